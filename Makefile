@@ -1,0 +1,37 @@
+# Everything a newcomer needs: `make demo` and `make test`, each alone enough on a machine with python3.11, pip, make and git.
+PYTHON ?= python3.11
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PYTEST_ARGS ?=
+
+.PHONY: help demo test check fix bench chaos model clean
+
+help:  ## what there is to make
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+# About 1.4 GB, most of it the CPU build of torch; constraints.txt pins what is tested.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,engine,dev]'
+	touch $@
+
+demo: $(STAMP)  ## a generation with its log-probabilities, through a network that breaks: nothing lost, nothing twice
+	$(BIN)/python -m tidewire_server.demo
+
+test: $(STAMP)  ## all tests that need no GPU; says what was skipped and why
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(STAMP)  ## lint, format, types, drift of the specification
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fix: $(STAMP)  ## mend what the linter can mend
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+bench: $(STAMP)  ## the measurements of the documentation, peers beside us where they are installed
+	$(BIN)/python bench/decoder.py
+	$(BIN)/python bench/wire.py
+
+clean:  ## remove the environment and what was built
+	rm -rf $(VENV) .demo dist build bench/results
