@@ -1,0 +1,98 @@
+"""The proxy that cuts: real sockets, a server that says what it is told to say."""
+
+import socket
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from tidewire_conformance.cutting_proxy import Cut, CuttingProxy
+
+
+@contextmanager
+def speaking(*chunks: bytes):
+    """A server that sends the chunks to each connection, then closes; yields its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for chunk in chunks:
+                    connection.sendall(chunk)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+def read_all(proxy: CuttingProxy) -> bytes:
+    host, _, port = proxy.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        received = b""
+        while chunk := connection.recv(4096):
+            received += chunk
+        return received
+
+
+def test_everything_passes_where_no_cut_is_planned():
+    with speaking(b"a" * 100_000, b"end") as server, CuttingProxy(server, lambda _: None) as proxy:
+        assert read_all(proxy) == b"a" * 100_000 + b"end"
+        assert proxy.cuts == []
+
+
+def test_a_cut_passes_exactly_as_many_bytes_as_it_says():
+    with speaking(b"0123456789") as server, CuttingProxy(server, lambda _: Cut(after=4)) as proxy:
+        assert read_all(proxy) == b"0123"
+        assert proxy.cuts == [b"0123"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_a_mark_is_counted_also_where_chunks_cut_it(size):
+    text = b"x data: one data: two data: three"
+    chunks = [text[i : i + size] for i in range(0, len(text), size)]
+    cut = Cut(mark=b"data:", occurrence=2, after=3)
+    with speaking(*chunks) as server, CuttingProxy(server, lambda _: cut) as proxy:
+        assert read_all(proxy) == b"x data: one data: tw"
+
+
+def test_only_the_planned_connection_is_cut():
+    with speaking(b"0123456789") as server:
+        with CuttingProxy(server, lambda number: Cut(after=1) if number == 1 else None) as proxy:
+            assert [read_all(proxy) for _ in range(3)] == [b"0123456789", b"0", b"0123456789"]
+            assert proxy.connections == 3
+
+
+def test_a_reset_is_seen_as_one():
+    with speaking(b"0123456789") as server, CuttingProxy(server, lambda _: Cut(after=2, how="rst")) as proxy:
+        with pytest.raises(ConnectionResetError):
+            read_all(proxy)
+
+
+def test_a_stall_keeps_the_connection_open_and_silent():
+    with (
+        speaking(b"0123456789") as server,
+        CuttingProxy(server, lambda _: Cut(after=2, how="stall")) as proxy,
+    ):
+        host, _, port = proxy.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            assert connection.recv(2, socket.MSG_WAITALL) == b"01"
+            connection.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+
+
+def test_a_server_that_is_gone_closes_the_connection():
+    with speaking() as server:
+        pass
+    with CuttingProxy(server, lambda _: None) as proxy:
+        assert read_all(proxy) == b""
