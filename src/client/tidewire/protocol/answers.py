@@ -1,0 +1,95 @@
+"""What a client does with the status of an answer: the table of HTTP.
+
+Rules. A GET is always repeated safely; a POST only with an idempotency key. A server's Retry-After is a lower bound.
+Answers that say nothing of the job itself (a proxy's 502, a page of another server) are as a cut, a bounded number
+of times in a row. Redirects are followed for GET on the same origin only.
+"""
+
+from enum import Enum
+from types import MappingProxyType
+
+
+class Then(Enum):
+    """What follows an answer."""
+
+    USE = "use"
+    """The body is what was asked for."""
+    READ_JOB = "read_job"
+    """The stream has nothing more for this cursor: GET the job. Ended → deliver its state; running → a cut, without
+    a cursor."""
+    RESYNC = "resync"
+    """Drop the cursor, wait as after a cut, GET without one."""
+    REFRESH = "refresh"
+    """Refresh the credentials once and repeat; the second time it is fatal."""
+    WAIT = "wait"
+    """Wait Retry-After (else the backoff), with jitter, and repeat: GET always, POST only with a key."""
+    REDIRECT = "redirect"
+    """GET the new place if it is on the same origin; else fatal."""
+    CUT = "cut"
+    """As a cut: wait and repeat, at most `MAX_SERVER_FAULTS` in a row."""
+    FATAL = "fatal"
+    """Raise the problem."""
+
+
+MAX_SERVER_FAULTS = 10
+"""Answers in a row of kind CUT (5xx, wrong content type or coding) before they are fatal."""
+
+_ANY = MappingProxyType(
+    {
+        200: Then.USE,
+        401: Then.REFRESH,
+        403: Then.REFRESH,
+        429: Then.WAIT,
+        503: Then.WAIT,
+        301: Then.REDIRECT,
+        302: Then.REDIRECT,
+        303: Then.REDIRECT,
+        307: Then.REDIRECT,
+        308: Then.REDIRECT,
+    }
+)
+
+# Beside `_ANY`, by what was asked for. Other 4xx are FATAL (404 job not found, 410 expired, 422 with the member that
+# is wrong); other 5xx and whatever else are CUT.
+_STREAM = MappingProxyType({**_ANY, 204: Then.READ_JOB, 400: Then.RESYNC})
+_REQUEST = MappingProxyType({**_ANY, 201: Then.USE, 202: Then.USE, 204: Then.USE})
+_SUBMIT = MappingProxyType({**_ANY, 201: Then.USE, 409: Then.WAIT})
+
+
+class Asked(Enum):
+    """What a request asked for: each has its own column of the table."""
+
+    STREAM = "stream"
+    REQUEST = "request"
+    SUBMIT = "submit"
+
+
+_TABLE = MappingProxyType({Asked.STREAM: _STREAM, Asked.REQUEST: _REQUEST, Asked.SUBMIT: _SUBMIT})
+
+
+def then(status: int, asked: Asked, *, has_cursor: bool = False) -> Then:
+    """Look up what follows a status.
+
+    Args:
+        status: The HTTP status code.
+        asked: What the request asked for.
+        has_cursor: Whether a stream was asked for with a cursor; a 400 without one is fatal.
+    """
+    found = _TABLE[asked].get(status)
+    if found is Then.RESYNC and not has_cursor:
+        return Then.FATAL
+    if found is not None:
+        return found
+    return Then.FATAL if 400 <= status < 500 else Then.CUT
+
+
+def is_event_stream(content_type: str | None) -> bool:
+    """Whether a Content-Type names an event stream. Parameters do not matter: the stream is always UTF-8."""
+    return content_type is not None and content_type.partition(";")[0].strip().lower() == "text/event-stream"
+
+
+def retry_after(value: str | None) -> float | None:
+    """Seconds of a Retry-After header in its delay form; None where it is absent, a date, or nonsense."""
+    if value is None or not (value.isascii() and value.isdigit()) or len(value) > 9:
+        return None
+    return float(value)

@@ -1,0 +1,138 @@
+"""The bodies of the HTTP surface: discovery, endpoints, submits, jobs."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from tidewire.protocol.messages import PROTOCOL, Done, JobStatus
+
+API_ROOT = "/v1"
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Limits(_Body):
+    """Every limit of a server, by name. Sizes are bytes, times as their suffix says."""
+
+    max_body_bytes: int = 8 * 2**20
+    max_inputs: int = 1024
+    max_jobs_per_principal: int = 10_000
+    max_streams_per_principal: int = 1_000
+    max_state_bytes: int = 16 * 2**20
+    max_event_bytes: int = 2**20
+    max_log_bytes: int = 8 * 2**20
+    """Of one job's log; past it the oldest events are trimmed."""
+    max_depth: int = 64
+    log_ttl_s: int = 600
+    """How long an ended job's events can be replayed."""
+    state_ttl_s: int = 3600
+    """How long an ended job's state is kept."""
+    tombstone_ttl_s: int = 86_400
+    """How long a purged or expired job is answered with 410."""
+
+
+class Batch(_Body):
+    """That an endpoint takes many inputs in one job, and how many."""
+
+    max_items: int
+
+
+class Logprobs(_Body):
+    """That an endpoint gives log-probabilities, and of how many candidates a token."""
+
+    max_top: int
+
+
+class EndpointCapabilities(_Body):
+    """What one endpoint can do."""
+
+    streams: bool = False
+    """Its value grows while it runs."""
+    batch: Batch | None = None
+    logprobs: Logprobs | None = None
+    cancel: bool = True
+    rollback: bool = False
+    """Text that was sent may be truncated later."""
+
+
+class EndpointSummary(_Body):
+    """An endpoint in discovery."""
+
+    name: str
+    summary: str = ""
+    href: str
+    defaults: bool = False
+    """Whether an empty input is valid, so that a submit without members runs."""
+
+
+class EndpointDescription(_Body):
+    """One endpoint: schemas (JSON Schema 2020-12) of one input and of its value, and examples of valid input."""
+
+    name: str
+    summary: str = ""
+    description: str = ""
+    input_schema: dict[str, JsonValue]
+    value_schema: dict[str, JsonValue]
+    examples: list[JsonValue] = Field(default_factory=list)
+    capabilities: EndpointCapabilities
+    links: dict[str, str] = Field(default_factory=dict)
+    """`self` and `jobs` (where to submit); further ones by name."""
+
+
+class Discovery(_Body):
+    """What `GET /v1` answers."""
+
+    protocol: str = PROTOCOL
+    server: str
+    durability: Literal["process", "host", "replicated"]
+    capabilities: list[str]
+    """Of `list`, `delete`, `stream_tokens`, `snapshots_only`, `batches`, `logprobs`, `inband_problems`,
+    `idempotency`; unknown ones are ignored."""
+    limits: Limits
+    heartbeat_ms: int
+    endpoints: list[EndpointSummary]
+
+
+class Submit(BaseModel):
+    """The body of a submit. Exactly one of `input` and `inputs`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    input: JsonValue = None
+    inputs: list[JsonValue] | None = Field(default=None, min_length=1)
+    shared: dict[str, JsonValue] = Field(default_factory=dict)
+    """Members that every object input gets unless it has its own."""
+    on_disconnect: Literal["continue", "cancel"] = "continue"
+    grace_ms: int = Field(default=60_000, ge=0)
+    deadline_ms: int | None = Field(default=None, ge=1)
+
+
+class JobLinks(_Body):
+    """URI references, resolved against the URL of the answer that carries them."""
+
+    self: str
+    events: str
+    cancel: str
+
+
+class JobResource(_Body):
+    """What `GET /v1/jobs/{id}` answers. `state`, `columns` and `cursor` are one atomic read; a list leaves `state` out."""
+
+    id: str
+    endpoint: str
+    status: JobStatus
+    batch: bool
+    state: dict[str, Any] | None = None
+    columns: list[str] = Field(default_factory=list)
+    cursor: str
+    """The id up to which `state` is; of an ended job the id of its `done`."""
+    attempt: int = 1
+    created_at: str
+    started_at: str | None = None
+    ended_at: str | None = None
+    expires_at: str | None = None
+    done: Done | None = None
+    """Null while the job runs, else the data of its `done` event."""
+    links: JobLinks

@@ -1,0 +1,453 @@
+"""How a reader follows one job's stream: the client's table, without sockets, clock or logging.
+
+A `Follower` keeps `(job, document, columns, cursor)` and moves them together, one event at a time. Whoever drives it
+reads bytes, decodes events, and does what each outcome says. The table (ids: see `cursor`; HTTP: see `answers`):
+
+  it sees                                                   | outcome
+  ----------------------------------------------------------+--------------------------------------------------------
+  a logged event that continues from here                   | Advance
+  a logged event at or below mine                           | Ignored, counted (but a `rewound` snapshot goes back)
+  a base that is not mine, a malformed event, a failed      | Reconnect(RESYNC): nothing of it is handed over, the
+    check or digest, a breach of `stable`, an unknown       |   cursor is dropped. More than `MAX_RESYNCS` without
+    logged event or op                                      |   `RESYNC_HEALED` applied events between: Fatal
+  `done`                                                    | Advance with `done`: close at once, never reconnect
+  `hello` of another protocol or another job                | Fatal
+  `goaway`                                                  | Reconnect(GOAWAY) after its `retry_ms`; a failure only
+                                                            |   if this connection made no progress
+  two pings running whose head is above mine, no logged     | Reconnect(CUT): the subscription is deaf or lags
+    event between                                           |
+  `problem`: retryable / not                                | Reconnect(CUT) / Fatal
+  `queue`, `progress`                                       | Told
+  an unknown event without an id of its own                 | Ignored
+  end of file, reset, silence, no `hello`: `lost(...)`      | Reconnect(CUT), with the cursor; never success
+  204: `read_job(...)`: ended / still running               | Advance with `done` / Reconnect(CUT) without a cursor
+
+Too many failures in a row without progress are Fatal. Progress is a logged event, not the snapshot that opened a
+connection, that moved the cursor forward.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel, JsonValue
+
+from tidewire.protocol import messages, strict_json
+from tidewire.protocol.backoff import Backoff
+from tidewire.protocol.cursor import Cursor, CursorError, Standing, standing_of_change, standing_of_snapshot
+from tidewire.protocol.description import JobResource
+from tidewire.protocol.diff import DiffError, UnknownOpError
+from tidewire.protocol.document import Document, TextChange, View
+from tidewire.protocol.integrity import IntegrityError, digest, verify
+from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, MessageError, Ping, Snapshot
+from tidewire.protocol.problems import Problem
+from tidewire.protocol.sse import Event
+
+MAX_RESYNCS = 3
+RESYNC_HEALED = 256
+"""Applied events after which earlier resyncs are forgotten."""
+SILENT_HEARTBEATS = 2.5
+"""Heartbeats without one byte that are a cut."""
+HELLO_TIMEOUT = 10.0
+"""Seconds without a status line, or without `hello`, that are a cut."""
+DEFAULT_HEARTBEAT = 15.0
+"""Seconds, until `hello` says otherwise."""
+
+
+class Cause(Enum):
+    """Why a connection is given up and another is opened."""
+
+    CUT = "cut"
+    RESYNC = "resync"
+    GOAWAY = "goaway"
+    BUSY = "busy"
+
+
+class FatalKind(Enum):
+    """Whose fault ends a stream without its job's end."""
+
+    PROTOCOL = "protocol"
+    UNSUPPORTED = "unsupported"
+    PROBLEM = "problem"
+    EXHAUSTED = "exhausted"
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """The state moved. `first_seq`…`cursor.seq` is covered by this advance and by no other that is visible."""
+
+    first_seq: int
+    cursor: Cursor
+    view: View
+    texts: tuple[TextChange, ...]
+    visible: bool
+    """Whether a value changed: an advance that is not visible is covered by the next one that is."""
+    snapshot: str | None = None
+    """The reason of the snapshot that this was, if it was one."""
+    done: Done | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A `queue` or `progress` event: it may be shown, it changes nothing."""
+
+    message: messages.Queue | messages.Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Nothing to do."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnect:
+    """Close, wait, and GET again with `Follower.cursor` (None: without a cursor)."""
+
+    wait: float
+    """Seconds."""
+    cause: Cause
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """Give up. The last state stays readable, marked incomplete."""
+
+    kind: FatalKind
+    why: str
+    problem: Problem | None = None
+
+
+Outcome = Advance | Told | Ignored | Reconnect | Fatal
+
+
+@dataclass(slots=True)
+class _Connection:
+    """What is forgotten with a connection."""
+
+    hello: bool = False
+    opening: bool = True
+    """No logged event came yet."""
+    progress: bool = False
+    pings_above: int = 0
+    last_id: str = ""
+
+
+class _Broken(Exception):  # noqa: N818 - never leaves this file
+    def __init__(self, why: str, *, unknown: bool = False) -> None:
+        super().__init__(why)
+        self.unknown = unknown
+
+
+@dataclass(slots=True)
+class Follower:
+    """One job's stream as a reader holds it; see the table at the top of this file."""
+
+    backoff: Backoff = field(default_factory=Backoff)
+    job_id: str | None = None
+    cursor: Cursor | None = None
+    """The id up to which `document` is; None: the next GET asks for a snapshot."""
+    document: Document | None = None
+    done: Done | None = None
+    heartbeat: float = DEFAULT_HEARTBEAT
+    """Seconds, from the last `hello`."""
+    events_url: str | None = None
+    """URI reference from the last `hello`."""
+    repeats: int = 0
+    """Logged events that were dropped because they were known."""
+    resyncs: int = 0
+    """Resyncs since the stream last healed."""
+    _healing: int = 0
+    _handed: Cursor | None = None
+    _connection: _Connection = field(default_factory=_Connection)
+
+    # ---- where it starts ---------------------------------------------------------------------------------------
+
+    def restore(
+        self, state: JsonValue, columns: Sequence[str], cursor: Cursor, done: Done | None = None
+    ) -> View:
+        """Go on from a kept state: that of a checkpoint, or of a job read.
+
+        Raises:
+            MessageError: The state has not the shape that the protocol gives it.
+        """
+        messages.check_state(state, what="state")
+        self.document = Document(state, columns)
+        self.cursor = self._handed = cursor
+        self.done = done
+        return self.document.view()
+
+    def connected(self) -> None:
+        """A new connection begins: what belonged to the last one is forgotten."""
+        self._connection = _Connection(last_id="" if self.cursor is None else str(self.cursor))
+
+    @property
+    def greeted(self) -> bool:
+        """Whether `hello` came on this connection."""
+        return self._connection.hello
+
+    # ---- what comes in -----------------------------------------------------------------------------------------
+
+    def receive(self, event: Event) -> Outcome:
+        """Judge one event and, if it continues from here, apply it."""
+        here = self._connection
+        fresh_id = event.id != here.last_id
+        here.last_id = event.id
+        try:
+            if event.type in messages.LOGGED:
+                return self._logged(event)
+            if event.type in EPHEMERAL:
+                return self._ephemeral(event)
+        except _Broken as broken:
+            return self._resync(str(broken), unknown=broken.unknown)
+        if fresh_id:
+            return self._resync(f"unknown logged event {event.type!r}", unknown=True)
+        return Ignored(f"unknown event {event.type!r}")
+
+    def lost(self, why: str, *, at_least: float | None = None) -> Outcome:
+        """The connection ended without `done` or `goaway`, or could not be opened: a cut, never success.
+
+        Args:
+            why: What was seen, for people.
+            at_least: Seconds that the server asked to wait (Retry-After).
+        """
+        return self._reconnect(Cause.CUT if at_least is None else Cause.BUSY, why, at_least=at_least)
+
+    def bad_cursor(self, why: str) -> Outcome:
+        """The server refused the cursor (400)."""
+        return self._resync(why)
+
+    def read_job(self, job: JobResource) -> Outcome:
+        """The stream had nothing for this cursor (204), so the job was read."""
+        if job.done is None or job.state is None:
+            self.cursor = None
+            return self._reconnect(Cause.CUT, "204 for a job that still runs")
+        try:
+            cursor = Cursor.parse(job.cursor)
+            messages.check_state(job.state, what="job")
+            _verify_digest(job.state, job.done)
+            document = Document(job.state, job.columns)
+        except (CursorError, MessageError, DiffError, IntegrityError) as error:
+            return self._resync(f"the job as read: {error}")
+        return self._replace(document, cursor, reason=None, done=job.done)
+
+    # ---- logged events -----------------------------------------------------------------------------------------
+
+    def _logged(self, event: Event) -> Outcome:
+        try:
+            cursor = Cursor.parse(event.id)
+        except CursorError as error:
+            raise _Broken(str(error)) from None
+        if event.type == "snapshot":
+            return self._snapshot(event, cursor)
+        if event.type == "done":
+            return self._done(event, cursor)
+        return self._diff(event, cursor)
+
+    def _snapshot(self, event: Event, cursor: Cursor) -> Outcome:
+        try:
+            snapshot: Snapshot = messages.read(Snapshot, event.data, what="snapshot")
+            state = messages.check_state(snapshot.state, what="snapshot")
+            if state.status in ENDED:
+                raise _Broken("a snapshot whose job has ended: only done may end a job")
+            standing = standing_of_snapshot(self.cursor, cursor, rewound=snapshot.reason == "rewound")
+            if standing is Standing.REPEAT:
+                return self._repeat(event)
+            document = Document(snapshot.state, snapshot.columns)
+        except (MessageError, DiffError) as error:
+            raise _Broken(str(error)) from None
+        return self._replace(document, cursor, reason=snapshot.reason)
+
+    def _diff(self, event: Event, cursor: Cursor) -> Outcome:
+        try:
+            diff = strict_json.loads(event.data)
+        except strict_json.StrictJsonError as error:
+            raise _Broken(f"diff {event.id}: {error}") from None
+        on = diff.get("on") if type(diff) is dict else None
+        if on is not None and (type(on) is not int or not 0 <= on < cursor.seq):
+            raise _Broken(f"diff {event.id}: on is {on!r}")
+        standing = standing_of_change(self.cursor, cursor, on=on)
+        if standing is Standing.REPEAT:
+            return self._repeat(event)
+        document = self.document
+        if standing is Standing.BROKEN or document is None:
+            raise _Broken(f"diff {event.id} does not continue from {self._place()}")
+        before = document.view()
+        try:
+            document.apply(diff)
+        except (DiffError, IntegrityError) as error:
+            raise _Broken(f"diff {event.id}: {error}", unknown=isinstance(error, UnknownOpError)) from None
+        if type(diff) is not str and document.value("/status") in ENDED:
+            self.document = Document(before.value(), document.columns)
+            raise _Broken(f"diff {event.id} ends the job: only done may")
+        return self._moved(cursor, document.text_changes, visible=_changes_value(diff))
+
+    def _done(self, event: Event, cursor: Cursor) -> Outcome:
+        try:
+            done: Done = messages.read(Done, event.data, what="done")
+        except MessageError as error:
+            raise _Broken(str(error)) from None
+        standing = standing_of_change(self.cursor, cursor)
+        if standing is Standing.REPEAT:
+            return self._repeat(event)
+        document = self.document
+        if standing is Standing.BROKEN or document is None:
+            raise _Broken(f"done {event.id} does not continue from {self._place()}")
+        try:
+            verify(document, done.check_)
+            _verify_digest(document.value(), done)
+        except (DiffError, IntegrityError) as error:
+            raise _Broken(f"done {event.id}: {error}") from None
+        document.apply(_end(done))
+        return self._moved(cursor, (), visible=False, done=done)
+
+    # ---- ephemeral events --------------------------------------------------------------------------------------
+
+    def _ephemeral(self, event: Event) -> Outcome:
+        try:
+            message: BaseModel = messages.read(EPHEMERAL[event.type], event.data, what=event.type)
+        except MessageError as error:
+            raise _Broken(str(error)) from None
+        match message:
+            case Hello():
+                return self._hello(message)
+            case Ping():
+                return self._ping(message)
+            case Goaway():
+                wait = message.retry_ms / 1000
+                if self._connection.progress:
+                    return Reconnect(self.backoff.invited(wait), Cause.GOAWAY, f"goaway: {message.reason}")
+                return self._reconnect(Cause.GOAWAY, f"goaway: {message.reason}", at_least=wait)
+            case Problem(retryable=True):
+                wait = (message.retry_after_ms or 0) / 1000
+                return self._reconnect(Cause.BUSY, f"problem: {message.code}", at_least=wait)
+            case Problem():
+                return Fatal(FatalKind.PROBLEM, message.detail or message.title, message)
+            case messages.Queue() | messages.Progress():
+                return Told(message)
+            case _:
+                return Ignored(f"event {event.type!r}")
+
+    def _hello(self, hello: Hello) -> Outcome:
+        if hello.protocol != messages.PROTOCOL:
+            why = f"the server speaks {hello.protocol!r}, this client {messages.PROTOCOL!r}"
+            return Fatal(FatalKind.UNSUPPORTED, why)
+        if self.job_id is not None and hello.job != self.job_id:
+            return Fatal(
+                FatalKind.PROTOCOL, f"asked for job {self.job_id}, the stream is that of job {hello.job}"
+            )
+        self.job_id = hello.job
+        self.events_url = hello.events
+        self.heartbeat = hello.heartbeat_ms / 1000
+        self._connection.hello = True
+        return Ignored("hello")
+
+    def _ping(self, ping: Ping) -> Outcome:
+        try:
+            above = self.cursor is None or Cursor.parse(ping.head) > self.cursor
+        except CursorError as error:
+            raise _Broken(f"ping: {error}") from None
+        here = self._connection
+        here.pings_above = here.pings_above + 1 if above else 0
+        if here.pings_above >= 2:
+            return self._reconnect(
+                Cause.CUT, f"the head is {ping.head}, but nothing after {self._place()} comes"
+            )
+        return Ignored("ping")
+
+    # ---- moving, and giving a connection up --------------------------------------------------------------------
+
+    def _replace(
+        self, document: Document, cursor: Cursor, *, reason: str | None, done: Done | None = None
+    ) -> Outcome:
+        before = self.document
+        texts = document.changes_since(before)
+        visible = bool(texts) or _values(document) != (_values(before) if before is not None else [None])
+        if visible and before is None:
+            visible = any(value is not None for value in _values(document))
+        self.document = document
+        return self._moved(cursor, texts, visible=visible, snapshot=reason, done=done)
+
+    def _moved(
+        self,
+        cursor: Cursor,
+        texts: tuple[TextChange, ...],
+        *,
+        visible: bool,
+        snapshot: str | None = None,
+        done: Done | None = None,
+    ) -> Advance:
+        here = self._connection
+        forward = self.cursor is None or cursor > self.cursor
+        if forward and not (here.opening and snapshot is not None):
+            here.progress = True
+            self.backoff.progress()
+        here.opening = False
+        here.pings_above = 0
+        self._healing += 1
+        if self._healing >= RESYNC_HEALED:
+            self.resyncs = self._healing = 0
+        first = 1 if self._handed is None else self._handed.seq + 1
+        self.cursor = cursor
+        self.done = done
+        if visible or done is not None:
+            self._handed = cursor
+        document = self.document
+        assert document is not None  # noqa: S101 - every caller has just set or used it
+        return Advance(min(first, cursor.seq), cursor, document.view(), texts, visible, snapshot, done)
+
+    def _repeat(self, event: Event) -> Outcome:
+        self.repeats += 1
+        return Ignored(f"{event.type} {event.id} is known already")
+
+    def _resync(self, why: str, *, unknown: bool = False) -> Outcome:
+        self.resyncs += 1
+        self._healing = 0
+        self.cursor = None
+        if self.resyncs > MAX_RESYNCS:
+            kind = FatalKind.UNSUPPORTED if unknown else FatalKind.PROTOCOL
+            return Fatal(kind, f"{why} (after {MAX_RESYNCS} fresh starts)")
+        return self._reconnect(Cause.RESYNC, why)
+
+    def _reconnect(self, cause: Cause, why: str, *, at_least: float | None = None) -> Outcome:
+        if self.backoff.exhausted:
+            return Fatal(FatalKind.EXHAUSTED, f"{why} ({self.backoff.failures} attempts without progress)")
+        return Reconnect(self.backoff.failed(at_least=at_least), cause, why)
+
+    def _place(self) -> str:
+        return "nothing" if self.cursor is None else str(self.cursor)
+
+
+def _end(done: Done) -> list[JsonValue]:
+    body = messages.to_json(done)
+    ops: list[JsonValue] = [["s", "/status", body["status"]], ["s", "/usage", body["usage"]]]
+    if done.error is not None:
+        ops.append(["s", "/error", body["error"]])
+    return ops
+
+
+def _verify_digest(state: Any, done: Done) -> None:
+    found = digest(state["items"])
+    if found != done.digest:
+        raise IntegrityError(f"the digest of the final items is {found}, done says {done.digest}")
+
+
+def _values(document: Document) -> list[JsonValue]:
+    items: Any = document.value("/items")
+    return [item.get("value") for item in items]
+
+
+def _changes_value(diff: JsonValue) -> bool:
+    if type(diff) is str:
+        return True
+    ops: Any = diff["ops"] if type(diff) is dict else diff
+    return any(op[0] == "r" or _below_value(op[1]) for op in ops)
+
+
+def _below_value(path: str) -> bool:
+    """Whether a path is at, above or below an item's value."""
+    tokens = path.split("/", 4)
+    return (len(tokens) < 4 and tokens[1:2] in ([], ["items"])) or tokens[3:4] == ["value"]

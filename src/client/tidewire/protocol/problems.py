@@ -1,0 +1,107 @@
+"""Problem details (RFC 9457) and the registry of their codes.
+
+One shape for every error: bodies of HTTP answers, the `problem` event, an item's `error`, the `error` of `done`.
+"""
+
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:tidewire:problem:"
+
+
+class Problem(BaseModel):
+    """A problem details object. Members beyond these travel along (`model_extra`)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    code: str
+    """What went wrong, as a word for programs: a key of `REGISTRY`, or an absolute URI."""
+    title: str
+    status: int
+    type: str = "about:blank"
+    detail: str | None = None
+    """What went wrong here, where, and what to do; for people."""
+    instance: str | None = None
+    pointer: str | None = None
+    """JSON Pointer into the request's body: the member that is wrong."""
+    retryable: bool = False
+    retry_after_ms: int | None = Field(default=None, ge=0)
+
+
+class Kind(NamedTuple):
+    """What the registry says of a code."""
+
+    status: int
+    retryable: bool
+    retry_after_ms: int | None
+    title: str
+
+
+# `retry_after_ms` is the wait that is named where the server knows no better; every 409, 429 and 503 carries one,
+# as Retry-After (whole seconds, rounded up) as well.
+REGISTRY: MappingProxyType[str, Kind] = MappingProxyType(
+    {
+        # code                          status retryable wait    title
+        "malformed_body":           Kind(400, False, None,  "The body is not JSON that this protocol takes"),
+        "bad_cursor":               Kind(400, False, None,  "The cursor is not an event id"),
+        "bad_parameter":            Kind(400, False, None,  "A parameter of the URL or a header is wrong"),
+        "unauthorized":             Kind(401, False, None,  "Credentials are missing or not valid"),
+        "forbidden":                Kind(403, False, None,  "These credentials do not allow this"),
+        "not_found":                Kind(404, False, None,  "There is nothing at this URL"),
+        "job_not_found":            Kind(404, False, None,  "There is no such job"),
+        "endpoint_not_found":       Kind(404, False, None,  "There is no such endpoint"),
+        "method_not_allowed":       Kind(405, False, None,  "This URL does not take this method"),
+        "not_acceptable":           Kind(406, False, None,  "None of the accepted media types can be served"),
+        "idempotency_in_flight":    Kind(409, True,  1000,  "The first request with this key is not committed yet"),
+        "job_expired":              Kind(410, False, None,  "The job was purged or has expired"),
+        "body_too_large":           Kind(413, False, None,  "The body is larger than this server takes"),
+        "unsupported_media_type":   Kind(415, False, None,  "The body has a media type or coding that is not taken"),
+        "invalid_input":            Kind(422, False, None,  "The input does not fit the endpoint's schema"),
+        "input_too_long":           Kind(422, False, None,  "The input is longer than the endpoint takes"),
+        "batch_too_large":          Kind(422, False, None,  "More inputs in one job than this server takes"),
+        "top_logprobs_too_large":   Kind(422, False, None,  "More candidates asked for than this endpoint returns"),
+        "idempotency_key_reused":   Kind(422, False, None,  "This key came with another body before"),
+        "queue_full":               Kind(429, True,  2000,  "The queue of this endpoint is full"),
+        "rate_limited":             Kind(429, True,  1000,  "Too many requests"),
+        "too_many_streams":         Kind(429, True,  5000,  "Too many open streams"),
+        "too_many_jobs":            Kind(429, True,  5000,  "Too many unfinished jobs"),
+        "internal":                 Kind(500, False, None,  "The server failed"),
+        "invalid_value":            Kind(500, False, None,  "The endpoint returned a value that does not fit its schema"),
+        "state_too_large":          Kind(500, False, None,  "The job's state outgrew the server's limit"),
+        "worker_lost":              Kind(500, True,  None,  "The worker that ran the job is gone"),
+        "unavailable":              Kind(503, True,  1000,  "The server takes no requests right now"),
+        "deadline_exceeded":        Kind(504, False, None,  "The job did not end before its deadline"),
+    }
+)  # fmt: skip
+
+
+def problem(code: str, detail: str | None = None, **members: Any) -> Problem:
+    """Make a problem of the registry.
+
+    Args:
+        code: A key of `REGISTRY`.
+        detail: What went wrong here, and what to do.
+        members: `pointer`, `instance`, `retry_after_ms`, or members of the caller's own (a limit, a list of names).
+
+    Raises:
+        KeyError: The code is not in the registry.
+    """
+    kind = REGISTRY[code]
+    fields: dict[str, Any] = {
+        "code": code,
+        "type": TYPE_PREFIX + code,
+        "title": kind.title,
+        "status": kind.status,
+        "detail": detail,
+        "retryable": kind.retryable,
+        "retry_after_ms": kind.retry_after_ms,
+    }
+    return Problem(**(fields | members))
+
+
+def to_json(value: Problem) -> dict[str, Any]:
+    """The problem as JSON members; what is not known is left out."""
+    return value.model_dump(mode="json", exclude_none=True)

@@ -1,0 +1,182 @@
+"""JSON as the protocol takes it: I-JSON (RFC 7493) with a bound on depth.
+
+Refused: NaN and infinities (also numbers that overflow to one, `1e400`), integers beyond ±2^53, members that stand
+twice in an object, lone surrogates, and nesting deeper than the limit. A number with neither fraction nor exponent
+is an integer.
+
+Nearly every event is a short string or a row of numbers. One regular expression tells whether a text could break
+any rule; only those that could take the exact path.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pydantic_core
+from pydantic import JsonValue
+
+MAX_DEPTH = 64
+"""Nesting of arrays and objects in one body or event."""
+
+MAX_INTEGER = 2**53
+"""Largest magnitude of an integer, inclusive: what a double holds exactly."""
+
+_SUSPECT = re.compile(r"\d{16}|\d[eE]|NaN|Infinity|\\u[dD]|[{\ud800-\udfff]")
+
+
+class StrictJsonError(ValueError):
+    """A text is no JSON, or JSON that the protocol refuses; says what and, where known, where."""
+
+
+def loads(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
+    """Parse one JSON text.
+
+    Args:
+        text: UTF-8 bytes or a string.
+        max_depth: Nesting that is still accepted.
+
+    Raises:
+        StrictJsonError: The text is no JSON, or breaks a rule named at the top of this file.
+    """
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as error:
+            raise StrictJsonError(f"not UTF-8: byte {error.start} cannot be decoded") from None
+    if _SUSPECT.search(text) is None and text.count("[") <= max_depth:
+        try:
+            return pydantic_core.from_json(text, allow_inf_nan=False)  # type: ignore[no-any-return]
+        except ValueError as error:
+            raise StrictJsonError(f"not JSON: {error}") from None
+    if _nesting(text) > max_depth:
+        raise StrictJsonError(f"nested deeper than {max_depth} levels")
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_unique_members,
+            parse_int=_bounded_integer,
+            parse_float=_finite_float,
+            parse_constant=_no_constant,
+        )
+    except json.JSONDecodeError as error:
+        raise StrictJsonError(f"not JSON: {error.msg} at character {error.pos}") from None
+    if "\\u" in text or not text.isascii():
+        refuse_lone_surrogates(value)
+    return value  # type: ignore[no-any-return]
+
+
+def dumps(value: JsonValue, *, max_depth: int = MAX_DEPTH) -> str:
+    """Write compact JSON on one line, characters beyond ASCII as themselves.
+
+    Raises:
+        StrictJsonError: The value breaks a rule named at the top of this file.
+    """
+    check(value, max_depth=max_depth)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def check(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
+    """Refuse a Python value that is not JSON as the protocol takes it.
+
+    Raises:
+        StrictJsonError: Names the first breach and its JSON Pointer.
+    """
+    # An explicit stack: a value nested a hundred thousand deep must be refused, not overflow the interpreter.
+    pending: list[tuple[Any, str, int]] = [(value, "", 0)]
+    while pending:
+        node, pointer, depth = pending.pop()
+        if node is None or node is True or node is False:
+            continue
+        kind = type(node)
+        if kind is str:
+            _check_text(node, pointer)
+        elif kind is int:
+            if not -MAX_INTEGER <= node <= MAX_INTEGER:
+                raise StrictJsonError(f"at {pointer!r}: integer beyond ±2^53; send it as a string")
+        elif kind is float:
+            if not math.isfinite(node):
+                raise StrictJsonError(f"at {pointer!r}: {node!r} is not a JSON number")
+        elif kind is list or kind is dict:
+            if depth >= max_depth:
+                raise StrictJsonError(f"nested deeper than {max_depth} levels")
+            for key, child in _members(node):
+                if type(key) is str:
+                    _check_text(key, pointer)
+                    token = key.replace("~", "~0").replace("/", "~1")
+                elif kind is dict:
+                    raise StrictJsonError(f"at {pointer!r}: member name {key!r} is not a string")
+                else:
+                    token = str(key)
+                pending.append((child, f"{pointer}/{token}", depth + 1))
+        else:
+            raise StrictJsonError(f"at {pointer!r}: {kind.__name__} is not a JSON type")
+
+
+def refuse_lone_surrogates(value: JsonValue) -> None:
+    """Raise `StrictJsonError` if any text in the value holds half of a surrogate pair."""
+    pending: list[Any] = [value]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, str):
+            _check_text(node, "")
+        elif isinstance(node, list):
+            pending.extend(node)
+        elif isinstance(node, dict):
+            pending.extend(node)
+            pending.extend(node.values())
+
+
+def _members(node: list[Any] | dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    return node.items() if isinstance(node, dict) else enumerate(node)
+
+
+def _check_text(text: str, pointer: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise StrictJsonError(f"at {pointer!r}: lone surrogate at character {error.start}") from None
+
+
+def _nesting(text: str) -> int:
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return 0
+    deepest = depth = 0
+    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text, re.DOTALL):
+        first = token[0][0]
+        if first in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif first in "]}":
+            depth -= 1
+    return deepest
+
+
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise StrictJsonError(f"member {twice!r} stands twice in one object")
+    return members
+
+
+def _bounded_integer(digits: str) -> int:
+    # Python refuses to convert more than 4,300 digits with an error of its own: judge the length first.
+    if len(digits) > 17 or not -MAX_INTEGER <= int(digits) <= MAX_INTEGER:
+        raise StrictJsonError(f"integer {digits[:20]} is beyond ±2^53; send it as a string")
+    return int(digits)
+
+
+def _finite_float(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise StrictJsonError(f"number {digits[:20]} is too large for a double")
+    return number
+
+
+def _no_constant(name: str) -> Any:
+    raise StrictJsonError(f"{name} is not JSON")

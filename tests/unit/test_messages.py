@@ -1,0 +1,78 @@
+import pytest
+
+from tidewire.protocol import messages
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.messages import MessageError
+from tidewire.protocol.sse import Decoder
+
+STATE = {"status": "running", "items": [{"status": "running", "value": "é\n"}], "usage": {}, "notes": []}
+
+
+def decoded(frame: bytes):
+    (event,) = Decoder().feed(frame)
+    return event
+
+
+def test_the_commonest_event_is_two_short_lines():
+    assert messages.diff_frame(Cursor(1, 17), " world") == b'id:1-17\ndata:" world"\n\n'
+
+
+def test_a_snapshot_survives_the_wire():
+    event = decoded(messages.snapshot_frame(Cursor(2, 3), STATE, ["/items/0/value"], "start"))
+    assert (event.type, event.id) == ("snapshot", "2-3")
+    read = messages.read(messages.Snapshot, event.data, what="snapshot")
+    assert read.state == STATE
+    assert read.columns == ["/items/0/value"]
+    assert read.reason == "start"
+
+
+def test_done_survives_the_wire_under_its_own_names():
+    done = messages.Done(status="succeeded", digest="0" * 16, check=[["/items/0/value", 2, 7]])
+    event = decoded(messages.done_frame(Cursor(1, 9), done))
+    assert (event.type, event.id) == ("done", "1-9")
+    assert '"check":[["/items/0/value",2,7]]' in event.data
+    assert messages.read(messages.Done, event.data, what="done") == done
+
+
+def test_an_ephemeral_event_has_no_id_and_may_carry_a_retry():
+    decoder = Decoder()
+    frame = messages.ephemeral_frame("goaway", messages.Goaway(reason="restart", retry_ms=5), retry_ms=5)
+    (event,) = decoder.feed(frame)
+    assert (event.type, event.id, decoder.retry_ms) == ("goaway", "", 5)
+
+
+def test_unknown_members_are_ignored():
+    ping = messages.read(messages.Ping, '{"head":"1-2","new":[1]}', what="ping")
+    assert ping.head == "1-2"
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        (messages.Ping, "{}"),
+        (messages.Ping, "[]"),
+        (messages.Ping, "1-2"),
+        (messages.Goaway, '{"reason":"restart","retry_ms":-1}'),
+        (messages.Snapshot, '{"state":{},"columns":[],"reason":"because"}'),
+        (messages.Done, '{"status":"running","digest":"0"}'),
+        (messages.Hello, '{"protocol":"tidewire/1","job":"a","events":"/e","head":"1-1","heartbeat_ms":0}'),
+    ],
+)
+def test_an_event_of_the_wrong_shape_says_what_is_wrong(model, data):
+    with pytest.raises(MessageError, match="^this event: "):
+        messages.read(model, data, what="this event")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"status": "running", "items": []},
+        {"status": "asleep", "items": [{"status": "running"}]},
+        {"status": "running", "items": [{"status": "partially_failed"}]},
+        {"status": "running", "items": {"0": {"status": "running"}}},
+    ],
+)
+def test_a_state_of_the_wrong_shape_is_refused(state):
+    with pytest.raises(MessageError):
+        messages.check_state(state, what="state")

@@ -1,0 +1,107 @@
+import json
+
+import pytest
+
+from tidewire.protocol.strict_json import MAX_DEPTH, MAX_INTEGER, StrictJsonError, check, dumps, loads
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '""', '" world"', "null", "true", "0", "-0.5", "1e5", "[]", "{}", '{"a":[1,{"b":null}]}',
+        str(MAX_INTEGER), str(-MAX_INTEGER), '"\\ud83d\\ude00"', '"é漢🙂"', '"NaN"', '"1234567890123456789012"',
+        "0.12345678901234567", '"[[[[["', "1" + "0" * 400 + "e-400",
+    ],
+)  # fmt: skip
+def test_what_json_and_the_protocol_allow_is_read_as_json_reads_it(text):
+    value = loads(text)
+    assert value == json.loads(text)
+    assert type(value) is type(json.loads(text))
+    assert loads(text.encode()) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "not JSON"),
+        ("nul", "not JSON"),
+        ("[1,]", "not JSON"),
+        ('"a" "b"', "not JSON"),
+        ('{"a":1', "not JSON"),
+        ("'a'", "not JSON"),
+        ("NaN", "NaN"),
+        ("[Infinity]", "Infinity"),
+        ("[-Infinity]", "Infinity"),
+        ("1e400", "too large"),
+        ("-1e400", "too large"),
+        ("1" * 400 + ".0", "too large"),
+        (str(MAX_INTEGER + 1), "2^53"),
+        (str(-MAX_INTEGER - 1), "2^53"),
+        ("1" * 5000, "2^53"),
+        ('{"a":1,"a":1}', "'a' stands twice"),
+        ('[{"b":{"a":1,"a":2}}]', "'a' stands twice"),
+        ('"\\ud83d"', "surrogate"),
+        ('["\\udc00x"]', "surrogate"),
+        ('{"\\ud83d":1}', "surrogate"),
+    ],
+)
+def test_what_the_protocol_refuses_is_named(text, why):
+    with pytest.raises(StrictJsonError, match=why.replace("^", r"\^")):
+        loads(text)
+
+
+def test_bytes_that_are_not_utf8_are_refused_with_their_place():
+    with pytest.raises(StrictJsonError, match="byte 1"):
+        loads(b'"\xff"')
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")])
+def test_depth_is_bounded_and_never_a_recursion_error(opening, closing):
+    levels = 2 if opening.startswith("[{") else 1
+    fits = MAX_DEPTH // levels
+    assert loads(opening * fits + "1" + closing * fits) is not None
+    for too_many in (fits + 1, 100_000):
+        with pytest.raises(StrictJsonError, match="deeper than 64"):
+            loads(opening * too_many + "1" + closing * too_many)
+
+
+def test_brackets_inside_texts_are_no_depth():
+    text = json.dumps({"a": "[" * 1000, "b": '\\"[' * 100})
+    assert loads(text) == json.loads(text)
+
+
+def nested(depth):
+    value = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (float("nan"), "nan is not a JSON number"),
+        ({"a": [float("inf")]}, "'/a/0'"),
+        ({"a/b": 2**53 + 1}, "'/a~1b'"),
+        ("\ud83d", "surrogate"),
+        ({1: 2}, "member name 1"),
+        ({"x": (1,)}, "tuple"),
+        ({"x": b""}, "bytes"),
+        (nested(MAX_DEPTH + 1), "deeper than 64"),
+        (nested(100_000), "deeper than 64"),
+    ],
+)
+def test_a_value_that_cannot_travel_is_refused_with_its_place(value, why):
+    with pytest.raises(StrictJsonError, match=why):
+        check(value)
+    with pytest.raises(StrictJsonError):
+        dumps(value)
+
+
+def test_what_is_written_is_one_compact_line_that_reads_back():
+    value = {"text": "a\nb\r\u2028é🙂", "n": [1, 1.0, True, None], "deep": nested(MAX_DEPTH - 1)}
+    text = dumps(value)
+    assert "\n" not in text
+    assert "\r" not in text
+    assert " " not in text
+    assert loads(text) == value
