@@ -1,0 +1,1 @@
+"""Text generation: the `generate` endpoint, the interface of an engine, and its bodies."""

@@ -1,0 +1,9 @@
+"""The engine on torch: model code and checkpoints from transformers; cache, scheduler, sampler and top-n are here.
+
+Only this package imports torch.
+"""
+
+from tidewire_server.generation.torch_engine.engine import TorchEngine
+from tidewire_server.generation.torch_engine.load import LoadError
+
+__all__ = ["LoadError", "TorchEngine"]

@@ -1,0 +1,93 @@
+"""The next token of each row: argmax(logit / temperature + Gumbel noise), which is a sample of the softmax.
+
+The noise of a token depends on (seed, position, token id) and nothing else, so a request's tokens do not depend
+on who shares its batch, on its row, or on how many steps its prompt took.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+MASK32 = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one request samples. A temperature of 0 takes the most probable token, the lowest id in a tie."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    """0 is off."""
+    min_p: float
+    seed: int
+
+    @property
+    def filters(self) -> bool:
+        return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
+
+
+def sample(logits: torch.Tensor, sampling: list[Sampling], positions: list[int]) -> torch.Tensor:
+    """Choose a token per row.
+
+    Args:
+        logits: [B, V], float32.
+        sampling: of each row.
+        positions: of the token that is chosen, in its own text.
+
+    Returns:
+        [B], int64.
+    """
+    if all(s.temperature == 0 for s in sampling):
+        return logits.argmax(-1)
+    device = logits.device
+    temperature = torch.tensor([s.temperature for s in sampling], device=device)[:, None]
+    greedy = temperature == 0
+    scaled = logits / torch.where(greedy, 1.0, temperature)
+    noisy = scaled + gumbel([s.seed for s in sampling], positions, logits.shape[-1], device)
+    noisy = noisy.masked_fill(~allowed(scaled, sampling), -torch.inf)
+    return torch.where(greedy, logits, noisy).argmax(-1)
+
+
+def allowed(scaled: torch.Tensor, sampling: list[Sampling]) -> torch.Tensor:
+    """Which tokens `top_k`, `top_p` and `min_p` leave: bool [B, V]; at least one in each row.
+
+    Exact: tokens are ordered by (logit descending, id ascending); top-k takes the first k, and top-p then the
+    fewest of those whose renormalised probabilities reach p.
+    """
+    kept = torch.ones_like(scaled, dtype=torch.bool)
+    rows = [i for i, s in enumerate(sampling) if s.filters]
+    if rows:
+        ordered, ids = scaled[rows].sort(dim=-1, descending=True, stable=True)
+        top_k = torch.tensor([sampling[i].top_k or scaled.shape[-1] for i in rows], device=scaled.device)
+        top_p = torch.tensor([sampling[i].top_p for i in rows], device=scaled.device)
+        first = torch.arange(scaled.shape[-1], device=scaled.device) < top_k[:, None]
+        probabilities = ordered.masked_fill(~first, -torch.inf).softmax(-1)
+        before = probabilities.cumsum(-1) - probabilities
+        first &= (before < top_p[:, None]) | (top_p[:, None] >= 1)
+        kept[rows] = torch.zeros_like(first).scatter_(-1, ids, first)
+    if any(s.min_p > 0 for s in sampling):
+        min_p = torch.tensor([s.min_p for s in sampling], device=scaled.device)[:, None]
+        kept &= scaled >= scaled.amax(-1, keepdim=True) + min_p.log()
+    return kept
+
+
+def gumbel(seeds: list[int], positions: list[int], size: int, device: torch.device) -> torch.Tensor:
+    """Gumbel noise [B, size], float32: a hash of seed, position and id, made uniform, then -log(-log(1 - u))."""
+    parts = [[s & MASK32, s >> 32, p] for s, p in zip(seeds, positions, strict=True)]
+    low, high, position = torch.tensor(parts, device=device).T
+    key = _mix(_mix(_mix(low ^ 0x9E3779B9) ^ high) ^ position)
+    ids = _mix(torch.arange(size, device=device) ^ 0x85EBCA6B)
+    bits = _mix(key[:, None] ^ ids)
+    # Small u is the tail where tokens win, and there float32 keeps all 32 bits; the other end is cut below 1.
+    uniform = ((bits.float() + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
+    return -torch.log(-torch.log1p(-uniform))
+
+
+def _mix(x: torch.Tensor) -> torch.Tensor:
+    """A bijection of 32 bits, held in int64, in which each bit of the input moves about half of the output's."""
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & MASK32
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & MASK32
+    return x ^ (x >> 16)

@@ -1,0 +1,304 @@
+"""Trains the default model: `python -m tidewire_server.model.recipe --out DIR --steps N`.
+
+A byte-level BPE and a small Llama on the source of the Python standard library, by the files of `corpus.json`.
+The last part of the training reads windows of the whole context, so that every position was trained.
+Checkpoints are written whole and put in place by a rename: an interrupted run leaves the last one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.nn import functional
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from tidewire_server.model import card, corpus
+
+END_OF_TEXT = "<|endoftext|>"
+VOCABULARY = 2048
+CONTEXT = 1024
+WINDOW = 512
+WHOLE_CONTEXT_FROM = 0.85
+"""Share of the steps after which a window is the whole context and the batch as much smaller."""
+PEAK_LEARNING_RATE = 3e-3
+WARM_UP_STEPS = 100
+WEIGHT_DECAY = 0.1
+RECORDED_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+)
+
+
+def train_tokenizer(texts: list[str]) -> Tokenizer:
+    """A byte-level BPE of `VOCABULARY` entries; every byte is an entry, so any text can be encoded."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """`tokenizer.json` and its configuration, under the class name that every release of transformers knows."""
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer,
+        eos_token=END_OF_TEXT,
+        bos_token=END_OF_TEXT,
+        model_max_length=CONTEXT,
+        clean_up_tokenization_spaces=False,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        fast.save_pretrained(folder)
+        files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    settings = json.loads(files["tokenizer_config.json"])
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    return files | {"tokenizer_config.json": (json.dumps(settings, indent=2) + "\n").encode()}
+
+
+def encode(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
+    """One row of ids: each text between two end-of-text tokens."""
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    ids = [end]
+    for encoding in tokenizer.encode_batch(texts):
+        ids.extend(encoding.ids)
+        ids.append(end)
+    return torch.tensor(ids)
+
+
+def windows(ids: torch.Tensor, batch: int, length: int, chance: torch.Generator) -> Iterator[torch.Tensor]:
+    """Batches `[batch, length + 1]` for ever: each pass cuts the text at another offset and shuffles the windows."""
+    while True:
+        offset = int(torch.randint(length, (1,), generator=chance))
+        starts = torch.arange(offset, len(ids) - length - 1, length)
+        starts = starts[torch.randperm(len(starts), generator=chance)]
+        for chosen in torch.split(starts, batch):
+            if len(chosen) == batch:
+                yield torch.stack([ids[start : start + length + 1] for start in chosen.tolist()])
+
+
+def loss_of(model: LlamaForCausalLM, batch: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    """Cross entropy in nats of each next token."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = model.model(input_ids=batch[:, :-1], use_cache=False).last_hidden_state
+        logits = model.lm_head(hidden)
+    return functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten(), reduction=reduction)
+
+
+@torch.no_grad()
+def validate(model: LlamaForCausalLM, ids: torch.Tensor, limit: int | None = None) -> float:
+    """Nats per token over consecutive windows of the held-out text, at most `limit` of them."""
+    starts = range(0, len(ids) - 1, WINDOW)
+    total, count = 0.0, 0
+    for start in starts[:limit]:
+        batch = ids[None, start : start + WINDOW + 1]
+        total += float(loss_of(model, batch, "sum"))
+        count += batch.shape[1] - 1
+    return total / count
+
+
+def learning_rate(step: int, steps: int) -> float:
+    """Linear warm-up, then a cosine to a hundredth of the peak."""
+    warm_up = min(WARM_UP_STEPS, max(1, steps // 10))
+    if step < warm_up:
+        return PEAK_LEARNING_RATE * (step + 1) / warm_up
+    done = (step - warm_up) / max(1, steps - warm_up)
+    return PEAK_LEARNING_RATE * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def put(out: Path, files: dict[str, bytes]) -> None:
+    """Write files into `out`, each whole or not at all."""
+    for name, data in files.items():
+        with tempfile.NamedTemporaryFile(dir=out, prefix=f".{name}.", delete=False) as part:
+            part.write(data)
+        Path(part.name).chmod(0o644)
+        Path(part.name).replace(out / name)
+
+
+def saved_files(model: LlamaForCausalLM, names: set[str]) -> dict[str, bytes]:
+    """The files that `save_pretrained` makes of the model in bfloat16, by name."""
+    config = LlamaConfig.from_dict({**model.config.to_dict(), "dtype": "bfloat16"})
+    half = LlamaForCausalLM(config)
+    half.bfloat16()
+    half.load_state_dict(model.state_dict())
+    half.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+        bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.eos_token_id
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        half.save_pretrained(folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name in names}
+
+
+def train(arguments: argparse.Namespace) -> dict[str, Any]:
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(arguments.seed)
+    chance = torch.Generator().manual_seed(arguments.seed)
+    out: Path = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+
+    text = corpus.read(arguments.stdlib, allow_drift=arguments.allow_drift)
+    for line in text.drift:
+        print(line, flush=True)
+    tokenizer = train_tokenizer(text.train)
+    train_ids, validation_ids = encode(tokenizer, text.train), encode(tokenizer, text.validation)
+    put(out, tokenizer_files(tokenizer))
+
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=3,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=end,
+        eos_token_id=end,
+    )
+    model = LlamaForCausalLM(config)
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}],
+        lr=PEAK_LEARNING_RATE,
+        betas=(0.9, 0.95),
+    )
+    validation_bytes = sum(len(t.encode()) for t in text.validation)
+    record: dict[str, Any] = {
+        "state": "running",
+        "settings": {key: getattr(arguments, key) for key in ("steps", "batch", "threads", "seed")},
+        "model": {
+            "parameters": sum(p.numel() for p in model.parameters()),
+            **{key: getattr(config, key) for key in RECORDED_SIZES},
+        },
+        "corpus": {
+            "python": json.loads(corpus.MANIFEST.read_text(encoding="utf-8"))["python"],
+            "files": len(text.train) + len(text.validation),
+            "validation_every": corpus.VALIDATION_EVERY,
+            "sha256": text.digest,
+            "drift": text.drift,
+            "train_bytes": sum(len(t.encode()) for t in text.train),
+            "train_tokens": len(train_ids),
+            "validation_bytes": validation_bytes,
+            "validation_tokens": len(validation_ids),
+        },
+        "versions": {
+            "python": sys.version.split()[0],
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "tokenizers": tokenizers.__version__,
+        },
+        "loss": [],
+        "validation": [],
+        "result": {},
+    }
+    bits_per_byte = (len(validation_ids) - 1) / math.log(2) / validation_bytes
+    """Factor from nats per token to bits per byte: the end-of-text tokens count, though they have no bytes."""
+
+    started = time.monotonic()
+    tokens = 0
+    whole_context = round(arguments.steps * WHOLE_CONTEXT_FROM)
+    batches = windows(train_ids, arguments.batch, WINDOW, chance)
+    model.train()
+    for step in range(arguments.steps):
+        if step == whole_context:
+            batches = windows(train_ids, max(1, arguments.batch * WINDOW // CONTEXT), CONTEXT, chance)
+        batch = next(batches)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, arguments.steps)
+        loss = loss_of(model, batch)
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        tokens += batch.shape[0] * (batch.shape[1] - 1)
+
+        last = step + 1 == arguments.steps
+        if (step + 1) % 10 == 0 or last:
+            seconds = time.monotonic() - started
+            record["loss"].append([step + 1, tokens, round(loss.item(), 4)])
+            print(
+                f"step {step + 1}/{arguments.steps}  loss {loss.item():.3f}  {tokens / seconds:,.0f} tokens/s  "
+                f"{seconds:,.0f} s, about {seconds / (step + 1) * (arguments.steps - step - 1):,.0f} s left",
+                flush=True,
+            )
+        if (step + 1) % arguments.save_every == 0 or last:
+            model.train(mode=False)
+            nats = validate(model, validation_ids, None if last else 40)
+            model.train()
+            record["validation"].append([step + 1, tokens, round(nats, 4), round(nats * bits_per_byte, 4)])
+            record["result"] = {
+                "steps": step + 1,
+                "tokens": tokens,
+                "seconds": round(time.monotonic() - started, 1),
+                "nats_per_token": round(nats, 4),
+                "bits_per_byte": round(nats * bits_per_byte, 4),
+            }
+            print(
+                f"  held out: {nats:.3f} nats per token, {nats * bits_per_byte:.3f} bits per byte", flush=True
+            )
+            if last:
+                record["state"] = "complete"
+            files = saved_files(model, {"config.json", "generation_config.json", "model.safetensors"})
+            files["training.json"] = (json.dumps(record) + "\n").encode()
+            files["MODEL_CARD.md"] = card.write(record).encode()
+            put(out, files)
+    return record
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tidewire_server.model.recipe", description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for the model; files there are replaced"
+    )
+    parser.add_argument(
+        "--steps", type=int, required=True, help="optimizer steps, each of BATCH * 512 tokens"
+    )
+    parser.add_argument("--batch", type=int, default=8, help="windows of 512 tokens per step")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--save-every", type=int, default=250, metavar="STEPS", help="write a checkpoint each so many steps"
+    )
+    parser.add_argument("--stdlib", type=Path, default=corpus.source_folder(), help="where the corpus lies")
+    parser.add_argument(
+        "--allow-drift", action="store_true", help="train although files differ from corpus.json"
+    )
+    arguments = parser.parse_args()
+    for name in ("steps", "batch", "threads", "save_every"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    try:
+        train(arguments)
+    except corpus.CorpusError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
