@@ -1,0 +1,348 @@
+"""Every chunking of an event stream gives the same events, at the same byte, and they are the standard's.
+
+The judge is `read_stream`, a second decoder that shares no code and no idea with the one under test: it takes
+a whole stream at once, one character at a time, and follows the letter of the standards. It is slow.
+"""
+
+import base64
+import json
+import random
+from pathlib import Path
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tidewire.protocol.sse import MAX_RETRY_MS, Decoder, Event, EventTooLargeError, encode
+
+VECTORS = Path(__file__).parents[2] / "spec" / "vectors" / "sse" / "framing.json"
+
+# --- the judge
+
+
+def decode_utf8(octets):
+    """The UTF-8 decoder of the Encoding Standard, with the error mode "replacement" (section 8.1.1)."""
+    text = []
+    code_point = seen = needed = 0
+    lower, upper = 0x80, 0xBF
+    position = 0
+    while position < len(octets):
+        octet = octets[position]
+        position += 1
+        if needed == 0:
+            if octet <= 0x7F:
+                text.append(chr(octet))
+            elif 0xC2 <= octet <= 0xDF:
+                needed, code_point = 1, octet & 0x1F
+            elif 0xE0 <= octet <= 0xEF:
+                lower = 0xA0 if octet == 0xE0 else 0x80
+                upper = 0x9F if octet == 0xED else 0xBF
+                needed, code_point = 2, octet & 0xF
+            elif 0xF0 <= octet <= 0xF4:
+                lower = 0x90 if octet == 0xF0 else 0x80
+                upper = 0x8F if octet == 0xF4 else 0xBF
+                needed, code_point = 3, octet & 0x7
+            else:
+                text.append("\ufffd")
+        elif not lower <= octet <= upper:
+            code_point = needed = seen = 0
+            lower, upper = 0x80, 0xBF
+            position -= 1  # restore the byte
+            text.append("\ufffd")
+        else:
+            lower, upper = 0x80, 0xBF
+            code_point = code_point << 6 | octet & 0x3F
+            seen += 1
+            if seen == needed:
+                text.append(chr(code_point))
+                code_point = needed = seen = 0
+    if needed:
+        text.append("\ufffd")
+    return "".join(text)
+
+
+def read_lines(text):
+    """The lines that an end of line ends; what follows the last end is no line."""
+    lines, line, position = [], "", 0
+    while position < len(text):
+        if text[position : position + 2] == "\r\n":
+            lines.append(line)
+            line, position = "", position + 2
+        elif text[position] in "\r\n":
+            lines.append(line)
+            line, position = "", position + 1
+        else:
+            line, position = line + text[position], position + 1
+    return lines
+
+
+def read_stream(octets, last_event_id=""):
+    """The section "Interpreting an event stream" of the HTML standard, sentence by sentence."""
+    events, retry_ms = [], None
+    text = decode_utf8(octets[3:] if octets[:3] == b"\xef\xbb\xbf" else octets)
+    data_buffer, event_type_buffer, last_event_id_buffer = "", "", last_event_id
+    for line in read_lines(text):
+        if line == "":
+            last_event_id = last_event_id_buffer
+            if data_buffer == "":
+                event_type_buffer = ""
+                continue
+            if data_buffer[-1] == "\n":
+                data_buffer = data_buffer[:-1]
+            event_type = "message"
+            if event_type_buffer != "":
+                event_type = event_type_buffer
+            events.append((event_type, data_buffer, last_event_id))
+            data_buffer, event_type_buffer = "", ""
+            continue
+        if line[0] == ":":
+            continue
+        field, value = line, ""
+        if ":" in line:
+            colon = line.index(":")
+            field, value = line[:colon], line[colon + 1 :]
+            if value[:1] == " ":
+                value = value[1:]
+        if field == "event":
+            event_type_buffer = value
+        elif field == "data":
+            data_buffer += value + "\n"
+        elif field == "id" and "\0" not in value:
+            last_event_id_buffer = value
+        elif field == "retry" and value and all(digit in "0123456789" for digit in value):
+            retry_ms = 0
+            for digit in value:
+                retry_ms = min(retry_ms * 10 + "0123456789".index(digit), MAX_RETRY_MS)
+    return events, last_event_id, retry_ms
+
+
+def first_byte_over(octets, limit):
+    """The index of the byte at which an event passes the limit, or None: one byte after the other."""
+    if b"\xef\xbb\xbf".startswith(octets):
+        return None  # it may yet be a byte order mark, which is no part of the stream
+    ended = current = 0
+    comment = False
+    start = 3 if octets[:3] == b"\xef\xbb\xbf" else 0
+    for index in range(start, len(octets)):
+        octet = octets[index]
+        if octet == 0x0A and index > start and octets[index - 1] == 0x0D:
+            continue
+        if octet in {0x0A, 0x0D}:
+            if current == 0:
+                ended = 0
+            elif not comment:
+                ended += current
+            current, comment = 0, False
+        else:
+            if current == 0:
+                comment = octet == 0x3A
+            current += 1
+            if ended + current > limit:
+                return index
+    return None
+
+
+# --- streams and cuts
+
+LETTERS = [
+    *(b"\n", b"\r", b"\r\n", b"\n\n", b"\r\r", b"\r\n\r\n", b"\n\r", b"\n", b"\n\n"),
+    *(
+        b"data",
+        b"data:",
+        b"data: ",
+        b"data:  ",
+        b"event:",
+        b"event: t",
+        b"event",
+        b"id",
+        b"id:",
+        b"id: 1",
+        b"id:2",
+    ),
+    *(b"retry:", b"retry: 5", b"retry:007", b"retry", b"9" * 12, b"DATA:", b"foo: x"),
+    *(b":", b": c", b" ", b"x", b"\t", b"\0", b"\x0b", b"\x1e", b"1"),
+    *(
+        b"\xef\xbb\xbf",
+        b"\xef\xbb",
+        b"\xef",
+        b"\xbb\xbf",
+        b"\xff\xfe",
+        b"\x80",
+        b"\xff",
+        b"\xc0",
+        b"\xed\xa0\x80",
+    ),
+    *("é".encode(), "…".encode(), "😀".encode(), b"\xe2\x82", b"\xf0\x9f", b"\xf0\x9f\x98"),
+    *("\u2028".encode(), "\u0085".encode(), "\u0663".encode()),
+]
+EVENTS = [
+    *(
+        b"data:a\n\n",
+        b"data: a\n\n",
+        b"id:1-7\ndata:b\n\n",
+        b"id: 8\ndata: {}\n\n",
+        b"id:1\nevent:t\ndata:c\n\n",
+    ),
+    *(
+        b"event: u\ndata: d\n\n",
+        b"event: \ndata: d\n\n",
+        b"id: \ndata: e\n\n",
+        b"id\ndata:f\n\n",
+        b"id:  x\ndata:  y\n\n",
+    ),
+    *(
+        b": ping\n\n",
+        b":\n",
+        b"id:3\0\ndata:g\n\n",
+        b"data:h\ndata:i\n\n",
+        b"data:j\nid:4\n\n",
+        b"retry:5\ndata:k\n\n",
+    ),
+    *(
+        "id:é\ndata:😀…\n\n".encode(),
+        b"data:\xe2\x82\n\n",
+        b"id:5\n\n",
+        b"event:v\n\n",
+        b"\n",
+        b"data:" + b"l" * 60 + b"\n\n",
+    ),
+]
+
+
+def random_stream(rng):
+    """Hazards alone, or well-formed events with a hazard now and then; now and then with other line ends."""
+    share = rng.choice((0.0, 0.5, 0.9, 1.0))
+    parts = [rng.choice(EVENTS if rng.random() < share else LETTERS) for _ in range(rng.randrange(1, 16))]
+    if rng.random() < 0.1:
+        parts.insert(0, b"\xef\xbb\xbf")
+    stream = b"".join(parts)
+    line_end = rng.choice((b"\n", b"\n", b"\r", b"\r\n"))
+    return stream if line_end == b"\n" else stream.replace(b"\n", line_end)
+
+
+def random_chunks(rng, stream):
+    size = rng.choice((1, 2, 3, 8, 40, len(stream)))
+    chunks, position = [], 0
+    while position < len(stream):
+        step = rng.randrange(2 * size) if rng.random() < 0.5 else size
+        chunks.append(stream[position : position + step])
+        position += step
+    return chunks
+
+
+def decode(chunks, **options):
+    decoder = Decoder(**options)
+    events = [event for chunk in chunks for event in decoder.feed(chunk)]
+    return events, decoder.last_event_id, decoder.retry_ms
+
+
+def decode_within(limit, chunks):
+    decoder, events = Decoder(max_event_bytes=limit), []
+    for chunk in chunks:
+        try:
+            events += decoder.feed(chunk)
+        except EventTooLargeError as error:
+            return "refused", events + error.events, decoder.last_event_id, decoder.retry_ms
+    return "taken", events, decoder.last_event_id, decoder.retry_ms
+
+
+def judge_within(limit, stream):
+    index = first_byte_over(stream, limit)
+    return ("taken", *read_stream(stream)) if index is None else ("refused", *read_stream(stream[:index]))
+
+
+# --- the properties
+
+
+def test_judge_agrees_with_every_vector():
+    for vector in json.loads(VECTORS.read_text(encoding="utf-8"))["vectors"]:
+        events = [(e["type"], e["data"], e["id"]) for e in vector["events"]]
+        stream, before = base64.b64decode(vector["stream"]), vector.get("initial_last_event_id", "")
+        expected = events, vector["last_event_id"], vector["retry_ms"]
+        assert read_stream(stream, before) == expected, vector["name"]
+
+
+def test_20_000_random_streams_at_random_cuts_are_read_by_the_letter_of_the_standard():
+    rng = random.Random(20_261)
+    events = 0
+    for _ in range(20_000):
+        stream = random_stream(rng)
+        chunks = random_chunks(rng, stream)
+        expected = read_stream(stream)
+        assert decode([stream]) == expected, stream
+        assert decode(chunks) == expected, chunks
+        events += len(expected[0])
+    assert events > 20_000
+
+
+def test_event_is_delivered_with_the_chunk_that_completes_it_in_2_000_random_streams():
+    rng = random.Random(20_262)
+    for _ in range(2_000):
+        chunks = random_chunks(rng, random_stream(rng))
+        decoder, events, fed = Decoder(), [], b""
+        for chunk in chunks:
+            events += decoder.feed(chunk)
+            fed += chunk
+            assert (events, decoder.last_event_id, decoder.retry_ms) == read_stream(fed), chunks
+
+
+def test_limit_falls_on_the_same_byte_at_every_cut_in_5_000_random_streams():
+    rng = random.Random(20_263)
+    refused = 0
+    for _ in range(5_000):
+        stream, limit = random_stream(rng), rng.randrange(1, 40)
+        chunks = random_chunks(rng, stream)
+        expected = judge_within(limit, stream)
+        assert decode_within(limit, [stream]) == expected, (limit, stream)
+        assert decode_within(limit, chunks) == expected, (limit, chunks)
+        refused += expected[0] == "refused"
+    assert 500 < refused < 4_500
+
+
+streams = st.lists(st.sampled_from(LETTERS + EVENTS) | st.binary(max_size=3), max_size=12).map(b"".join)
+
+
+@st.composite
+def chunked(draw):
+    stream = draw(streams)
+    cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    return [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+
+
+@settings(max_examples=400, deadline=None)
+@given(chunked(), st.sampled_from(["", "1-1"]))
+@example([b"\xef", b"\xbb", b"\xbfdata: a\r", b"\n\r", b"\n"], "")
+@example([b"id: 1\ndata: a\n\nid: \0\nda", b"ta: b\n\n"], "")
+def test_any_chunking_of_any_stream_is_read_by_the_letter_of_the_standard(chunks, last_event_id):
+    expected = read_stream(b"".join(chunks), last_event_id)
+    assert decode(chunks, last_event_id=last_event_id) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(chunked(), st.integers(1, 30))
+def test_limit_falls_on_the_same_byte_at_any_cut(chunks, limit):
+    assert decode_within(limit, chunks) == judge_within(limit, b"".join(chunks))
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=12)
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0"), max_size=6)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            texts, st.none() | names, st.none() | names.filter(bool), st.none() | st.integers(0, MAX_RETRY_MS)
+        ),
+        max_size=5,
+    ),
+    st.integers(1, 9),
+)
+def test_what_is_encoded_is_read_back_at_any_cut(written, size):
+    stream, expected, last_id, last_retry = b"", [], "", None
+    for data, id_, event, retry_ms in written:
+        stream += encode(data, id=id_, event=event, retry_ms=retry_ms)
+        last_id = last_id if id_ is None else id_
+        last_retry = last_retry if retry_ms is None else retry_ms
+        expected.append(Event(event or "message", data, last_id))
+    chunks = [stream[i : i + size] for i in range(0, len(stream), size)]
+    assert decode(chunks) == decode([stream]) == (expected, last_id, last_retry)

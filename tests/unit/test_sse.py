@@ -1,0 +1,373 @@
+"""`tidewire.protocol.sse`: the vectors of the specification, promptness, limits, and writing."""
+
+import base64
+import json
+import pickle
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from tidewire.protocol.sse import MAX_RETRY_MS, Decoder, Event, EventTooLargeError, encode
+
+VECTORS = json.loads(
+    (Path(__file__).parents[2] / "spec" / "vectors" / "sse" / "framing.json").read_text(encoding="utf-8")
+)["vectors"]
+
+BOM = b"\xef\xbb\xbf"
+
+
+def decode(chunks, **options):
+    decoder = Decoder(**options)
+    events = [event for chunk in chunks for event in decoder.feed(chunk)]
+    return events, decoder.last_event_id, decoder.retry_ms
+
+
+def one_byte_each(stream):
+    return [stream[i : i + 1] for i in range(len(stream))]
+
+
+def in_chunks_of(size, stream):
+    return [stream[i : i + size] for i in range(0, len(stream), size)]
+
+
+# --- the vectors, at every cut
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_vector_wherever_it_is_cut(vector):
+    stream = base64.b64decode(vector["stream"])
+    options = {"last_event_id": vector.get("initial_last_event_id", "")}
+    expected = (
+        [Event(e["type"], e["data"], e["id"]) for e in vector["events"]],
+        vector["last_event_id"],
+        vector["retry_ms"],
+    )
+
+    assert decode([stream], **options) == expected
+    assert decode(one_byte_each(stream), **options) == expected
+    assert (
+        decode([b"", *(part for byte in one_byte_each(stream) for part in (byte, b""))], **options)
+        == expected
+    )
+    for cut in range(1, len(stream)):
+        assert decode([stream[:cut], stream[cut:]], **options) == expected, f"cut at byte {cut}"
+
+
+def test_vectors_show_the_bytes_that_they_hold():
+    for vector in VECTORS:
+        shown = base64.b64decode(vector["stream"]).decode("latin-1").encode("unicode_escape").decode()
+        assert shown.startswith(vector["shown"].removesuffix("…")), vector["name"]
+
+
+def test_vectors_have_names_of_their_own():
+    names = [vector["name"] for vector in VECTORS]
+    assert len(names) == len(set(names)) > 100
+
+
+# --- when an event is delivered
+
+
+@pytest.mark.parametrize(
+    ("stream", "delivered_at"),
+    [
+        (b"data: a\n\ndata: b\n\n", [9, 18]),
+        (b"data: a\r\rdata: b\r\r", [9, 18]),
+        (b"data: a\r\n\r\ndata: b\r\n\r\n", [10, 21]),
+        (b"data: a\n\rdata: b\n\r", [9, 18]),
+        (b"data: a\r\r\ndata: b\r\r\n", [9, 19]),
+        (b"data\n\n", [6]),
+        (BOM + b"data: a\n\n", [12]),
+    ],
+)
+def test_event_is_delivered_with_the_byte_that_completes_it(stream, delivered_at):
+    decoder = Decoder()
+    delivered = [n for n, byte in enumerate(one_byte_each(stream), 1) for _ in decoder.feed(byte)]
+    assert delivered == delivered_at
+
+
+def test_lf_after_a_cr_that_ended_a_chunk_is_swallowed_once():
+    decoder = Decoder()
+    assert decoder.feed(b"data: a\r") == []
+    assert decoder.feed(b"") == []
+    assert decoder.feed(b"\n") == []
+    assert decoder.feed(b"\n") == [Event("message", "a", "")]
+
+
+def test_retry_takes_effect_at_its_line_end_and_the_id_at_the_blank_line():
+    decoder = Decoder(last_event_id="1-1")
+    decoder.feed(b"retry:20\nid:1-2\ndata:x")
+    assert (decoder.retry_ms, decoder.last_event_id) == (20, "1-1")
+    decoder.feed(b"\n")
+    assert decoder.last_event_id == "1-1"
+    decoder.feed(b"\n")
+    assert decoder.last_event_id == "1-2"
+
+
+def test_a_new_decoder_starts_clean_but_for_the_id_that_it_is_given():
+    first = Decoder()
+    first.feed(BOM + b"id: 1\ndata: a\n\nid: 2\nevent: t\ndata: unfinished\ndata: \xe2\x82")
+    second = Decoder(last_event_id=first.last_event_id)
+    assert second.feed(BOM + b"data: b\n\n") == [Event("message", "b", "1")]
+
+
+# --- what is fed, what comes out
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_bytes_like_chunk_is_taken(kind):
+    stream = b"id: 1\r\ndata: a\r\n\r\ndata: b\n\ndata: c"
+    chunks = [kind(chunk) for chunk in in_chunks_of(3, stream)]
+    assert decode(chunks) == ([Event("message", "a", "1"), Event("message", "b", "1")], "1", None)
+
+
+def test_chunk_that_is_changed_after_it_was_fed_changes_nothing():
+    decoder, chunk = Decoder(), bytearray(b"data: a")
+    decoder.feed(chunk)
+    chunk[:] = b"xxxxxxx"
+    assert decoder.feed(b"\n\n") == [Event("message", "a", "")]
+
+
+@pytest.mark.parametrize("wrong", ["data: a\n\n", 5, None, [100, 97]])
+def test_chunk_that_is_not_bytes_like_is_refused_and_changes_nothing(wrong):
+    decoder = Decoder()
+    decoder.feed(b"data: a\n")
+    with pytest.raises(TypeError, match="bytes-like"):
+        decoder.feed(wrong)
+    assert decoder.feed(b"\n") == [Event("message", "a", "")]
+
+
+def test_event_is_an_immutable_value():
+    event = Event("message", "a", "1-1")
+    assert event == Event(type="message", data="a", id="1-1") != Event("message", "a", "1-2")
+    assert len({event, Event("message", "a", "1-1")}) == 1
+    with pytest.raises(AttributeError):
+        event.data = "b"
+    (decoded,) = Decoder().feed(b"id:1-1\ndata:a\n\n")
+    assert type(decoded) is Event
+    assert pickle.loads(pickle.dumps(decoded)) == event
+
+
+def test_events_of_every_shape_in_one_chunk():
+    stream = b"data:a\n\n:\n\nid:1\ndata:b\n\nevent:t\ndata:c\n\nid:2\nevent:u\ndata:d\n\nid\ndata:e\n\ndata:f\ndata:g\n\n"
+    assert decode([stream])[0] == [
+        Event("message", "a", ""),
+        Event("message", "b", "1"),
+        Event("t", "c", "1"),
+        Event("u", "d", "2"),
+        Event("message", "e", ""),
+        Event("message", "f\ng", ""),
+    ]
+
+
+# --- the bound on an event
+
+LIMIT = 100
+
+
+def fill(size, begin=b"data:"):
+    return begin + b"x" * (size - len(begin))
+
+
+AT_LIMIT = {
+    "one line": fill(100),
+    "line ends do not count": fill(60) + b"\n" + fill(40),
+    "line ends of two bytes do not count": fill(60) + b"\r\n" + fill(40),
+    "a comment that has ended does not count": fill(60) + b"\n" + fill(40, b":") + b"\n" + fill(40),
+    "a comment counts until it ends": fill(60) + b"\n" + fill(40, b":"),
+    "an unknown name counts": fill(60, b"foo:") + b"\n" + fill(40),
+    "an id counts": fill(50, b"id:") + b"\n" + fill(50),
+    "each of many lines counts": b"data\n" * 24 + b"data",
+    "bytes count, not characters": b"data:" + "é".encode() * 47 + b"x",
+    "a byte order mark does not count": BOM + fill(100),
+}
+
+
+def decode_until_refused(chunks):
+    decoder, events = Decoder(max_event_bytes=LIMIT), []
+    for chunk in chunks:
+        try:
+            events += decoder.feed(chunk)
+        except EventTooLargeError as error:
+            return events + error.events, decoder.last_event_id, decoder.retry_ms
+    return pytest.fail(f"{sum(map(len, chunks))} bytes were taken")
+
+
+@pytest.mark.parametrize("head", [b"", b"\n", b"id:7\nretry:5\ndata:before\n\n", b": c\n\n" * 50])
+@pytest.mark.parametrize("at_limit", AT_LIMIT.values(), ids=AT_LIMIT)
+def test_event_at_the_limit_is_taken_and_one_byte_more_refused_at_any_cut(at_limit, head):
+    stream = at_limit if at_limit.startswith(BOM) else head + at_limit
+    accepted, before = decode([stream + b"\n\n"]), decode([stream])
+    for chunks in ([stream], one_byte_each(stream), in_chunks_of(7, stream)):
+        assert decode([*chunks, b"\n\n"], max_event_bytes=LIMIT) == accepted
+        assert decode_until_refused([*chunks, b"x"]) == before
+    assert decode([stream + b"\n\n"], max_event_bytes=LIMIT) == accepted
+    assert decode_until_refused([stream + b"x\n\ndata:never\n\n"]) == before
+
+
+@pytest.mark.parametrize("begin", [b"data:", b"data: a\ndata:", b":", b"id:", b"unknown", b""])
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_endless_line_is_refused(begin, size):
+    assert decode_until_refused([begin, *[b"x" * size] * 200]) == ([], "", None)
+
+
+def test_comments_without_end_pass_and_leave_nothing_behind():
+    decoder = Decoder(max_event_bytes=LIMIT)
+    decoder.feed(b"id:1\ndata:a\n")
+    for _ in range(1000):
+        assert decoder.feed(b": keep-alive\n") == []
+    assert decoder.feed(b"\n") == [Event("message", "a", "1")]
+
+
+def test_chunk_larger_than_the_limit_passes_where_its_events_are_small():
+    events, *_ = decode([b"id:1\ndata:a\n\n" * 1000], max_event_bytes=10)
+    assert events == [Event("message", "a", "1")] * 1000
+
+
+def test_events_before_the_refused_one_come_with_the_error():
+    decoder = Decoder(max_event_bytes=LIMIT)
+    with pytest.raises(EventTooLargeError) as caught:
+        decoder.feed(b"id:1\ndata:a\n\nid:2\ndata:b\n\nid:3\n" + fill(200) + b"\n\nid:4\ndata:never\n\n")
+    assert caught.value.events == [Event("message", "a", "1"), Event("message", "b", "2")]
+    assert decoder.last_event_id == "2"
+
+
+def test_error_names_the_limit_and_what_to_do_and_the_decoder_refuses_further_input():
+    decoder = Decoder(max_event_bytes=LIMIT)
+    with pytest.raises(
+        EventTooLargeError, match=r"max_event_bytes=100 .*'1-9'.*raise the limit.*resume"
+    ) as first:
+        decoder.feed(b"id:1-9\ndata:a\n\n" + b"x" * 101)
+    for chunk in (b"", b"\n\n", b"data:b\n\n"):
+        with pytest.raises(EventTooLargeError, match=r"stopped .*max_event_bytes=100.*new decoder") as later:
+            decoder.feed(chunk)
+        assert later.value.events == []
+    assert isinstance(first.value, ValueError)
+    assert first.value.limit == later.value.limit == LIMIT
+    copy = pickle.loads(pickle.dumps(first.value))
+    assert (str(copy), copy.limit, copy.events) == (str(first.value), LIMIT, [Event("message", "a", "1-9")])
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_limit_below_one_is_refused(limit):
+    with pytest.raises(ValueError, match="max_event_bytes must be at least 1"):
+        Decoder(max_event_bytes=limit)
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [b"x", b"xyz", b"data\n", b"data:x\n", b"id:x\n", b"event:xy\n", b": comment\n", b"data:" + b"x" * 5000],
+    ids=repr,
+)
+def test_what_is_held_stays_near_the_limit_whatever_comes(chunk):
+    limit = 100_000
+    decoder = Decoder(max_event_bytes=limit)
+    tracemalloc.start()
+    try:
+        for _ in range(2 * limit // len(chunk)):
+            decoder.feed(chunk)
+    except EventTooLargeError:
+        assert not chunk.startswith(b":")
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 3 * limit + 20 * len(chunk)
+
+
+# --- time: linear, or these pass their time-out by hours
+
+MEGABYTE = 1_000_000
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("size", [16, 1000, 16 * MEGABYTE])
+def test_line_of_16_megabytes_in_chunks(size):
+    decoder = Decoder()
+    decoder.feed(b"data:")
+    for chunk in in_chunks_of(size, bytes(16 * MEGABYTE)):
+        assert decoder.feed(chunk) == []
+    (event,) = decoder.feed(b"\n\n")
+    assert len(event.data) == 16 * MEGABYTE
+
+
+@pytest.mark.timeout(20)
+def test_event_of_half_a_million_data_lines_in_small_chunks():
+    decoder = Decoder()
+    for _ in range(500_000):
+        decoder.feed(b"data:x\n")
+    (event,) = decoder.feed(b"\n")
+    assert event.data == "x\n" * 499_999 + "x"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"data:" * 300_000 + b"\nx\n\n",
+        b"id:" * 500_000 + b"\n\n",
+        b"data: x\n" * 200_000 + b"\n",
+        b"id: 1\nevent: t\n" * 100_000 + b"\n",
+        b"\n" * MEGABYTE,
+        b"\r" * MEGABYTE,
+        b"\n\r" * MEGABYTE,
+        b"data:" + b" " * MEGABYTE + b"\nx\n\n",
+        b"retry:" + b"9" * MEGABYTE + b"\n\n",
+        b"data: x\n\n" * 100_000 + b"data: y\ndata: z\n\n",
+    ],
+    ids=lambda hostile: repr(hostile[:16]),
+)
+def test_hostile_megabyte_in_one_chunk_and_in_many(hostile):
+    assert decode([hostile]) == decode(in_chunks_of(4096, hostile)) == decode(in_chunks_of(13, hostile))
+
+
+# --- writing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "frame"),
+    [
+        ({"data": '" world"', "id": "1-17"}, b'id:1-17\ndata:" world"\n\n'),
+        ({"data": "a"}, b"data:a\n\n"),
+        ({"data": ""}, b"data:\n\n"),
+        ({"data": " a"}, b"data:  a\n\n"),
+        ({"data": "\ta"}, b"data:\ta\n\n"),
+        ({"data": "a\nb"}, b"data:a\ndata:b\n\n"),
+        ({"data": "\n a\n"}, b"data:\ndata:  a\ndata:\n\n"),
+        ({"data": "{}", "event": "done", "id": "1-2"}, b"id:1-2\nevent:done\ndata:{}\n\n"),
+        ({"data": "a", "id": ""}, b"id:\ndata:a\n\n"),
+        ({"data": "a", "id": " 1", "event": " t"}, b"id:  1\nevent:  t\ndata:a\n\n"),
+        ({"data": "{}", "event": "goaway", "retry_ms": 0}, b"retry:0\nevent:goaway\ndata:{}\n\n"),
+        ({"data": "a", "retry_ms": MAX_RETRY_MS}, b"retry:2147483647\ndata:a\n\n"),
+        ({"data": "é\u2028\0\ufeff"}, "data:é\u2028\0\ufeff\n\n".encode()),
+        ({"data": "a", "event": "t\0", "id": "é"}, "id:é\nevent:t\0\ndata:a\n\n".encode()),
+    ],
+)
+def test_encode_writes_the_fewest_bytes_and_a_decoder_reads_the_same(arguments, frame):
+    assert encode(**arguments) == frame
+    decoder = Decoder(last_event_id="before")
+    id_, type_ = arguments.get("id", "before"), arguments.get("event", "message")
+    assert decoder.feed(frame) == [Event(type_, arguments["data"], id_)]
+    assert decoder.retry_ms == arguments.get("retry_ms")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"data": "a\rb"}, r"data cannot hold CR \(index 1\)"),
+        ({"data": "a\n\r\nb"}, r"data cannot hold CR \(index 2\)"),
+        ({"data": "a", "id": "1\0"}, "id cannot hold NUL, CR or LF: '1"),
+        ({"data": "a", "id": "1\r"}, "id cannot hold"),
+        ({"data": "a", "id": "1\ndata: injected"}, "id cannot hold"),
+        ({"data": "a", "event": "t\r"}, "type cannot be empty or hold CR or LF"),
+        ({"data": "a", "event": "t\nid: 1"}, "type cannot be empty or hold CR or LF"),
+        ({"data": "a", "event": ""}, "type cannot be empty"),
+        ({"data": "a", "retry_ms": -1}, "retry_ms must be 0 to 2147483647, not -1"),
+        ({"data": "a", "retry_ms": MAX_RETRY_MS + 1}, "retry_ms must be 0 to 2147483647, not 2147483648"),
+        ({"data": "a", "retry_ms": 1.5}, "float"),
+        ({"data": "\ud83d"}, "surrogates"),
+        ({"data": "a", "id": "\ud83d"}, "surrogates"),
+    ],
+)
+def test_encode_refuses_what_would_not_arrive(arguments, says):
+    with pytest.raises(ValueError, match=says):
+        encode(**arguments)
