@@ -1,0 +1,175 @@
+"""A generation with its log-probabilities, through a network that breaks: nothing lost, nothing twice.
+
+Starts the reference server with the model that ships, and between it and the client a proxy that cuts the connection
+in the middle of an event, three times. At the end the text that arrived is compared with the server's own, and the
+server's counters tell that it generated once and was asked to go on from a cursor.
+"""
+
+import contextlib
+import math
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from rich.console import Console
+from rich.text import Text
+
+from tidewire import Client
+from tidewire_conformance.cutting_proxy import Cut, CuttingProxy
+
+PROMPT = "import os\nimport sys\n\n\nclass Reader:\n    def __init__(self, "
+CUTS = 3
+START_LIMIT = 120.0
+"""Seconds: the first start compiles Python files and reads PyTorch from a cold disk."""
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def reference_server() -> Iterator[str]:
+    """Run `tidewire serve` on a free port; yields its URL, and stops it as Ctrl-C would."""
+    with tempfile.TemporaryDirectory() as folder:
+        port_file, log = Path(folder, "port"), Path(folder, "log")
+        command = [sys.executable, "-m", "tidewire", "serve", "--port", "0", "--port-file", str(port_file)]
+        with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
+            try:
+                yield f"http://127.0.0.1:{wait_for_port(server, port_file, log)}"
+            finally:
+                server.terminate()
+                try:
+                    server.wait(20)
+                except subprocess.TimeoutExpired:
+                    server.kill()
+
+
+def wait_for_port(server: "subprocess.Popen[bytes]", port_file: Path, log: Path) -> int:
+    """The port on which the server listens, once it does."""
+    deadline = time.monotonic() + START_LIMIT
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            sys.exit(f"the server ended with code {server.returncode}:\n{log.read_text()}")
+        if port_file.exists() and (text := port_file.read_text().strip()):
+            return int(text)
+        time.sleep(0.05)
+    sys.exit(f"the server did not start within {START_LIMIT:.0f} s:\n{log.read_text()}")
+
+
+def cut_inside_events(connection: int) -> Cut | None:
+    """The first connections that carry events break nine bytes into the data of their 12th event."""
+    # Connection 0 submits the job. The first event of a stream is `hello`.
+    return Cut(mark=b"\ndata:", occurrence=12, after=9) if 1 <= connection <= CUTS else None
+
+
+class Display:
+    """One line for each token: its probability, its text, and what else it could have been."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+
+    def show(self, value: dict[str, Any]) -> None:
+        """Print the tokens that came since the last call."""
+        while self.tokens < len(value["token_ids"]):
+            at, self.tokens = self.tokens, self.tokens + 1
+            probability = math.exp(value["logprobs"][at])
+            line = Text(f"  {probability:7.2%}  ")
+            line.append(f"{value['token_text'][at]!r:<16}", style=colour(probability))
+            for text, logprob in zip(value["top_text"][at], value["top_logprobs"][at], strict=True):
+                share = 0.0 if logprob is None else math.exp(logprob)
+                line.append(f"  {text!r} {share:.0%}", style="dim")
+            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+
+
+def colour(probability: float) -> str:
+    """Green where the model was sure, red where it was not."""
+    for bound, style in ((0.9, "bold green"), (0.5, "green"), (0.2, "yellow"), (0.05, "dark_orange")):
+        if probability >= bound:
+            return style
+    return "red"
+
+
+def counter(metrics: str, name: str, **labels: str) -> int:
+    """One counter of the server's `/metrics`, summed over what the labels leave open; 0 where it never counted."""
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    rows = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", metrics, re.MULTILINE)
+    return int(sum(float(number) for found, number in rows if all(label in found for label in wanted)))
+
+
+def main() -> None:
+    """Run the demonstration; the exit code is 1 if anything was lost, doubled or generated twice."""
+    console.print("[bold]Starting the reference server with the model that ships …[/bold]")
+    with reference_server() as url:
+        address = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
+        with CuttingProxy(address, cut_inside_events) as proxy, Client(proxy.url) as client:
+            faults = stream(client, proxy, url)
+    console.print()
+    if faults:
+        sys.exit("\n".join(f"FAILED: {fault}" for fault in faults))
+    console.print(
+        "[bold]What to try next[/bold]\n"
+        "  source .venv/bin/activate\n"
+        "  tidewire serve                                                   # and, in another terminal:\n"
+        "  tidewire describe http://127.0.0.1:8000 generate\n"
+        "  tidewire call http://127.0.0.1:8000 generate prompt='import ' max_tokens=200\n"
+        "  curl -N http://127.0.0.1:8000/v1/endpoints/generate/jobs -H 'Accept: text/event-stream' \\\n"
+        "       -H 'Content-Type: application/json' -d '{\"input\": {\"max_tokens\": 20}}'\n"
+        "  docs/tutorial/first-stream.md                                    # your own endpoint, in ten minutes"
+    )
+
+
+def stream(client: Client, proxy: CuttingProxy, url: str) -> list[str]:
+    """Generate through the proxy and judge the outcome; returns what is wrong with it."""
+    console.print(f"[bold]Generating through a proxy that cuts {CUTS} connections inside an event[/bold]\n")
+    job = client.submit(
+        "generate", prompt=PROMPT, max_tokens=80, temperature=0.7, seed=11, top_logprobs=5, token_text=True
+    )
+    display, received, cuts = Display(), "", 0
+    for update in job:
+        while cuts < len(proxy.cuts):
+            tail = proxy.cuts[cuts][-28:]
+            console.print(f"  ── cut here, after {tail!r}; reconnecting ──", style="bold red")
+            cuts += 1
+        received += update.text
+        display.show(update.value)
+
+    console.print("\n[bold]The text, as it arrived[/bold]")
+    console.print(Text(PROMPT, style="dim") + Text(received), soft_wrap=True)
+
+    held = httpx.get(f"{url}/v1/jobs/{job.id}").json()["state"]["items"][0]["value"]
+    metrics = httpx.get(f"{url}/metrics").text
+    started = counter(metrics, "tidewire_jobs_started_total", endpoint="generate")
+    resumed = counter(metrics, "tidewire_stream_requests_total", cursor="yes")
+    console.print(
+        f"\n[bold]Judgement[/bold]\n"
+        f"  connections cut inside an event   {len(proxy.cuts)}\n"
+        f"  generations started (server)      {started}\n"
+        f"  GETs with a cursor (server)       {resumed}\n"
+        f"  characters received / held        {len(received)} / {len(held['text'])}"
+    )
+    checks = {
+        f"the connection was cut {len(proxy.cuts)} times, not {CUTS}": len(proxy.cuts) == CUTS,
+        "a connection was cut between two events, not inside one": all(inside(tail) for tail in proxy.cuts),
+        f"the server generated {started} times, not once": started == 1,
+        f"the server saw {resumed} GETs with a cursor, fewer than 2": resumed >= 2,
+        "the text that arrived is not the server's": received == held["text"],
+        "the values that arrived are not the server's": job.result() == held,
+    }
+    faults = [fault for fault, holds in checks.items() if not holds]
+    if not faults:
+        console.print("  [bold green]nothing was lost, nothing came twice[/bold green]")
+    return faults
+
+
+def inside(tail: bytes) -> bool:
+    """Whether the last bytes before a cut are the middle of an event."""
+    return not tail.endswith(b"\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Every code block of the README and of `docs/` runs, page by page, against a real server.
+
+```python            is run; the blocks of a page share their names, and a folder of their own
+```python file=NAME  is written to that folder as well, so that later blocks can import it; its tests are run
+```console           the `tidewire` commands in it are run; `tidewire serve` is started, reached, and stopped
+"""
+
+import os
+import re
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WRITTEN_URL = "http://127.0.0.1:8000"
+STORY = ROOT / "docs/tutorial/first-stream.md"
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Block(NamedTuple):
+    language: str
+    file: str | None
+    line: int
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    found = []
+    for match in re.finditer(r"^```(\w+)([^\n]*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
+        file = re.search(r"\bfile=(\S+)", match[2])
+        line = page.read_text()[: match.start(3)].count("\n")
+        found.append(Block(match[1], file and file[1], line, match[3]))
+    return found
+
+
+def with_language(language: str) -> list[Path]:
+    return [page for page in PAGES if any(block.language == language for block in blocks(page))]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def wait_for_port(process: subprocess.Popen, port_file: Path) -> int:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, f"the server ended with code {process.returncode}"
+        if port_file.exists() and port_file.read_text().strip():
+            return int(port_file.read_text())
+        time.sleep(0.05)
+    raise AssertionError("the server did not start")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    story = folder / "story.py"
+    story.write_text(next(block.text for block in blocks(STORY) if block.file == "story.py"))
+    command = [sys.executable, str(Path(__file__).with_name("site.py")), str(story), str(folder / "port")]
+    with subprocess.Popen(command) as process:
+        yield f"http://127.0.0.1:{wait_for_port(process, folder / 'port')}"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("page", with_language("python"), ids=name_of)
+def test_the_python_of_a_page_runs(page, site, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    known = set(sys.modules)
+    names = {"__name__": "a_page"}
+    try:
+        for block in blocks(page):
+            if block.language != "python":
+                continue
+            text = block.text.replace(WRITTEN_URL, site)
+            if block.file is not None:
+                Path(block.file).write_text(text)
+                for name, test in runpy.run_path(block.file).items():
+                    if name.startswith("test_"):
+                        test()
+            # Leading newlines make the line numbers of a traceback those of the page.
+            exec(compile("\n" * block.line + text, str(page), "exec"), names)
+    finally:
+        for name in set(sys.modules) - known:
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+                del sys.modules[name]
+
+
+def commands(page: Path) -> list[str]:
+    return [
+        line.removeprefix("$ ").partition("  #")[0].strip()
+        for block in blocks(page)
+        if block.language == "console"
+        for line in block.text.splitlines()
+        if line.startswith("$ tidewire ")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [(page, command) for page in with_language("console") for command in commands(page)],
+    ids=lambda value: value if isinstance(value, str) else name_of(value),
+)
+def test_a_command_of_a_page_works(page, command, site, tmp_path):
+    for block in blocks(page):
+        if block.file is not None:
+            (tmp_path / block.file).write_text(block.text)
+    _, *words = shlex.split(command)
+    argv = [sys.executable, "-m", "tidewire", *(word.replace(WRITTEN_URL, site) for word in words)]
+    if words[0] != "serve":
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+        return
+    if "~" in command:
+        pytest.skip("names a folder of the reader's own")
+    argv += ["--port", "0", "--port-file", str(tmp_path / "port")]
+    with subprocess.Popen(argv, cwd=tmp_path, env=os.environ) as process:
+        url = f"http://127.0.0.1:{wait_for_port(process, tmp_path / 'port')}"
+        assert httpx.get(f"{url}/v1").json()["endpoints"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+def test_each_link_of_a_page_leads_somewhere():
+    broken = [
+        f"{name_of(page)}: {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert not broken
