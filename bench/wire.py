@@ -1,0 +1,214 @@
+"""Bytes on the wire while the last text of a chat grows, with gradio beside us in the same run.
+
+The workload is that of Gradio's pull request 7102: a chat history whose answer grows by `" " + str(i)`, N times, each
+step yielding the whole history. Counted is what the server sends on the connection of the stream: the bytes of the
+event stream itself, and all bytes with HTTP's headers and chunk framing.
+
+Rows: gradio (where it is installed); ours with one event for each step (`merge_window=0`); ours as it comes (adjacent
+appends merged, at most one event per 5 ms). `floor` is the text alone, each character once. What was received is
+folded and compared with what was generated, so a count is of a right answer or there is none.
+
+Bars, at N = 20,000: one event per step at most 4.6 × floor and 1/13 of gradio; merged at most 1.1 × floor.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+SIZES = (200, 10_000, 20_000)
+START_LIMIT = 120.0
+
+GROW = '''
+def grow(n: int):
+    """The answer of a chat grows by one number at a time."""
+    history = [{"role": "user", "content": "count"}, {"role": "assistant", "content": ""}]
+    for i in range(int(n)):
+        history[1]["content"] += " " + str(i)
+        yield history
+'''
+
+OURS = """
+import sys
+from collections.abc import Iterator
+from tidewire_server import Server
+{grow}
+grow.__annotations__["return"] = Iterator[list[dict[str, str]]]
+server = Server(merge_window={window})
+server.endpoint(columns=("/1/content",))(grow)
+server.run(port=0, port_file=sys.argv[1], log_level="warning")
+"""
+
+GRADIO = """
+import pathlib, sys
+import gradio
+{grow}
+app = gradio.Interface(grow, gradio.Number(), gradio.Chatbot(), api_name="grow")
+app.queue().launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
+pathlib.Path(sys.argv[1]).write_text(str(app.server_port))
+app.block_thread()
+"""
+
+
+@contextlib.contextmanager
+def serving(source: str) -> Iterator[int]:
+    """Run a server's source in a process of its own; yields its port."""
+    with tempfile.TemporaryDirectory() as folder:
+        script, port_file, log = Path(folder, "server.py"), Path(folder, "port"), Path(folder, "log")
+        script.write_text(source)
+        with (
+            log.open("w") as output,
+            subprocess.Popen([sys.executable, script, port_file], stdout=output, stderr=output) as process,
+        ):
+            try:
+                deadline = time.monotonic() + START_LIMIT
+                while not (port_file.exists() and port_file.read_text().strip()):
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        sys.exit(f"the server did not start:\n{log.read_text()}")
+                    time.sleep(0.05)
+                yield int(port_file.read_text())
+            finally:
+                process.terminate()
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+
+def request(
+    port: int, method: str, path: str, body: dict | None = None, accept: str = "*/*"
+) -> tuple[bytes, bytes]:
+    """One exchange on a connection of its own; returns the body, and all bytes that came."""
+    payload = b"" if body is None else json.dumps(body).encode()
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: {accept}\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
+        connection.sendall(head.encode() + payload)
+        parts = []
+        while part := connection.recv(1 << 18):
+            parts.append(part)
+    wire = b"".join(parts)
+    header, _, content = wire.partition(b"\r\n\r\n")
+    if not header.split(b" ", 2)[1].startswith(b"2"):
+        sys.exit(f"{method} {path}: {wire[:2000]!r}")
+    return (unchunked(content) if b"transfer-encoding: chunked" in header.lower() else content), wire
+
+
+def unchunked(content: bytes) -> bytes:
+    parts, at = [], 0
+    while True:
+        end = content.index(b"\r\n", at)
+        size = int(content[at:end], 16)
+        if size == 0:
+            return b"".join(parts)
+        parts.append(content[end + 2 : end + 2 + size])
+        at = end + 2 + size + 2
+
+
+def ours(port: int, n: int) -> tuple[bytes, bytes, str]:
+    """Stream one job; the answer is the fold of its events."""
+    from tidewire.protocol.document import Document
+    from tidewire.protocol.sse import Decoder
+
+    body, wire = request(
+        port, "POST", "/v1/endpoints/grow/jobs", {"input": {"n": n}}, accept="text/event-stream"
+    )
+    document = None
+    for event in Decoder().feed(body):
+        if event.type == "snapshot":
+            snapshot = json.loads(event.data)
+            document = Document(snapshot["state"], snapshot["columns"])
+        elif event.type == "message" and document is not None:
+            document.apply(json.loads(event.data))
+    if document is None:
+        sys.exit("no snapshot came")
+    return body, wire, str(document.value("/items/0/value/1/content"))
+
+
+def gradio(port: int, n: int) -> tuple[bytes, bytes, str]:
+    """Stream one event; the answer is in its last message, which repeats the value whole."""
+    session = uuid.uuid4().hex
+    join = {"data": [n], "fn_index": fn_index(port), "session_hash": session}
+    request(port, "POST", "/gradio_api/queue/join", join)
+    body, wire = request(
+        port, "GET", f"/gradio_api/queue/data?session_hash={session}", accept="text/event-stream"
+    )
+    messages = [json.loads(block[6:]) for block in body.decode().split("\n\n") if block.startswith("data: ")]
+    last = next(message for message in reversed(messages) if message["msg"] == "process_completed")
+    content = last["output"]["data"][0][1]["content"]
+    return body, wire, content if isinstance(content, str) else content[0]["text"]
+
+
+def fn_index(port: int) -> int:
+    config = json.loads(request(port, "GET", "/config")[0])
+    return next(one["id"] for one in config["dependencies"] if one["api_name"] == "grow")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="N")
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "wire.json")
+    arguments = parser.parse_args()
+
+    servers = {
+        "ours, one event per step": (OURS.format(grow=GROW, window=0), ours),
+        "ours, merged": (OURS.format(grow=GROW, window=0.005), ours),
+    }
+    if importlib.util.find_spec("gradio"):
+        servers = {"gradio": (GRADIO.format(grow=GROW), gradio)} | servers
+    else:
+        print("gradio is not installed here: its rows are not run (pip install gradio into this environment)")
+
+    rows = []
+    for name, (source, measure) in servers.items():
+        with serving(source) as port:
+            for n in arguments.sizes:
+                text = "".join(f" {i}" for i in range(n))
+                body, wire, answer = measure(port, n)
+                if answer.strip() != text.strip():  # gradio strips the text of a message
+                    sys.exit(f"{name}, N = {n}: the answer is wrong; its bytes count for nothing")
+                rows.append(
+                    {"server": name, "n": n, "floor": len(text), "stream": len(body), "wire": len(wire)}
+                )
+    report(rows)
+    versions = {
+        package: importlib.metadata.version(package)
+        for package in ("tidewire", "uvicorn", "gradio")
+        if importlib.util.find_spec(package)
+    }
+    arguments.json.parent.mkdir(exist_ok=True)
+    arguments.json.write_text(
+        json.dumps({"python": platform.python_version(), "versions": versions, "rows": rows}, indent=1) + "\n"
+    )
+    print(f"\nPython {platform.python_version()}, {versions}; written to {arguments.json}")
+
+
+def report(rows: list[dict]) -> None:
+    peer = {row["n"]: row["stream"] for row in rows if row["server"] == "gradio"}
+    print(
+        f"{'server':26} {'N':>7} {'floor':>9} {'stream B':>10} {'x floor':>8} {'wire B':>10} {'gradio / it':>12}"
+    )
+    for row in rows:
+        against = f"{peer[row['n']] / row['stream']:.1f}" if row["n"] in peer else "not run"
+        print(
+            f"{row['server']:26} {row['n']:7} {row['floor']:9} {row['stream']:10} "
+            f"{row['stream'] / row['floor']:8.2f} {row['wire']:10} {against:>12}"
+        )
+
+
+if __name__ == "__main__":
+    main()
