@@ -1,0 +1,183 @@
+"""Finding the diff between two JSON values, and applying one.
+
+`apply(a, diff(a, b))` is `b` for any two JSON values, types included: `1`, `1.0` and `true` differ, and so do `-0.0`
+and `0.0`. The order of an object's members is not kept.
+
+How a diff is found:
+- what is the same object is the same value, and is not looked into;
+- a text that only grew is one `a`; one that lost its end is `t`, then `a`; one that shares little is `s`;
+- in an object, members are compared by name;
+- in an array, what is the same at both ends is set aside. The rest is compared place by place if most of it stayed
+  where it was, else aligned (see `alignment`); what lies between two elements that are the same is paired in order;
+- what differs in depth is addressed in depth, unless setting the whole takes fewer bytes.
+"""
+
+import json
+import math
+from collections.abc import Hashable
+from typing import Any, Final
+
+from pydantic import JsonValue
+
+from tidewire.protocol.alignment import Matches, align
+from tidewire.protocol.fold import apply
+from tidewire.protocol.integrity import IntegrityError
+from tidewire.protocol.ops import DiffError, Op, StableError, UnknownOpError
+from tidewire.protocol.pointer import escape
+from tidewire.protocol.strict_json import StrictJsonError, check
+from tidewire.protocol.values import MAX_STATE_DEPTH, admit, common_prefix, is_text, same
+
+__all__ = ["DiffError", "IntegrityError", "JsonValue", "Op", "StableError", "UnknownOpError", "apply", "diff"]
+
+_OP_BYTES: Final = 10
+"""What an op costs beside its path and its value: `["s","",],`."""
+
+
+def diff(old: JsonValue, new: JsonValue) -> list[Op]:
+    """Find ops that turn one JSON value into another. Neither is changed, and the ops share nothing with them.
+
+    Raises:
+        DiffError: A value is not JSON as the protocol takes it, or nested too deep.
+    """
+    try:
+        return _between(old, new, "", MAX_STATE_DEPTH).ops
+    except StrictJsonError as error:
+        raise DiffError(str(error)) from None
+
+
+class _Change:
+    """Ops in order, and about how many bytes they take on the wire."""
+
+    __slots__ = ("ops", "size")
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.size = 0
+
+    def add(self, letter: str, path: str, *value: JsonValue) -> None:
+        self.ops.append([letter, path, *value])
+        self.size += _OP_BYTES + len(path) + sum(map(_size, value))
+
+    def include(self, other: "_Change") -> None:
+        self.ops += other.ops
+        self.size += other.size
+
+
+def _between(old: Any, new: Any, path: str, room: int) -> _Change:
+    """The change of the place at `path`, at which a value may be nested `room` levels deep."""
+    change = _Change()
+    kind = type(new)
+    if old is new:
+        return change
+    if kind is type(old):
+        if kind is dict or kind is list:
+            if room <= 0:
+                raise DiffError(f"nested deeper than {MAX_STATE_DEPTH} levels", path=path)
+            (_members if kind is dict else _elements)(change, old, new, path, room - 1)
+        elif kind is str:
+            _text(change, old, new, path)
+        elif not same(old, new):
+            change.add("s", path, admit(new))
+        spared = change.size - _OP_BYTES - len(path)
+        if _size(new, spared) >= spared:
+            return change
+    whole = _Change()
+    whole.add("s", path, admit(new, room))
+    return whole
+
+
+def _text(change: _Change, old: str, new: str, path: str) -> None:
+    kept = common_prefix(old, new)
+    if kept < len(old):
+        change.add("t", path, len(old) - kept)
+    if kept < len(new):
+        change.add("a", path, admit(new[kept:]))
+
+
+def _members(change: _Change, old: dict[str, Any], new: dict[str, Any], path: str, room: int) -> None:
+    for name in old:
+        if name not in new:
+            change.add("d", f"{path}/{_token(name)}")
+    for name, value in new.items():
+        if name not in old:
+            change.add("s", f"{path}/{_token(name)}", admit(value, room))
+        elif value is not old[name]:
+            change.include(_between(old[name], value, f"{path}/{_token(name)}", room))
+
+
+def _elements(change: _Change, old: list[Any], new: list[Any], path: str, room: int) -> None:
+    head, tail = _alike_at_ends(old, new)
+    old, new = old[head : len(old) - tail], new[head : len(new) - tail]
+    at, i, j = head, 0, 0
+    # Each match closes a gap; the one beyond both ends closes the last.
+    for i_match, j_match in [*_matches(old, new, room), (len(old), len(new))]:
+        while i < i_match and j < j_match:
+            change.include(_between(old[i], new[j], f"{path}/{at}", room))
+            at, i, j = at + 1, i + 1, j + 1
+        if j_match == len(new) and not tail:
+            if i < i_match:
+                change.add("t", path, i_match - i)
+            if j < j_match:
+                change.add("a", path, admit(new[j:], room + 1))
+            return
+        for _ in range(i, i_match):
+            change.add("d", f"{path}/{at}")
+        for value in new[j:j_match]:
+            change.add("i", f"{path}/{at}", admit(value, room))
+            at += 1
+        at, i, j = at + 1, i_match + 1, j_match + 1
+
+
+def _alike_at_ends(old: list[Any], new: list[Any]) -> tuple[int, int]:
+    """How many elements are the same at the beginning, and of the others at the end."""
+    shorter = min(len(old), len(new))
+    head = 0
+    for one, other in zip(old, new, strict=False):
+        if one is not other and not same(one, other):
+            break
+        head += 1
+    tail = 0
+    while tail < shorter - head and same(old[-1 - tail], new[-1 - tail]):
+        tail += 1
+    return head, tail
+
+
+def _matches(old: list[Any], new: list[Any], room: int) -> Matches:
+    if len(old) * len(new) <= 1:
+        return []
+    if len(old) == len(new):
+        stayed = [(i, i) for i, (one, other) in enumerate(zip(old, new, strict=True)) if same(one, other)]
+        if 2 * len(stayed) >= len(old):
+            return stayed
+    return align([_key(element, room) for element in old], [_key(element, room) for element in new])
+
+
+def _key(element: Any, room: int) -> Hashable:
+    """What is equal for two elements exactly if they are the same."""
+    if type(element) is str:
+        return element
+    check(element, max_depth=room)
+    return (json.dumps(element, sort_keys=True),)
+
+
+def _token(name: str) -> str:
+    if type(name) is not str or not is_text(name):
+        raise DiffError(f"{name!r:.80} is no name of a member")
+    return escape(name)
+
+
+def _size(value: Any, limit: float = math.inf) -> int:
+    """About how many bytes a value takes as JSON; anything above `limit` once that is passed."""
+    kind = type(value)
+    if kind is str:
+        return len(value) + 2
+    if kind is not dict and kind is not list:
+        return len(repr(value))
+    size = 2
+    for element in value:
+        if size > limit:
+            break
+        size += 1 + _size(element, limit - size)
+        if kind is dict:
+            size += 1 + _size(value[element], limit - size)
+    return size

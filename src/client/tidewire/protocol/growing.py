@@ -1,0 +1,172 @@
+"""Texts and arrays that grow in place, while each earlier state of them can still be read.
+
+Appending never changes what was there, so an earlier state is a length. A document counts *stamps*; a node notes
+the length that it had at a stamp when it grows at a later one, and a reader that holds a stamp reads only up to it.
+
+One thread writes; others may read meanwhile. Three rules keep that right without a lock on the hot path:
+- the writer moves `stamp` before `length`, a reader reads `length` before `stamp`: a length read together with a
+  stamp not above the reader's own is not newer than that stamp;
+- the pieces of a text are joined in one call, which nothing interrupts; when the writer merges pieces it puts a new
+  list in place of the old one, so that no reader sees half a merge;
+- what a reader may read is never taken away: a truncated text is a node of its own. Only appends of an event that
+  failed are undone in place, and no reader holds a stamp that sees them.
+"""
+
+from array import array
+from bisect import bisect_right
+from typing import Any, Final, Self
+from zlib import crc32
+
+LATEST: Final = 2**62
+"""A stamp above all others: the present."""
+
+MAX_LOOSE_PIECES: Final = 512
+"""Pieces of a text that are kept as they came before they are merged."""
+
+
+class _Growing:
+    __slots__ = ("_lengths", "_stamps", "length", "stamp")
+
+    length: int
+    """Code points or elements, at present."""
+    stamp: int
+    """The stamp since which `length` holds."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.stamp = 0
+        self._stamps = array("q")
+        self._lengths = array("q")
+
+    def length_at(self, stamp: int) -> int:
+        """The length that the node had at the end of a stamp."""
+        length = self.length
+        if self.stamp <= stamp:
+            return length
+        return self._lengths[bisect_right(self._stamps, stamp) - 1]
+
+    def _note(self, stamp: int) -> None:
+        self._lengths.append(self.length)
+        self._stamps.append(self.stamp)
+        self.stamp = stamp
+
+
+class GrowingText(_Growing):
+    """A text in pieces: first merged ones, each larger than the next, then those that came since.
+
+    Merging like this copies a code point at most log(n) times, and n pieces cost little more memory than their text.
+    """
+
+    __slots__ = ("_crcs", "_pieces")
+
+    def __init__(self, text: str) -> None:
+        super().__init__(len(text))
+        self._pieces = [text] if text else []
+        self._crcs: list[int] = []
+        """CRC-32 of the text up to the end of each merged piece."""
+
+    def extend(self, piece: str, stamp: int) -> None:
+        """Grow by one piece. The caller has made sure that it is text."""
+        if self.stamp != stamp:
+            self._note(stamp)
+        self.length += len(piece)
+        self._pieces.append(piece)
+        if len(self._pieces) - len(self._crcs) > MAX_LOOSE_PIECES:
+            self._merge()
+
+    def text_at(self, stamp: int) -> str:
+        """The text as it was at the end of a stamp."""
+        length = self.length_at(stamp)
+        text = "".join(self._pieces)
+        return text if len(text) == length else text[:length]
+
+    def text_since(self, length: int) -> str:
+        """The text after its first `length` code points; costs what is returned, not what is there."""
+        pieces = self._pieces
+        start, missing = len(pieces), self.length - length
+        while missing > 0:
+            start -= 1
+            missing -= len(pieces[start])
+        return "".join(pieces[start:])[-missing:]
+
+    def crc(self) -> int:
+        """CRC-32 of the UTF-8 of the text, carried on from where it was last known."""
+        if len(self._pieces) > len(self._crcs):
+            self._merge()
+        return self._crcs[-1] if self._crcs else 0
+
+    def shortened(self, length: int) -> "GrowingText":
+        """A new node with the first `length` code points. It shares the pieces."""
+        node = GrowingText("")
+        node.length, node._pieces, node._crcs = self.length, self._pieces, self._crcs
+        node.cut(length)
+        return node
+
+    def cut(self, length: int) -> None:
+        """Take back what the text grew by beyond `length`."""
+        pieces, crcs = self._pieces[:], self._crcs
+        surplus = self.length - length
+        while pieces and surplus >= len(pieces[-1]):
+            surplus -= len(pieces.pop())
+        crcs = crcs[: len(pieces)]
+        if surplus:
+            crcs = crcs[: len(pieces) - 1]
+            pieces[-1] = pieces[-1][:-surplus]
+        self._pieces, self._crcs, self.length = pieces, crcs, length
+
+    def _merge(self) -> None:
+        pieces, crcs = self._pieces, self._crcs
+        keep = len(crcs)
+        loose = "".join(pieces[keep:])
+        crc = crc32(loose.encode(), crcs[-1] if crcs else 0)
+        size = len(loose)
+        while keep and len(pieces[keep - 1]) <= size:
+            keep -= 1
+            size += len(pieces[keep])
+        self._pieces = [*pieces[:keep], "".join(pieces[keep:])]
+        self._crcs = [*crcs[:keep], crc]
+
+
+class GrowingArray(_Growing):
+    """An array whose elements may themselves be arrays, objects and growing nodes."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[Any]) -> None:
+        """Take over a list that nobody else holds."""
+        super().__init__(len(items))
+        self.items = items
+
+    def extend(self, elements: list[Any], stamp: int) -> None:
+        """Grow by some elements, which the node takes over."""
+        if self.stamp != stamp:
+            self._note(stamp)
+        self.items.extend(elements)
+        self.length += len(elements)
+
+    def items_at(self, stamp: int) -> list[Any]:
+        """The elements as they were at the end of a stamp, in a list of the caller's own."""
+        return self.items[: self.length_at(stamp)]
+
+    def shortened(self, length: int) -> Self:
+        """A new node with the first `length` elements."""
+        return type(self)(self.items[:length])
+
+    def cut(self, length: int) -> None:
+        """Take back what the array grew by beyond `length`."""
+        del self.items[length:]
+        self.length = length
+
+
+def plain(node: Any, stamp: int) -> Any:
+    """A node and all below it as JSON of the caller's own, as it was at the end of a stamp."""
+    kind = type(node)
+    if kind is dict:
+        return {name: plain(member, stamp) for name, member in node.items()}
+    if kind is list:
+        return [plain(element, stamp) for element in node]
+    if kind is GrowingText:
+        return node.text_at(stamp)
+    if kind is GrowingArray:
+        return [plain(element, stamp) for element in node.items_at(stamp)]
+    return node

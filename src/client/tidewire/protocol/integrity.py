@@ -1,0 +1,110 @@
+"""Proofs that two ends hold the same: checks of single places, and the digest of a job's final items.
+
+A check is `[path, n, crc]` for a text: n code points, CRC-32 of its UTF-8 as an integer; or `[path, n]` for the
+length of an array. It proves no more than that. The digest proves the items whole.
+"""
+
+import hashlib
+from typing import Any, Protocol
+from zlib import crc32
+
+from pydantic import JsonValue
+
+from tidewire.protocol import strict_json
+from tidewire.protocol.ops import DiffError, is_count
+from tidewire.protocol.pointer import PointerError, parse
+
+DIGEST_LENGTH = 16
+"""Hex digits of a digest that travel."""
+
+MAX_CRC = 2**32 - 1
+
+
+class IntegrityError(ValueError):
+    """What this end holds is not what the other end says it is."""
+
+
+class Measured(Protocol):
+    """A document whose texts and arrays can be measured without reading the whole. Each raises LookupError where
+    there is no such text or array.
+    """
+
+    def text_length(self, pointer: str, /) -> int: ...
+    def text_crc(self, pointer: str, /) -> int: ...
+    def array_length(self, pointer: str, /) -> int: ...
+
+
+def text_check(pointer: str, text: str) -> list[JsonValue]:
+    """The check that proves a text: `[pointer, code points, crc]`."""
+    return [pointer, len(text), crc32(text.encode())]
+
+
+def array_check(pointer: str, length: int) -> list[JsonValue]:
+    """The check that proves the length of an array: `[pointer, length]`."""
+    return [pointer, length]
+
+
+def verify(document: Measured, checks: JsonValue) -> None:
+    """Hold a document against the checks of a diff or of `done`.
+
+    Raises:
+        DiffError: The checks are malformed.
+        IntegrityError: A place is not what its check says; names the place, what was expected and what is there.
+    """
+    if not isinstance(checks, list):
+        raise DiffError("'check' is not an array")
+    for check in checks:
+        path, length, *crc = _judge(check)
+        try:
+            if crc:
+                found = [document.text_length(path)]
+                # The length is cheap and wrong first.
+                if found[0] == length:
+                    found.append(document.text_crc(path))
+                expected = [length, *crc][: len(found)]
+            else:
+                found, expected = [document.array_length(path)], [length]
+        except LookupError as error:
+            raise IntegrityError(f"check of {path[:200]!r}: {error}") from None
+        if found != expected:
+            what = ("code points", "CRC-32")[len(found) - 1] if crc else "elements"
+            raise IntegrityError(f"check of {path[:200]!r}: expected {expected[-1]} {what}, here {found[-1]}")
+
+
+def digest(items: JsonValue) -> str:
+    """The first 16 hex digits of SHA-256 over the RFC 8785 form of a job's final items.
+
+    In that form a number has one spelling whatever its type, so `1` and `1.0` have one digest.
+
+    Raises:
+        StrictJsonError: The items are not JSON as the protocol takes it.
+    """
+    import rfc8785  # noqa: PLC0415 - needed once per job, at its end
+
+    strict_json.check(items)
+    return hashlib.sha256(rfc8785.dumps(_within_library(items))).hexdigest()[:DIGEST_LENGTH]
+
+
+def _judge(check: object) -> list[Any]:
+    if not isinstance(check, list) or len(check) not in {2, 3} or not isinstance(check[0], str):
+        raise DiffError("a check is [path, length, crc] for a text or [path, length] for an array")
+    try:
+        parse(check[0])
+    except PointerError as error:
+        raise DiffError(f"check of {check[0][:200]!r}: {error}") from None
+    if not is_count(check[1]):
+        raise DiffError(f"check of {check[0][:200]!r}: its length is not a whole number ≥ 0")
+    if len(check) == 3 and not (is_count(check[2]) and check[2] <= MAX_CRC):
+        raise DiffError(f"check of {check[0][:200]!r}: its CRC-32 is not a whole number below 2^32")
+    return check
+
+
+def _within_library(value: Any) -> Any:
+    """±2^53 itself is an integer of the protocol, but beyond what rfc8785 takes as one; as a double it spells the same."""
+    if type(value) is int:
+        return float(value) if abs(value) == strict_json.MAX_INTEGER else value
+    if type(value) is list:
+        return [_within_library(element) for element in value]
+    if type(value) is dict:
+        return {name: _within_library(member) for name, member in value.items()}
+    return value
