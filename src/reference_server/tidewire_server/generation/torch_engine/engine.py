@@ -322,7 +322,7 @@ class TorchEngine:
     def _delta(self, job: Request, sampled: Sampled) -> Delta | EngineError:
         """One token as its reader sees it."""
         if not sampled.is_number:
-            return EngineError("the model computed no number (NaN) for the next token")
+            return EngineError("the model computed no probabilities for the next token (NaN or infinity)")
         asked = job.asked
         text = job.text.feed(sampled.token)
         finish: FinishReason | None = None

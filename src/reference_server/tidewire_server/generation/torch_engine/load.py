@@ -24,6 +24,9 @@ from tidewire_server.generation.torch_engine.attention import Probe, Unsupported
 from tidewire_server.generation.torch_engine.detokeniser import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.vocabulary import Vocabulary
 
+# Nothing is downloaded, and no code of a checkpoint runs.
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 # With these a position's rotation does not depend on how long the longest text of the batch is.
@@ -71,12 +74,26 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     attention.register()
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=kind, attn_implementation=attention.NAME, local_files_only=True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=kind,
+            attn_implementation=attention.NAME,
+            use_safetensors=True,
+            output_loading_info=True,
+            **LOCAL,
         )
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **LOCAL)
     except Exception as error:  # transformers, safetensors and tokenizers have no common error
         raise LoadError(f"{folder} cannot be loaded: {_first_line(error)}") from error
+    model: PreTrainedModel
+    model, report = loaded
+    if report["missing_keys"]:
+        # They would be filled with random numbers.
+        missing = sorted(report["missing_keys"])
+        raise LoadError(
+            f"{folder} lacks {len(missing)} weights of a {config.model_type} model, {missing[0]} among them"
+        )
     if not tokenizer.is_fast:
         raise LoadError(f"{folder} has no tokenizer.json, and other tokenizers are not served")
     backend = tokenizer.backend_tokenizer
@@ -145,7 +162,7 @@ def _read_config(folder: Path) -> PreTrainedConfig:
     if missing:
         raise LoadError(f"{folder} has no {' and no '.join(missing)}")
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, **LOCAL)
     except Exception as error:  # as above: unknown model types, broken JSON, a file that is no text
         raise LoadError(f"{folder / 'config.json'} cannot be read: {_first_line(error)}") from error
     return config

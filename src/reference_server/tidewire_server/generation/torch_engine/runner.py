@@ -39,7 +39,7 @@ class Sampled:
     top_ids: list[int] = field(default_factory=list)
     top_logprobs: list[float] = field(default_factory=list)
     is_number: bool = True
-    """False where the model computed no number for this token (NaN)."""
+    """False where the model's logits are no distribution (NaN, or an infinite peak)."""
 
 
 class Runner:
@@ -58,7 +58,7 @@ class Runner:
         if not runs:
             return []
         tokens = sample(logits, [r.sampling for r in runs], [r.length for r in runs])
-        numbers = ~logits.gather(-1, tokens[:, None])[:, 0].isnan()
+        numbers = logits.amax(-1).isfinite()
         sampled = [Sampled(t, is_number=n) for t, n in zip(tokens.tolist(), numbers.tolist(), strict=True)]
         rows = [i for i, run in enumerate(runs) if run.scored]
         if rows:

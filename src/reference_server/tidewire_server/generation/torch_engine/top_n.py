@@ -57,5 +57,8 @@ def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
     chosen = above | (level & (level.cumsum(-1) <= room))
     every = torch.arange(size, device=logits.device).expand_as(logits)
     ids = torch.where(chosen, every, size).topk(n, dim=-1, largest=False, sorted=True).values
+    ids = ids.clamp(
+        max=size - 1
+    )  # a row with NaN selects nothing; an id out of range would fail its neighbours, too
     order = logits.gather(-1, ids).sort(dim=-1, descending=True, stable=True).indices
     return ids.gather(-1, order)

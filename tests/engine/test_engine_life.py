@@ -1,0 +1,225 @@
+"""Slots, the queue, cancellation, failures and the end of an engine."""
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.checkpoints import CONTEXT, collect, crafted, generate, generate_one
+from tidewire_server.generation.engine import (
+    Delta,
+    EngineClosedError,
+    EngineError,
+    EngineFullError,
+    Stats,
+)
+from tidewire_server.generation.request import Generate
+from tidewire_server.generation.torch_engine import LoadError, TorchEngine
+from tidewire_server.generation.torch_engine.load import Checkpoint
+
+Start = Callable[..., TorchEngine]
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+
+async def until(engine: TorchEngine, holds: Callable[[Stats], bool]) -> Stats:
+    """Wait, at most 10 s, for a condition on the counters."""
+    async with asyncio.timeout(10):
+        while True:
+            stats = await engine.stats()
+            if holds(stats):
+                return stats
+            await asyncio.sleep(0.001)
+
+
+class Gate:
+    """A model that waits before each forward pass until it is let through, and fails when told to."""
+
+    def __init__(self, model: Any, *, is_open: bool = True) -> None:
+        self._model = model
+        self._open = threading.Event()
+        self.fails = False
+        if is_open:
+            self._open.set()
+
+    def __call__(self, **inputs: Any) -> Any:
+        if not self._open.wait(10):
+            raise TimeoutError("the test did not open the gate")
+        if self.fails:
+            self.fails = False
+            raise MemoryError("secret details")
+        return self._model(**inputs)
+
+    def let_through(self) -> None:
+        self._open.set()
+
+
+def gated(checkpoint: Checkpoint, *, is_open: bool = True) -> tuple[Checkpoint, Gate]:
+    gate = Gate(checkpoint.model, is_open=is_open)
+    return dataclasses.replace(checkpoint, model=gate), gate
+
+
+async def test_closing_the_iterator_frees_the_slot(start: Start, random_checkpoint: Checkpoint):
+    engine = start(random_checkpoint, slots=1)
+    async with aclosing(engine.generate(Generate(max_tokens=100, seed=1))) as deltas:
+        await anext(deltas)
+        assert (await engine.stats()).running == 1
+    stats = await until(engine, lambda s: s.running == 0)
+    assert stats.generated_tokens < 100
+    assert len((await collect(engine, Generate(max_tokens=5, seed=1))).text) == 5
+
+
+async def test_cancelling_the_task_frees_the_slot_and_the_others_go_on(
+    start: Start, random_checkpoint: Checkpoint
+):
+    checkpoint, gate = gated(random_checkpoint, is_open=False)
+    engine = start(checkpoint, slots=2)
+    kept = asyncio.create_task(collect(engine, Generate(max_tokens=20, seed=2)))
+    dropped = asyncio.create_task(collect(engine, Generate(max_tokens=100, seed=3)))
+    await until(engine, lambda s: s.started == 2)
+    dropped.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await dropped
+    gate.let_through()
+    assert len((await kept).text) == 20
+    assert (await until(engine, lambda s: s.running == 0)).generated_tokens < 40
+
+
+async def test_a_request_cancelled_while_it_waits_never_runs(start: Start, random_checkpoint: Checkpoint):
+    checkpoint, gate = gated(random_checkpoint, is_open=False)
+    engine = start(checkpoint, slots=1)
+    first = asyncio.create_task(collect(engine, Generate(prompt="ab", max_tokens=3)))
+    await until(engine, lambda s: s.running == 1)
+    second = asyncio.create_task(collect(engine, Generate(prompt="x" * 50, max_tokens=3)))
+    await until(engine, lambda s: s.waiting == 1)
+    second.cancel()
+    gate.let_through()
+    await first
+    await until(engine, lambda s: s.waiting == 0)
+    assert (await engine.stats()).prompt_tokens == 2
+
+
+async def test_more_requests_than_slots_all_finish(start: Start, random_checkpoint: Checkpoint):
+    engine = start(random_checkpoint, slots=3)
+    deltas = await asyncio.gather(
+        *(collect(engine, Generate(max_tokens=1 + i % 9, seed=i)) for i in range(40))
+    )
+    assert [len(d.text) for d in deltas] == [1 + i % 9 for i in range(40)]
+    stats = await engine.stats()
+    assert (stats.started, stats.running, stats.waiting) == (40, 0, 0)
+    assert stats.generated_tokens == sum(1 + i % 9 for i in range(40))
+
+
+async def test_several_requests_share_a_step(start: Start, random_checkpoint: Checkpoint):
+    checkpoint, gate = gated(random_checkpoint, is_open=False)
+    engine = start(checkpoint, slots=8)
+    jobs = [asyncio.create_task(collect(engine, Generate(max_tokens=10, seed=i))) for i in range(8)]
+    await until(engine, lambda s: s.started == 8)
+    gate.let_through()
+    await asyncio.gather(*jobs)
+    assert (await engine.stats()).steps <= 11
+
+
+async def test_the_queue_is_bounded_and_says_so(start: Start, random_checkpoint: Checkpoint):
+    checkpoint, gate = gated(random_checkpoint, is_open=False)
+    engine = start(checkpoint, slots=2, max_waiting=3)
+    jobs = [asyncio.create_task(collect(engine, Generate(max_tokens=2))) for _ in range(5)]
+    await until(engine, lambda s: s.started == 5)
+    with pytest.raises(EngineFullError, match="5 requests"):
+        await collect(engine, Generate(max_tokens=2))
+    gate.let_through()
+    assert [len(d.text) for d in await asyncio.gather(*jobs)] == [2] * 5
+    assert len((await collect(engine, Generate(max_tokens=2))).text) == 2
+
+
+async def test_a_failing_step_fails_its_requests_and_the_engine_goes_on(
+    start: Start, random_checkpoint: Checkpoint
+):
+    checkpoint, gate = gated(random_checkpoint)
+    engine = start(checkpoint, slots=2)
+    got = Delta()
+
+    async def read_and_break() -> None:
+        async for delta in engine.generate(Generate(max_tokens=50, seed=1)):
+            got.extend(delta)
+            gate.fails = len(got.text) >= 3
+
+    with pytest.raises(EngineError, match=r"failed in a step of 1 requests \(MemoryError\)") as failure:
+        await read_and_break()
+    assert len(got.text) >= 3
+    assert "secret" not in str(failure.value)
+    assert (await engine.stats()).running == 0
+    assert len((await collect(engine, Generate(max_tokens=5))).text) == 5
+
+
+async def test_a_model_whose_logits_are_no_distribution_fails_its_own_request_alone(
+    start: Start, tmp_path: Path
+):
+    folder = crafted(tmp_path, list("abcdefghijklmno"), {"a": {"b": 1e39}, "c": {"d": 5.0}})  # overflows
+    engine = start(folder)
+    bad, good = await asyncio.gather(
+        collect(engine, Generate(prompt="a", max_tokens=2, top_logprobs=2)),
+        collect(engine, Generate(prompt="c", max_tokens=2, temperature=0.0, top_logprobs=2)),
+        return_exceptions=True,
+    )
+    assert isinstance(bad, EngineError)
+    assert "no probabilities" in str(bad)
+    assert isinstance(good, Delta)
+    assert good.text[0] == "d"
+
+
+async def test_closing_ends_what_runs_and_what_waits_with_an_error(
+    start: Start, random_checkpoint: Checkpoint
+):
+    checkpoint, gate = gated(random_checkpoint, is_open=False)
+    engine = start(checkpoint, slots=1)
+    jobs = [asyncio.create_task(collect(engine, Generate(max_tokens=100))) for _ in range(3)]
+    await until(engine, lambda s: s.started == 3)
+    closing = asyncio.create_task(engine.close())
+    gate.let_through()
+    results = await asyncio.gather(*jobs, return_exceptions=True)
+    assert [type(r) for r in results] == [EngineClosedError] * 3
+    await closing
+    await engine.close()
+    with pytest.raises(EngineClosedError):
+        await collect(engine, Generate())
+
+
+async def test_blocks_wait_for_a_slow_reader_merged_into_one(start: Start, random_checkpoint: Checkpoint):
+    engine = start(random_checkpoint)
+    blocks = []
+    async for delta in engine.generate(Generate(max_tokens=60, seed=1, top_logprobs=2)):
+        blocks.append(delta)
+        await until(engine, lambda s: s.running == 0)
+    assert sum(len(b.text) for b in blocks) == sum(len(b.top_ids) for b in blocks) == 60
+    assert len(blocks) <= 2
+
+
+def test_a_reader_whose_event_loop_is_gone_leaves_the_engine_running(
+    start: Start, random_checkpoint: Checkpoint, anyio_backend: str
+):
+    engine = start(random_checkpoint, slots=1)
+    loop = asyncio.new_event_loop()
+    deltas = engine.generate(Generate(max_tokens=100))
+    loop.run_until_complete(anext(deltas))
+    loop.close()
+    assert len(generate_one(engine, max_tokens=4).text) == 4
+    asyncio.run(deltas.aclose())
+
+
+def test_the_context_is_shortened_to_what_the_cache_may_take(
+    start: Start, random_checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture, anyio_backend: str
+):
+    per_position = 4 * 2 * 2 * 2 * 8 * torch.float32.itemsize  # slots, k and v, layers, heads, size
+    engine = start(random_checkpoint, slots=4, max_cache_bytes=per_position * 65)
+    assert engine.caps.context == 64 < CONTEXT
+    assert "from 128 to 64 tokens" in caplog.text
+    last = Generate(prompt="x" * 60, max_tokens=4)
+    assert [len(d.text) for d in generate(engine, *[last] * 4)] == [4] * 4
+    with pytest.raises(LoadError, match="allow more, or fewer slots"):
+        start(random_checkpoint, slots=4, max_cache_bytes=per_position * 16)

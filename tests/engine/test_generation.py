@@ -1,0 +1,251 @@
+"""The engine against a plain forward pass and against transformers' own generate."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPTNeoXConfig,
+    PreTrainedConfig,
+    Qwen3Config,
+)
+
+from engine.checkpoints import (
+    CONTEXT,
+    byte_alphabet,
+    collect,
+    crafted,
+    generate,
+    generate_one,
+    letters,
+    random_llama,
+    random_tokenizer,
+    save,
+)
+from tidewire_server.generation.engine import Delta
+from tidewire_server.generation.request import Generate
+from tidewire_server.generation.torch_engine import TorchEngine
+from tidewire_server.generation.torch_engine.load import Checkpoint
+from tidewire_server.model import default_model
+
+Start = Callable[..., TorchEngine]
+PROMPTS = ["def f(x):\n", "import re\n\nclass Tree", "return", "# naïve: ", "x" * 70]
+
+
+def greedy_ids(folder: Path, prompt: str, tokens: int) -> list[int]:
+    """What transformers generates."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    inputs = AutoTokenizer.from_pretrained(folder)(prompt, return_tensors="pt")
+    inputs.pop("token_type_ids", None)
+    out = model.generate(**inputs, max_new_tokens=tokens, do_sample=False, pad_token_id=0)
+    return out[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+def greedy(prompt: str, tokens: int, **members: object) -> Generate:
+    return Generate(prompt=prompt, max_tokens=tokens, temperature=0.0, **{"logprobs": True, **members})
+
+
+def assert_equal_to_the_stated_decimals(one: Delta, other: Delta) -> None:
+    """Tokens, texts, order and ranks are equal; log-probabilities differ by rounding at most."""
+    for column in ("text", "token_ids", "top_ids", "ranks"):
+        assert getattr(one, column) == getattr(other, column), column
+    assert one.logprobs == pytest.approx(other.logprobs, abs=1.01e-4)
+    for row, other_row in zip(one.top_logprobs, other.top_logprobs, strict=True):
+        assert row == pytest.approx(other_row, abs=1.01e-4)
+
+
+def test_greedy_tokens_of_the_default_model_are_those_of_transformers(start: Start):
+    prompts = [
+        "def fibonacci(n):\n",
+        "import os\nimport sys\n\n",
+        "class Stack:\n    def push(self, item):\n",
+        "# é🙂 ",
+    ]
+    engine = start(default_model())
+    deltas = generate(engine, *(greedy(prompt, 40) for prompt in prompts))
+    assert [d.token_ids for d in deltas] == [greedy_ids(default_model(), prompt, 40) for prompt in prompts]
+
+
+SIZES = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "max_position_embeddings": CONTEXT,
+}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Qwen3Config(**SIZES, intermediate_size=48, num_key_value_heads=2, head_dim=8, initializer_range=0.3),
+        GPT2Config(n_layer=2, n_embd=32, n_head=4, n_positions=CONTEXT, initializer_range=0.3),
+        GPTNeoXConfig(**SIZES, intermediate_size=48, initializer_range=0.3),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_other_architectures_load_and_generate_as_in_transformers(
+    start: Start, tmp_path: Path, config: PreTrainedConfig
+):
+    tokenizer = random_tokenizer()
+    config.vocab_size = tokenizer.get_vocab_size()
+    config.bos_token_id = config.eos_token_id = None
+    torch.manual_seed(5)
+    save(tmp_path, AutoModelForCausalLM.from_config(config), tokenizer)
+    deltas = generate(start(tmp_path, slots=3), *(greedy(prompt, 12) for prompt in PROMPTS))
+    for delta, prompt in zip(deltas, PROMPTS, strict=True):
+        ids = greedy_ids(tmp_path, prompt, 12)
+        assert delta.token_ids[: len(ids)] == ids
+
+
+def test_log_probabilities_are_those_of_a_plain_forward_pass(start: Start, tmp_path: Path):
+    folder = random_llama(tmp_path)
+    engine = start(folder)
+    request = Generate(
+        prompt=PROMPTS[1],
+        max_tokens=20,
+        seed=4,
+        temperature=1.7,
+        top_logprobs=7,
+        logprob_decimals=6,
+        ranks=True,
+    )
+    delta = generate(engine, request)[0]
+    prompt = AutoTokenizer.from_pretrained(folder)(PROMPTS[1])["input_ids"]
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + delta.token_ids])).logits[0, len(prompt) - 1 : -1]
+    exact = logits.log_softmax(-1)
+    chosen = exact.gather(-1, torch.tensor(delta.token_ids)[:, None])
+    assert delta.logprobs == pytest.approx(chosen[:, 0].tolist(), abs=2e-5)
+    assert delta.ranks == ((exact > chosen).sum(-1) + 1).tolist()
+    assert delta.top_ids == exact.topk(7).indices.tolist()
+    for row, expected in zip(delta.top_logprobs, exact.topk(7).values.tolist(), strict=True):
+        assert row == pytest.approx(expected, abs=2e-5)
+
+
+def test_a_request_alone_and_in_a_batch_of_others_gives_the_same(start: Start, random_checkpoint: Checkpoint):
+    requests = [
+        Generate(prompt=PROMPTS[i % 5], max_tokens=8 + 5 * (i % 7), seed=i, temperature=0.2 * (i % 6), top_logprobs=i % 9,
+                 top_k=(0, 5)[i % 2], top_p=(1.0, 0.8, 0.95)[i % 3], ranks=True)
+        for i in range(24)
+    ]  # fmt: skip
+    together = generate(start(random_checkpoint, slots=5), *requests)
+    alone = start(random_checkpoint, slots=1)
+    for request, delta in zip(requests, together, strict=True):
+        assert_equal_to_the_stated_decimals(generate(alone, request)[0], delta)
+    assert sum(len(delta.token_ids) for delta in together) > 300
+
+
+def test_a_prompt_read_in_chunks_gives_the_same(start: Start, random_checkpoint: Checkpoint):
+    requests = [
+        Generate(prompt=p * 2, max_tokens=6, seed=1, top_logprobs=5, ranks=True)
+        for p in ("x" * 50, PROMPTS[1])
+    ]
+    whole = generate(start(random_checkpoint), *requests)
+    chunked = start(random_checkpoint, slots=2, step_tokens=7)
+    for one, other in zip(whole, generate(chunked, *requests), strict=True):
+        assert_equal_to_the_stated_decimals(one, other)
+
+
+def test_a_seed_reproduces_and_another_seed_differs(engine: TorchEngine):
+    first, again, other = generate(
+        engine, *(Generate(max_tokens=30, seed=s, logprobs=True) for s in (7, 7, 8))
+    )
+    assert first == again
+    assert first.token_ids != other.token_ids
+
+
+def test_without_a_seed_two_runs_differ(engine: TorchEngine):
+    first, other = generate(engine, *(Generate(max_tokens=40, logprobs=True) for _ in range(2)))
+    assert first.token_ids != other.token_ids
+
+
+def test_temperature_below_the_smallest_is_zero(engine: TorchEngine):
+    tiny = Generate(prompt="a", max_tokens=10, temperature=1e-300, logprobs=True)
+    assert generate(engine, tiny)[0].token_ids == generate(engine, greedy("a", 10))[0].token_ids
+
+
+def test_the_last_token_of_the_context_is_reached(engine: TorchEngine):
+    prompt = "x" * (CONTEXT - 9)
+    alone = generate_one(engine, prompt=prompt, max_tokens=9, temperature=0.0, logprobs=True)
+    assert (len(alone.token_ids), alone.finish_reason, alone.prompt_tokens) == (9, "length", CONTEXT - 9)
+
+
+def test_slots_that_were_used_before_leave_no_trace(start: Start, random_checkpoint: Checkpoint):
+    engine = start(random_checkpoint, slots=2)
+    fresh = generate(engine, greedy(PROMPTS[0], 20, top_logprobs=3))[0]
+    generate(engine, *(Generate(prompt="z" * 90, max_tokens=30, seed=i) for i in range(4)))
+    assert_equal_to_the_stated_decimals(fresh, generate(engine, greedy(PROMPTS[0], 20, top_logprobs=3))[0])
+
+
+def test_a_prompt_half_read_is_not_disturbed_by_those_that_decode(
+    start: Start, random_checkpoint: Checkpoint
+):
+    """The idle rows between decoding slots write into the cache; a slot that reads its prompt is such a row."""
+    engine = start(random_checkpoint, slots=3, step_tokens=8)
+    long = greedy("import re\n" * 10, 8, top_logprobs=4)
+    expected = generate(engine, long)[0]
+    short = [Generate(prompt="ab", max_tokens=40, seed=i) for i in range(2)]
+
+    async def long_in_the_middle() -> Delta:
+        before = engine.generate(short[0])
+        await anext(before)
+        middle = asyncio.create_task(collect(engine, long))
+        after = asyncio.create_task(collect(engine, short[1]))
+        async for _ in before:
+            pass
+        await after
+        return await middle
+
+    assert_equal_to_the_stated_decimals(expected, asyncio.run(long_in_the_middle()))
+
+
+def test_messages_go_through_the_chat_template(start: Start, tmp_path: Path):
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+    engine = start(random_llama(tmp_path, chat_template=template))
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    said = generate_one(engine, messages=turns, max_tokens=12, temperature=0.0, logprobs=True)
+    same = generate(engine, greedy("[user]hi[assistant]yo>", 12))[0]
+    assert (said.token_ids, said.prompt_tokens) == (same.token_ids, same.prompt_tokens)
+
+
+@contextlib.contextmanager
+def said(start: Start, folder: Path, text: str):
+    """An engine that generates `text` byte by byte after the prompt "a", then ends; no byte may occur twice."""
+    tokens = ["a", *letters(text.encode())]
+    links = dict(zip(tokens, [*tokens[1:], "<|end|>"], strict=True))
+    crafted(folder, byte_alphabet(), {last: {following: 50.0} for last, following in links.items()})
+    yield start(folder)
+
+
+def test_the_end_token_ends_the_text_and_adds_nothing_to_it(start: Start, tmp_path: Path):
+    with said(start, tmp_path, "bc") as engine:
+        delta = generate(engine, greedy("a", 20, token_text=True))[0]
+    assert (delta.text, delta.finish_reason) == (["b", "c", ""], "stop")
+    assert (delta.token_ids[-1], delta.token_text) == (0, ["b", "c", "<|end|>"])
+
+
+def test_characters_cut_over_tokens_never_show_as_replacement(start: Start, tmp_path: Path):
+    with said(start, tmp_path, "é🙂!") as engine:
+        whole = generate(engine, greedy("a", 20))[0]
+        cut = generate(engine, greedy("a", 5))[0]
+    assert whole.text == ["", "é", "", "", "", "🙂", "!", ""]
+    assert (cut.text, cut.finish_reason) == (["", "é", "", "", ""], "length")
+
+
+def test_a_stop_string_over_tokens_ends_the_text_before_it(start: Start, tmp_path: Path):
+    with said(start, tmp_path, "bcdefgh") as engine:
+        stopped = generate(engine, greedy("a", 20, stop=["ef", "xyz"]))[0]
+        one = generate(engine, greedy("a", 20, stop="d"))[0]
+        false_alarm = generate(engine, greedy("a", 20, stop="efx"))[0]
+        held_at_the_end = generate(engine, greedy("a", 4, stop="ef"))[0]
+    assert ("".join(stopped.text), stopped.finish_reason, len(stopped.token_ids)) == ("bcd", "stop", 5)
+    assert ("".join(one.text), one.finish_reason) == ("bc", "stop")
+    assert ("".join(false_alarm.text), false_alarm.finish_reason) == ("bcdefgh", "stop")
+    assert ("".join(held_at_the_end.text), held_at_the_end.finish_reason) == ("bcde", "length")

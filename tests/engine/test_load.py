@@ -1,0 +1,175 @@
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
+from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel, MambaConfig, MambaForCausalLM, T5Config
+
+from engine.checkpoints import crafted, random_llama, random_tokenizer, save
+from tidewire_server.generation.torch_engine import LoadError, TorchEngine
+from tidewire_server.generation.torch_engine.load import load
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return random_llama(tmp_path)
+
+
+def change(folder: Path, **members: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | members))
+
+
+def assert_refused(folder: Path, reason: str, **settings: str) -> None:
+    """In one sentence on one line."""
+    with pytest.raises(LoadError, match=reason) as refusal:
+        load(folder, **{"device": "cpu", **settings})
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_checkpoint_says_what_it_is(folder: Path):
+    checkpoint = load(folder, device="cpu")
+    assert (checkpoint.name, checkpoint.context, checkpoint.end_ids) == (folder.name, 128, frozenset())
+    assert (checkpoint.layers, checkpoint.kv_heads, checkpoint.head_size) == (2, 2, 8)
+    assert str(checkpoint.dtype) == "torch.float32"
+
+
+def test_tokens_that_end_a_text_come_from_the_generation_settings_first(tmp_path: Path):
+    crafted(tmp_path, list("abcdefghijklmno"), {})
+    assert load(tmp_path, device="cpu").end_ids == {0}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 5]}')
+    assert load(tmp_path, device="cpu").end_ids == {3, 5}
+
+
+def test_no_folder(tmp_path: Path):
+    assert_refused(tmp_path / "nowhere", "nowhere is not a folder")
+
+
+def test_an_empty_folder(tmp_path: Path):
+    assert_refused(tmp_path, "has no config.json and no tokenizer.json")
+
+
+def test_no_tokenizer(folder: Path):
+    (folder / "tokenizer.json").unlink()
+    assert_refused(folder, "has no tokenizer.json")
+
+
+def test_a_configuration_that_is_no_json(folder: Path):
+    (folder / "config.json").write_text("{")
+    assert_refused(folder, "config.json cannot be read")
+
+
+def test_a_model_type_that_nobody_knows(folder: Path):
+    change(folder, model_type="unheard_of")
+    assert_refused(folder, "config.json cannot be read")
+
+
+def test_no_weights(folder: Path):
+    (folder / "model.safetensors").unlink()
+    assert_refused(folder, "cannot be loaded")
+
+
+def test_a_weight_that_is_missing_is_not_made_up(folder: Path):
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert_refused(
+        folder, r"lacks 1 weights of a llama model, model\.layers\.1\.mlp\.up_proj\.weight among them"
+    )
+
+
+def test_code_that_comes_with_a_checkpoint_is_not_run(folder: Path):
+    change(folder, model_type="custom", auto_map={"AutoConfig": "evil.Config"})
+    (folder / "evil.py").write_text("raise SystemExit('this code was run')\n")
+    assert_refused(folder, "config.json cannot be read")
+
+
+def test_weights_that_are_cut_off(folder: Path):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert_refused(folder, "cannot be loaded")
+
+
+def test_an_encoder_is_no_decoder(tmp_path: Path):
+    config = BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=265
+    )
+    save(tmp_path, BertForMaskedLM(config), random_tokenizer())
+    assert_refused(
+        tmp_path, r"bert model \(BertForMaskedLM\), which does not generate text; only decoder-only"
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_encoder_with_a_language_model_head_is_found_by_its_attention(tmp_path: Path):
+    config = BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=265
+    )
+    save(tmp_path, BertLMHeadModel(config), random_tokenizer())
+    assert_refused(tmp_path, "attends to later tokens")
+
+
+def test_a_model_with_an_encoder(folder: Path):
+    (folder / "config.json").write_text(
+        json.dumps(T5Config(architectures=["T5ForConditionalGeneration"]).to_dict())
+    )
+    assert_refused(folder, "which has an encoder")
+
+
+def test_a_model_without_attention(tmp_path: Path):
+    config = MambaConfig(hidden_size=16, num_hidden_layers=1, state_size=4, vocab_size=265)
+    save(tmp_path, MambaForCausalLM(config), random_tokenizer())
+    assert_refused(tmp_path, "layers of the kind linear_attention; only decoder-only")
+
+
+def test_sliding_windows(folder: Path):
+    change(folder, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=64)
+    assert_refused(folder, "sliding_window")
+
+
+def test_layers_of_several_kinds(folder: Path):
+    kinds = ["sliding_attention", "full_attention"]
+    change(
+        folder,
+        model_type="qwen3",
+        architectures=["Qwen3ForCausalLM"],
+        layer_types=kinds,
+        use_sliding_window=True,
+        sliding_window=8,
+    )
+    assert_refused(folder, "layers of the kind full_attention, sliding_attention")
+
+
+def test_rotary_positions_that_depend_on_the_batch(folder: Path):
+    change(folder, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
+    assert_refused(folder, r"rotary positions \(dynamic\)")
+
+
+def test_a_tokenizer_of_an_unknown_kind(folder: Path):
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    assert_refused(folder, "byte-level and SentencePiece are served")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99", "cpu:x", "meta"])
+def test_a_device_that_is_not_there(folder: Path, device: str):
+    assert_refused(folder, f"device '{device}' is not", device=device)
+
+
+def test_a_number_format_that_is_not_served(folder: Path):
+    assert_refused(folder, "dtype 'int8' is not one of auto, float32", dtype="int8")
+
+
+def test_no_context_length(folder: Path):
+    change(folder, max_position_embeddings=1)
+    assert_refused(folder, "max_position_embeddings")
+
+
+def test_an_engine_starts_from_a_folder(folder: Path):
+    engine = TorchEngine.load(folder, device="cpu", threads=1, slots=2, max_waiting=1, max_top=3)
+    assert (engine.caps.concurrency, engine.caps.max_top, engine.caps.context) == (2, 3, 128)
+    assert "messages" not in engine.caps.members
+    assert len(engine.caps.vocabulary) == 265
+    asyncio.run(engine.close())

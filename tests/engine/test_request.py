@@ -1,0 +1,169 @@
+import pytest
+from pydantic import ValidationError
+
+from engine.checkpoints import generate_one
+from tidewire_server.generation.engine import InputError, check_members
+from tidewire_server.generation.request import MAX_STOP_LENGTH, MAX_STOPS, Generate, Generated
+from tidewire_server.generation.torch_engine import TorchEngine
+
+
+def test_every_member_has_a_default_and_a_description():
+    Generate()
+    for name, member in Generate.model_fields.items():
+        assert not member.is_required(), name
+        assert member.description, name
+    for name, member in Generated.model_fields.items():
+        assert member.description, name
+
+
+@pytest.mark.parametrize(
+    ("member", "least", "most"),
+    [
+        ("max_tokens", 1, 1_000_000),
+        ("temperature", 0, 100),
+        ("top_k", 0, 2**31 - 1),
+        ("min_p", 0, 1),
+        ("seed", 0, 2**53 - 1),
+        ("n", 1, 64),
+        ("num_beams", 1, 64),
+        ("top_logprobs", 0, 64),
+        ("prompt_logprobs", 0, 64),
+        ("logprob_decimals", 0, 9),
+        ("presence_penalty", -100, 100),
+    ],
+)
+def test_numbers_are_taken_up_to_their_bounds_and_not_beyond(member: str, least: int, most: int):
+    Generate(**{member: least})
+    Generate(**{member: most})
+    for beyond in (least - 1, most + 1):
+        with pytest.raises(ValidationError, match=member):
+            Generate(**{member: beyond})
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("max_tokens", "64"),
+        ("max_tokens", True),
+        ("max_tokens", 1.5),
+        ("prompt", 5),
+        ("stop", ""),
+        ("stop", [""]),
+        ("stop", ["x"] * (MAX_STOPS + 1)),
+        ("stop", "x" * (MAX_STOP_LENGTH + 1)),
+        ("ties", "some"),
+        ("messages", []),
+        ("messages", [{"role": "user"}]),
+        ("logprobs", 5),
+        ("max_token", 5),
+    ],
+)
+def test_a_wrong_member_is_refused_by_its_name(member: str, value: object):
+    with pytest.raises(ValidationError, match=member):
+        Generate(**{member: value})
+
+
+def test_stop_strings_are_taken_up_to_their_bounds():
+    assert Generate(stop="x" * MAX_STOP_LENGTH).stops == ["x" * MAX_STOP_LENGTH]
+    assert len(Generate(stop=["x"] * MAX_STOPS).stops) == MAX_STOPS
+
+
+def test_prompt_and_messages_exclude_each_other():
+    turn = {"role": "user", "content": "hi"}
+    assert Generate(messages=[turn]).messages is not None
+    with pytest.raises(ValidationError, match="not both"):
+        Generate(prompt="x", messages=[turn])
+    with pytest.raises(ValidationError, match="echo needs prompt"):
+        Generate(messages=[turn], echo=True)
+
+
+@pytest.mark.parametrize(
+    ("members", "columns"),
+    [
+        ({}, ["text"]),
+        ({"logprobs": True}, ["text", "token_ids", "logprobs"]),
+        ({"ranks": True}, ["text", "token_ids", "ranks"]),
+        ({"token_text": True}, ["text", "token_ids", "token_text"]),
+        ({"top_logprobs": 1}, ["text", "token_ids", "logprobs", "top_ids", "top_logprobs"]),
+        (
+            {"top_logprobs": 1, "ranks": True, "token_text": True},
+            ["text", "token_ids", "logprobs", "top_ids", "top_logprobs", "ranks", "token_text", "top_text"],
+        ),
+    ],
+)
+def test_only_columns_that_were_asked_for_exist(members: dict[str, object], columns: list[str]):
+    assert Generate(**members).columns == columns
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("messages", [{"role": "user", "content": "hi"}]),
+        ("typical_p", 0.9),
+        ("repetition_penalty", 1.1),
+        ("presence_penalty", 0.5),
+        ("logit_bias", {"5": 1.0}),
+        ("n", 2),
+        ("num_beams", 2),
+        ("prompt_logprobs", 0),
+        ("logprob_token_ids", [1]),
+        ("ties", "count"),
+        ("ties", "all"),
+        ("logprobs_mode", "processed"),
+    ],
+)
+def test_a_member_that_is_not_served_is_refused_and_never_ignored(
+    engine: TorchEngine, member: str, value: object
+):
+    request = Generate(**{member: value})
+    with pytest.raises(InputError, match=member) as refusal:
+        engine.check(request)
+    assert (refusal.value.member, refusal.value.code) == (member, "invalid_input")
+    with pytest.raises(InputError, match=member):
+        generate_one(engine, **{member: value})
+
+
+def test_an_unserved_member_at_its_default_is_no_matter(engine: TorchEngine):
+    engine.check(
+        Generate(n=1, num_beams=1, ties="cut", logprobs_mode="raw", logit_bias={}, prompt_logprobs=None)
+    )
+
+
+def test_more_alternatives_than_the_cap_are_refused_by_name_and_number(engine: TorchEngine):
+    check_members(Generate(top_logprobs=20), engine.caps)
+    with pytest.raises(InputError, match="top_logprobs is 21, more than the 20") as refusal:
+        engine.check(Generate(top_logprobs=21))
+    assert (refusal.value.member, refusal.value.code) == ("top_logprobs", "top_logprobs_too_large")
+
+
+def test_an_empty_prompt_is_refused(engine: TorchEngine):
+    with pytest.raises(InputError, match="prompt is empty") as refusal:
+        engine.check(Generate(prompt=""))
+    assert refusal.value.member == "prompt"
+
+
+def test_a_prompt_fills_the_context_to_the_last_token_and_not_beyond(engine: TorchEngine):
+    context = engine.caps.context
+    engine.check(Generate(prompt="x" * (context - 1), max_tokens=1))
+    with pytest.raises(InputError, match=f"prompt has {context} tokens.*context of {context}") as refusal:
+        engine.check(Generate(prompt="x" * context, max_tokens=1))
+    assert (refusal.value.member, refusal.value.code) == ("prompt", "input_too_long")
+
+
+def test_max_tokens_beyond_the_context_names_the_room_that_is_left(engine: TorchEngine):
+    engine.check(Generate(prompt="x" * 100, max_tokens=28))
+    with pytest.raises(
+        InputError, match=r"max_tokens is 29, but after the 100 tokens.*room for 28"
+    ) as refusal:
+        engine.check(Generate(prompt="x" * 100, max_tokens=29))
+    assert refusal.value.member == "max_tokens"
+
+
+def test_a_huge_prompt_is_refused_by_its_size(engine: TorchEngine):
+    with pytest.raises(InputError, match="2000000 bytes") as refusal:
+        engine.check(Generate(prompt="x" * 2_000_000))
+    assert refusal.value.code == "input_too_long"
