@@ -38,6 +38,7 @@ def add_generate(server: Server, engine: Engine) -> None:
     seen and cancelled.
     """
     caps = engine.caps
+    vocabulary = caps.vocabulary
 
     @server.endpoint(
         name="generate",
@@ -47,6 +48,7 @@ def add_generate(server: Server, engine: Engine) -> None:
         validate=engine.check,
         capabilities={"logprobs": {"max_top": caps.max_top}, "rollback": False},
         examples=EXAMPLES,
+        links={} if vocabulary is None else {"vocabulary": lambda: {**vocabulary.body()}},
     )
     async def generate(request: Generate, stream: Stream[Generated]) -> None:
         """Generate text, with the log-probabilities of its tokens where they are asked for."""

@@ -42,7 +42,7 @@ remain under Python's.
 ## Reproduce
 
 ```
-python -m tidewire_server.model.recipe --out DIR --steps {steps} --batch {batch} --threads {threads} --seed {seed}
+python -m tidewire_server.model.recipe --out DIR --steps {planned} --batch {batch} --threads {threads} --seed {seed}
 ```
 
 with Python {python}, or any Python and `--stdlib` naming `Lib/` of that release's source archive. The recipe
@@ -69,6 +69,7 @@ def write(record: dict[str, Any]) -> str:
         files=corpus["files"],
         held_out=corpus["validation_every"],
         steps=result["steps"],
+        planned=settings["steps"],
         tokens=result["tokens"],
         epochs=result["tokens"] / corpus["train_tokens"],
         seconds=result["seconds"],

@@ -63,6 +63,8 @@ class CorpusError(Exception):
 class Corpus:
     """The text, split by file."""
 
+    python: str
+    """The release whose files the list names."""
     train: list[str]
     validation: list[str]
     drift: list[str]
@@ -132,4 +134,4 @@ def read(folder: Path, *, allow_drift: bool = False, manifest: Path = MANIFEST) 
             f"To reproduce the model, name that release's sources with --stdlib (Lib/ of its source archive). "
             f"To train on what is here, add --allow-drift; the difference is then recorded in training.json."
         )
-    return Corpus(train, validation, drift, digest.hexdigest())
+    return Corpus(recorded["python"], train, validation, drift, digest.hexdigest())

@@ -35,6 +35,8 @@ WHOLE_CONTEXT_FROM = 0.85
 PEAK_LEARNING_RATE = 3e-3
 WARM_UP_STEPS = 100
 WEIGHT_DECAY = 0.1
+SHORT_VALIDATION = 40
+"""Windows that are read at each save; the last one reads all."""
 RECORDED_SIZES = (
     "vocab_size",
     "hidden_size",
@@ -89,7 +91,14 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
 
 
 def windows(ids: torch.Tensor, batch: int, length: int, chance: torch.Generator) -> Iterator[torch.Tensor]:
-    """Batches `[batch, length + 1]` for ever: each pass cuts the text at another offset and shuffles the windows."""
+    """Batches `[batch, length + 1]` for ever: each pass cuts the text at another offset and shuffles the windows.
+
+    Raises:
+        corpus.CorpusError: the text is too short for a batch.
+    """
+    least = (batch + 1) * length + 1
+    if len(ids) < least:
+        raise corpus.CorpusError(f"the text has {len(ids)} tokens; {batch} windows of {length} need {least}")
     while True:
         offset = int(torch.randint(length, (1,), generator=chance))
         starts = torch.arange(offset, len(ids) - length - 1, length)
@@ -137,74 +146,93 @@ def put(out: Path, files: dict[str, bytes]) -> None:
         Path(part.name).replace(out / name)
 
 
-def saved_files(model: LlamaForCausalLM, names: set[str]) -> dict[str, bytes]:
-    """The files that `save_pretrained` makes of the model in bfloat16, by name."""
-    config = LlamaConfig.from_dict({**model.config.to_dict(), "dtype": "bfloat16"})
-    half = LlamaForCausalLM(config)
+def checkpoint_files(model: LlamaForCausalLM, record: dict[str, Any]) -> dict[str, bytes]:
+    """The model in bfloat16, as `save_pretrained` writes it; its record; its card."""
+    half = LlamaForCausalLM(LlamaConfig.from_dict({**model.config.to_dict(), "dtype": "bfloat16"}))
     half.bfloat16()
     half.load_state_dict(model.state_dict())
+    end = model.config.eos_token_id
     half.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
-        bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.eos_token_id
+        bos_token_id=end, eos_token_id=end, pad_token_id=end
     )
     with tempfile.TemporaryDirectory() as folder:
         half.save_pretrained(folder)
-        return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name in names}
+        files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    return files | {
+        "training.json": (json.dumps(record) + "\n").encode(),
+        "MODEL_CARD.md": card.write(record).encode(),
+    }
 
 
-def train(arguments: argparse.Namespace) -> dict[str, Any]:
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(arguments.seed)
-    chance = torch.Generator().manual_seed(arguments.seed)
-    out: Path = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
-
-    text = corpus.read(arguments.stdlib, allow_drift=arguments.allow_drift)
-    for line in text.drift:
-        print(line, flush=True)
-    tokenizer = train_tokenizer(text.train)
-    train_ids, validation_ids = encode(tokenizer, text.train), encode(tokenizer, text.validation)
-    put(out, tokenizer_files(tokenizer))
-
+def new_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
+    """A Llama of 2.8 million parameters with random weights."""
     end = tokenizer.token_to_id(END_OF_TEXT)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=192,
-        intermediate_size=512,
-        num_hidden_layers=6,
-        num_attention_heads=6,
-        num_key_value_heads=3,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        bos_token_id=end,
-        eos_token_id=end,
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=192,
+            intermediate_size=512,
+            num_hidden_layers=6,
+            num_attention_heads=6,
+            num_key_value_heads=3,
+            max_position_embeddings=CONTEXT,
+            tie_word_embeddings=True,
+            bos_token_id=end,
+            eos_token_id=end,
+        )
     )
-    model = LlamaForCausalLM(config)
+
+
+def new_optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
+    """AdamW; the weights of norms do not decay."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
-    optimizer = torch.optim.AdamW(
+    return torch.optim.AdamW(
         [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}],
         lr=PEAK_LEARNING_RATE,
         betas=(0.9, 0.95),
     )
-    validation_bytes = sum(len(t.encode()) for t in text.validation)
-    record: dict[str, Any] = {
+
+
+def training_step(
+    model: LlamaForCausalLM, optimizer: torch.optim.AdamW, batch: torch.Tensor, rate: float
+) -> float:
+    """One step of the optimizer; returns the loss in nats per token."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    loss = loss_of(model, batch)
+    torch.autograd.backward(loss)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.item()
+
+
+def new_record(
+    arguments: argparse.Namespace,
+    text: corpus.Corpus,
+    model: LlamaForCausalLM,
+    train_tokens: int,
+    validation_tokens: int,
+) -> dict[str, Any]:
+    """What `training.json` will hold."""
+    return {
         "state": "running",
         "settings": {key: getattr(arguments, key) for key in ("steps", "batch", "threads", "seed")},
         "model": {
             "parameters": sum(p.numel() for p in model.parameters()),
-            **{key: getattr(config, key) for key in RECORDED_SIZES},
+            **{key: getattr(model.config, key) for key in RECORDED_SIZES},
         },
         "corpus": {
-            "python": json.loads(corpus.MANIFEST.read_text(encoding="utf-8"))["python"],
+            "python": text.python,
             "files": len(text.train) + len(text.validation),
             "validation_every": corpus.VALIDATION_EVERY,
             "sha256": text.digest,
             "drift": text.drift,
             "train_bytes": sum(len(t.encode()) for t in text.train),
-            "train_tokens": len(train_ids),
-            "validation_bytes": validation_bytes,
-            "validation_tokens": len(validation_ids),
+            "train_tokens": train_tokens,
+            "validation_bytes": sum(len(t.encode()) for t in text.validation),
+            "validation_tokens": validation_tokens,
         },
         "versions": {
             "python": sys.version.split()[0],
@@ -216,61 +244,73 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
         "validation": [],
         "result": {},
     }
-    bits_per_byte = (len(validation_ids) - 1) / math.log(2) / validation_bytes
-    """Factor from nats per token to bits per byte: the end-of-text tokens count, though they have no bytes."""
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train, and keep `arguments.out` filled with the newest checkpoint, its record and its card.
+
+    Raises:
+        corpus.CorpusError: the files are not those of the list.
+    """
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(arguments.seed)
+    chance = torch.Generator().manual_seed(arguments.seed)
+    out: Path = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+
+    text = corpus.read(arguments.stdlib, allow_drift=arguments.allow_drift, manifest=arguments.corpus)
+    for line in text.drift:
+        print(line, flush=True)
+    tokenizer = train_tokenizer(text.train)
+    put(out, tokenizer_files(tokenizer))
+    train_ids, validation_ids = encode(tokenizer, text.train), encode(tokenizer, text.validation)
+    model = new_model(tokenizer)
+    optimizer = new_optimizer(model)
+    record = new_record(arguments, text, model, len(train_ids), len(validation_ids))
+    # Nats per token to bits per byte. The end-of-text tokens count, though they have no bytes.
+    bits_per_nat = (len(validation_ids) - 1) / math.log(2) / record["corpus"]["validation_bytes"]
 
     started = time.monotonic()
     tokens = 0
-    whole_context = round(arguments.steps * WHOLE_CONTEXT_FROM)
+    steps: int = arguments.steps
+    whole_context = round(steps * WHOLE_CONTEXT_FROM)
     batches = windows(train_ids, arguments.batch, WINDOW, chance)
     model.train()
-    for step in range(arguments.steps):
-        if step == whole_context:
+    for step in range(1, steps + 1):
+        if step - 1 == whole_context:
             batches = windows(train_ids, max(1, arguments.batch * WINDOW // CONTEXT), CONTEXT, chance)
         batch = next(batches)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, arguments.steps)
-        loss = loss_of(model, batch)
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        loss = training_step(model, optimizer, batch, learning_rate(step - 1, steps))
         tokens += batch.shape[0] * (batch.shape[1] - 1)
-
-        last = step + 1 == arguments.steps
-        if (step + 1) % 10 == 0 or last:
-            seconds = time.monotonic() - started
-            record["loss"].append([step + 1, tokens, round(loss.item(), 4)])
+        seconds = time.monotonic() - started
+        last = step == steps
+        if step % 10 == 0 or last:
+            record["loss"].append([step, tokens, round(loss, 4)])
             print(
-                f"step {step + 1}/{arguments.steps}  loss {loss.item():.3f}  {tokens / seconds:,.0f} tokens/s  "
-                f"{seconds:,.0f} s, about {seconds / (step + 1) * (arguments.steps - step - 1):,.0f} s left",
+                f"step {step}/{steps}  loss {loss:.3f}  {tokens / seconds:,.0f} tokens/s  "
+                f"{seconds:,.0f} s, about {seconds / step * (steps - step):,.0f} s left",
                 flush=True,
             )
-        if (step + 1) % arguments.save_every == 0 or last:
+        if step % arguments.save_every == 0 or last:
             model.train(mode=False)
-            nats = validate(model, validation_ids, None if last else 40)
+            nats = validate(model, validation_ids, None if last else SHORT_VALIDATION)
             model.train()
-            record["validation"].append([step + 1, tokens, round(nats, 4), round(nats * bits_per_byte, 4)])
+            bits = nats * bits_per_nat
+            record["validation"].append([step, tokens, round(nats, 4), round(bits, 4)])
             record["result"] = {
-                "steps": step + 1,
+                "steps": step,
                 "tokens": tokens,
                 "seconds": round(time.monotonic() - started, 1),
                 "nats_per_token": round(nats, 4),
-                "bits_per_byte": round(nats * bits_per_byte, 4),
+                "bits_per_byte": round(bits, 4),
             }
-            print(
-                f"  held out: {nats:.3f} nats per token, {nats * bits_per_byte:.3f} bits per byte", flush=True
-            )
-            if last:
-                record["state"] = "complete"
-            files = saved_files(model, {"config.json", "generation_config.json", "model.safetensors"})
-            files["training.json"] = (json.dumps(record) + "\n").encode()
-            files["MODEL_CARD.md"] = card.write(record).encode()
-            put(out, files)
-    return record
+            record["state"] = "complete" if last else "running"
+            print(f"  held out: {nats:.3f} nats per token, {bits:.3f} bits per byte", flush=True)
+            put(out, checkpoint_files(model, record))
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tidewire_server.model.recipe", description=__doc__)
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for the model; files there are replaced"
@@ -286,9 +326,12 @@ def main() -> int:
     )
     parser.add_argument("--stdlib", type=Path, default=corpus.source_folder(), help="where the corpus lies")
     parser.add_argument(
+        "--corpus", type=Path, default=corpus.MANIFEST, help="the list of files with their hashes"
+    )
+    parser.add_argument(
         "--allow-drift", action="store_true", help="train although files differ from corpus.json"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     for name in ("steps", "batch", "threads", "save_every"):
         if getattr(arguments, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
