@@ -136,3 +136,11 @@ class JobResource(_Body):
     done: Done | None = None
     """Null while the job runs, else the data of its `done` event."""
     links: JobLinks
+
+
+class JobList(_Body):
+    """What `GET /v1/jobs` answers: one page, newest first. Its entries leave `state` out."""
+
+    jobs: list[JobResource]
+    next: str | None = None
+    """URI reference of the next page; absent on the last one."""

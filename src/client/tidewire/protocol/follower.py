@@ -86,6 +86,8 @@ class Advance:
     snapshot: str | None = None
     """The reason of the snapshot that this was, if it was one."""
     done: Done | None = None
+    diff: JsonValue = None
+    """The diff that this was, if it was one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,19 +218,24 @@ class Follower:
         """
         return self._reconnect(Cause.CUT if at_least is None else Cause.BUSY, why, at_least=at_least)
 
-    def bad_cursor(self, why: str) -> Outcome:
-        """The server refused the cursor (400)."""
+    def malformed(self, why: str) -> Outcome:
+        """What came cannot be used: the cursor was refused (400), or an event is larger than can be held."""
         return self._resync(why)
 
     def read_job(self, job: JobResource) -> Outcome:
         """The stream had nothing for this cursor (204), so the job was read."""
-        if job.done is None or job.state is None:
+        if job.done is None:
             self.cursor = None
             return self._reconnect(Cause.CUT, "204 for a job that still runs")
+        return self.adopt(job)
+
+    def adopt(self, job: JobResource) -> Outcome:
+        """Take the state of a job that was read, as if a snapshot had brought it. An ended one ends the stream."""
         try:
             cursor = Cursor.parse(job.cursor)
             messages.check_state(job.state, what="job")
-            _verify_digest(job.state, job.done)
+            if job.done is not None:
+                _verify_digest(job.state, job.done)
             document = Document(job.state, job.columns)
         except (CursorError, MessageError, DiffError, IntegrityError) as error:
             return self._resync(f"the job as read: {error}")
@@ -283,7 +290,7 @@ class Follower:
         if type(diff) is not str and document.value("/status") in ENDED:
             self.document = Document(before.value(), document.columns)
             raise _Broken(f"diff {event.id} ends the job: only done may")
-        return self._moved(cursor, document.text_changes, visible=_changes_value(diff))
+        return self._moved(cursor, document.text_changes, visible=_changes_value(diff), diff=diff)
 
     def _done(self, event: Event, cursor: Cursor) -> Outcome:
         try:
@@ -379,6 +386,7 @@ class Follower:
         visible: bool,
         snapshot: str | None = None,
         done: Done | None = None,
+        diff: JsonValue = None,
     ) -> Advance:
         here = self._connection
         forward = self.cursor is None or cursor > self.cursor
@@ -397,7 +405,7 @@ class Follower:
             self._handed = cursor
         document = self.document
         assert document is not None  # noqa: S101 - every caller has just set or used it
-        return Advance(min(first, cursor.seq), cursor, document.view(), texts, visible, snapshot, done)
+        return Advance(min(first, cursor.seq), cursor, document.view(), texts, visible, snapshot, done, diff)
 
     def _repeat(self, event: Event) -> Outcome:
         self.repeats += 1
