@@ -113,8 +113,8 @@ class Decoder:
     _line: bytearray  # the line that has not ended
     _size: int  # bytes of the lines of this event that have ended, comments apart
     _data: bytes | bytearray | None
-    _type: bytes | bytearray
-    _id: bytes | bytearray | None
+    _type: bytes
+    _id: bytes | None
     _stopped: bool  # an event passed the limit
     _limit: int
 
@@ -150,7 +150,7 @@ class Decoder:
             )
         if self._start is not None:
             chunk = self._start + chunk
-            if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
+            if _BOM.startswith(chunk):
                 self._start = chunk
                 return []
             self._start = None
@@ -165,44 +165,44 @@ class Decoder:
         # From here on LF is the only line end.
         events: list[Event] = []
         if _LF in chunk:
+            under_way = self._line or self._size
+            if not under_way and chunk.endswith(b"\n\n"):
+                # Whole events and no more: what comes from a server that sends each at once.
+                self._take_events(chunk, events)
+                return events
             begin, end = 0, chunk.rfind(b"\n") + 1
-            if self._line or self._size:  # an event is under way: end it first
-                if chunk[0] == _LF and not self._line:
-                    begin = 1
-                else:
-                    blank = chunk.find(b"\n\n", 0, end)
-                    begin = blank + 2 if blank >= 0 else end
-                self._interpret(chunk[:begin], events)
+            if under_way:
+                blank = chunk.find(b"\n\n", 0, end)
+                begin = blank + 2 if blank >= 0 else end
+                self._take_lines(chunk[:begin], events)
             blank = chunk.rfind(b"\n\n", begin, end)
             if blank >= 0:
-                block = chunk[begin : blank + 2]
-                if not self._interpret_common(block, events):
-                    self._interpret(block, events)
+                self._take_events(chunk[begin : blank + 2], events)
                 begin = blank + 2
             if begin < end:
-                self._interpret(chunk[begin:end], events)
+                self._take_lines(chunk[begin:end], events)
             chunk = chunk[end:]
-            if not chunk:
-                return events
         if self._size + len(self._line) + len(chunk) > self._limit:
             raise self._stop(events)
         self._line += chunk
         return events
 
-    def _interpret_common(self, block: bytes, events: list[Event]) -> bool:
-        """Interpret whole events if all of them have the common shape; else leave them alone and return False."""
+    def _take_events(self, block: bytes, events: list[Event]) -> None:
+        """Interpret events from first to last byte: in one call if all have the common shape, else line by line."""
         if len(block) > self._limit:
-            return False
+            self._take_lines(block, events)
+            return
         # ["", id, event, data, "", id, event, data, …, ""]: None for a line that an event does not have.
         fields = _COMMON_EVENTS.split(block.decode("utf-8", "replace"))
         if fields[-2] is None:
-            return False
-        if len(fields) == 5:  # one event alone: what a server makes that sends each as it comes
+            self._take_lines(block, events)
+            return
+        if len(fields) == 5:  # one event alone
             _, id_, type_, data, _ = fields
             if id_ is not None:
                 self.last_event_id = id_
             events.append(_event_from((type_ or "message", data, self.last_event_id)))
-            return True
+            return
         ids, types, datas = fields[1::4], fields[2::4], fields[3::4]
         if not all(ids):
             last = self.last_event_id
@@ -210,15 +210,15 @@ class Decoder:
         self.last_event_id = ids[-1]
         named = [type_ or "message" for type_ in types] if any(types) else repeat("message")
         events += map(_event_from, zip(named, datas, ids, strict=False))
-        return True
 
-    def _interpret(self, block: bytes, events: list[Event]) -> None:
-        """Interpret lines of any kind, one by one. The block ends with LF; the line under way begins its first line."""
-        lines: list[bytes | bytearray] = [*block.split(b"\n")]
+    def _take_lines(self, block: bytes, events: list[Event]) -> None:
+        """Interpret lines of any kind, the last one ended; the line under way is the beginning of the first."""
+        lines = block.split(b"\n")
         del lines[-1]
         if self._line:
             self._line += lines[0]
-            lines[0], self._line = self._line, bytearray()
+            lines[0] = bytes(self._line)
+            self._line.clear()
         data, type_, id_, size = self._data, self._type, self._id, self._size
         for line in lines:
             if not line:
@@ -253,7 +253,7 @@ class Decoder:
                 self._set_retry(value)
         self._data, self._type, self._id, self._size = data, type_, id_, size
 
-    def _set_retry(self, value: bytes | bytearray) -> None:
+    def _set_retry(self, value: bytes) -> None:
         if not value.isdigit():  # of bytes: ASCII digits, and at least one
             return
         digits = value.lstrip(b"0") or b"0"

@@ -1,0 +1,313 @@
+"""How fast event streams are decoded: `tidewire.protocol.sse.Decoder` beside other decoders, in one process.
+
+Each reader takes the same chunks from an asynchronous source in memory and makes event objects. The base is
+`httpx_sse.EventSource.aiter_sse`; a ratio of 3 means three times as fast as that. Times are process CPU, medians over
+repetitions in which all readers take turns. Sockets, HTTP and TLS are outside.
+
+Readers marked `response` read an `httpx.Response` over that source, as an application does: the base can do nothing
+else, and the bars are judged by our row of the same kind. Ours takes `aiter_raw`, as the client does, since a stream
+has no content coding; `aiter_bytes`, which openai and anthropic take, has a row of its own. `alone` leaves out httpx
+and the async source.
+
+    python bench/decoder.py            about a minute
+    python bench/decoder.py --quick    a few seconds, noisier
+"""
+
+import argparse
+import asyncio
+import codecs
+import gc
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx_sse
+from httpx_sse._decoders import SSEDecoder, SSELineDecoder
+
+from tidewire.protocol.sse import Decoder, Event
+
+TOKEN = b'{"type":"token","index":0,"t":" the"}'
+CHUNK = 16 * 1024
+BASE, OURS = "httpx-sse, response", "tidewire, response"
+
+
+# --- workloads
+
+
+@dataclass
+class Workload:
+    name: str
+    chunks: list[bytes]
+    events: int
+    bar: float | None
+    """How many times as fast as the base we are to be at least."""
+
+
+def cut(stream: bytes, size: int) -> list[bytes]:
+    return [stream[i : i + size] for i in range(0, len(stream), size)]
+
+
+def workloads(scale: int) -> list[Workload]:
+    tiny, large, huge, single = 20_000 // scale, 2_000 // scale, max(10 // scale, 2), 800 // scale
+    frames = [b"id: %d\ndata: %s\n\n" % (n, TOKEN) for n in range(tiny)]
+    with_id = b"".join(frames)
+    mixed = [b"event: progress\ndata: {}\n\n" if n % 10 == 0 else frame for n, frame in enumerate(frames)]
+    of = b"".join
+    return [
+        Workload("tokens, id", cut(with_id, CHUNK), tiny, 3.5),
+        Workload("no id", cut(b"data: %s\n\n" % TOKEN * tiny, CHUNK), tiny, 3.0),
+        Workload("CRLF", cut(with_id.replace(b"\n", b"\r\n"), CHUNK), tiny, 3.0),
+        Workload(
+            "1 KB",
+            cut(of(b"id: %d\ndata: %s\n\n" % (n, b"x" * 1000) for n in range(large)), CHUNK),
+            large,
+            1.5,
+        ),
+        Workload(
+            "1 MB",
+            cut(of(b"id: %d\ndata: %s\n\n" % (n, b"x" * 10**6) for n in range(huge)), CHUNK),
+            huge,
+            1.0,
+        ),
+        Workload("one a chunk", frames, tiny, 1.5),
+        Workload("1-byte chunks", cut(of(frames[:single]), 1), single, 2.0),
+        Workload(
+            "tidewire/1", cut(of(b'id:1-%d\ndata:" the"\n\n' % n for n in range(tiny)), CHUNK), tiny, None
+        ),
+        Workload("mixed types", cut(of(mixed), CHUNK), tiny, None),
+        Workload(
+            "data, then id", cut(of(b"data: %s\nid: 7\n\n" % TOKEN for _ in range(tiny)), CHUNK), tiny, None
+        ),
+    ]
+
+
+# --- readers: each yields the events of some chunks
+
+
+class Source(httpx.AsyncByteStream):
+    def __init__(self, chunks: list[bytes]) -> None:
+        self.chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self.chunks:
+            yield chunk
+
+
+def response_of(chunks: list[bytes]) -> httpx.Response:
+    return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, stream=Source(chunks))
+
+
+async def events_of(source: AsyncIterator[bytes]) -> AsyncIterator[Event]:
+    feed = Decoder().feed
+    async for chunk in source:
+        for event in feed(chunk):
+            yield event
+
+
+def httpx_sse_alone(chunks: list[bytes]) -> Iterator[Any]:
+    text, lines, decoder = codecs.getincrementaldecoder("utf-8")("replace"), SSELineDecoder(), SSEDecoder()
+    for chunk in chunks:
+        for line in lines.decode(text.decode(chunk)):
+            event = decoder.decode(line)
+            if event is not None:
+                yield event
+
+
+def tidewire_alone(chunks: list[bytes]) -> Iterator[Event]:
+    feed = Decoder().feed
+    for chunk in chunks:
+        yield from feed(chunk)
+
+
+def readers() -> tuple[dict[str, Callable[[list[bytes]], Any]], dict[str, str]]:
+    """Each reader by its name, and the peers that are missing, with the reason."""
+    found: dict[str, Callable[[list[bytes]], Any]] = {
+        BASE: lambda chunks: httpx_sse.EventSource(response_of(chunks)).aiter_sse(),
+        OURS: lambda chunks: events_of(response_of(chunks).aiter_raw()),
+        "tidewire, aiter_bytes": lambda chunks: events_of(response_of(chunks).aiter_bytes()),
+    }
+    missing = {}
+    for name in ("openai", "anthropic"):
+        try:
+            streaming = importlib.import_module(f"{name}._streaming")
+        except ImportError as error:
+            missing[name] = str(error)
+            continue
+        found[f"{name}, aiter_bytes"] = lambda chunks, sse=streaming.SSEDecoder: sse().aiter_bytes(
+            response_of(chunks).aiter_bytes()
+        )
+    found["tidewire, async source"] = lambda chunks: events_of(aiter(Source(chunks)))
+    found["tidewire, alone"] = tidewire_alone
+    found["httpx-sse, alone"] = httpx_sse_alone
+    try:
+        reader = importlib.import_module("ld_eventsource.reader")
+    except ImportError as error:
+        missing["launchdarkly-eventsource"] = str(error)
+    else:
+        found["launchdarkly, alone"] = lambda chunks: reader._SSEReader(
+            reader._BufferedLineReader.lines_from(chunks)
+        ).events_and_comments()
+    found["bytes.split (floor)"] = lambda chunks: iter(b"".join(chunks).removesuffix(b"\n\n").split(b"\n\n"))
+    return found, missing
+
+
+async def measure(read: Callable[[list[bytes]], Any], chunks: list[bytes]) -> tuple[int, float]:
+    """How many events came, and the CPU seconds that it took."""
+    gc.collect()
+    count = 0
+    began = time.process_time()
+    events = read(chunks)
+    if hasattr(events, "__aiter__"):
+        async for _ in events:
+            count += 1
+    else:
+        for _ in events:
+            count += 1
+    return count, time.process_time() - began
+
+
+async def compare(workload: Workload, found: dict[str, Any], repetitions: int) -> dict[str, float | str]:
+    """Nanoseconds an event for each reader, or why it has none."""
+    times: dict[str, list[float]] = {name: [] for name in found}
+    failed: dict[str, str] = {}
+    for _ in range(repetitions):
+        for name, read in found.items():
+            if name in failed or (name.startswith("bytes.split") and workload.name == "CRLF"):
+                failed.setdefault(name, "-")
+                continue
+            count, seconds = await measure(read, workload.chunks)
+            if count != workload.events:
+                failed[name] = f"wrong: {count}"
+            times[name].append(seconds / workload.events * 1e9)
+    return {name: failed.get(name) or statistics.median(times[name]) for name in found}
+
+
+# --- is the time linear?
+
+
+def linearity(quick: bool) -> list[dict[str, Any]]:
+    """Nanoseconds a byte for one line of growing length, in chunks of one size. Linear is: the same for each."""
+    sizes = [250_000, 1_000_000] if quick else [1_000_000, 4_000_000, 16_000_000]
+    rows = []
+    for chunk_size in (64, 1):
+        row = {"chunk_bytes": chunk_size, "line_bytes": [], "ns_per_byte": []}
+        for size in sizes if chunk_size > 1 else sizes[:2]:
+            chunks = [b"data:", *cut(bytes(size), chunk_size), b"\n\n"]
+            taken = []
+            for _ in range(3):
+                decoder = Decoder()
+                began = time.process_time()
+                events = [event for chunk in chunks for event in decoder.feed(chunk)]
+                taken.append((time.process_time() - began) / size * 1e9)
+                if [len(event.data) for event in events] != [size]:
+                    raise RuntimeError(f"a line of {size} bytes in chunks of {chunk_size} was not read whole")
+            row["line_bytes"].append(size)
+            row["ns_per_byte"].append(statistics.median(taken))
+        rows.append(row)
+    return rows
+
+
+# --- the report
+
+
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def print_report(report: dict[str, Any]) -> None:
+    machine, versions = report["machine"], report["versions"]
+    print(f"Python {machine['python']}, {machine['system']}, {machine['cpus']} CPUs")
+    print(", ".join(f"{name} {number}" for name, number in versions.items() if number))
+    for name, why in report["missing"].items():
+        print(f"not installed, so not measured: {name} ({why})")
+    print(f"\nns an event (times as fast as {BASE}), medians of {report['repetitions']}\n")
+    rows = report["workloads"]
+    for part in (rows[:5], rows[5:]):
+        print(f"{'':24}" + "".join(f"{row['name']:>19}" for row in part))
+        for name in part[0]["ns_per_event"]:
+            cells = []
+            for row in part:
+                taken = row["ns_per_event"][name]
+                cell = taken if isinstance(taken, str) else f"{taken:,.0f} ({row['ratio'][name]:.2f})"
+                cells.append(f"{cell:>19}")
+            print(f"{name:24}" + "".join(cells))
+        bars = [f"{row['bar']} {'met' if row['met'] else 'MISSED'}" if row["bar"] else "-" for row in part]
+        print(f"{'bar for our response row':24}" + "".join(f"{bar:>19}" for bar in bars) + "\n")
+    for row in report["linearity"]:
+        taken = ", ".join(
+            f"{n:,} bytes {t:.1f}" for n, t in zip(row["line_bytes"], row["ns_per_byte"], strict=True)
+        )
+        print(
+            f"one line in {row['chunk_bytes']}-byte chunks, ns a byte: {taken}; longest against shortest {row['growth']:.2f}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument("--repetitions", type=int, default=7, metavar="N", help="at least 5 (default: 7)")
+    default = Path(__file__).parent / "results" / "decoder.json"
+    parser.add_argument(
+        "--out", type=Path, default=default, help="where the JSON goes (default: bench/results/decoder.json)"
+    )
+    options = parser.parse_args()
+    if options.repetitions < 5:
+        parser.error("--repetitions: a median of fewer than 5 says little")
+
+    found, missing = readers()
+    rows = []
+    for workload in workloads(10 if options.quick else 1):
+        taken = asyncio.run(compare(workload, found, options.repetitions))
+        ratio = {name: taken[BASE] / ns for name, ns in taken.items() if not isinstance(ns, str)}
+        rows.append(
+            {
+                "name": workload.name,
+                "events": workload.events,
+                "bytes": sum(map(len, workload.chunks)),
+                "chunks": len(workload.chunks),
+                "bar": workload.bar,
+                "met": workload.bar is None or ratio[OURS] >= workload.bar,
+                "ns_per_event": taken,
+                "ratio": ratio,
+            }
+        )
+    lines = linearity(options.quick)
+    for row in lines:
+        row["growth"] = row["ns_per_byte"][-1] / row["ns_per_byte"][0]
+    packages = ("tidewire", "httpx", "httpx-sse", "openai", "anthropic", "launchdarkly-eventsource")
+    report = {
+        "question": "How fast are event streams decoded, against httpx-sse in the same run?",
+        "machine": {
+            "python": platform.python_version(),
+            "system": platform.platform(),
+            "cpus": os.cpu_count(),
+        },
+        "versions": {package: version(package) for package in packages},
+        "missing": missing,
+        "quick": options.quick,
+        "repetitions": options.repetitions,
+        "workloads": rows,
+        "linearity": lines,
+    }
+    print_report(report)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(f"\n{options.out}")
+
+
+if __name__ == "__main__":
+    main()
