@@ -7,7 +7,14 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel, MambaConfig, MambaForCausalLM, T5Config
 
-from engine.checkpoints import crafted, random_llama, random_tokenizer, save
+from engine.checkpoints import (
+    byte_alphabet,
+    byte_level_tokenizer,
+    crafted,
+    random_llama,
+    random_tokenizer,
+    save,
+)
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
 from tidewire_server.generation.torch_engine.load import load
 
@@ -151,6 +158,12 @@ def test_a_tokenizer_of_an_unknown_kind(folder: Path):
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     tokenizer.save(str(folder / "tokenizer.json"))
     assert_refused(folder, "byte-level and SentencePiece are served")
+
+
+def test_a_tokenizer_larger_than_the_model(folder: Path):
+    tokens = byte_level_tokenizer([*byte_alphabet(), *(f"more{i}" for i in range(20))])
+    tokens.save(str(folder / "tokenizer.json"))
+    assert_refused(folder, "has a tokenizer of 277 tokens for a model of 265")
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "cpu:x", "meta"])

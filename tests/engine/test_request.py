@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 from pydantic import ValidationError
 
@@ -5,6 +7,10 @@ from engine.checkpoints import generate_one
 from tidewire_server.generation.engine import InputError, check_members
 from tidewire_server.generation.request import MAX_STOP_LENGTH, MAX_STOPS, Generate, Generated
 from tidewire_server.generation.torch_engine import TorchEngine
+
+
+def check(engine: TorchEngine, request: Generate) -> None:
+    asyncio.run(engine.check(request))
 
 
 def test_every_member_has_a_default_and_a_description():
@@ -121,49 +127,50 @@ def test_a_member_that_is_not_served_is_refused_and_never_ignored(
 ):
     request = Generate(**{member: value})
     with pytest.raises(InputError, match=member) as refusal:
-        engine.check(request)
+        check(engine, request)
     assert (refusal.value.member, refusal.value.code) == (member, "invalid_input")
     with pytest.raises(InputError, match=member):
         generate_one(engine, **{member: value})
 
 
 def test_an_unserved_member_at_its_default_is_no_matter(engine: TorchEngine):
-    engine.check(
-        Generate(n=1, num_beams=1, ties="cut", logprobs_mode="raw", logit_bias={}, prompt_logprobs=None)
+    check(
+        engine,
+        Generate(n=1, num_beams=1, ties="cut", logprobs_mode="raw", logit_bias={}, prompt_logprobs=None),
     )
 
 
 def test_more_alternatives_than_the_cap_are_refused_by_name_and_number(engine: TorchEngine):
     check_members(Generate(top_logprobs=20), engine.caps)
     with pytest.raises(InputError, match="top_logprobs is 21, more than the 20") as refusal:
-        engine.check(Generate(top_logprobs=21))
+        check(engine, Generate(top_logprobs=21))
     assert (refusal.value.member, refusal.value.code) == ("top_logprobs", "top_logprobs_too_large")
 
 
 def test_an_empty_prompt_is_refused(engine: TorchEngine):
     with pytest.raises(InputError, match="prompt is empty") as refusal:
-        engine.check(Generate(prompt=""))
+        check(engine, Generate(prompt=""))
     assert refusal.value.member == "prompt"
 
 
 def test_a_prompt_fills_the_context_to_the_last_token_and_not_beyond(engine: TorchEngine):
     context = engine.caps.context
-    engine.check(Generate(prompt="x" * (context - 1), max_tokens=1))
+    check(engine, Generate(prompt="x" * (context - 1), max_tokens=1))
     with pytest.raises(InputError, match=f"prompt has {context} tokens.*context of {context}") as refusal:
-        engine.check(Generate(prompt="x" * context, max_tokens=1))
+        check(engine, Generate(prompt="x" * context, max_tokens=1))
     assert (refusal.value.member, refusal.value.code) == ("prompt", "input_too_long")
 
 
 def test_max_tokens_beyond_the_context_names_the_room_that_is_left(engine: TorchEngine):
-    engine.check(Generate(prompt="x" * 100, max_tokens=28))
+    check(engine, Generate(prompt="x" * 100, max_tokens=28))
     with pytest.raises(
         InputError, match=r"max_tokens is 29, but after the 100 tokens.*room for 28"
     ) as refusal:
-        engine.check(Generate(prompt="x" * 100, max_tokens=29))
+        check(engine, Generate(prompt="x" * 100, max_tokens=29))
     assert refusal.value.member == "max_tokens"
 
 
 def test_a_huge_prompt_is_refused_by_its_size(engine: TorchEngine):
     with pytest.raises(InputError, match="2000000 bytes") as refusal:
-        engine.check(Generate(prompt="x" * 2_000_000))
+        check(engine, Generate(prompt="x" * 2_000_000))
     assert refusal.value.code == "input_too_long"

@@ -117,7 +117,7 @@ class Engine(Protocol):
         """What this engine can do; fixed."""
         ...
 
-    def check(self, request: Generate) -> None:
+    async def check(self, request: Generate) -> None:
         """Refuse what cannot be served, before it waits in a queue.
 
         Raises:

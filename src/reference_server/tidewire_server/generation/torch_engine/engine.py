@@ -27,7 +27,7 @@ from tidewire_server.generation.engine import (
     Stats,
     check_members,
 )
-from tidewire_server.generation.request import MIN_TEMPERATURE, Generate
+from tidewire_server.generation.request import MAX_TOP, MIN_TEMPERATURE, Generate
 from tidewire_server.generation.torch_engine.detokeniser import TextStream
 from tidewire_server.generation.torch_engine.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.load import Checkpoint, LoadError, load
@@ -63,7 +63,7 @@ class TorchEngine:
         slots: requests that run at a time.
         max_waiting: requests that wait for a slot at most; more are refused.
         step_tokens: tokens that one forward pass reads at most.
-        max_top: the largest `top_logprobs`.
+        max_top: the largest `top_logprobs`; never more than `MAX_TOP`.
         max_cache_bytes: of the key-value cache; where the model's context does not fit, it is shortened.
 
     Raises:
@@ -100,11 +100,13 @@ class TorchEngine:
         self._caps = Caps(
             model=c.name,
             context=context,
-            max_top=min(max_top, len(c.vocabulary)),
+            max_top=min(max_top, MAX_TOP, c.vocab_size),
             concurrency=slots,
             members=SERVED | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set()),
             vocabulary=c.vocabulary,
         )
+        # Where no normalizer makes a text longer, a token is at least a byte, and most prompts can be judged by size.
+        self._byte_per_token = c.tokenizer.backend_tokenizer.normalizer is None
         self._wake = threading.Condition()
         # Under the condition's lock, as the scheduler is:
         self._arrivals: deque[Request] = deque()
@@ -154,20 +156,16 @@ class TorchEngine:
     def caps(self) -> Caps:
         return self._caps
 
-    def check(self, request: Generate) -> None:
+    async def check(self, request: Generate) -> None:
         """Refuse what this engine cannot serve.
 
         Raises:
             InputError: naming the member.
         """
         check_members(request, self._caps)
-        if request.messages is None:
-            size = len(request.prompt.encode())
-            room = self._caps.context - request.max_tokens
-            # Most prompts are judged by their size: a token is at least a byte.
-            if 0 < size <= room - SPARE_TOKENS:
-                return
-        self._read_prompt(request)
+        size = len(request.prompt.encode()) if request.messages is None and self._byte_per_token else 0
+        if not 0 < size <= self._caps.context - request.max_tokens - SPARE_TOKENS:
+            await asyncio.to_thread(self._read_prompt, request)
 
     async def generate(self, request: Generate) -> AsyncGenerator[Delta]:
         """Generate; see `Engine`. Blocks that the reader does not take in time are merged."""

@@ -49,6 +49,8 @@ class Checkpoint:
     dtype: torch.dtype
     context: int
     """Positions that the model was made for."""
+    vocab_size: int
+    """Width of the logits: at least the number of tokens."""
     end_ids: frozenset[int]
     """Tokens that end a text."""
     layers: int
@@ -96,6 +98,10 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         )
     if not tokenizer.is_fast:
         raise LoadError(f"{folder} has no tokenizer.json, and other tokenizers are not served")
+    if len(tokenizer) > config.vocab_size:
+        raise LoadError(
+            f"{folder} has a tokenizer of {len(tokenizer)} tokens for a model of {config.vocab_size}"
+        )
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -114,6 +120,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         device=where,
         dtype=kind,
         context=_context(folder, config),
+        vocab_size=config.vocab_size,
         end_ids=_end_ids(model, tokenizer),
         layers=len(heads),
         kv_heads=kv_heads,
