@@ -15,8 +15,8 @@ PROGRESS_PARTS = 10
 
 EXAMPLES: list[dict[str, Any]] = [
     {},
-    {"prompt": "import json\n\ndef load(path):\n", "max_tokens": 64, "temperature": 0.7, "top_logprobs": 5},
-    {"prompt": "class Stack:\n", "max_tokens": 128, "temperature": 0.0, "stop": ["\nclass "]},
+    {"prompt": "import json\n\ndef load(path):", "max_tokens": 64, "temperature": 0.7, "top_logprobs": 5},
+    {"prompt": "class Stack:\n    def push(self, item):", "max_tokens": 128, "temperature": 0.0, "stop": ["\nclass "]},
 ]
 
 

@@ -31,7 +31,7 @@ class Generate(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    prompt: str = Field("def fibonacci(n):\n", description="The text to continue.")
+    prompt: str = Field("def fibonacci(n):", description="The text to continue.")
     messages: list[Message] | None = Field(
         None,
         min_length=1,
