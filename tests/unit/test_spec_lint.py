@@ -11,7 +11,10 @@ from jsonschema import Draft202012Validator
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document import Document
 from tidewire.protocol.follower import Advance, Fatal, Follower, Reconnect
+from tidewire.protocol.integrity import IntegrityError
+from tidewire.protocol.ops import DiffError, UnknownOpError
 from tidewire.protocol.problems import REGISTRY as PROBLEMS
 from unit.spec_document import (
     REGISTRY,
@@ -147,6 +150,17 @@ def test_references_between_sections_exist():
     for chapter, text in texts.items():
         named = re.findall(r"(?:section|chapter) (\d+(?:\.\d+)?)", text)
         assert set(named) <= sections, chapter
+
+
+@pytest.mark.parametrize(
+    ("section", "row"),
+    [("## 1.6", r"^\| (\w+) \| (\w+) \| [^|]+ \|$"), ("## 1.7", r"^\| (\w+) \| [^|]+ \| (\w+) \|$")],
+)
+def test_state_machines_are_drawn_from_their_tables(section, row):
+    text = (SPEC / "01-overview.md").read_text(encoding="utf-8").partition(section)[2].partition("\n## ")[0]
+    table = {(a, b) for a, b in re.findall(row, text, re.MULTILINE) if a not in {"from", "state", "any"}}
+    drawn = set(re.findall(r"^  (\w+) --> (\w+) : ", text, re.MULTILINE))
+    assert table == drawn
 
 
 def test_the_registry_of_problems_is_the_table_of_the_chapter():
@@ -286,11 +300,31 @@ def test_every_fenced_block_says_what_it_is():
     for fence in document.fences:
         assert fence.language in LANGUAGES, place(fence)
         assert (fence.language == "http") == ("transcript" in fence.tags), place(fence)
+        assert (fence.language == "json") == bool({"schema", "cases"} & fence.tags.keys()), place(fence)
 
 
-@pytest.mark.parametrize("fence", [f for f in document.fences if f.language == "json"], ids=place)
+@pytest.mark.parametrize("fence", [f for f in document.fences if "schema" in f.tags], ids=place)
 def test_json_example_fits_its_schema(fence):
     assert breaches(fence.tags["schema"], strict_json.loads(fence.text)) == []
+
+
+REFUSALS = {"malformed": DiffError, "unknown": UnknownOpError, "failed check": IntegrityError}
+
+
+def test_cases_of_diffs_come_out_as_the_chapter_says():
+    (fence,) = (f for f in document.fences if f.tags.get("cases") == "diff")
+    cases = strict_json.loads(fence.text)
+    assert {case.get("refused") for case in cases} == {None, *REFUSALS}
+    for case in cases:
+        found = Document(case["state"], case["columns"])
+        refusal = None
+        try:
+            found.apply(case["diff"])
+        except (DiffError, IntegrityError) as error:
+            refusal = type(error)
+        expected = case["state"] if "refused" in case else case["result"]
+        assert found.view().value() == expected, case
+        assert refusal == REFUSALS.get(case.get("refused")), case
 
 
 @pytest.mark.parametrize("fence", [f for f in document.fences if f.language == "sse"], ids=place)

@@ -1,0 +1,203 @@
+"""The models of the code and the schemas of the specification agree, both ways as far as each can tell.
+
+What a model writes fits its schema. What a schema allows, the model reads. A member that the schema demands, the model
+demands as well or is told here to do without: it reads more than a server may write.
+"""
+
+import typing
+from types import UnionType
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from tidewire.protocol import description, messages, problems
+from unit.spec_document import SCHEMAS, breaches
+
+MODELS = {
+    "problem": problems.Problem,
+    "item": messages.Item,
+    "state": messages.State,
+    "snapshot": messages.Snapshot,
+    "done": messages.Done,
+    "hello": messages.Hello,
+    "queue": messages.Queue,
+    "progress": messages.Progress,
+    "ping": messages.Ping,
+    "goaway": messages.Goaway,
+    "discovery": description.Discovery,
+    "endpoint": description.EndpointDescription,
+    "submit": description.Submit,
+    "job-entry": description.JobResource,
+}
+
+NO_MODEL = {
+    "event-id", "job-id", "pointer", "columns", "op", "check", "diff",  # judged by the protocol's own code
+    "job", "job-list",  # a job-entry with a state, and a list of them
+    "cancel", "stream-token",  # one or two members
+    "generate-input", "generate-value", "vocabulary",  # models of the server
+}  # fmt: skip
+
+READ_WITHOUT = {
+    "state": {"usage", "notes"},
+    "done": {"usage", "check", "expires_at"},
+    "job-entry": {"columns", "attempt"},
+    "discovery": {"protocol"},
+}
+"""Members that a server always writes, and whose absence a reader survives."""
+
+SAMPLES = {
+    "status": 503,
+    "job": "2yJq8sVbT1mHkP0dXw4RcA",
+    "id": "2yJq8sVbT1mHkP0dXw4RcA",
+    "protocol": "tidewire/1",
+    "head": "1-17",
+    "cursor": "1-17",
+    "digest": "0123456789abcdef",
+    "pointer": "/input/a",
+    "columns": ["/items/0/value"],
+    "check": [["/items/0/value", 5, 4157704578]],
+    "stable": {"/text": 3},
+    "max_depth": 64,
+    "max_event_bytes": 65536,
+    "max_state_bytes": 65536,
+    "state": SCHEMAS["state"]["examples"][0],
+    "items": SCHEMAS["state"]["examples"][0]["items"],
+    "capabilities": ["list", "delete"],
+    "inputs": [1, 2],
+}
+"""Values for members whose type does not tell what fits."""
+
+
+def samples(name, annotation):
+    """JSON values of a type: one, or one for each word of a Literal."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield next(instances(annotation))
+        return
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        yield from arguments
+    elif origin in {typing.Union, UnionType}:
+        yield from samples(name, next(one for one in arguments if one is not type(None)))
+    elif name in SAMPLES:
+        yield SAMPLES[name]
+    elif name.endswith("_at"):
+        yield "2026-03-01T12:00:00Z"
+    elif origin is list:
+        yield [next(samples("", arguments[0]))]
+    elif origin is dict or annotation is dict:
+        yield {}
+    else:
+        yield {str: "text", int: 1, float: 1.5, bool: True}.get(annotation, {"any": [None]})
+
+
+def instances(model):
+    """Members of a model: all of them, each word of each Literal, and each member left out that may be."""
+    full = {}
+    for name, member in model.model_fields.items():
+        full[member.alias or name] = next(samples(member.alias or name, member.annotation))
+    yield full
+    for name, member in model.model_fields.items():
+        key = member.alias or name
+        for value in samples(key, member.annotation):
+            if value != full[key]:
+                yield full | {key: value}
+        if not member.is_required():
+            yield {other: value for other, value in full.items() if other != key}
+
+
+def coherent(name, members):
+    """Whether members that depend on each other fit: what no single member's type can say."""
+    failed = members.get("status") == "failed"
+    if name == "item":
+        return failed == ("error" in members)
+    if name == "done":
+        return "expires_at" in members and (not failed or "error" in members)
+    return name != "submit" or ("input" in members) != ("inputs" in members)
+
+
+def written(name, model, members):
+    made = model.model_validate(members)
+    if name == "submit":
+        return made.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return messages.to_json(made)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_model_writes_fits_its_schema(name):
+    model, seen = MODELS[name], 0
+    for members in instances(model):
+        if coherent(name, members):
+            seen += 1
+            assert breaches(name, written(name, model, members)) == [], members
+    assert seen
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_schema_shows_the_model_reads_and_writes_again(name):
+    model = MODELS[name]
+    for example in SCHEMAS[name]["examples"]:
+        again = written(name, model, example)
+        assert breaches(name, again) == []
+        assert {key: value for key, value in example.items() if value is not None}.keys() <= again.keys()
+
+
+def neighbours(value):
+    """JSON that differs from a value in one place: a member gone, or something else in its stead."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield {other: one for other, one in value.items() if other != key}
+            for other in (None, "x", "3", 3, 0, 1.5, True, [], {}, *neighbours(child)):
+                yield value | {key: other}
+        yield value | {"a-member-of-a-later-minor": 1}
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            for other in neighbours(child):
+                yield [*value[:index], other, *value[index + 1 :]]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_schema_allows_the_model_reads(name):
+    allowed = refused = 0
+    for example in SCHEMAS[name]["examples"]:
+        for near in neighbours(example):
+            if breaches(name, near):
+                refused += 1
+            else:
+                allowed += 1
+                MODELS[name].model_validate(near)
+    assert allowed
+    assert refused
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_schema_demands_the_model_demands(name):
+    model, schema = MODELS[name], SCHEMAS[name]
+    members = max(schema["examples"], key=len)
+    survived = set()
+    for key in schema.get("required", ()):
+        try:
+            model.model_validate({other: value for other, value in members.items() if other != key})
+            survived.add(key)
+        except ValidationError:
+            continue
+    assert survived == READ_WITHOUT.get(name, set())
+
+
+def test_every_schema_has_a_model_or_a_reason():
+    assert MODELS.keys() | NO_MODEL == SCHEMAS.keys()
+    assert not MODELS.keys() & NO_MODEL
+
+
+def test_words_that_are_listed_in_both_places_are_the_same():
+    def words(schema, member):
+        return set(SCHEMAS[schema]["properties"][member]["enum"])
+
+    assert words("item", "status") == set(typing.get_args(messages.ItemStatus))
+    assert words("state", "status") == set(typing.get_args(messages.JobStatus))
+    assert words("done", "status") == messages.ENDED
+    assert words("snapshot", "reason") == set(typing.get_args(messages.SnapshotReason))
+
+
+def test_limits_of_schema_and_model_have_the_same_names():
+    named = set(SCHEMAS["discovery"]["properties"]["limits"]["required"])
+    assert named == description.Limits.model_fields.keys() - {"min_interval_ms"}
