@@ -107,6 +107,9 @@ class Document(Fold):
             if self._top is not before._top:
                 stable.hold(before, View(self._top, LATEST), self._touched)
             verify(self, shape.check)
+            if self._own:
+                # What this diff made and could change in place is from now on shared with views.
+                self._forget_places()
         except BaseException:
             self._top = before._top
             for node in self._grown:
@@ -219,9 +222,9 @@ class Document(Fold):
         node = container[key]
         if type(node) is str:
             node = container[key] = GrowingText(node)
-        elif type(node) is list:
-            # Older roots may hold this very list. One made by this diff is held by nobody else.
-            node = container[key] = GrowingArray(node if id(node) in self._own else node.copy())
+        elif type(node) is list and id(node) not in self._own:
+            # A copy: older roots may hold this very list. One that this diff has made just grows.
+            node = container[key] = GrowingArray(node.copy())
         elif not isinstance(node, GrowingText | GrowingArray):
             return node
         self._growing[tokens] = node
@@ -230,8 +233,20 @@ class Document(Fold):
         return node
 
     def _grow(self, tokens: Tokens, target: Any, addition: str | list[Any]) -> None:
-        target.extend(addition, self._clock)
-        self._grown.append(target)
+        if type(target) is list:
+            target.extend(addition)
+        else:
+            target.extend(addition, self._clock)
+            self._grown.append(target)
+
+    def _shortened(self, text: Any, length: int) -> GrowingText:
+        node = text if isinstance(text, GrowingText) else GrowingText(text)
+        return node.shortened(length)
+
+    def _measured(self, pointer: str, kinds: frozenset[type], kind: str) -> Any:
+        node = super()._measured(pointer, kinds, kind)
+        # A text that is measured will be again: as a growing node it keeps its CRC.
+        return self._growable(parse(pointer)) if type(node) is str else node
 
     def _slot(self, tokens: Tokens) -> tuple[Any, Any]:
         container, key = super()._slot(tokens)

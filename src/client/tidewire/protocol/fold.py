@@ -129,7 +129,7 @@ class Fold:
         Raises:
             LookupError: There is no text.
         """
-        return length_of(self._measured(pointer, TEXTS, "text"))
+        return length_of(self._measured(pointer, TEXTS, "a text"))
 
     def text_crc(self, pointer: str) -> int:
         """CRC-32 of the UTF-8 of the text at a place.
@@ -137,7 +137,7 @@ class Fold:
         Raises:
             LookupError: There is no text.
         """
-        node = self._measured(pointer, TEXTS, "text")
+        node = self._measured(pointer, TEXTS, "a text")
         return node.crc() if isinstance(node, GrowingText) else crc32(node.encode())
 
     def array_length(self, pointer: str) -> int:
@@ -146,7 +146,7 @@ class Fold:
         Raises:
             LookupError: There is no array.
         """
-        return length_of(self._measured(pointer, ARRAYS, "array"))
+        return length_of(self._measured(pointer, ARRAYS, "an array"))
 
     def _measured(self, pointer: str, kinds: frozenset[type], kind: str) -> Any:
         node = find(self._top, parse(pointer))
@@ -232,7 +232,10 @@ class Fold:
 
     def _grow(self, tokens: Tokens, target: Any, addition: str | list[Any]) -> None:
         container, key = self._slot(tokens)
-        container[key] = container[key] + addition
+        if type(addition) is list:
+            self._open(container, key).extend(addition)
+        else:
+            container[key] += addition
 
     def _truncate(self, tokens: Tokens, n: Any) -> None:
         if not is_count(n):
@@ -240,14 +243,17 @@ class Fold:
         target = self._target(tokens)
         if type(target) not in TEXTS and type(target) not in ARRAYS:
             raise DiffError(f"{describe(target)} cannot be truncated")
-        length = length_of(target)
-        if n > length:
-            raise DiffError(f"cannot drop {n} of {length}")
-        if n:
-            container, key = self._slot(tokens)
-            keep = length - n
-            plain = isinstance(target, str | list)
-            container[key] = target[:keep] if plain else target.shortened(keep)
+        keep = length_of(target) - n
+        if keep < 0:
+            raise DiffError(f"cannot drop {n} of {length_of(target)}")
+        container, key = self._slot(tokens)
+        if type(target) in ARRAYS:
+            del self._open(container, key)[keep:]
+        else:
+            container[key] = self._shortened(target, keep)
+
+    def _shortened(self, text: Any, length: int) -> Any:
+        return text[:length]
 
     def _set(self, tokens: Tokens, value: Any) -> None:
         container, key = self._slot(tokens)
@@ -288,14 +294,12 @@ class Fold:
         """
         top = self._top
         if id(top) not in self._own:
-            self._top = top = self._keep(top[:])
+            self._top = top = top[:]
+            self._own[id(top)] = top
         container: Any = top
         key: Any = 0
         for depth, token in enumerate(tokens):
-            node = container[key]
-            if id(node) not in self._own:
-                container[key] = node = self._keep(_copy(node))
-            container = node
+            container = self._open(container, key)
             if type(container) is dict:
                 key = token
                 if token not in container and depth < len(tokens) - 1:
@@ -306,18 +310,20 @@ class Fold:
                     raise DiffError(f"index {key} is out of range in an array of {len(container)}")
         return container, key
 
-    def _keep(self, container: Any) -> Any:
-        self._own[id(container)] = container
-        return container
-
-
-def _copy(node: Any) -> Any:
-    kind = type(node)
-    if kind is dict or kind is list:
-        return node.copy()
-    if kind is GrowingArray:
-        return node.items_at(LATEST)
-    raise DiffError(f"{describe(node)} has no members")
+    def _open(self, container: Any, key: Any) -> Any:
+        """The container that stands in another one, as a dict or list that this diff has made and may change."""
+        node = container[key]
+        if id(node) in self._own:
+            return node
+        kind = type(node)
+        if kind is dict or kind is list:
+            copy = node.copy()
+        elif kind is GrowingArray:
+            copy = node.items_at(LATEST)
+        else:
+            raise DiffError(f"{describe(node)} has no members")
+        container[key] = self._own[id(copy)] = copy
+        return copy
 
 
 def _parse_column(column: str) -> Tokens:

@@ -14,7 +14,7 @@ One thread writes; others may read meanwhile. Three rules keep that right withou
 
 from array import array
 from bisect import bisect_right
-from typing import Any, Final, Self
+from typing import Any, Final
 from zlib import crc32
 
 LATEST: Final = 2**62
@@ -22,6 +22,9 @@ LATEST: Final = 2**62
 
 MAX_LOOSE_PIECES: Final = 512
 """Pieces of a text that are kept as they came before they are merged."""
+
+MAX_PIECE: Final = 65_536
+"""Code points of a piece beyond which it is merged no further, so that a truncation copies little."""
 
 
 class _Growing:
@@ -52,9 +55,10 @@ class _Growing:
 
 
 class GrowingText(_Growing):
-    """A text in pieces: first merged ones, each larger than the next, then those that came since.
+    """A text in pieces: first merged ones, large before small, then loose ones as they came.
 
-    Merging like this copies a code point at most log(n) times, and n pieces cost little more memory than their text.
+    A piece is merged into one that is at least twice as large, so a code point is copied a few times at most, and
+    many small pieces cost little more memory than their text.
     """
 
     __slots__ = ("_crcs", "_pieces")
@@ -91,8 +95,7 @@ class GrowingText(_Growing):
 
     def crc(self) -> int:
         """CRC-32 of the UTF-8 of the text, carried on from where it was last known."""
-        if len(self._pieces) > len(self._crcs):
-            self._merge()
+        self._merge()
         return self._crcs[-1] if self._crcs else 0
 
     def shortened(self, length: int) -> "GrowingText":
@@ -104,27 +107,29 @@ class GrowingText(_Growing):
 
     def cut(self, length: int) -> None:
         """Take back what the text grew by beyond `length`."""
+        self._merge()
         pieces, crcs = self._pieces[:], self._crcs
         surplus = self.length - length
         while pieces and surplus >= len(pieces[-1]):
             surplus -= len(pieces.pop())
-        crcs = crcs[: len(pieces)]
         if surplus:
-            crcs = crcs[: len(pieces) - 1]
             pieces[-1] = pieces[-1][:-surplus]
-        self._pieces, self._crcs, self.length = pieces, crcs, length
+        self._pieces, self._crcs = pieces, crcs[: len(pieces) - bool(surplus)]
+        self.length = length
 
     def _merge(self) -> None:
-        pieces, crcs = self._pieces, self._crcs
-        keep = len(crcs)
-        loose = "".join(pieces[keep:])
-        crc = crc32(loose.encode(), crcs[-1] if crcs else 0)
-        size = len(loose)
-        while keep and len(pieces[keep - 1]) <= size:
-            keep -= 1
-            size += len(pieces[keep])
-        self._pieces = [*pieces[:keep], "".join(pieces[keep:])]
-        self._crcs = [*crcs[:keep], crc]
+        if len(self._pieces) == len(self._crcs):
+            return
+        merged, crcs = self._pieces[: len(self._crcs)], self._crcs[:]
+        loose = "".join(self._pieces[len(crcs) :])
+        for start in range(0, len(loose), MAX_PIECE):
+            block = loose[start : start + MAX_PIECE]
+            crcs.append(crc32(block.encode(), crcs[-1] if crcs else 0))
+            while merged and len(merged[-1]) <= min(len(block), MAX_PIECE - len(block)):
+                block = merged.pop() + block
+                del crcs[-2]
+            merged.append(block)
+        self._pieces, self._crcs = merged, crcs
 
 
 class GrowingArray(_Growing):
@@ -147,10 +152,6 @@ class GrowingArray(_Growing):
     def items_at(self, stamp: int) -> list[Any]:
         """The elements as they were at the end of a stamp, in a list of the caller's own."""
         return self.items[: self.length_at(stamp)]
-
-    def shortened(self, length: int) -> Self:
-        """A new node with the first `length` elements."""
-        return type(self)(self.items[:length])
 
     def cut(self, length: int) -> None:
         """Take back what the array grew by beyond `length`."""

@@ -68,7 +68,7 @@ def verify(document: Measured, checks: JsonValue) -> None:
             raise IntegrityError(f"check of {path[:200]!r}: {error}") from None
         if found != expected:
             what = ("code points", "CRC-32")[len(found) - 1] if crc else "elements"
-            raise IntegrityError(f"check of {path[:200]!r}: expected {expected[-1]} {what}, here {found[-1]}")
+            raise IntegrityError(f"check of {path[:200]!r}: {what} expected {expected[-1]}, here {found[-1]}")
 
 
 def digest(items: JsonValue) -> str:

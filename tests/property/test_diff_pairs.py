@@ -1,0 +1,66 @@
+"""apply(a, diff(a, b)) is b for any two JSON values, types included."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from json_pairs import a_change_of, a_value, spelling
+from tidewire.protocol.diff import apply, diff
+from tidewire.protocol.pointer import build, parse
+
+PAIRS = 100_000
+EXAMPLES = 1_000
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from([0, 0.0, -0.0, 1, 1.0, ""])
+    | texts
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=15,
+)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_pairs_of_values(seed):
+    draw = random.Random(seed)
+    for n in range(PAIRS // 2):
+        old = a_value(draw)
+        new = a_value(draw) if n % 3 == 0 else a_change_of(draw, old)
+        before, target = spelling(old), spelling(new)
+        ops = diff(old, new)
+        assert spelling(apply(old, ops)) == target, (old, new, ops)
+        assert (spelling(old), spelling(new)) == (before, target)
+        assert (ops == []) == (before == target)
+
+
+def test_random_lists_with_many_equal_elements():
+    draw = random.Random(3)
+    for _ in range(3_000):
+        old = [draw.choice([0, 0.0, "a", [1], [1.0], {"a": "text"}]) for _ in range(draw.randrange(60))]
+        new = [x for x in old if draw.random() > 0.2]
+        for _ in range(draw.randrange(12)):
+            new.insert(
+                draw.randrange(len(new) + 1), draw.choice([0, -0.0, "a", "ab", [1], {"a": "text more"}])
+            )
+        assert spelling(apply(old, diff(old, new))) == spelling(new)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(values, values)
+def test_any_pair_of_values(old, new):
+    assert spelling(apply(old, diff(old, new))) == spelling(new)
+
+
+@settings(max_examples=EXAMPLES // 5, deadline=None)
+@given(st.lists(texts, max_size=5))
+def test_any_tokens_go_into_a_pointer_and_out_again(tokens):
+    assert parse(build(tokens)) == tuple(tokens)

@@ -1,0 +1,363 @@
+"""`tidewire.protocol.diff`: the vectors of the specification, what a diff looks like, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from json_pairs import spelling
+from tidewire.protocol.diff import DiffError, IntegrityError, UnknownOpError, apply, diff
+from tidewire.protocol.values import MAX_STATE_DEPTH
+
+FOLDER = Path(__file__).parents[2] / "spec" / "vectors" / "diff"
+APPLIED = json.loads((FOLDER / "apply.json").read_text(encoding="utf-8"))["vectors"]
+REFUSED = json.loads((FOLDER / "refused.json").read_text(encoding="utf-8"))["vectors"]
+NEEDS_A_DOCUMENT = {"unstable"}
+OUTCOMES = {"malformed": DiffError, "unknown": UnknownOpError, "check": IntegrityError}
+
+
+def nested(depth, inner=0):
+    value = inner
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+# --- the vectors
+
+
+@pytest.mark.parametrize("vector", APPLIED, ids=lambda vector: vector["name"])
+def test_a_diff_is_applied(vector):
+    before = spelling(vector["before"])
+    after = apply(vector["before"], vector["diff"], columns=vector.get("columns", ()))
+    assert spelling(after) == spelling(vector["after"])
+    assert spelling(vector["before"]) == before
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [v for v in REFUSED if v["outcome"] in OUTCOMES and "stable" not in v["name"]],
+    ids=lambda vector: vector["name"],
+)
+def test_a_diff_is_refused(vector):
+    before = spelling(vector["before"])
+    kind = OUTCOMES[vector["outcome"]]
+    with pytest.raises(kind) as refusal:
+        apply(vector["before"], vector["diff"], columns=vector.get("columns", ()))
+    assert type(refusal.value) is kind
+    assert spelling(vector["before"]) == before
+
+
+@pytest.mark.parametrize("vector", APPLIED, ids=lambda vector: vector["name"])
+def test_a_diff_is_found_for_each_vector(vector):
+    ops = diff(vector["before"], vector["after"])
+    assert spelling(apply(vector["before"], ops)) == spelling(vector["after"])
+
+
+def test_every_vector_has_a_name_of_its_own_and_a_known_outcome():
+    for vectors in (APPLIED, REFUSED):
+        names = [vector["name"] for vector in vectors]
+        assert len(set(names)) == len(names)
+    assert {vector["outcome"] for vector in REFUSED} == set(OUTCOMES) | NEEDS_A_DOCUMENT
+
+
+# --- what an error says
+
+
+@pytest.mark.parametrize(
+    ("ops", "op", "path", "says"),
+    [
+        ([["a", "/t", "x"], ["d", "/q"]], 1, "/q", "op 1: at '/q': there is no member 'q'"),
+        ([["t", "/t", 9]], 0, "/t", "op 0: at '/t': cannot drop 9 of 3"),
+        ([["a", "/t", 1]], 0, "/t", "op 0: at '/t': a text grows by a string, not by a number"),
+        ([["i", "/n/5", 0]], 0, "/n/5", "op 0: at '/n/5': index 5 is beyond the end of an array of 2"),
+        ([["s", "n", 0]], 0, "n", "op 0: at 'n': a JSON Pointer is empty or begins with '/'"),
+        ([["r", "x"]], 0, None, "op 0: a row of 1 members for 2 columns"),
+        (
+            [["r", "x", 1], ["r", 5, 1]],
+            1,
+            None,
+            "op 1: column 0 ('/t'): a text grows by a string, not by a number",
+        ),
+        ([["s", "/x", {"y": float("nan")}]], 0, "/x", "op 0: at '/x': at '/y': nan is not a JSON number"),
+        ("x", None, None, "a bare string needs exactly one column, here are 2"),
+    ],
+)
+def test_an_error_names_the_op_the_path_and_what_is_wrong(ops, op, path, says):
+    with pytest.raises(DiffError) as refusal:
+        apply({"t": "abc", "n": [1, 2]}, ops, columns=["/t", "/n"])
+    error = refusal.value
+    assert (error.op, error.path, str(error)) == (op, path, says)
+
+
+def test_an_error_does_not_repeat_a_path_of_a_megabyte():
+    with pytest.raises(DiffError) as refusal:
+        apply({}, [["d", "/" + "x" * 1_000_000]])
+    assert len(str(refusal.value)) < 500
+
+
+def test_a_column_that_is_no_pointer_is_refused():
+    with pytest.raises(DiffError, match="column 't'"):
+        apply({"t": ""}, "x", columns=["t"])
+
+
+# --- what the protocol does not take as JSON
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+        2**53 + 1,
+        -(2**53) - 1,
+        "\ud83d",
+        {"\ud83d": 1},
+        {1: 1},
+        (1,),
+        {1},
+        b"x",
+        object(),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("shape", ["value", "element", "member"])
+def test_what_is_not_json_is_refused_in_a_value(bad, shape):
+    value = {"value": bad, "element": [0, bad], "member": {"a": bad}}[shape]
+    for ops in ([["s", "/x", value]], [["i", "/n/0", value]], [["a", "/n", [value]]], [["r", value]]):
+        with pytest.raises(DiffError):
+            apply({"n": []}, ops, columns=["/n"])
+    with pytest.raises(DiffError):
+        diff({"n": []}, {"n": [value]})
+
+
+@pytest.mark.parametrize("bad", ["\ud83d", "a\udc00b"])
+def test_a_lone_surrogate_is_refused_wherever_a_text_goes(bad):
+    for ops in (bad, [["a", "/t", bad]], [["r", bad]], [["s", "/" + bad, 1]], [["d", "/" + bad]]):
+        with pytest.raises(DiffError, match="surrogate"):
+            apply({"t": ""}, ops, columns=["/t"])
+    for old, new in (("", bad), ({}, {bad: 1}), ({bad: 1}, {}), ("a", "a" + bad)):
+        with pytest.raises(DiffError):
+            diff(old, new)
+
+
+def test_a_value_fits_up_to_the_limit_of_depth_and_not_beyond():
+    limit = MAX_STATE_DEPTH
+    deepest = nested(limit)
+    assert apply(0, [["s", "", deepest]]) == deepest
+    assert apply(nested(limit - 1), [["s", "/0" * (limit - 1), [1]]]) == nested(limit, 1)
+    assert diff(0, deepest) == [["s", "", deepest]]
+    assert apply(deepest, diff(deepest, nested(limit, 1))) == nested(limit, 1)
+    for value, ops in (
+        (0, [["s", "", nested(limit + 1)]]),
+        ([], [["a", "", nested(limit + 1)]]),
+        (nested(limit - 1), [["s", "/0" * (limit - 1), [[1]]]]),
+        (deepest, [["s", "/0" * limit, [1]]]),
+        ([], [["i", "/0", nested(limit)]]),
+    ):
+        with pytest.raises(DiffError, match="nested deeper"):
+            apply(value, ops)
+    with pytest.raises(DiffError, match="nested deeper"):
+        diff(0, nested(limit + 1))
+
+
+@pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"a": value}], ids=["array", "object"])
+def test_a_hundred_thousand_levels_are_an_error_and_no_overflow(wrap):
+    deep, other = 0, 1
+    for _ in range(100_000):
+        deep, other = wrap(deep), wrap(other)
+    for ops in (
+        [["s", "/x", deep]],
+        [["a", "/n", [deep]]],
+        [["i", "/n/0", deep]],
+        [["r", deep]],
+        deep,
+        [deep],
+    ):
+        with pytest.raises(DiffError):
+            apply({"n": []}, ops, columns=["/n"])
+    for old, new in ((0, deep), (deep, other), ([deep, 1], [other, 2]), ([1, deep, 2], [3, other, 4, 5])):
+        with pytest.raises(DiffError, match="nested deeper"):
+            diff(old, new)
+    # What is there is not walked through: only what an op brings.
+    assert apply([deep, 1], [["s", "/1", 2]])[1] == 2
+    assert diff(deep, 0) == [["s", "", 0]]
+
+
+# --- purity
+
+
+def test_apply_shares_what_the_diff_leaves_alone():
+    value = {"a": {"x": [1]}, "b": {"y": [2]}}
+    after = apply(value, [["s", "/a/x/0", 9]])
+    assert after == {"a": {"x": [9]}, "b": {"y": [2]}}
+    assert value == {"a": {"x": [1]}, "b": {"y": [2]}}
+    assert after["b"] is value["b"]
+
+
+def test_apply_and_diff_share_nothing_between_ops_and_values():
+    brought = {"x": [1]}
+    ops = [["s", "/a", brought], ["a", "/n", [brought]]]
+    after = apply({"n": []}, ops)
+    after["a"]["x"].append(2)
+    after["n"][0]["x"].append(3)
+    assert brought == {"x": [1]}
+    new = {"a": brought}
+    found = diff({}, new)
+    brought["x"].append(2)
+    assert found[0][2] in ({"a": {"x": [1]}}, {"x": [1]})
+
+
+def test_a_list_that_stands_at_two_places_is_changed_at_one():
+    row = [0]
+    assert apply([row, row], [["s", "/0/0", 1], ["a", "/0", [2]]]) == [[1, 2], [0]]
+    assert row == [0]
+
+
+# --- what a diff looks like
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "ops"),
+    [
+        ({"t": "Hel"}, {"t": "Hello"}, [["a", "/t", "lo"]]),
+        ({"t": ""}, {"t": "Hello"}, [["a", "/t", "Hello"]]),
+        ({"t": "Hello"}, {"t": "Hel"}, [["t", "/t", 2]]),
+        ({"t": "Hello"}, {"t": ""}, [["t", "/t", 5]]),
+        (
+            {"t": "It is a long text, helped"},
+            {"t": "It is a long text, hello"},
+            [["t", "/t", 3], ["a", "/t", "lo"]],
+        ),
+        ({"t": "🎉🎉é"}, {"t": "🎉"}, [["t", "/t", 2]]),
+        (
+            {"t": "abc", "x": "long enough to stay"},
+            {"t": "xyz", "x": "long enough to stay"},
+            [["s", "/t", "xyz"]],
+        ),
+        ("Hel", "Hello", [["a", "", "lo"]]),
+        ([1], [1, 2, [3]], [["a", "", [2, [3]]]]),
+        ([], [1], [["a", "", [1]]]),
+        ([1, 2, 3], [1], [["t", "", 2]]),
+        (["first row", "second row", "third row"], ["second row", "third row"], [["d", "/0"]]),
+        (["first row", "third row"], ["first row", "second row", "third row"], [["i", "/1", "second row"]]),
+        (["row one", "row two"], ["row zero", "row one", "row two"], [["i", "/0", "row zero"]]),
+        ({"a": 1, "long name": "long value"}, {"long name": "long value"}, [["d", "/a"]]),
+        ({"long name": "long value"}, {"a": 1, "long name": "long value"}, [["s", "/a", 1]]),
+        ({"a/b": {"c~d": "x" * 40}}, {"a/b": {"c~d": "x" * 41}}, [["a", "/a~1b/c~0d", "x"]]),
+        (
+            [["user", "hi"], ["bot", "x" * 40]],
+            [["user", "hi"], ["bot", "x" * 40 + "y"]],
+            [["a", "/1/1", "y"]],
+        ),
+        ({"text": "a", "other": [1, 2, 3, 4, 5, 6]}, 5, [["s", "", 5]]),
+        ([1, 2, 3], [4, 5, 6], [["s", "", [4, 5, 6]]]),
+        ({"a": {"b": 1}}, {"a": {"b": 1}}, []),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, []),
+    ],
+)
+def test_a_diff_is_what_a_person_would_write(old, new, ops):
+    assert diff(old, new) == ops
+    assert spelling(apply(old, ops)) == spelling(new)
+
+
+@pytest.mark.parametrize(
+    "one", [1, 1.0, True, 0, 0.0, -0.0, False, None, "", "0", [], {}, [1], [True]], ids=repr
+)
+@pytest.mark.parametrize(
+    "other", [1, 1.0, True, 0, 0.0, -0.0, False, None, "", "0", [], {}, [1], [True]], ids=repr
+)
+def test_types_are_told_apart(one, other):
+    for old, new in (
+        (one, other),
+        ([one], [other]),
+        ({"a": one}, {"a": other}),
+        ([0, one, 9], [0, other, 9]),
+    ):
+        ops = diff(old, new)
+        assert (ops == []) == (spelling(old) == spelling(new))
+        assert spelling(apply(old, ops)) == spelling(new)
+
+
+def history(rows):
+    return [{"role": "user" if n % 2 else "assistant", "content": f"message number {n}"} for n in range(rows)]
+
+
+@pytest.mark.parametrize("rows", [1, 1000, 10_000])
+def test_the_last_text_of_a_history_grows_by_one_op(rows):
+    old, new = history(rows), history(rows)
+    new[-1]["content"] += " more"
+    assert diff(old, new) == [["a", f"/{rows - 1}/content", " more"]]
+
+
+def test_changes_far_apart_in_a_history_cost_an_op_each():
+    old = history(10_000)
+    new = [{"role": "system", "content": "new"}, *history(10_000)]
+    del new[5001:5003]
+    new[100] = {**new[100], "content": new[100]["content"] + "!"}
+    new[-1] = {**new[-1], "content": "message number none"}
+    ops = diff(old, new)
+    assert len(ops) <= 7
+    assert apply(old, ops) == new
+
+
+def test_rows_that_changed_in_place_are_addressed_in_depth():
+    old, new = history(1000), history(1000)
+    new[0]["content"] += "!"
+    new[500]["role"] = "system"
+    new.append({"role": "user", "content": "next"})
+    assert diff(old, new) == [
+        ["a", "/0/content", "!"],
+        ["s", "/500/role", "system"],
+        ["a", "", [{"role": "user", "content": "next"}]],
+    ]
+
+
+def test_a_diff_is_hardly_larger_than_setting_the_whole():
+    old, new = history(300), [{"role": "x", "content": str(n)} for n in range(300, 0, -1)]
+    assert len(json.dumps(diff(old, new))) <= len(json.dumps([["s", "", new]]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ([0, 1] * 10_000, [1, 1, 0] * 7_000),
+        (list(range(20_000)), list(range(20_000))[::-1]),
+        ([[n] for n in range(20_000)], [[n, n] for n in range(20_000)]),
+        ("ab" * 500_000, "ab" * 400_000 + "ba" * 100_000),
+        ({str(n): n for n in range(20_000)}, {str(n): n + 1 for n in range(0, 40_000, 2)}),
+    ],
+    ids=["repeating", "reversed", "rows", "text", "object"],
+)
+def test_large_values_that_differ_all_over_are_done_in_bounded_time(old, new):
+    assert apply(old, diff(old, new)) == new
+
+
+# --- what another diff that is widely used gets wrong
+
+
+def test_nested_deletes_do_not_shift_each_other():
+    old, new = [[1, 2], [1, 2]], [[1], [1]]
+    assert apply(old, diff(old, new)) == new
+
+
+def test_a_table_that_loses_its_last_column_stays_right():
+    old, new = [[1, 2, 3], [4, 5, 6], [7, 8, 9]], [[1, 2], [4, 5], [7, 8]]
+    assert apply(old, diff(old, new)) == new
+
+
+def test_true_in_place_of_one_is_a_change():
+    assert diff([1], [True]) != []
+    assert apply([1], diff([1], [True]))[0] is True
+
+
+def test_an_insert_at_the_front_does_not_rewrite_everything():
+    rows = [[n, f"row {n}"] for n in range(500)]
+    assert diff(rows, [["new", "row"], *rows]) == [["i", "/0", ["new", "row"]]]
+
+
+def test_apply_does_not_work_in_place():
+    value = {"rows": [[1]], "text": "a"}
+    apply(value, [["a", "/rows", [[2]]], ["a", "/text", "b"], ["d", "/rows/0"], ["s", "/new", 1]])
+    assert value == {"rows": [[1]], "text": "a"}

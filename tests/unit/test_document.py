@@ -1,0 +1,484 @@
+"""`tidewire.protocol.document`: growing, views, atomicity, what became void, `stable`."""
+
+import json
+import threading
+import tracemalloc
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from json_pairs import spelling
+from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError
+from tidewire.protocol.document import Document, TextChange
+from tidewire.protocol.pointer import PointerError
+from tidewire.protocol.values import MAX_STATE_DEPTH, MAX_VALUE_DEPTH
+
+FOLDER = Path(__file__).parents[2] / "spec" / "vectors" / "diff"
+APPLIED = json.loads((FOLDER / "apply.json").read_text(encoding="utf-8"))["vectors"]
+REFUSED = json.loads((FOLDER / "refused.json").read_text(encoding="utf-8"))["vectors"]
+OUTCOMES = {
+    "malformed": DiffError,
+    "unknown": UnknownOpError,
+    "unstable": StableError,
+    "check": IntegrityError,
+}
+
+TEXT = "/items/0/value/text"
+COLUMNS = [TEXT, "/items/0/value/ids", "/items/0/value/top"]
+
+
+def state(text="", ids=(), top=()):
+    value = {"text": text, "ids": list(ids), "top": list(top)}
+    return {"status": "running", "items": [{"status": "running", "value": value}]}
+
+
+# --- the vectors
+
+
+@pytest.mark.parametrize("vector", APPLIED, ids=lambda vector: vector["name"])
+def test_a_diff_is_applied(vector):
+    document = Document(vector["before"], vector.get("columns", ()))
+    kept = document.view()
+    document.apply(vector["diff"])
+    assert spelling(document.value()) == spelling(vector["after"])
+    assert spelling(kept.value()) == spelling(vector["before"])
+
+
+@pytest.mark.parametrize("vector", REFUSED, ids=lambda vector: vector["name"])
+def test_a_refused_diff_leaves_everything_as_it_was(vector):
+    columns = vector.get("columns", ())
+    document = Document(vector["before"], columns)
+    kept = document.view()
+    kind = OUTCOMES[vector["outcome"]]
+    for _ in range(2):
+        with pytest.raises(kind) as refusal:
+            document.apply(vector["diff"])
+        assert type(refusal.value) is kind
+        assert spelling(document.value()) == spelling(kept.value()) == spelling(vector["before"])
+        assert document.text_changes == ()
+    for column in columns:
+        text = vector["before"].get(column[1:])
+        if isinstance(text, str):
+            assert (document.text_length(column), document.text_crc(column)) == (
+                len(text),
+                crc32(text.encode()),
+            )
+        if isinstance(text, list):
+            assert document.array_length(column) == len(text)
+
+
+# --- growing
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 100_000])
+def test_bare_strings_grow_the_one_column(size):
+    document = Document(state("x" * size), [TEXT])
+    for piece in (" world", "", "é🎉", "!"):
+        document.apply(piece)
+    assert document.value(TEXT) == "x" * size + " worldé🎉!"
+
+
+def test_rows_grow_all_columns_at_once():
+    document = Document(state(), COLUMNS)
+    for n in range(1500):
+        document.apply([["r", f"t{n} ", n, [[n, -0.5]]]])
+    expected = state("".join(f"t{n} " for n in range(1500)), range(1500), [[[n, -0.5]] for n in range(1500)])
+    assert document.value() == expected
+
+
+def test_a_column_may_come_later():
+    document = Document({"items": [{"value": None}]}, [TEXT])
+    with pytest.raises(DiffError, match="null has no members"):
+        document.apply("x")
+    document.apply([["s", "/items/0/value", {"text": "a"}]])
+    document.apply("b")
+    assert document.value(TEXT) == "ab"
+
+
+def test_a_column_may_go_and_come_again_as_something_else():
+    document = Document({"t": "a"}, ["/t"])
+    document.apply("b")
+    document.apply([["d", "/t"]])
+    with pytest.raises(DiffError, match="no member 't'"):
+        document.apply("c")
+    document.apply([["s", "/t", [1]]])
+    with pytest.raises(DiffError, match="an array grows by the elements of an array"):
+        document.apply("c")
+    document.apply([["r", 2]])
+    assert document.value() == {"t": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    "ops", [[["t", "/t", 1]], [["s", "/t", "ab"]], [["s", "", {"t": "ab"}]], [["s", "/x", 1]]]
+)
+def test_a_column_goes_on_growing_after_other_ops(ops):
+    document = Document({"t": "ab"}, ["/t"])
+    document.apply("c")
+    before = document.view()
+    document.apply(ops)
+    document.apply("d")
+    assert document.value("/t") == ("abcd" if ops[0][1] == "/x" else "abd")
+    assert before.value() == {"t": "abc"}
+
+
+def test_an_array_that_was_made_over_in_a_diff_grows_apart_from_kept_views():
+    document = Document({"n": [1, 2, 3], "t": ""}, ["/n"])
+    document.apply([["t", "/n", 1], ["r", 9]])
+    kept = document.view()
+    document.apply([["r", 10]])
+    document.apply([["a", "/n", [11]]])
+    assert kept.value("/n") == [1, 2, 9]
+    assert document.value("/n") == [1, 2, 9, 10, 11]
+
+
+def test_texts_inside_growing_arrays_grow_and_change():
+    document = Document({"rows": []}, ["/rows"])
+    views = []
+    for n in range(50):
+        document.apply([["r", {"content": ""}]])
+        for piece in ("a", "b"):
+            document.apply([["a", f"/rows/{n}/content", piece]])
+            views.append((n, piece, document.view()))
+        document.apply([["s", f"/rows/{n // 2}/mark", n]])
+    for n, piece, view in views:
+        rows = view.value("/rows")
+        assert len(rows) == n + 1
+        assert rows[n]["content"] == ("a" if piece == "a" else "ab")
+    assert document.value("/rows/10") == {"content": "ab", "mark": 21}
+
+
+def test_memory_is_of_the_order_of_the_document():
+    document = Document(state(), [TEXT])
+    tracemalloc.start()
+    try:
+        for _ in range(100_000):
+            document.apply("token ")
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert document.text_length(TEXT) == 600_000
+    assert used < 3 * 600_000
+
+
+# --- views
+
+
+def test_a_kept_view_stays_right_whatever_is_applied():
+    document = Document(state("a", [1], [[0]]), COLUMNS)
+    seen = []
+    for diff in (
+        [["r", "b", 2, [1]]],
+        [["r", "c", 3, [2]], ["r", "d", 4, [3]]],
+        [["t", TEXT, 2], ["t", COLUMNS[1], 2], ["t", COLUMNS[2], 2]],
+        [["r", "e", 5, [4]]],
+        [["s", "/items/0/value/ids/0", "first"]],
+        [["a", "/items/0/value/top/0", [7]]],
+        [["i", "/items/0", {"value": None}], ["d", "/items/0"]],
+        [["s", "/status", "almost"], ["a", TEXT, "f"]],
+        [["s", "/items/0/value", {"text": "x", "ids": [], "top": []}]],
+        [["r", "y", 1, None]],
+        [["s", "", state("z")]],
+        [["r", "!", 2, 3]],
+    ):
+        seen.append((document.view(), spelling(document.value())))
+        document.apply(diff)
+    for view, expected in seen:
+        assert spelling(view.value()) == expected
+    assert document.value("/items/0/value") == {"text": "z!", "ids": [2], "top": [3]}
+
+
+def test_two_views_of_one_moment_are_alike():
+    document = Document({"t": "a"}, ["/t"])
+    document.apply("b")
+    one, other = document.view(), document.view()
+    document.apply("c")
+    assert one.value() == other.value() == {"t": "ab"}
+
+
+def test_what_is_read_belongs_to_the_reader():
+    given = {"rows": [[1]], "t": "a"}
+    document = Document(given, ["/t"])
+    given["rows"][0].append(2)
+    view = document.view()
+    for read in (view.value, document.value):
+        read()["rows"][0].append(3)
+        read("/rows").clear()
+    brought = {"x": [1]}
+    document.apply([["s", "/new", brought], ["a", "/rows", [brought["x"]]]])
+    brought["x"].append(2)
+    assert view.value() == {"rows": [[1]], "t": "a"}
+    assert document.value() == {"rows": [[1], [1]], "t": "a", "new": {"x": [1]}}
+
+
+def test_a_place_is_read_by_its_pointer():
+    document = Document({"a": [{"b/c": "x"}], "t": ""}, ["/t"])
+    document.apply([["a", "/a", [1, 2]]])
+    view = document.view()
+    document.apply([["a", "/a", [3]]])
+    assert view.value("/a/0/b~1c") == "x"
+    assert view.value("/a/2") == 2
+    assert document.value("/a/3") == 3
+    for missing in ("/a/3", "/q", "/a/-", "/a/0/b~1c/0", "/a/01"):
+        with pytest.raises(LookupError, match="nothing at"):
+            view.value(missing)
+    with pytest.raises(PointerError):
+        view.value("a")
+
+
+def test_views_are_read_right_while_another_thread_writes():
+    document = Document({"t": "", "n": []}, ["/t", "/n"])
+    views, wrong, done = [], [], threading.Event()
+
+    def read():
+        while not done.is_set() or views:
+            if views:
+                count, view = views.pop()
+                value = view.value()
+                if value != {"t": "ab" * count, "n": list(range(count))}:
+                    wrong.append((count, value))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for n in range(3000):
+            document.apply([["r", "ab", n]])
+            if len(views) < 20:
+                views.append((n + 1, document.view()))
+    finally:
+        done.set()
+        reader.join(30)
+    assert not reader.is_alive()
+    assert wrong == []
+
+
+# --- what became of the texts
+
+
+@pytest.mark.parametrize(
+    ("diff", "changes"),
+    [
+        ([["r", "!", 1, 1]], [(TEXT, 0, "!")]),
+        ([["r", "!", 1, 1], ["r", "?", 2, 2]], [(TEXT, 0, "!?")]),
+        ([["r", "", 1, 1]], []),
+        ([["a", TEXT, "!"]], [(TEXT, 0, "!")]),
+        ([["t", TEXT, 3]], [(TEXT, 3, "")]),
+        ([["t", TEXT, 3], ["a", TEXT, "lo"]], [(TEXT, 3, "lo")]),
+        ([["t", TEXT, 3], ["a", TEXT, "ped"]], []),
+        ([["t", TEXT, 3], ["a", TEXT, "per"]], [(TEXT, 1, "r")]),
+        ([["a", TEXT, "!!"], ["t", TEXT, 1]], [(TEXT, 0, "!")]),
+        ([["s", TEXT, "Hello"]], [(TEXT, 3, "lo")]),
+        ([["s", TEXT, "Helped out"]], [(TEXT, 0, " out")]),
+        ([["s", TEXT, "Helped"]], []),
+        ([["s", TEXT, None]], [(TEXT, 6, "")]),
+        ([["d", TEXT]], [(TEXT, 6, "")]),
+        ([["s", "/items/0/value", {"text": "He", "ids": [], "top": []}]], [(TEXT, 4, "")]),
+        ([["s", "/items/0/value", None]], [(TEXT, 6, "")]),
+        ([["s", "/items/0", {"value": {"text": "Help!"}}]], [(TEXT, 2, "!")]),
+        ([["s", "/items", []]], [(TEXT, 6, "")]),
+        ([["s", "", state("Helped it")]], [(TEXT, 0, " it")]),
+        ([["d", "/items/0"]], [(TEXT, 6, "")]),
+        ([["i", "/items/0", {"value": {"text": "New"}}]], [(TEXT, 6, "New")]),
+        ([["s", "/items/0/status", "succeeded"]], []),
+        ([["s", "/status", "succeeded"]], []),
+        ([["a", COLUMNS[1], [1, 2]]], []),
+        ([], []),
+        ({"ops": [["a", TEXT, "!"]], "check": [[TEXT, 7, crc32(b"Helped!")]]}, [(TEXT, 0, "!")]),
+    ],
+)
+@pytest.mark.parametrize("grown", [False, True], ids=["as it came", "grown"])
+def test_the_application_hears_what_became_void_and_what_came(diff, changes, grown):
+    document = Document(state("Hel" if grown else "Helped", [5], [6]), COLUMNS)
+    if grown:
+        document.apply([["a", TEXT, "ped"]])
+    document.apply(diff)
+    assert document.text_changes == tuple(TextChange(*change) for change in changes)
+    assert document.text_changes == tuple(TextChange(*change) for change in changes)
+
+
+def test_each_bare_string_is_a_change_of_its_own():
+    document = Document({"t": ""}, ["/t"])
+    for piece, changes in (("a", [TextChange("/t", 0, "a")]), ("bé", [TextChange("/t", 0, "bé")]), ("", [])):
+        document.apply(piece)
+        assert list(document.text_changes) == changes
+
+
+def test_only_the_texts_that_a_diff_touched_are_told():
+    value = {"items": [{"value": {"text": f"item {n}", "n": 0}} for n in range(5)]}
+    columns = [f"/items/{n}/value/text" for n in range(5)]
+    document = Document(value, columns)
+    document.apply([["a", columns[3], "!"], ["s", "/items/1/value/n", 1], ["t", columns[0], 1]])
+    assert document.text_changes == (TextChange(columns[0], 1, ""), TextChange(columns[3], 0, "!"))
+    document.apply([["d", "/items/2"]])
+    assert document.text_changes == (
+        TextChange(columns[2], 1, "3!"),
+        TextChange(columns[3], 2, "4"),
+        TextChange(columns[4], 6, ""),
+    )
+
+
+def test_void_text_is_counted_in_code_points():
+    document = Document({"t": "é🎉🎉"}, ["/t"])
+    document.apply([["s", "/t", "é🎉é"]])
+    assert document.text_changes == (TextChange("/t", 1, "é"),)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "change"),
+    [
+        ("Hel", "Hello", (0, "lo")),
+        ("Hello", "Hel", (2, "")),
+        ("Hello", "Help", (2, "p")),
+        ("", "a", (0, "a")),
+        ("abc", "xyz", (3, "xyz")),
+    ],
+)
+def test_a_snapshot_tells_how_the_texts_differ_from_before(old, new, change):
+    after = Document(state(new), COLUMNS)
+    assert after.changes_since(Document(state(old), COLUMNS)) == (TextChange(TEXT, *change),)
+    assert after.changes_since(after) == ()
+
+
+def test_the_first_snapshot_brings_each_text_whole():
+    assert Document(state("Hel"), COLUMNS).changes_since(None) == (TextChange(TEXT, 0, "Hel"),)
+    assert Document(state(""), COLUMNS).changes_since(None) == ()
+
+
+def test_a_snapshot_with_other_columns_voids_the_texts_that_it_does_not_name():
+    old = Document({"a": "one", "b": "two"}, ["/a"])
+    new = Document({"a": "one", "b": "two"}, ["/b"])
+    assert new.changes_since(old) == (TextChange("/b", 0, "two"), TextChange("/a", 3, ""))
+
+
+# --- measures
+
+
+def test_lengths_and_checksums_are_those_of_the_present():
+    document = Document(state("é", [1]), COLUMNS)
+    whole = "é"
+    for n in range(200):
+        document.apply([["r", "🎉a", n, None]])
+        whole += "🎉a"
+        if n % 50 == 7:
+            document.apply([["t", TEXT, 5]])
+            whole = whole[:-5]
+        assert document.text_length(TEXT) == len(whole)
+        assert document.text_crc(TEXT) == crc32(whole.encode())
+        assert document.array_length(COLUMNS[1]) == n + 2
+
+
+def test_what_is_no_text_or_array_has_no_measure():
+    document = Document({"t": "a", "n": [], "x": 1})
+    for measure, pointer in (
+        (document.text_length, "/n"),
+        (document.text_crc, "/x"),
+        (document.text_crc, "/q"),
+        (document.array_length, "/t"),
+        (document.array_length, "/n/0"),
+    ):
+        with pytest.raises(LookupError):
+            measure(pointer)
+
+
+def test_a_failed_check_undoes_what_was_right_before_it():
+    document = Document(state("a"), COLUMNS)
+    document.apply([["r", "b", 1, 1]])
+    with pytest.raises(IntegrityError):
+        document.apply({"ops": [["r", "c", 2, 2], ["t", TEXT, 1]], "check": [[TEXT, 3, 0]]})
+    assert document.value() == state("ab", [1], [1])
+    assert document.text_changes == (TextChange(TEXT, 0, "b"),)
+    document.apply([["r", "c", 2, 2]])
+    assert document.value() == state("abc", [1, 2], [1, 2])
+
+
+# --- limits
+
+
+def nested(depth):
+    value = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_the_value_of_an_item_may_be_as_deep_as_the_limit_and_no_deeper():
+    document = Document({"items": [{"value": None}]})
+    document.apply([["s", "/items/0/value", nested(MAX_VALUE_DEPTH)]])
+    with pytest.raises(DiffError, match="nested deeper"):
+        document.apply([["s", "/items/0/value", nested(MAX_VALUE_DEPTH + 1)]])
+    with pytest.raises(DiffError, match="nested deeper"):
+        document.apply([["s", "/items/0/value" + "/0" * MAX_VALUE_DEPTH, []]])
+    assert document.value("/items/0/value") == nested(MAX_VALUE_DEPTH)
+
+
+def test_a_document_does_not_get_deeper_than_the_limit_by_many_small_diffs():
+    document = Document([])
+    for depth in range(1, MAX_STATE_DEPTH):
+        document.apply([["a", "/0" * (depth - 1), [[]]]])
+    with pytest.raises(DiffError, match="nested deeper"):
+        document.apply([["a", "/0" * (MAX_STATE_DEPTH - 1), [[]]]])
+    with pytest.raises(DiffError, match="nested deeper"):
+        document.apply([["s", "/0" * MAX_STATE_DEPTH, []]])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [float("nan"), "\ud83d", {"\ud83d": 1}, 2**53 + 1, nested(MAX_STATE_DEPTH), nested(100_000)],
+    ids=type,
+)
+def test_a_state_that_is_not_json_is_refused(bad):
+    with pytest.raises(DiffError):
+        Document({"x": bad})
+
+
+def test_a_column_that_is_no_pointer_is_refused():
+    with pytest.raises(DiffError, match="column 'items'"):
+        Document({}, ["items"])
+
+
+def test_many_truncations_of_a_large_text_in_one_diff_copy_little():
+    document = Document({"t": "x" * 4_000_000}, ["/t"])
+    document.apply([["t", "/t", 2], ["a", "/t", "y"]] * 10_000)
+    assert document.text_length("/t") == 3_990_000
+    assert document.value("/t") == "x" * 3_989_999 + "y"
+
+
+def test_many_ops_on_a_large_array_in_one_diff_copy_it_once():
+    document = Document({"n": list(range(200_000))}, ["/n"])
+    document.apply([["s", "/n/0", 0], ["a", "/n", [1]], ["t", "/n", 2]] * 5_000)
+    assert document.array_length("/n") == 195_000
+
+
+def test_many_checks_of_a_large_text_measure_it_once():
+    text = "x" * 4_000_000
+    document = Document({"t": text})
+    document.apply({"ops": [], "check": [["/t", len(text), crc32(text.encode())]] * 10_000})
+
+
+# --- stable
+
+
+def test_stable_binds_texts_that_have_grown():
+    item = {"value": {"text": "Hel"}, "stable": {"/text": 3}}
+    document = Document({"items": [item]}, [TEXT])
+    document.apply("ped")
+    document.apply([["s", "/items/0/stable/~1text", 5]])
+    kept = document.view()
+    with pytest.raises(StableError, match="the first 5 code points at '/text' are stable"):
+        document.apply([["t", TEXT, 2]])
+    document.apply([["t", TEXT, 1], ["a", TEXT, "r"]])
+    assert document.value(TEXT) == "Helper"
+    assert kept.value(TEXT) == "Helped"
+
+
+def test_stable_of_a_text_that_is_not_there_yet_binds_it_once_it_is():
+    document = Document({"items": [{"value": None, "stable": {"/text": 2}}]}, [TEXT])
+    document.apply([["s", "/items/0/value", {"text": "ab"}]])
+    with pytest.raises(StableError):
+        document.apply([["t", TEXT, 1]])
+
+
+def test_stable_means_nothing_outside_of_items():
+    document = Document({"stable": {"": 3}, "value": "abc", "items": "none"})
+    document.apply([["t", "/value", 3], ["s", "/stable", 5], ["t", "/items", 4]])
+    assert document.value() == {"stable": 5, "value": "", "items": ""}
