@@ -1,0 +1,357 @@
+"""The routes: what each URL answers.
+
+  GET    /v1                                  discovery
+  GET    /v1/endpoints/{name}                 one endpoint: schemas, examples, capabilities
+  GET    /v1/endpoints/{name}/{resource}      what else it offers, cached for good by its version
+  POST   /v1/endpoints/{name}/jobs            submit; 201 with the job, or 200 with its stream
+  GET    /v1/jobs                             the caller's jobs, newest first
+  GET    /v1/jobs/{id}                        the job: state, columns and cursor at one moment
+  DELETE /v1/jobs/{id}                        purge
+  GET    /v1/jobs/{id}/events                 the stream
+  POST   /v1/jobs/{id}/cancel                 cancel the job, or some of its items
+  GET    /healthz, /readyz, /metrics          for operators
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tidewire.protocol import messages
+from tidewire.protocol.cursor import BEGINNING, ENDED_BY_PROBLEM, Cursor, CursorError
+from tidewire.protocol.description import API_ROOT, Discovery
+from tidewire.protocol.problems import Problem
+from tidewire_server import exchange
+from tidewire_server.auth import Tokens
+from tidewire_server.endpoints import Endpoint
+from tidewire_server.errors import ProblemError, refuse
+from tidewire_server.event_stream import EventStream, buffered_in, send_problem
+from tidewire_server.exchange import Resource, answer, read_body
+from tidewire_server.metrics import MEDIA_TYPE, Metrics
+from tidewire_server.opening import NOTHING, opening
+from tidewire_server.service import Service
+from tidewire_server.settings import Settings
+from tidewire_server.store.base import JobRecord
+from tidewire_server.submit import read_json
+from tidewire_server.version import SERVER
+
+_PAGE = 50
+_MAX_PAGE = 200
+_MAX_KEY = 255
+
+_IMMUTABLE = "public, max-age=31536000, immutable"
+
+
+class App:
+    """The ASGI application of one server."""
+
+    def __init__(self, endpoints: Mapping[str, Endpoint], settings: Settings) -> None:
+        self._endpoints = endpoints
+        self._settings = settings
+        self._tokens = Tokens(settings.tokens)
+        self._service: Service | None = None
+        self.metrics = Metrics()
+        self.metrics.measure("items_running", "Items whose function runs.", lambda: self._depths(0))
+        self.metrics.measure("items_waiting", "Items that wait in the queue.", lambda: self._depths(1))
+        self._router = Router(
+            [
+                self._route(API_ROOT, GET=self._discover),
+                self._route(f"{API_ROOT}/endpoints/{{name}}", GET=self._describe),
+                self._route(f"{API_ROOT}/endpoints/{{name}}/jobs", POST=self._submit),
+                self._route(f"{API_ROOT}/endpoints/{{name}}/{{resource}}", GET=self._further),
+                self._route(f"{API_ROOT}/jobs", GET=self._list),
+                self._route(f"{API_ROOT}/jobs/{{id}}", GET=self._read, DELETE=self._purge),
+                self._route(f"{API_ROOT}/jobs/{{id}}/events", GET=self._events),
+                self._route(f"{API_ROOT}/jobs/{{id}}/cancel", POST=self._cancel),
+                self._route("/healthz", public=True, GET=self._healthz),
+                self._route("/readyz", public=True, GET=self._readyz),
+                self._route("/metrics", GET=self._metrics),
+            ],
+            redirect_slashes=False,
+            default=Resource(None, admit=_nobody, failed=self._count_problem),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or live through one lifespan."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            scope["tidewire.buffered"] = buffered_in(send)
+            await self._router(scope, receive, exchange.with_cors(send, scope, self._settings.cors_origins))
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    # ---- life --------------------------------------------------------------------------------------------------
+
+    @property
+    def service(self) -> Service:
+        """What runs; made at the first call on an event loop, or when the ASGI server says it starts."""
+        if self._service is None:
+            self._service = Service(self._endpoints, self._settings, self.metrics)
+        return self._service
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                assert self.service is not None  # noqa: S101 - made here, on the loop that serves
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def settle(self) -> None:
+        """Begin to shut down: send readers away, take nothing new, and let running jobs end for a bounded time."""
+        if self._service is not None:
+            await self._service.settle(self._settings.shutdown_timeout)
+
+    async def close(self) -> None:
+        """Cancel what still runs and let go of everything; the next request or start begins anew."""
+        service, self._service = self._service, None
+        if service is not None:
+            await service.close()
+
+    # ---- discovery ---------------------------------------------------------------------------------------------
+
+    async def _discover(self, request: Request) -> ASGIApp:
+        exchange.accepts(request, "application/json")
+        settings, root = self._settings, _root(request)
+        capabilities = ["list", "delete", "snapshots_only", "batches", "inband_problems", "idempotency"]
+        if any(each.capabilities(1).logprobs is not None for each in self._endpoints.values()):
+            capabilities.append("logprobs")
+        body = Discovery(
+            server=SERVER,
+            durability=self.service.store.durability,
+            capabilities=sorted(capabilities),
+            limits=settings.limits,
+            heartbeat_ms=round(settings.heartbeat * 1000),
+            endpoints=[endpoint.summarize(root) for endpoint in self._endpoints.values()],
+        )
+        return answer(messages.to_json(body) | {"min_interval_ms": round(settings.min_snapshot_interval * 1000)})
+
+    async def _describe(self, request: Request) -> ASGIApp:
+        exchange.accepts(request, "application/json")
+        return answer(self._endpoint(request).describe(_root(request), self._settings.max_inputs))
+
+    async def _further(self, request: Request) -> ASGIApp:
+        endpoint, name = self._endpoint(request), request.path_params["resource"]
+        if name not in endpoint.links:
+            raise refuse("not_found", f"endpoint {endpoint.name!r} has no {name[:80]!r}")
+        served = endpoint.resource(name)
+        etag = f'"{served.etag}"'
+        # Only a URL that names the version may be kept for good: without it, the next model has the same URL.
+        caching = _IMMUTABLE if request.query_params.get("v") == served.etag else "no-cache"
+        if self._tokens:
+            caching = caching.replace("public", "private")
+        headers = {"etag": etag, "cache-control": caching}
+        if etag in [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]:
+            return Response(status_code=304, headers=headers)
+        return Response(served.body, headers=headers, media_type=served.media_type)
+
+    def _endpoint(self, request: Request) -> Endpoint:
+        name = request.path_params["name"]
+        endpoint = self._endpoints.get(name)
+        if endpoint is None:
+            known = ", ".join(self._endpoints) or "none"
+            raise refuse("endpoint_not_found", f"there is no endpoint {name[:80]!r}; here are {known}")
+        return endpoint
+
+    # ---- jobs --------------------------------------------------------------------------------------------------
+
+    async def _submit(self, request: Request) -> ASGIApp:
+        wanted = exchange.accepts(request, "application/json", "text/event-stream")
+        endpoint = self._endpoint(request)
+        key = _idempotency_key(request)
+        body = await self._body(request)
+        submitted = await self.service.submit(request.state.principal, endpoint, body, key)
+        record, root = submitted.record, _root(request)
+        headers = {"location": f"{root}/jobs/{record.id}"}
+        if submitted.replayed:
+            headers["idempotency-replayed"] = "true"
+        if wanted == "text/event-stream":
+            headers["content-location"] = f"{root}/jobs/{record.id}/events"
+            return await self._stream(request, record, None, headers)
+        return answer(await self.service.resource(record, root), 201, headers)
+
+    async def _list(self, request: Request) -> ASGIApp:
+        exchange.accepts(request, "application/json")
+        limit = _integer(request, "limit", _PAGE, 1, _MAX_PAGE)
+        principal, root = request.state.principal, _root(request)
+        before = request.query_params.get("before") or None
+        records = await self.service.store.jobs.list(principal, before=before, limit=limit + 1)
+        page = records[:limit]
+        jobs = [messages.to_json(await self.service.resource(record, root, state=False)) for record in page]
+        body: dict[str, Any] = {"jobs": jobs}
+        if len(records) > limit:
+            body["next"] = f"{root}/jobs?limit={limit}&before={page[-1].id}"
+        return answer(body)
+
+    async def _read(self, request: Request) -> ASGIApp:
+        exchange.accepts(request, "application/json")
+        record = await self._record(request)
+        return answer(await self.service.resource(record, _root(request)))
+
+    async def _purge(self, request: Request) -> ASGIApp:
+        await self.service.purge(await self._record(request))
+        return Response(status_code=204, headers={"cache-control": "no-store"})
+
+    async def _cancel(self, request: Request) -> ASGIApp:
+        exchange.accepts(request, "application/json")
+        record = await self._record(request)
+        body = await self._body(request, optional=True)
+        items = _items_to_cancel(read_json(body), len(await self._items(record))) if body else None
+        running = await self.service.cancel(record, items)
+        return answer(await self.service.resource(record, _root(request)), 202 if running else 200)
+
+    async def _items(self, record: JobRecord) -> list[Any]:
+        state = (await (await self.service.log(record)).state()).view
+        items: Any = state.value("/items")
+        return items  # type: ignore[no-any-return]
+
+    async def _record(self, request: Request) -> JobRecord:
+        return await self.service.find(request.state.principal, request.path_params["id"])
+
+    async def _body(self, request: Request, *, optional: bool = False) -> bytes:
+        settings = self._settings
+        return await read_body(
+            request, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout, optional=optional
+        )
+
+    # ---- streams -----------------------------------------------------------------------------------------------
+
+    async def _events(self, request: Request) -> ASGIApp:
+        asked = request.headers.get("last-event-id") or request.query_params.get("after") or None
+        self.metrics.stream_requests.labels("no" if asked is None else "yes").inc()
+        if _choice(request, "errors", "http", "inband") == "http":
+            return await self._open(request, asked)
+
+        async def with_problems_in_band(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                stream = await self._open(request, asked)
+                await stream(scope, receive, send)
+            except ProblemError as error:
+                self._count_problem(scope, error.problem)
+                await send_problem(send, error.problem, retry=self._settings.retry)
+
+        return with_problems_in_band
+
+    async def _open(self, request: Request, asked: str | None) -> ASGIApp:
+        if asked == str(ENDED_BY_PROBLEM):
+            return Response(status_code=204, headers={"cache-control": "no-store"})
+        exchange.accepts(request, "text/event-stream")
+        record = await self._record(request)
+        return await self._stream(request, record, _cursor(asked), {})
+
+    async def _stream(
+        self, request: Request, record: JobRecord, cursor: Cursor | None, headers: dict[str, str]
+    ) -> ASGIApp:
+        log = await self.service.log(record)
+        interval = None
+        if _choice(request, "diffs", "1", "0") == "0":
+            least = round(self._settings.min_snapshot_interval * 1000)
+            interval = max(least, _integer(request, "min_interval_ms", least, 0, 2**31)) / 1000
+        begins = opening(cursor, log.extent())
+        if begins == NOTHING:
+            return Response(status_code=204, headers={"cache-control": "no-store"})
+        return EventStream(
+            self.service,
+            record,
+            log,
+            begins,
+            events_url=f"{_root(request)}/jobs/{record.id}/events",
+            headers=[(name.encode(), value.encode()) for name, value in headers.items()],
+            snapshot_interval=interval,
+        )
+
+    # ---- operators ---------------------------------------------------------------------------------------------
+
+    async def _healthz(self, _request: Request) -> ASGIApp:
+        return answer({"status": "ok"})
+
+    async def _readyz(self, _request: Request) -> ASGIApp:
+        if self.service.draining:
+            raise refuse("unavailable", "this server is shutting down")
+        return answer({"status": "ready"})
+
+    async def _metrics(self, _request: Request) -> ASGIApp:
+        return Response(self.metrics.page(), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
+
+    def _depths(self, which: int) -> list[tuple[str, float]]:
+        if self._service is None:
+            return []
+        return [(name, self._service.depth(name)[which]) for name in self._endpoints]
+
+    def _count_problem(self, _scope: Scope, found: Problem) -> None:
+        self.metrics.problems.labels(found.code).inc()
+
+    # ---- who is let in -----------------------------------------------------------------------------------------
+
+    def _route(self, path: str, *, public: bool = False, **handlers: exchange.Handler) -> Route:
+        admit = _nobody if public else self._admit
+        return Route(path, Resource(handlers, admit=admit, failed=self._count_problem))
+
+    def _admit(self, request: Request) -> None:
+        request.state.principal = self._tokens.principal(request.headers.get("authorization"))
+
+
+def _nobody(_request: Request) -> None:
+    """Nobody is asked who they are."""
+
+
+def _root(request: Request) -> str:
+    """The path under which readers reach the protocol, a proxy's prefix included."""
+    prefix: str = request.scope.get("root_path", "")
+    return prefix.rstrip("/") + API_ROOT
+
+
+def _cursor(asked: str | None) -> Cursor | None:
+    if asked is None:
+        return None
+    if asked == str(BEGINNING):
+        return BEGINNING
+    try:
+        return Cursor.parse(asked)
+    except CursorError as error:
+        raise refuse("bad_cursor", str(error)) from None
+
+
+def _choice(request: Request, name: str, default: str, other: str) -> str:
+    given = request.query_params.get(name, default)
+    if given not in {default, other}:
+        raise refuse("bad_parameter", f"{name} is {default!r} or {other!r}, not {given[:40]!r}")
+    return given
+
+
+def _integer(request: Request, name: str, default: int, least: int, most: int) -> int:
+    given = request.query_params.get(name)
+    if given is None:
+        return default
+    if not (given.isascii() and given.isdigit() and len(given) <= 12 and least <= int(given) <= most):
+        raise refuse("bad_parameter", f"{name} is a whole number from {least} to {most}, not {given[:40]!r}")
+    return int(given)
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return None
+    if not 1 <= len(key) <= _MAX_KEY or not all("!" <= character <= "~" for character in key):
+        raise refuse("bad_parameter", f"an Idempotency-Key has 1 to {_MAX_KEY} visible ASCII characters")
+    return key
+
+
+def _items_to_cancel(body: dict[str, Any], count: int) -> list[int] | None:
+    if "items" not in body:
+        return None
+    items = body["items"]
+    if type(items) is not list:
+        raise refuse("invalid_input", "/items: an array of indices", pointer="/items")
+    for place, index in enumerate(items):
+        if type(index) is not int or not 0 <= index < count:
+            detail = f"/items/{place}: the job has items 0 to {count - 1}"
+            raise refuse("invalid_input", detail, pointer=f"/items/{place}")
+    return list(dict.fromkeys(items))

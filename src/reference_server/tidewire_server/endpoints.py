@@ -1,0 +1,176 @@
+"""An endpoint: a function, what it takes and gives, and how it may run."""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from pydantic import BaseModel, JsonValue
+
+from tidewire.protocol.description import Batch, EndpointCapabilities, EndpointDescription, EndpointSummary
+from tidewire.protocol.pointer import escape, parse
+from tidewire_server.errors import ProblemError, refuse
+from tidewire_server.schemas import InputShape, ValueShape, is_async, is_generator, shapes_of
+
+Columns = Sequence[str] | Callable[[Any], Sequence[str]]
+Resource = bytes | JsonValue | Callable[[], bytes | JsonValue]
+
+
+class Default:
+    """Stands for "as the server is set", where None means something of its own."""
+
+
+DEFAULT: Final = Default()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `@server.endpoint(…)` takes; see `Server.endpoint`."""
+
+    name: str | None = None
+    concurrency_limit: int | None | Default = DEFAULT
+    max_queue_size: int | None = None
+    columns: Columns | None = None
+    initial: Any = DEFAULT
+    validate: Callable[[Any], Any] | None = None
+    capabilities: Mapping[str, Any] | None = None
+    examples: Iterable[JsonValue] = ()
+    links: Mapping[str, Resource] | None = None
+
+
+@dataclass(frozen=True)
+class Served:
+    """A resource of an endpoint as it is sent."""
+
+    body: bytes
+    media_type: str
+    etag: str
+
+
+class Endpoint:
+    """One function under one name."""
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        """Read the function's signature and check the options against it.
+
+        Raises:
+            TypeError: The signature cannot be an endpoint's.
+            ValueError: An option is wrong, or an example is no valid input.
+        """
+        self.function = function
+        self.name = options.name or getattr(function, "__name__", "")
+        if not self.name or not self.name.isascii() or not self.name.replace("-", "_").replace(".", "_").isidentifier():
+            raise ValueError(f"{self.name!r} cannot name an endpoint: letters, digits, '_', '-' and '.'")
+        self.input: InputShape
+        self.value: ValueShape
+        self.input, self.value = shapes_of(function, self.name)
+        self.is_async = is_async(function)
+        self.is_generator = is_generator(function)
+        if isinstance(options.concurrency_limit, int) and options.concurrency_limit < 1:
+            raise ValueError(f"endpoint {self.name!r}: concurrency_limit is {options.concurrency_limit}: 1 at least, or None")
+        self.concurrency_limit = options.concurrency_limit
+        self.max_queue_size = options.max_queue_size
+        self.validate = options.validate
+        self._columns = options.columns
+        self._initial = options.initial
+        text = inspect.cleandoc(function.__doc__ or "")
+        self.summary, _, self.description = (part.strip() for part in text.partition("\n\n"))
+        self.summary = " ".join(self.summary.split())
+        self.links = dict(options.links or {})
+        self._served: dict[str, Served] = {}
+        self.examples = list(options.examples) or ([{}] if self.input.defaults else [])
+        for example in self.examples:
+            try:
+                self.input.read(example, "/input")
+            except ProblemError as error:
+                raise ValueError(f"endpoint {self.name!r}: an example is no valid input: {error}") from None
+        self._capabilities = {
+            "streams": self.is_generator or self.input.stream is not None,
+            **(options.capabilities or {}),
+        }
+        EndpointCapabilities.model_validate(self._capabilities, strict=True)
+
+    # ---- the first state of an item ----------------------------------------------------------------------------
+
+    def initial(self, value: BaseModel) -> JsonValue:
+        """The value of an item at submit."""
+        if self._initial is DEFAULT:
+            return self.value.empty
+        given = self._initial(value) if callable(self._initial) else self._initial
+        return self.value.to_json(given)  # type: ignore[no-any-return]
+
+    def columns(self, value: BaseModel) -> list[str]:
+        """JSON Pointers within the value, of the places that grow."""
+        if self._columns is None:
+            within: Sequence[str] = [""] if self.value.is_text else []
+        else:
+            within = self._columns(value) if callable(self._columns) else self._columns
+        for pointer in within:
+            parse(pointer)
+        return list(within)
+
+    async def admit(self, raw: JsonValue, pointer: str) -> BaseModel:
+        """Validate one input, by its schema and by the endpoint's own judgement, before anything is queued.
+
+        Raises:
+            ProblemError: It is refused.
+        """
+        value = self.input.read(raw, pointer)
+        if self.validate is None:
+            return value
+        try:
+            judged = self.validate(value)
+            if inspect.isawaitable(judged):
+                await judged
+        except ProblemError:
+            raise
+        except ValueError as error:
+            member = getattr(error, "member", None)
+            code = getattr(error, "code", None) or "invalid_input"
+            where = pointer if member is None else f"{pointer}/{escape(str(member))}"
+            raise refuse(code, f"{where}: {error}", pointer=where) from None
+        return value
+
+    # ---- what is told of it ------------------------------------------------------------------------------------
+
+    def capabilities(self, max_inputs: int) -> EndpointCapabilities:
+        """What it can do."""
+        return EndpointCapabilities.model_validate({"batch": Batch(max_items=max_inputs), **self._capabilities})
+
+    def summarize(self, root: str) -> EndpointSummary:
+        """Its entry in discovery."""
+        return EndpointSummary(
+            name=self.name, summary=self.summary, href=f"{root}/endpoints/{self.name}", defaults=self.input.defaults
+        )
+
+    def describe(self, root: str, max_inputs: int) -> EndpointDescription:
+        """Its description."""
+        here = f"{root}/endpoints/{self.name}"
+        # The version in the link names the content, so that what it leads to never changes.
+        further = {name: f"{here}/{name}?v={self.resource(name).etag}" for name in self.links}
+        return EndpointDescription(
+            name=self.name,
+            summary=self.summary,
+            description=self.description,
+            input_schema=self.input.schema,
+            value_schema=self.value.schema,
+            examples=self.examples,
+            capabilities=self.capabilities(max_inputs),
+            links={"self": here, "jobs": f"{here}/jobs", **further},
+        )
+
+    def resource(self, name: str) -> Served:
+        """One of its further resources, made once.
+
+        Raises:
+            KeyError: It has none of this name.
+        """
+        if name not in self._served:
+            given = self.links[name]
+            content = given() if callable(given) else given
+            body = content if isinstance(content, bytes) else orjson.dumps(content)
+            media_type = "application/octet-stream" if isinstance(content, bytes) else "application/json"
+            self._served[name] = Served(body, media_type, hashlib.sha256(body).hexdigest()[:16])
+        return self._served[name]

@@ -1,0 +1,67 @@
+"""What goes wrong, as exceptions that carry their problem details."""
+
+from typing import Any
+
+from tidewire.protocol.problems import REGISTRY, TYPE_PREFIX, Problem, problem
+
+ITEM_FAILED = TYPE_PREFIX + "item_failed"
+"""The code of an `ItemError` that names none."""
+
+
+class ProblemError(Exception):
+    """A request that is answered with a problem.
+
+    Attributes:
+        problem: The body of the answer.
+        headers: Further headers of the answer.
+    """
+
+    def __init__(self, problem: Problem, headers: dict[str, str] | None = None) -> None:
+        super().__init__(problem.detail or problem.title)
+        self.problem = problem
+        self.headers = headers or {}
+
+
+def refuse(code: str, detail: str, *, headers: dict[str, str] | None = None, **members: Any) -> ProblemError:
+    """Make the error of a registry code; to be raised."""
+    return ProblemError(problem(code, detail, **members), headers)
+
+
+class ItemError(Exception):
+    """Raised by an endpoint's function: this item fails, and its caller reads the message.
+
+    Args:
+        message: For the caller; nothing else of the exception leaves the server.
+        code: A code of the registry (`"input_too_long"`, …) or an absolute URI of your own.
+        members: Further members of the problem.
+    """
+
+    def __init__(self, message: str, *, code: str = ITEM_FAILED, **members: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.members = members
+
+    def problem(self) -> Problem:
+        """The problem details that the item's `error` becomes."""
+        if self.code in REGISTRY:
+            return problem(self.code, self.message, **self.members)
+        kind = self.code if ":" in self.code else "about:blank"
+        fields = {"code": self.code, "type": kind, "title": "The endpoint refused this item", "status": 422}
+        return Problem(**(fields | {"detail": self.message} | self.members))
+
+
+class InvalidValueError(ValueError):
+    """A function returned, yielded or wrote what is no JSON or does not fit its endpoint's value schema."""
+
+
+class StateTooLargeError(Exception):
+    """A change would make a job's state larger than the server's limit; the job fails."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the job's state would pass max_state_bytes={limit}")
+        self.limit = limit
+
+
+class StreamClosedError(RuntimeError):
+    """Something was written to the stream of an item that has ended."""

@@ -1,0 +1,251 @@
+"""One reader's connection: an event stream written with raw ASGI messages.
+
+A connection holds an offset into the log, never a queue of copies. What it costs is bounded: the kernel's send
+buffer, the ASGI server's write buffer, and one chunk of at most `_CHUNK_BYTES` (or one event) that waits for room.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from starlette.types import Message, Receive, Scope, Send
+
+from tidewire.protocol import messages
+from tidewire.protocol.cursor import ENDED_BY_PROBLEM, Cursor
+from tidewire.protocol.messages import Goaway, Hello, Ping, SnapshotReason, ephemeral_frame
+from tidewire.protocol.problems import Problem
+from tidewire_server.journal import snapshot_frame
+from tidewire_server.opening import Opening, Place
+from tidewire_server.service import Service
+from tidewire_server.store.base import JobRecord, LogReader, StateAt
+
+_CHUNK_BYTES: Final = 64 * 1024
+"""Events that are handed to the ASGI server at a time."""
+
+HEADERS: Final = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class _GoneError(Exception):
+    """The reader is gone, or took no byte for `stall_timeout`."""
+
+
+class EventStream:
+    """An ASGI application that serves one stream once."""
+
+    def __init__(
+        self,
+        service: Service,
+        record: JobRecord,
+        log: LogReader,
+        opening: Opening,
+        *,
+        events_url: str,
+        headers: list[tuple[bytes, bytes]] | None = None,
+        snapshot_interval: float | None = None,
+    ) -> None:
+        """Prepare a stream.
+
+        Args:
+            service: Counts readers and says when to go away.
+            record: The job.
+            log: Its log.
+            opening: What the stream begins with.
+            events_url: URI reference of the stream, for `hello`.
+            headers: Further headers of the answer.
+            snapshot_interval: Send snapshots only, this many seconds apart at least.
+        """
+        self._service = service
+        self._settings = service.settings
+        self._record = record
+        self._log = log
+        self._opening = opening
+        self._events_url = events_url
+        self._headers = HEADERS + (headers or [])
+        self._interval = snapshot_interval
+        self._wake = asyncio.Event()
+        self._gone = False
+        self._told = 0
+        self._send: Send
+        self._buffered: Callable[[], int | None] = lambda: None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve.
+
+        Raises:
+            ProblemError: The stream cannot be opened; nothing was sent.
+        """
+        self._send = send
+        self._buffered = scope.get("tidewire.buffered", self._buffered)
+        with self._service.reading(self._record):
+            unwatch = self._log.watch(self._wake.set)
+            self._service.streams.add(self)
+            listener = asyncio.create_task(self._listen(receive))
+            try:
+                await self._deliver({"type": "http.response.start", "status": 200, "headers": self._headers})
+                await self._serve()
+                await self._deliver({"type": "http.response.body", "body": b"", "more_body": False})
+            except _GoneError:
+                pass
+            finally:
+                unwatch()
+                self._service.streams.discard(self)
+                listener.cancel()
+
+    def go_away(self) -> None:
+        """Ask the reader to come back later, because this server ends."""
+        self._wake.set()
+
+    # ---- what is sent ------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        extent = self._log.extent()
+        hello = Hello(
+            protocol=messages.PROTOCOL,
+            job=self._record.id,
+            events=self._events_url,
+            head=str(extent.head),
+            heartbeat_ms=round(self._settings.heartbeat * 1000),
+        )
+        greeting = ephemeral_frame("hello", hello, retry_ms=self._jittered(self._settings.retry))
+        if self._interval is not None:
+            await self._write(greeting)
+            await self._follow_snapshots(self._interval)
+            return
+        cursor = self._opening.after
+        if cursor is None:
+            assert self._opening.snapshot is not None  # noqa: S101 - 204 was answered else
+            place, reason = self._opening.snapshot
+            at = await self._log.state(oldest=place is Place.OLDEST)
+            greeting += self._snapshot(at, reason)
+            cursor = at.cursor
+        await self._write(greeting)
+        await self._follow(cursor)
+
+    async def _follow(self, cursor: Cursor) -> None:
+        while True:
+            self._wake.clear()
+            if self._service.draining:
+                await self._write(self._goaway())
+                return
+            told, self._told = self._log.told(self._told)
+            chunk = await self._log.read(cursor, _CHUNK_BYTES)
+            if chunk is None:  # trimmed while this reader was behind
+                at = await self._log.state()
+                await self._write(b"".join(told) + self._snapshot(at, "compacted"))
+                cursor = at.cursor
+            elif chunk.frames or told:
+                await self._write(b"".join(told) + chunk.frames)
+                cursor = chunk.last
+                if chunk.ended:
+                    return
+            else:
+                await self._wait()
+
+    async def _follow_snapshots(self, interval: float) -> None:
+        loop = asyncio.get_running_loop()
+        sent: Cursor | None = None
+        while True:
+            self._wake.clear()
+            if self._service.draining:
+                await self._write(self._goaway())
+                return
+            told, self._told = self._log.told(self._told)
+            ended = self._log.extent().ended
+            at = await self._log.state()
+            frames = b"".join(told)
+            if sent is None or at.cursor != sent:
+                frames += self._snapshot(at, "compacted")
+                sent = at.cursor
+                earliest = loop.time() + interval
+            if ended:
+                chunk = await self._log.read(at.cursor, _CHUNK_BYTES)
+                await self._write(frames + (b"" if chunk is None else chunk.frames))
+                return
+            if frames:
+                await self._write(frames)
+            await self._wait()
+            while loop.time() < earliest and not self._service.draining and not self._log.extent().ended:
+                self._wake.clear()
+                await self._wait(until=earliest)
+
+    def _snapshot(self, at: StateAt, reason: SnapshotReason) -> bytes:
+        self._service.metrics.snapshots.labels(reason).inc()
+        return snapshot_frame(at.cursor, at.view.value(), at.columns, reason)
+
+    def _goaway(self) -> bytes:
+        wait = self._jittered(self._settings.retry)
+        return ephemeral_frame("goaway", Goaway(reason="restart", retry_ms=wait), retry_ms=wait)
+
+    @staticmethod
+    def _jittered(seconds: float) -> int:
+        """Milliseconds, drawn for each connection: browsers do not jitter by themselves."""
+        return round(1000 * seconds * random.uniform(0.75, 1.5))
+
+    # ---- moving bytes ------------------------------------------------------------------------------------------
+
+    async def _wait(self, until: float = float("inf")) -> None:
+        """Wait for something to happen; after a heartbeat of silence send a ping."""
+        loop = asyncio.get_running_loop()
+        ping_at = loop.time() + self._settings.heartbeat
+        try:
+            async with asyncio.timeout_at(min(until, ping_at)):
+                await self._wake.wait()
+        except TimeoutError:
+            if loop.time() >= ping_at:
+                await self._write(ephemeral_frame("ping", Ping(head=str(self._log.extent().head))))
+        if self._gone:
+            raise _GoneError
+
+    async def _write(self, frames: bytes) -> None:
+        await self._deliver({"type": "http.response.body", "body": frames, "more_body": True})
+        self._service.metrics.streamed_bytes.inc(len(frames))
+
+    async def _deliver(self, message: Message) -> None:
+        """Hand a message over, however slowly the reader takes it; give up once it takes nothing at all."""
+        while True:
+            if self._gone:
+                raise _GoneError
+            before = self._buffered()
+            try:
+                # The ASGI server waits for room before it takes the message, so a send that timed out took nothing.
+                async with asyncio.timeout(self._settings.stall_timeout):
+                    await self._send(message)
+                return
+            except TimeoutError:
+                now = self._buffered()
+                if before is None or now is None or now >= before:
+                    self._service.metrics.stalled.inc()
+                    raise _GoneError from None
+
+    async def _listen(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._wake.set()
+
+
+def buffered_in(send: Any) -> Callable[[], int | None]:
+    """How to tell the bytes that an ASGI server holds for a connection; None where it does not let that be seen."""
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    size = getattr(transport, "get_write_buffer_size", None)
+    return size if size is not None else lambda: None
+
+
+async def send_problem(
+    send: Send, found: Problem, *, retry: float, hello: Hello | None = None, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    """Answer with a problem inside an event stream, for readers that cannot see a status.
+
+    A fatal one carries the id that is answered 204, which is the only thing that ends an EventSource.
+    """
+    wait = found.retry_after_ms if found.retryable and found.retry_after_ms else round(retry * 1000)
+    frames = b"" if hello is None else ephemeral_frame("hello", hello)
+    last = None if found.retryable else str(ENDED_BY_PROBLEM)
+    frames += ephemeral_frame("problem", found, id=last, retry_ms=wait)
+    await send({"type": "http.response.start", "status": 200, "headers": HEADERS + (headers or [])})
+    await send({"type": "http.response.body", "body": frames, "more_body": False})

@@ -1,0 +1,207 @@
+"""Requests and answers, beneath the routes: bodies, Accept, problems, CORS, and which methods a resource takes."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+from pydantic import BaseModel
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidewire.protocol import problems
+from tidewire.protocol.messages import to_text
+from tidewire.protocol.problems import Problem, problem
+from tidewire_server.errors import ProblemError, refuse
+
+Handler = Callable[[Request], Awaitable[ASGIApp]]
+
+ALLOW_HEADERS: Final = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID"
+EXPOSE_HEADERS: Final = "Location, Content-Location, Retry-After, Idempotency-Replayed"
+PREFLIGHT_MAX_AGE: Final = "600"
+
+_log = logging.getLogger(__name__)
+
+
+def answer(body: BaseModel | Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON answer. Nothing is cached unless its headers say otherwise."""
+    content = to_text(body).encode() if isinstance(body, BaseModel) else orjson.dumps(body)
+    return Response(content, status, {"cache-control": "no-store"} | (headers or {}), "application/json")
+
+
+def problem_answer(found: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """A problem as an answer, with Retry-After (whole seconds) where it names a wait."""
+    wait = {} if found.retry_after_ms is None else {"retry-after": str(math.ceil(found.retry_after_ms / 1000))}
+    return Response(
+        orjson.dumps(problems.to_json(found)),
+        found.status,
+        {"cache-control": "no-store"} | wait | dict(headers or {}),
+        problems.MEDIA_TYPE,
+    )
+
+
+def accepts(request: Request, *media_types: str) -> str:
+    """Which of some media types the client wants: the first that its Accept names, or covers by a wildcard.
+
+    Raises:
+        ProblemError: None of them.
+    """
+    ranges = []
+    for part in ",".join(request.headers.getlist("accept")).split(","):
+        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        if name and not any(parameter.replace(" ", "") in _NEVER for parameter in parameters):
+            ranges.append(name)
+    for wanted in ranges:
+        if wanted in media_types:
+            return wanted
+    for media_type in media_types:
+        if not ranges or "*/*" in ranges or f"{media_type.partition('/')[0]}/*" in ranges:
+            return media_type
+    raise refuse("not_acceptable", f"here is {' or '.join(media_types)}, not {', '.join(ranges)[:200]}")
+
+
+_NEVER = frozenset({"q=0", "q=0.0", "q=0.00", "q=0.000"})
+
+
+async def read_body(request: Request, *, max_bytes: int, timeout: float, optional: bool = False) -> bytes:
+    """Read a request's body, which must be JSON by its headers.
+
+    Args:
+        request: The request.
+        max_bytes: The largest body that is taken.
+        timeout: Seconds in which it must arrive.
+        optional: An empty body needs no Content-Type.
+
+    Raises:
+        ProblemError: It is too large, too slow, or in a media type or coding that is not taken.
+        ClientDisconnect: It was cut short; nobody waits for an answer.
+    """
+    headers = request.headers
+    declared = headers.get("content-length", "")
+    too_large = refuse("body_too_large", f"a body has at most {max_bytes} bytes (max_body_bytes)", limit=max_bytes)
+    if declared.isascii() and declared.isdigit() and len(declared.lstrip("0")) > 15 or int(declared or 0) > max_bytes:
+        raise too_large
+    coding = headers.get("content-encoding", "identity").strip().lower()
+    if coding not in {"identity", ""}:
+        raise refuse("unsupported_media_type", f"content coding {coding[:40]!r} is not taken: send the body as it is")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise too_large
+    except TimeoutError:
+        raise refuse("malformed_body", f"the body had not arrived whole after {timeout:g} s") from None
+    if body or not optional:
+        _check_media_type(headers)
+    return bytes(body)
+
+
+def _check_media_type(headers: Headers) -> None:
+    media_type, *parameters = (part.strip().lower() for part in headers.get("content-type", "").split(";"))
+    if media_type != "application/json" and not (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    ):
+        said = f"not {media_type[:80]!r}" if media_type else "but the request names no Content-Type"
+        raise refuse("unsupported_media_type", f"a body is application/json, {said}")
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "charset" and value.strip(' "') not in {"utf-8", "utf8"}:
+            raise refuse("unsupported_media_type", f"JSON is UTF-8, not {value[:40]}")
+
+
+class Resource:
+    """An ASGI application for one URL: a handler for each method, and a problem for whatever goes wrong."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler] | None,
+        *,
+        admit: Callable[[Request], None],
+        failed: Callable[[Scope, Problem], None],
+    ) -> None:
+        """Bind methods to handlers.
+
+        Args:
+            handlers: By method; HEAD goes where GET goes. None: there is nothing at this URL.
+            admit: Called first; raises `ProblemError` where the caller is not let in.
+            failed: Told of every problem that was answered.
+        """
+        self._handlers = dict(handlers or {})
+        if "GET" in self._handlers:
+            self._handlers["HEAD"] = self._handlers["GET"]
+        self._allow = ", ".join([*self._handlers, "OPTIONS"])
+        self._admit = admit
+        self._failed = failed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        request = Request(scope, receive, send)
+        try:
+            response = await self._respond(request)
+            # Only until it has started can an answer still become a problem; the stream's hot path is not wrapped.
+            await response(scope, receive, watched if isinstance(response, Response) else send)
+        except ClientDisconnect:
+            return
+        except ProblemError as error:
+            await self._fail(scope, error.problem, error.headers, receive, send)
+        except Exception:
+            _log.exception("%s %s failed", request.method, request.url.path)
+            if started:
+                raise
+            await self._fail(scope, problem("internal", "the server's log says why"), {}, receive, send)
+
+    async def _respond(self, request: Request) -> ASGIApp:
+        if not self._handlers:
+            raise refuse("not_found", f"there is nothing at {request.url.path[:200]!r}")
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers={"allow": self._allow, "cache-control": "no-store"})
+        handler = self._handlers.get(request.method)
+        if handler is None:
+            detail = f"{request.method[:20]} is not taken here, but {self._allow}"
+            raise refuse("method_not_allowed", detail, headers={"allow": self._allow})
+        self._admit(request)
+        return await handler(request)
+
+    async def _fail(
+        self, scope: Scope, found: Problem, headers: Mapping[str, str], receive: Receive, send: Send
+    ) -> None:
+        self._failed(scope, found)
+        await problem_answer(found, headers)(scope, receive, send)
+
+
+def with_cors(send: Send, scope: Scope, origins: Iterable[str]) -> Send:
+    """Let pages of some origins read the answer, errors included. `*` lets any page in, without credentials."""
+    headers = Headers(scope=scope)
+    origin = headers.get("origin")
+    allowed = set(origins)
+    if origin is None or not allowed:
+        return send
+    granted = origin if origin in allowed else "*" if "*" in allowed else None
+
+    async def send_with_cors(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            answer_headers = MutableHeaders(raw=list(message["headers"]))
+            answer_headers.add_vary_header("Origin")
+            if granted is not None:
+                answer_headers["access-control-allow-origin"] = granted
+                answer_headers["access-control-expose-headers"] = EXPOSE_HEADERS
+                if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+                    answer_headers["access-control-allow-methods"] = answer_headers.get("allow", "GET, POST, DELETE")
+                    answer_headers["access-control-allow-headers"] = ALLOW_HEADERS
+                    answer_headers["access-control-max-age"] = PREFLIGHT_MAX_AGE
+            message = message | {"headers": answer_headers.raw}
+        await send(message)
+
+    return send_with_cors

@@ -1,0 +1,307 @@
+"""A job that runs: its items, how they end, and how it ends with them.
+
+  an item is | what happens                          | then it is
+  -----------+---------------------------------------+-----------------------------------------------------------
+  queued     | its turn comes                        | running
+  queued     | cancel                                | cancelled; it never runs
+  queued     | deadline, state too large             | failed; it never runs
+  running    | its function returns                  | succeeded, or failed if the value does not fit its schema
+  running    | its function raises                   | failed
+  running    | cancel                                | cancelled, once its function has ended or `cancel_timeout`
+             |                                       |   has passed: until then it may still write
+  running    | deadline, state too large, purge      | failed (purge: cancelled) at once; its function is cancelled
+  ended      | anything                              | as it was
+
+When all items have ended the job has: succeeded if all did, partially_failed if some did, else failed if any failed,
+else cancelled. Whichever of a cancel and the end is logged first holds.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, JsonValue
+
+from tidewire.protocol import messages, problems
+from tidewire.protocol.messages import ENDED, Done, JobStatus
+from tidewire.protocol.problems import Problem, problem
+from tidewire_server.endpoints import Endpoint
+from tidewire_server.errors import InvalidValueError, ItemError, StateTooLargeError, StreamClosedError
+from tidewire_server.journal import Journal
+from tidewire_server.running import run
+from tidewire_server.settings import Settings
+from tidewire_server.store.base import HeadMovedError, JobRecord, Log, Ticket
+from tidewire_server.stream import Stream
+from tidewire_server.times import timestamp
+
+_MAX_DETAIL: Final = 2000
+"""Characters of an error message that travel."""
+
+_log = logging.getLogger(__name__)
+
+ItemEnd = Literal["succeeded", "failed", "cancelled"]
+
+
+@dataclass(slots=True)
+class _Item:
+    value: BaseModel
+    stream: Stream[Any]
+    status: str = "queued"
+    task: asyncio.Task[None] | None = None
+    cancelled: bool = False
+    timer: asyncio.TimerHandle | None = None
+    raised: BaseException | None = None
+
+
+class Job:
+    """One job from its commit to its `done`. Lives on the event loop."""
+
+    def __init__(
+        self,
+        record: JobRecord,
+        endpoint: Endpoint,
+        values: list[BaseModel],
+        columns: list[list[str]],
+        journal: Journal,
+        log: Log,
+        settings: Settings,
+        *,
+        discard: Callable[[Ticket], Coroutine[Any, Any, None]],
+        ended: Callable[["Job"], Coroutine[Any, Any, None]],
+    ) -> None:
+        self.record = record
+        self.endpoint = endpoint
+        self.over = asyncio.Event()
+        """Set once `done` is logged."""
+        self._log = log
+        self._journal = journal
+        self._settings = settings
+        self._discard = discard
+        self._ended = ended
+        self._usage: dict[str, int | float] = {}
+        self._errors: list[Problem] = []
+        self._deadline: asyncio.TimerHandle | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._items = [
+            _Item(
+                value,
+                Stream(journal, index, columns=columns[index], tell=self._tell, to_json=endpoint.value.to_json),
+            )
+            for index, value in enumerate(values)
+        ]
+
+    @property
+    def tickets(self) -> list[Ticket]:
+        """One for each item."""
+        return [Ticket(self.endpoint.name, self.record.id, index) for index in range(len(self._items))]
+
+    @property
+    def raised(self) -> BaseException | None:
+        """What the first function that failed raised."""
+        return next((item.raised for item in self._items if item.raised is not None), None)
+
+    # ---- running -----------------------------------------------------------------------------------------------
+
+    async def run_item(self, index: int) -> None:
+        """Run one item's function to its end, which may come later than the item's."""
+        item = self._items[index]
+        if item.status != "queued":
+            return
+        self._start(index)
+        item.task = self._loop.create_task(run(self.endpoint, item.value, item.stream, self._journal))
+        try:
+            await asyncio.wait({item.task})
+        except asyncio.CancelledError:
+            item.task.cancel()
+            raise
+        await self._returned(index, item)
+
+    def _start(self, index: int) -> None:
+        self._items[index].status = "running"
+        ops: list[Any] = [["s", f"/items/{index}/status", "running"]]
+        if self.record.started_at is None:
+            self.record.started_at = time.time()
+            self.record.status = "running"
+            ops.append(["s", "/status", "running"])
+            self._log.tell("queue", None)
+        self._journal.change(ops, ends=True)
+
+    async def _returned(self, index: int, item: _Item) -> None:
+        assert item.task is not None  # noqa: S101 - it has just ended
+        raised = asyncio.CancelledError() if item.task.cancelled() else item.task.exception()
+        if item.status in ENDED:
+            if raised is not None and not isinstance(raised, asyncio.CancelledError | StreamClosedError):
+                _log.info("job %s item %d: its function ended late: %r", self.record.id, index, raised)
+            return
+        if item.stream.failure is not None:
+            await self._fail_all(_too_large(item.stream.failure))
+        elif item.cancelled:
+            await self._end_item(index, "cancelled")
+        elif raised is None:
+            await self._end_item(index, "succeeded")
+        else:
+            item.raised = raised
+            await self._end_item(index, "failed", self._problem_of(raised, index))
+
+    def _problem_of(self, raised: BaseException, index: int) -> Problem:
+        """What a caller reads of an exception. Of one that was not meant for callers: only that it was there."""
+        match raised:
+            case ItemError():
+                return _cut(raised.problem())
+            case InvalidValueError():
+                return _cut(problem("invalid_value", str(raised)))
+            case StateTooLargeError():
+                return _too_large(raised)
+        _log.error("job %s item %d: endpoint %r failed", self.record.id, index, self.endpoint.name, exc_info=raised)
+        return problem("internal", f"the function of endpoint {self.endpoint.name!r} failed; the server's log says why")
+
+    # ---- ending early ------------------------------------------------------------------------------------------
+
+    def set_deadline(self, seconds: float) -> None:
+        """Fail what has not ended by then."""
+        expired = problem("deadline_exceeded", f"not ended {seconds:g} s after the submit")
+        self._deadline = self._loop.call_later(seconds, lambda: self._in_background(self._fail_all(expired)))
+
+    async def cancel(self, items: list[int] | None = None) -> None:
+        """Cancel some items, or all. A running function has `cancel_timeout` to end by itself."""
+        for index in range(len(self._items)) if items is None else items:
+            item = self._items[index]
+            if item.status == "queued":
+                await self._discard(Ticket(self.endpoint.name, self.record.id, index))
+                await self._end_item(index, "cancelled")
+            elif item.status == "running" and not item.cancelled:
+                item.cancelled = True
+                self._stop(item)
+                if self._can_notice:
+                    item.timer = self._loop.call_later(self._settings.cancel_timeout, self._cancel_overdue, index)
+                else:
+                    await self._end_item(index, "cancelled")
+
+    async def abandon(self) -> None:
+        """Cancel all that has not ended, without waiting for any function."""
+        for index, item in enumerate(self._items):
+            if item.status not in ENDED:
+                await self._discard(Ticket(self.endpoint.name, self.record.id, index))
+                self._stop(item)
+                await self._end_item(index, "cancelled")
+        await self.over.wait()
+
+    @property
+    def _can_notice(self) -> bool:
+        endpoint = self.endpoint
+        return endpoint.is_async or endpoint.is_generator or endpoint.input.stream is not None
+
+    def _cancel_overdue(self, index: int) -> None:
+        _log.warning("job %s item %d: its function did not end when it was cancelled", self.record.id, index)
+        self._in_background(self._end_item(index, "cancelled"))
+
+    async def _fail_all(self, why: Problem) -> None:
+        for index, item in enumerate(self._items):
+            if item.status not in ENDED:
+                await self._discard(Ticket(self.endpoint.name, self.record.id, index))
+                self._stop(item)
+                await self._end_item(index, "failed", why)
+
+    def _stop(self, item: _Item) -> None:
+        item.stream.cancel()
+        if item.task is not None and self.endpoint.is_async:
+            item.task.cancel()
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # ---- the end -----------------------------------------------------------------------------------------------
+
+    async def _end_item(self, index: int, status: ItemEnd, error: Problem | None = None) -> None:
+        item = self._items[index]
+        if item.status in ENDED:
+            return
+        item.status = status
+        if item.timer is not None:
+            item.timer.cancel()
+        for name, number in item.stream.close().items():
+            self._usage[name] = self._usage.get(name, 0) + number
+        place = f"/items/{index}"
+        ops: list[Any] = [["s", f"{place}/status", status]]
+        if error is not None:
+            self._errors.append(error)
+            ops.append(["s", f"{place}/error", problems.to_json(error)])
+        try:
+            self._journal.change(ops, settle=place, ends=True)
+            if all(each.status in ENDED for each in self._items):
+                await self._finish()
+        except (HeadMovedError, StreamClosedError) as lost:
+            _log.warning("job %s: its end could not be logged: %s", self.record.id, lost)
+            self.over.set()
+
+    async def _finish(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        record = self.record
+        status = _status_of([item.status for item in self._items])
+        now = time.time()
+        expires_at = now + self._settings.state_ttl
+
+        def make_done(digest: str, checks: list[JsonValue]) -> Done:
+            members = {
+                "status": status,
+                "usage": self._usage,
+                "error": self._job_error() if status == "failed" else None,
+                "check": checks,
+                "digest": digest,
+                "expires_at": timestamp(expires_at),
+            }
+            return Done.model_validate(members)
+
+        _, record.done = await self._journal.end(make_done)
+        record.status, record.ended_at, record.expires_at = status, now, expires_at
+        await self._ended(self)
+        self.over.set()
+
+    def _job_error(self) -> Problem:
+        first, *more = self._errors
+        if not more and len(self._items) == 1:
+            return first
+        failed = len(self._errors)
+        detail = f"{failed} of {len(self._items)} items failed; the first: {first.detail or first.title}"
+        return first.model_copy(update={"detail": detail})
+
+    def _tell(self, key: str, message: BaseModel) -> None:
+        """Tell readers something that is not logged; from any thread."""
+        frame = messages.ephemeral_frame("progress", message)
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self._loop:
+            self._log.tell(key, frame)
+        else:
+            self._loop.call_soon_threadsafe(self._log.tell, key, frame)
+
+    def announce(self, message: messages.Queue) -> None:
+        """Tell readers the job's place in the queue, while no item has started."""
+        if self.record.started_at is None:
+            self._log.tell("queue", messages.ephemeral_frame("queue", message))
+
+
+def _status_of(items: list[str]) -> JobStatus:
+    succeeded = items.count("succeeded")
+    if succeeded:
+        return "succeeded" if succeeded == len(items) else "partially_failed"
+    return "failed" if "failed" in items else "cancelled"
+
+
+def _too_large(error: StateTooLargeError) -> Problem:
+    return problem("state_too_large", str(error), limit=error.limit)
+
+
+def _cut(found: Problem) -> Problem:
+    if found.detail is not None and len(found.detail) > _MAX_DETAIL:
+        return found.model_copy(update={"detail": found.detail[:_MAX_DETAIL] + "…"})
+    return found

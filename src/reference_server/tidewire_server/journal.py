@@ -1,0 +1,262 @@
+"""One job's history as it is written: changes come in from any thread, blocks of events go to the log.
+
+    function ──► append, row, change ──► Pending ──► commit ──► Log ──► readers
+                 (lock; any thread)      (merged)    (event loop)
+
+Commit, then send: readers read the log, never what is pending. The first append after a pause is committed at once,
+then at most one block in `merge_window`; any other change is committed at once, with all that came before it.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import orjson
+from pydantic import JsonValue
+
+from tidewire.protocol import messages
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.diff import Op
+from tidewire.protocol.document import Document
+from tidewire.protocol.integrity import digest
+from tidewire.protocol.messages import Done, SnapshotReason
+from tidewire.protocol.sse import encode
+from tidewire_server.errors import StreamClosedError
+from tidewire_server.pending import Pending
+from tidewire_server.settings import Settings
+from tidewire_server.store.base import Block, HeadMovedError, Log, StateAt
+
+_log = logging.getLogger(__name__)
+
+_DIGEST_IN_THREAD: Final = 256 * 1024
+"""Bytes of state above which the digest is computed beside the event loop."""
+
+_MAX_PENDING_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of uncommitted changes above which a worker thread waits."""
+
+
+def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Document, int]:
+    """The block that opens a log: a snapshot, with id 1-1.
+
+    Returns:
+        The block, the document that the job's changes are applied to, and the bytes of the state.
+
+    Raises:
+        DiffError: The state is not JSON as the protocol takes it, or a column is no pointer.
+    """
+    document = Document(state, columns)
+    cursor = Cursor(1, 1)
+    frame = snapshot_frame(cursor, state, columns, "start")
+    return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
+
+
+def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason) -> bytes:
+    """A snapshot in its wire form. The state comes from a document, which has checked it already."""
+    data = orjson.dumps({"state": state, "columns": list(columns), "reason": reason}).decode()
+    return encode(data, id=str(cursor), event="snapshot")
+
+
+class Journal:
+    """The one writer of a job's log."""
+
+    def __init__(
+        self, log: Log, document: Document, settings: Settings, *, state_bytes: int, logged: Callable[[int, int], None]
+    ) -> None:
+        """Go on from the first block.
+
+        Args:
+            log: Where blocks go.
+            document: The state after the first block.
+            settings: The bounds.
+            state_bytes: What the state takes as JSON.
+            logged: Told of each commit: events and bytes.
+        """
+        self._log = log
+        self._head = log.extent().head
+        self._columns = document.columns
+        self._window = settings.merge_window
+        self._logged = logged
+        self._pending = Pending(
+            document,
+            merge=settings.merge_window > 0,
+            max_event_bytes=settings.max_event_bytes,
+            max_state_bytes=settings.max_state_bytes,
+            state_bytes=state_bytes,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._lock = threading.RLock()
+        self._room = threading.Condition(self._lock)
+        self._ended = False
+        self._signalled = False
+        self._urgent = False
+        self._committed_at = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._committing = asyncio.Lock()
+
+    # ---- any thread --------------------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The places that rows and bare strings grow."""
+        return self._columns
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held by whoever needs several changes, or a read and a change, to be one."""
+        return self._lock
+
+    def value(self, pointer: str) -> JsonValue:
+        """The JSON at a place, with all changes, made anew for the caller.
+
+        Raises:
+            LookupError: There is no such place.
+        """
+        with self._lock:
+            return self._pending.document.value(pointer)
+
+    def is_text(self, pointer: str) -> bool:
+        """Whether there is a text at a place."""
+        with self._lock:
+            return self._pending.is_text(pointer)
+
+    def append(self, additions: Sequence[tuple[str, str | list[Any]]]) -> None:
+        """Append to places, as one; see `Pending.append`.
+
+        Raises:
+            StreamClosedError: The job has ended.
+        """
+        with self._lock:
+            self._admit()
+            self._pending.append(additions)
+            self._signal(urgent=self._window == 0)
+
+    def row(self, members: Sequence[Any]) -> None:
+        """Grow each column by one; see `Pending.row`.
+
+        Raises:
+            StreamClosedError: The job has ended.
+        """
+        with self._lock:
+            self._admit()
+            self._pending.row(members)
+            self._signal(urgent=self._window == 0)
+
+    def change(self, ops: Sequence[Op], *, settle: str | None = None, ends: bool = False) -> None:
+        """Make any other change; see `Pending.change`.
+
+        Raises:
+            StreamClosedError: The job has ended.
+        """
+        with self._lock:
+            self._admit()
+            self._pending.change(ops, settle=settle, ends=ends)
+            self._signal(urgent=True)
+
+    def _admit(self) -> None:
+        if self._ended:
+            raise StreamClosedError("this job has ended: nothing more can be written to its stream")
+        # A function on the event loop cannot wait here: it would wait for itself.
+        if self._pending.size > _MAX_PENDING_BYTES and threading.get_ident() != self._thread:
+            self._room.wait_for(lambda: self._ended or self._pending.size <= _MAX_PENDING_BYTES)
+
+    def _signal(self, *, urgent: bool) -> None:
+        if self._signalled and (self._urgent or not urgent):
+            return
+        self._signalled = True
+        self._urgent = self._urgent or urgent
+        if threading.get_ident() == self._thread:
+            self._schedule()
+        else:
+            self._loop.call_soon_threadsafe(self._schedule)
+
+    # ---- the event loop ----------------------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that wait to be committed."""
+        return self._pending.size
+
+    def _schedule(self) -> None:
+        due = self._committed_at + self._window
+        if self._urgent or due <= self._loop.time():
+            self._start()
+        elif self._timer is None:
+            self._timer = self._loop.call_at(due, self._start)
+
+    def _start(self) -> None:
+        self._stop_timer()
+        if self._task is None or self._task.done():
+            self._task = self._loop.create_task(self._commit_or_stop())
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _commit_or_stop(self) -> None:
+        try:
+            await self.commit()
+        except HeadMovedError as error:
+            # Another writes, or the log is gone: this one has lost its right to write, and must not try again.
+            with self._lock:
+                self._ended = True
+                self._room.notify_all()
+            _log.warning("a job's log refused its writer: %s", error)
+            return
+        if self._signalled:
+            self._schedule()
+
+    async def commit(self) -> None:
+        """Log what is pending. Returns when it is as durable as the log makes it.
+
+        Raises:
+            HeadMovedError: The log is gone, or another writes it.
+        """
+        async with self._committing:
+            with self._lock:
+                self._signalled = self._urgent = False
+                diffs = self._pending.take()
+                if not diffs:
+                    return
+                view = self._pending.document.view()
+                self._room.notify_all()
+            self._committed_at = self._loop.time()
+            epoch, seq = self._head
+            frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
+            state = StateAt(Cursor(epoch, seq + len(diffs)), self._columns, view)
+            await self._log.append(self._head, Block(frames, state))
+            self._head = state.cursor
+            self._logged(len(frames), sum(map(len, frames)))
+
+    async def end(self, make_done: Callable[[str, list[JsonValue]], Done]) -> tuple[Cursor, Done]:
+        """Log what is pending, then `done`, and refuse whatever comes later.
+
+        Args:
+            make_done: Makes the data of `done` of the digest and the checks that are owed.
+
+        Raises:
+            HeadMovedError: The log is gone.
+        """
+        with self._lock:
+            self._ended = True
+            self._room.notify_all()
+        await self.commit()
+        self._stop_timer()
+        document = self._pending.document
+        items = document.value("/items")
+        if self._pending.state_bytes > _DIGEST_IN_THREAD:
+            found = await asyncio.to_thread(digest, items)
+        else:
+            found = digest(items)
+        done = make_done(found, self._pending.checks_owed())
+        cursor = Cursor(self._head.epoch, self._head.seq + 1)
+        frame = messages.done_frame(cursor, done)
+        state = StateAt(self._head, self._columns, document.view())
+        await self._log.append(self._head, Block([frame], state, done=True))
+        self._head = cursor
+        self._logged(1, len(frame))
+        return cursor, done

@@ -1,0 +1,308 @@
+"""Changes of one job that are made but not yet logged: merged, proved, and in their wire form.
+
+Rules. Adjacent appends become one event, and so do adjacent rows; every other change is an event of its own, in the
+order in which they were made. No event passes `max_event_bytes`; a larger change becomes several. A text that grew
+or shrank since its last check owes one: in a diff that truncates it, with its 64th logged change, when its item ends.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import orjson
+from pydantic import JsonValue
+
+from tidewire.protocol import strict_json
+from tidewire.protocol.diff import DiffError, Op
+from tidewire.protocol.document import Document
+from tidewire_server.errors import StateTooLargeError
+from tidewire_server.splitting import split_op, split_text
+
+CHECK_EVERY: Final = 64
+"""Logged changes of a text after which a check has been sent."""
+
+_ROOM_FOR_CHECKS: Final = 512
+"""Bytes of an event that are left free for its checks and its framing."""
+
+
+class _Appends:
+    """Appends to places, each place once, in the order in which they were first appended to."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.texts: dict[str, list[bytes]] = {}
+        self.arrays: dict[str, list[bytes]] = {}
+
+    def ops(self) -> bytes:
+        texts = [b'["a",%b,"%b"]' % (_json(path), b"".join(parts)) for path, parts in self.texts.items()]
+        arrays = [b'["a",%b,[%b]]' % (_json(path), b",".join(parts)) for path, parts in self.arrays.items()]
+        # An array first: a text appended to may stand in an element that came with it.
+        return b"[%b]" % b",".join(arrays + texts)
+
+
+class _Rows:
+    def __init__(self) -> None:
+        self.size = 0
+        self.rows: list[bytes] = []
+
+    def ops(self) -> bytes:
+        return b"[%b]" % b",".join(self.rows)
+
+
+class Pending:
+    """What is made and not yet logged. Not safe for threads: whoever holds it holds a lock."""
+
+    def __init__(
+        self, document: Document, *, merge: bool, max_event_bytes: int, max_state_bytes: int, state_bytes: int
+    ) -> None:
+        """Begin with nothing pending.
+
+        Args:
+            document: The job's state; each change is applied to it at once.
+            merge: Whether appends become one event.
+            max_event_bytes: Largest event, its framing included.
+            max_state_bytes: Largest state, as JSON.
+            state_bytes: What the state takes now.
+        """
+        self.document = document
+        self.size = 0
+        """Bytes that wait."""
+        self._merge = merge
+        self._room = max_event_bytes - _ROOM_FOR_CHECKS
+        self._max_state_bytes = max_state_bytes
+        self.state_bytes = state_bytes
+        """What the state takes as JSON, at most."""
+        self._columns = document.columns
+        self._sole = self._columns[0] if len(self._columns) == 1 else None
+        self._closed: list[bytes] = []
+        self._open: _Appends | _Rows | None = None
+        self._owed: dict[str, int] = {}
+        """Texts that owe a check, and their logged changes since the last one."""
+
+    # ---- changes -----------------------------------------------------------------------------------------------
+
+    def append(self, additions: Sequence[tuple[str, str | list[Any]]]) -> None:
+        """Append to some places, as one event.
+
+        Raises:
+            DiffError: A place cannot grow by what it shall grow by.
+            StateTooLargeError: The state would pass its limit.
+        """
+        additions = [(path, x) for path, x in additions if x]
+        encoded = [_json(x)[1:-1] for _, x in additions]
+        size = sum(map(len, encoded))
+        if size > self._room // 2:
+            self._append_in_parts(additions)
+            return
+        if not additions:
+            return
+        path, x = additions[0]
+        if len(additions) == 1 and path == self._sole and type(x) is str:
+            self._apply(x, size)
+        else:
+            self._apply([["a", path, x] for path, x in additions], size)
+        entry = self._open
+        if type(entry) is not _Appends or not self._merge or entry.size + size > self._room:
+            self._close()
+            entry = self._open = _Appends()
+        for (path, x), part in zip(additions, encoded, strict=True):
+            places = entry.texts if type(x) is str else entry.arrays
+            if (parts := places.get(path)) is not None:
+                parts.append(part)
+                entry.size += len(part)
+            else:
+                places[path] = [part]
+                entry.size += len(part) + len(path) + 16
+        self._grew(size)
+
+    def row(self, members: Sequence[Any]) -> None:
+        """Grow each column by one member.
+
+        Raises:
+            DiffError: The row does not fit the columns.
+            StateTooLargeError: The state would pass its limit.
+        """
+        op: list[Any] = ["r", *members]
+        encoded = _json(op)
+        if len(encoded) > self._room and len(members) == len(self._columns):
+            for path, x in zip(self._columns, members, strict=True):
+                self.append([(path, x if type(x) is str and self.is_text(path) else [x])])
+            return
+        self._apply([op], len(encoded))
+        entry = self._open
+        if type(entry) is not _Rows or not self._merge or entry.size + len(encoded) > self._room:
+            self._close()
+            entry = self._open = _Rows()
+        entry.rows.append(encoded)
+        entry.size += len(encoded) + 1
+        self._grew(len(encoded))
+
+    def change(self, ops: Sequence[Op], *, settle: str | None = None, ends: bool = False) -> None:
+        """Make any change, as an event of its own.
+
+        Args:
+            ops: What to do.
+            settle: Prove every text at or below this place that owes a check.
+            ends: It ends an item, and is made even where the state has reached its limit.
+
+        Raises:
+            DiffError: An op does not fit.
+            StateTooLargeError: The state would pass its limit.
+        """
+        self._close()
+        encoded = _json(ops)
+        if ends:
+            self.state_bytes = min(self.state_bytes, self._max_state_bytes - len(encoded))
+        if len(encoded) > self._room:
+            parts = [part for op in ops for part in self._split(op)]
+            for part in parts[:-1]:
+                self._change_one([part], _json([part]), None)
+            ops, encoded = [parts[-1]], _json([parts[-1]])
+        self._change_one(ops, encoded, settle)
+
+    def take(self) -> list[bytes]:
+        """The diffs that wait, each as JSON; nothing waits then."""
+        self._close()
+        taken, self._closed, self.size = self._closed, [], 0
+        return taken
+
+    def checks_owed(self, below: str = "") -> list[JsonValue]:
+        """Settle what is owed at or below a place: the checks, true for the document as it is now."""
+        owed = [path for path in self._owed if _within(path, below)]
+        for path in owed:
+            del self._owed[path]
+        return [self._check(path) for path in owed]
+
+    # ---- inside ------------------------------------------------------------------------------------------------
+
+    def _append_in_parts(self, additions: Iterable[tuple[str, str | list[Any]]]) -> None:
+        for path, x in additions:
+            if type(x) is str:
+                for part in split_text(x, self._room // 2):
+                    self.append([(path, part)])
+            else:
+                for part in self._split(["a", path, x]):
+                    self.change([part])
+
+    def _split(self, op: Op) -> Iterable[Op]:
+        grows = op[0] == "a" and self._is_array(str(op[1]))
+        return split_op(op, self._room, start=self.document.array_length(str(op[1])) if grows else 0)
+
+    def _change_one(self, ops: Sequence[Op], encoded: bytes, settle: str | None) -> None:
+        self._apply(list(ops), len(encoded))
+        proved: dict[str, None] = {}
+        for op in ops:
+            self._account(op, proved)
+        checks = [self._check(path) for path in proved]
+        for path in proved:
+            self._owed.pop(path, None)
+        if settle is not None:
+            checks += self.checks_owed(settle)
+        self._closed.append(_shape(encoded, checks))
+        self._grew(len(encoded))
+
+    def _account(self, op: Op, proved: dict[str, None]) -> None:
+        """Keep what is owed in step with one op of a change that stands."""
+        letter, path = op[0], str(op[1])
+        if letter == "a" and type(op[2]) is str:
+            self._count(path, proved)
+        elif letter == "t" and self.is_text(path):
+            proved[path] = None
+        elif letter == "s" or letter == "d":
+            for gone in [owing for owing in self._owed if _within(owing, path)]:
+                del self._owed[gone]
+            for gone in [owing for owing in proved if _within(owing, path)]:
+                del proved[gone]
+        if letter == "i" or letter == "d":
+            self._shift(path, 1 if letter == "i" else -1)
+
+    def _shift(self, path: str, by: int) -> None:
+        """An element came or went: what is owed in those that follow it is owed at another index."""
+        parent, _, index = path.rpartition("/")
+        if not index.isdigit() or not self._is_array(parent):
+            return
+        moved: dict[str, int] = {}
+        for owing, changes in self._owed.items():
+            place, *rest = owing[len(parent) + 1 :].split("/") if _within(owing, parent) else [""]
+            if place.isdigit() and int(place) >= int(index):
+                moved["/".join([parent, str(int(place) + by), *rest])] = changes
+            else:
+                moved[owing] = changes
+        self._owed = moved
+
+    def _count(self, path: str, proved: dict[str, None]) -> None:
+        changes = self._owed.get(path, 0) + 1
+        self._owed[path] = changes
+        if changes >= CHECK_EVERY:
+            proved[path] = None
+
+    def _close(self) -> None:
+        """End the event under way: what comes next is another."""
+        entry, self._open = self._open, None
+        if entry is None:
+            return
+        grown = [path for path in self._columns if self.is_text(path)] if type(entry) is _Rows else entry.texts  # type: ignore[union-attr]
+        proved: dict[str, None] = {}
+        for path in grown:
+            self._count(path, proved)
+        for path in proved:
+            del self._owed[path]
+        checks = [self._check(path) for path in proved]
+        if type(entry) is _Appends and not checks and not entry.arrays and [*entry.texts] == [self._sole]:
+            self._closed.append(b'"%b"' % b"".join(entry.texts[self._sole]))  # type: ignore[index]
+        else:
+            self._closed.append(_shape(entry.ops(), checks))
+
+    def _apply(self, diff: Any, size: int) -> None:
+        """Apply to the document, unless the state would become too large.
+
+        What was written bounds what the state grew by, so the state is measured only when that sum passes the limit.
+        """
+        if self.state_bytes + size <= self._max_state_bytes:
+            self.document.apply(diff)
+            return
+        before = self.document.view()
+        self.document.apply(diff)
+        measured = len(_json(self.document.value()))
+        if measured > self._max_state_bytes:
+            self.document = Document(before.value(), self._columns)
+            raise StateTooLargeError(self._max_state_bytes)
+        self.state_bytes = measured - size
+
+    def _grew(self, size: int) -> None:
+        self.state_bytes += size
+        self.size += size
+
+    def _check(self, path: str) -> JsonValue:
+        return [path, self.document.text_length(path), self.document.text_crc(path)]
+
+    def is_text(self, path: str) -> bool:
+        """Whether there is a text at a place."""
+        try:
+            self.document.text_length(path)
+        except LookupError:
+            return False
+        return True
+
+    def _is_array(self, path: str) -> bool:
+        try:
+            self.document.array_length(path)
+        except LookupError:
+            return False
+        return True
+
+
+def _shape(ops: bytes, checks: list[JsonValue]) -> bytes:
+    return b'{"ops":%b,"check":%b}' % (ops, _json(checks)) if checks else ops
+
+
+def _within(path: str, place: str) -> bool:
+    return path == place or path.startswith(f"{place}/")
+
+
+def _json(value: Any) -> bytes:
+    """Compact JSON. What orjson would write silently in another form (NaN as null) is refused by the document."""
+    try:
+        return orjson.dumps(value)
+    except TypeError as error:
+        strict_json.check(value)
+        raise DiffError(str(error)) from None

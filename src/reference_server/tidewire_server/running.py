@@ -1,0 +1,131 @@
+"""Calling one endpoint's function for one item, whatever kind of function it is.
+
+  function                    | runs
+  ----------------------------+----------------------------------------------------------------------
+  async def                   | on the event loop; cancelled as a task
+  async generator             | on the event loop; cancelled as a task, then closed
+  def                         | in a worker thread; sees `stream.cancelled` if it asks
+  generator                   | in a worker thread; closed between two values when it is cancelled
+
+A thread cannot be stopped from outside, so a function that neither yields nor asks runs to its end. Its slot and its
+thread stay taken until then: whoever limits a model to one call at a time gets one call at a time.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import aclosing, closing
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from tidewire_server.endpoints import Endpoint
+from tidewire_server.errors import InvalidValueError
+from tidewire_server.journal import Journal
+from tidewire_server.stream import Stream
+
+_TURN: Final = 0.005
+"""Seconds after which a generator that never waits gives way to the rest of the event loop."""
+
+_MAX_BACKLOG: Final = 1024 * 1024
+"""Bytes of uncommitted changes above which a generator on the event loop waits for the log."""
+
+
+async def run(endpoint: Endpoint, value: BaseModel, stream: Stream[Any], journal: Journal) -> None:
+    """Call the function and bring what it gives into the item's value.
+
+    Raises:
+        InvalidValueError: It gave what is no JSON or does not fit its schema.
+        Exception: Whatever the function raised.
+    """
+    arguments = endpoint.input.arguments(value, stream)
+    if endpoint.is_async:
+        called = endpoint.function(**arguments)
+        if isinstance(called, AsyncGenerator):
+            await _drain(called, endpoint, stream, journal)
+        else:
+            _finish(await called, endpoint, stream)
+    else:
+        await in_thread(_call, endpoint, arguments, stream)
+    endpoint.value.check(stream.value)
+
+
+async def _drain(
+    values: AsyncGenerator[Any, None], endpoint: Endpoint, stream: Stream[Any], journal: Journal
+) -> None:
+    loop = asyncio.get_running_loop()
+    turn_ends = loop.time() + _TURN
+    async with aclosing(values):
+        first = True
+        async for value in values:
+            _yielded(value, endpoint, stream, first=first)
+            first = False
+            if journal.backlog > _MAX_BACKLOG:
+                await journal.commit()
+            if loop.time() >= turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = loop.time() + _TURN
+
+
+def _call(endpoint: Endpoint, arguments: dict[str, Any], stream: Stream[Any]) -> None:
+    called = endpoint.function(**arguments)
+    if not isinstance(called, Generator):
+        _finish(called, endpoint, stream)
+        return
+    with closing(called):
+        first = True
+        for value in called:
+            if stream.cancelled:
+                return
+            _yielded(value, endpoint, stream, first=first)
+            first = False
+
+
+def _yielded(value: Any, endpoint: Endpoint, stream: Stream[Any], *, first: bool) -> None:
+    # Containers are judged at the first value and at the last; between them that would cost the whole value each time.
+    if first or not isinstance(value, list | dict | BaseModel):
+        endpoint.value.check(endpoint.value.to_json(value))
+    stream.replace(value)
+
+
+def _finish(value: Any, endpoint: Endpoint, stream: Stream[Any]) -> None:
+    if value is None and endpoint.input.stream is not None:
+        return
+    try:
+        found = endpoint.value.to_json(value)
+    except RecursionError:
+        raise InvalidValueError("the value is nested in itself") from None
+    stream.replace(found)
+
+
+async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in a thread of its own, which does not keep the process from ending.
+
+    A cancelled caller does not wait; the thread runs on. Whoever counts threads bounds them.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if outcome.cancelled():
+            return
+        if error is None:
+            outcome.set_result(result)
+        else:
+            outcome.set_exception(error)
+
+    def body() -> None:
+        result, error = None, None
+        try:
+            result = context.run(function, *args)
+        except BaseException as raised:  # noqa: BLE001 - it travels to whoever awaits
+            # A future takes no StopIteration.
+            error = RuntimeError("the function raised StopIteration") if isinstance(raised, StopIteration) else raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=body, name=getattr(function, "__name__", "worker"), daemon=True).start()
+    return await outcome

@@ -1,0 +1,240 @@
+"""From a function's signature to the schemas of its input and its value, and from JSON to its arguments."""
+
+import collections.abc
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic.json_schema import GenerateJsonSchema
+
+from tidewire.protocol.pointer import build
+from tidewire_server.errors import InvalidValueError, ProblemError, refuse
+from tidewire_server.stream import Stream, plain
+
+_STREAMED = (
+    collections.abc.AsyncIterator,
+    collections.abc.AsyncIterable,
+    collections.abc.AsyncGenerator,
+    collections.abc.Iterator,
+    collections.abc.Iterable,
+    collections.abc.Generator,
+)
+_FIELD = "member_"
+"""Before a parameter's name, so that a parameter may be called `json`, `copy` or `_x`; callers see the name itself."""
+
+
+class _Schema(GenerateJsonSchema):
+    ignored_warning_kinds = frozenset({"skipped-choice", "non-serializable-default"})
+
+
+@dataclass(frozen=True)
+class InputShape:
+    """What an endpoint takes."""
+
+    model: type[BaseModel]
+    whole: str | None
+    """The parameter that is the input itself; None where the input's members are the parameters."""
+    stream: str | None
+    """The parameter that gets the `Stream`."""
+    schema: dict[str, Any]
+    defaults: bool
+    """Whether an empty input is valid."""
+
+    def read(self, value: JsonValue, pointer: str) -> BaseModel:
+        """Validate one input.
+
+        Args:
+            value: The input as it came, shared members included.
+            pointer: Where it stands in the request's body.
+
+        Raises:
+            ProblemError: It does not fit; names the member.
+        """
+        try:
+            return self.model.model_validate_json(orjson.dumps(value), strict=True)
+        except ValidationError as error:
+            raise self._problem(error, value, pointer) from None
+
+    def arguments(self, value: BaseModel, stream: Stream[Any] | None) -> dict[str, Any]:
+        """The keyword arguments of one call."""
+        if self.whole is not None:
+            arguments: dict[str, Any] = {self.whole: value}
+        else:
+            arguments = {
+                (field.alias or name): getattr(value, name) for name, field in type(value).model_fields.items()
+            }
+        if self.stream is not None:
+            arguments[self.stream] = stream
+        return arguments
+
+    def _problem(self, error: ValidationError, value: JsonValue, pointer: str) -> ProblemError:
+        first, *more = error.errors(include_url=False, include_context=False, include_input=False)
+        place, name = _locate(value, first["loc"])
+        message = first["msg"]
+        if first["type"] == "extra_forbidden":
+            message = f"there is no member {name!r}"
+            known = list(self.schema.get("properties", {}))
+            if len(place) == 1:
+                close = difflib.get_close_matches(str(name), known, n=1)
+                message += f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known) or 'none'}"
+        elif first["type"] == "missing":
+            message = f"the member {name!r} is missing"
+        rest = f" (and {len(more)} more)" if more else ""
+        where = pointer + build(place)
+        return refuse("invalid_input", f"{where}: {message}{rest}", pointer=where)
+
+
+@dataclass(frozen=True)
+class ValueShape:
+    """What an endpoint gives."""
+
+    adapter: TypeAdapter[Any]
+    schema: dict[str, Any]
+    is_text: bool
+    empty: JsonValue
+    """The value before the function has given one."""
+
+    def to_json(self, value: Any) -> Any:
+        """JSON's own Python types of a value.
+
+        Raises:
+            InvalidValueError: There is no JSON for it.
+        """
+        try:
+            return self.adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
+        except (ValueError, TypeError):
+            return plain(value)
+
+    def check(self, value: JsonValue) -> None:
+        """Refuse a value, given as JSON, that does not fit the schema.
+
+        Raises:
+            InvalidValueError: Says where and why.
+        """
+        try:
+            self.adapter.validate_json(orjson.dumps(value), strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            where = build(first["loc"]) or "the value"
+            raise InvalidValueError(f"{where}: {first['msg']}") from None
+
+
+def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, ValueShape]:
+    """Read a function's signature.
+
+    Raises:
+        TypeError: A parameter cannot be a member of an input, or an annotation cannot be a schema.
+    """
+    try:
+        hints = typing.get_type_hints(_annotated(function), include_extras=True)
+    except NameError as error:
+        raise TypeError(
+            f"endpoint {name!r}: an annotation cannot be resolved ({error}); define its type at module level"
+        ) from None
+    parameters: dict[str, tuple[Any, Any]] = {}
+    stream, streamed = None, Any
+    for parameter in inspect.signature(function).parameters.values():
+        annotation = hints.get(parameter.name, Any)
+        if annotation is Stream or get_origin(annotation) is Stream:
+            stream, streamed = parameter.name, (get_args(annotation) or (Any,))[0]
+        elif parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
+            default = ... if parameter.default is parameter.empty else parameter.default
+            parameters[parameter.name] = (annotation, default)
+        else:
+            raise TypeError(
+                f"endpoint {name!r}: {parameter} cannot be a member of its input; give each member a name of its own"
+            )
+    try:
+        given = streamed if stream is not None else _given(function, hints.get("return", Any))
+        return _input_shape(name, parameters, stream), _value_shape(given, grows=stream is not None)
+    except PydanticUserError as error:
+        raise TypeError(f"endpoint {name!r}: an annotation has no JSON Schema: {error}") from None
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine or an asynchronous generator."""
+    body = _annotated(function)
+    return inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body)
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Whether it yields values."""
+    body = _annotated(function)
+    return inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body)
+
+
+def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What carries the annotations: the function itself, or the `__call__` of an object."""
+    if isinstance(function, types.FunctionType | types.MethodType):
+        return inspect.unwrap(function)
+    inner = getattr(function, "func", None)  # functools.partial
+    return _annotated(inner) if inner is not None else type(function).__call__
+
+
+def _given(function: Callable[..., Any], returned: Any) -> Any:
+    if is_generator(function) and get_origin(returned) in _STREAMED:
+        return get_args(returned)[0]
+    return Any if is_generator(function) and returned in _STREAMED else returned
+
+
+def _input_shape(name: str, parameters: Mapping[str, tuple[Any, Any]], stream: str | None) -> InputShape:
+    whole = None
+    if len(parameters) == 1:
+        ((only, (annotation, _)),) = parameters.items()
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            whole = only
+    if whole is not None:
+        model = _refusing_unknown_members(parameters[whole][0])
+    else:
+        fields: dict[str, Any] = {
+            _FIELD + key: (Annotated[annotation, Field(alias=key, title=key)], default)
+            for key, (annotation, default) in parameters.items()
+        }
+        model = create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields)
+    schema = model.model_json_schema(mode="validation", schema_generator=_Schema)
+    defaults = not schema.get("required")
+    return InputShape(model, whole, stream, schema, defaults)
+
+
+def _refusing_unknown_members(model: type[BaseModel]) -> type[BaseModel]:
+    """The model itself if it says what to do with unknown members, else one that refuses them: a misspelt member must
+    not pass in silence.
+    """
+    if "extra" in model.model_config:
+        return model
+    members = {"model_config": ConfigDict(extra="forbid"), "__doc__": model.__doc__, "__module__": model.__module__}
+    return type(model)(model.__name__, (model,), members)
+
+
+def _value_shape(given: Any, *, grows: bool) -> ValueShape:
+    adapter: TypeAdapter[Any] = TypeAdapter(given)
+    schema = adapter.json_schema(mode="serialization", schema_generator=_Schema)
+    is_text = schema.get("type") == "string" and not {"enum", "const", "format"} & set(schema)
+    empty: JsonValue = None
+    if is_text:
+        empty = ""
+    elif grows and schema.get("type") == "array":
+        empty = []
+    elif grows and schema.get("type") == "object" and not schema.get("required"):
+        empty = {}
+    return ValueShape(adapter, schema, is_text, empty)
+
+
+def _locate(value: JsonValue, loc: tuple[int | str, ...]) -> tuple[list[int | str], int | str]:
+    """Follow an error's location into the input. A union's location names its branches too, which are no members."""
+    place: list[int | str] = []
+    for position, token in enumerate(loc):
+        last = position == len(loc) - 1
+        if isinstance(value, dict) and (token in value or last):
+            place.append(token)
+            value = value.get(str(token))
+        elif isinstance(value, list) and isinstance(token, int) and (token < len(value) or last):
+            place.append(token)
+            value = value[token] if token < len(value) else None
+    return place, place[-1] if place else ""

@@ -1,0 +1,172 @@
+"""What an author of endpoints imports: a server, and how functions become its endpoints."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, overload
+
+import orjson
+from pydantic import JsonValue
+
+from tidewire_server.app import App
+from tidewire_server.auth import ANONYMOUS
+from tidewire_server.endpoints import DEFAULT, Columns, Default, Endpoint, Options, Resource
+from tidewire_server.errors import ItemError
+from tidewire_server.metrics import Metrics
+from tidewire_server.service import Service
+from tidewire_server.settings import Settings
+from tidewire_server.stream import plain
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Server:
+    """A server of endpoints.
+
+    Example:
+        server = Server()
+
+        @server.endpoint
+        async def count(n: int = 10) -> AsyncIterator[int]:
+            for i in range(n):
+                yield i
+
+        server.run()
+    """
+
+    def __init__(self, *, settings: Settings | None = None, **options: Any) -> None:
+        """Make a server without endpoints.
+
+        Args:
+            settings: All settings at once.
+            options: Settings by name, over `settings`: `default_concurrency_limit=1`, `max_threads=40`,
+                `heartbeat=15.0`, …; see `Settings` for all, with their bounds.
+
+        Raises:
+            pydantic.ValidationError: A setting is unknown or out of bounds.
+        """
+        self.settings = (settings or Settings()).but(**options)
+        self.endpoints: dict[str, Endpoint] = {}
+        self._app: App | None = None
+
+    @overload
+    def endpoint(self, function: F, /) -> F: ...
+    @overload
+    def endpoint(
+        self,
+        *,
+        name: str | None = None,
+        concurrency_limit: int | None | Default = DEFAULT,
+        max_queue_size: int | None = None,
+        columns: Columns | None = None,
+        initial: Any = DEFAULT,
+        validate: Callable[[Any], Any] | None = None,
+        capabilities: Mapping[str, Any] | None = None,
+        examples: Iterable[JsonValue] = (),
+        links: Mapping[str, Resource] | None = None,
+        batch: bool = False,
+    ) -> Callable[[F], F]: ...
+
+    def endpoint(self, function: Any = None, /, *, batch: bool = False, **options: Any) -> Any:
+        """Make a function an endpoint. It stays callable as it was.
+
+        The function may be plain (it runs in a worker thread), `async`, a generator of whole values of either kind,
+        or have a parameter annotated `Stream[T]` and write to it. Its other parameters are the members of the input;
+        one parameter annotated with a pydantic model is the input itself. The schema of the value comes from what it
+        returns, yields, or from `T`. The docstring is the endpoint's description.
+
+        Args:
+            function: The function, where this is used as a bare decorator.
+            name: The endpoint's name; the function's by default.
+            concurrency_limit: Calls that run at a time; None for any number. By default the server's
+                `default_concurrency_limit`.
+            max_queue_size: Items that may wait; by default the server's.
+            columns: JSON Pointers, within the value, of the places that grow; or a function of the input that gives
+                them. A value that is a text is its own column.
+            initial: The value of an item before its function has given one; or a function of the input.
+            validate: Called with each validated input before it is queued. What it raises as a `ValueError` refuses
+                the submit; the error's `member` and `code`, if it has them, say what is wrong.
+            capabilities: What discovery says of it beyond what is known: `{"logprobs": {"max_top": 20}}`,
+                `{"rollback": True}`.
+            examples: Valid inputs.
+            links: Further resources under the endpoint's URL, by name: bytes, JSON, or a function that gives either.
+            batch: Reserved for functions that take many inputs in one call.
+
+        Raises:
+            TypeError: The signature cannot be an endpoint's.
+            ValueError: An option is wrong, or the name is taken.
+        """
+        if batch:
+            raise ValueError(
+                "batch=True is not supported by this version: the function gets one input at a time; "
+                "raise concurrency_limit to run several at once"
+            )
+
+        def register(function: F) -> F:
+            endpoint = Endpoint(function, Options(**options))
+            if endpoint.name in self.endpoints:
+                raise ValueError(f"there is an endpoint {endpoint.name!r} already; give this one another name")
+            self.endpoints[endpoint.name] = endpoint
+            return function
+
+        return register if function is None else register(function)
+
+    @property
+    def app(self) -> App:
+        """The ASGI application, for any ASGI server. Its settings are fixed by the first use."""
+        if self._app is None:
+            self._app = App(self.endpoints, self.settings)
+        return self._app
+
+    def run(self, *, host: str = "127.0.0.1", port: int = 8000) -> None:
+        """Serve until SIGINT or SIGTERM, then shut down gracefully.
+
+        Args:
+            host: The address to bind to.
+            port: The port; 0 takes a free one and prints it.
+
+        Raises:
+            OSError: The address cannot be bound to.
+        """
+        from tidewire_server.serving import serve  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
+
+        serve(self, host=host, port=port)
+
+    def call(self, endpoint: str, /, **members: Any) -> JsonValue:
+        """Run one sample in this process, through everything but sockets; for tests.
+
+        Args:
+            endpoint: The endpoint's name.
+            members: The members of the input. For an endpoint whose input is one model these are the model's.
+
+        Returns:
+            The final value, as JSON.
+
+        Raises:
+            KeyError: There is no such endpoint.
+            ProblemError: The input was refused.
+            ItemError: The function refused it, or gave what does not fit its schema.
+            Exception: Whatever else the function raised.
+        """
+        found = self.endpoints[endpoint]
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self._call(found, members))
+        raise RuntimeError("server.call blocks; on a running event loop call it through asyncio.to_thread")
+
+    async def _call(self, endpoint: Endpoint, members: dict[str, Any]) -> JsonValue:
+        service = Service(self.endpoints, self.settings, Metrics())
+        try:
+            body = orjson.dumps({"input": members}, default=plain)
+            record = (await service.submit(ANONYMOUS, endpoint, body, None)).record
+            job = await service.outcome(record)
+            if job is not None and job.raised is not None:
+                raise job.raised
+            if record.done is not None and record.done.error is not None:
+                error = record.done.error
+                raise ItemError(error.detail or error.title, code=error.code)
+            resource = await service.resource(record, "")
+            value: JsonValue = (resource.state or {})["items"][0]["value"]
+            return value
+        finally:
+            await service.close()

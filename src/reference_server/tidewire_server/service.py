@@ -1,0 +1,360 @@
+"""What runs inside one event loop: the store, the scheduler, the jobs that have not ended, and what clears up.
+
+Routes ask it for things; it knows nothing of HTTP.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from tidewire.protocol.description import JobLinks, JobResource
+from tidewire.protocol.diff import DiffError
+from tidewire.protocol.messages import Queue as QueueMessage
+from tidewire.protocol.messages import to_json
+from tidewire_server.endpoints import Endpoint
+from tidewire_server.errors import refuse
+from tidewire_server.jobs import Job
+from tidewire_server.journal import Journal, first_block
+from tidewire_server.metrics import Metrics
+from tidewire_server.scheduling import Scheduler
+from tidewire_server.settings import Settings
+from tidewire_server.store.base import JobRecord, Key, LogReader, Retention, Store, Ticket, Tombstone
+from tidewire_server.store.memory import memory_store
+from tidewire_server.submit import admit_inputs, read_submit
+from tidewire_server.times import timestamp
+
+_LEAST_SWEEP = 0.02
+"""Seconds between two sweeps, at least."""
+
+
+class ClosableStream(Protocol):
+    """A stream that can be told to end."""
+
+    def go_away(self) -> None:
+        """Ask the reader to come back later, and close."""
+        ...
+
+
+@dataclass(slots=True)
+class _Readers:
+    """Who reads a job's stream, and what happens once nobody does."""
+
+    grace: float | None
+    """Seconds after which a job without readers is cancelled; None: never."""
+    attached: int = 0
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What a submit led to."""
+
+    record: JobRecord
+    replayed: bool = field(default=False)
+
+
+class Service:
+    """One server's doings. Made and used on one event loop."""
+
+    def __init__(self, endpoints: Mapping[str, Endpoint], settings: Settings, metrics: Metrics) -> None:
+        self.endpoints = dict(endpoints)
+        self.settings = settings
+        self.metrics = metrics
+        self.store = _memory(settings)
+        self.draining = False
+        self.streams: set[ClosableStream] = set()
+        """The streams that are open."""
+        self._live: dict[str, Job] = {}
+        self._readers: dict[str, _Readers] = {}
+        self._streams: dict[str, int] = {}
+        self._sweep_needed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._scheduler = Scheduler(
+            self.store.queue, self.endpoints, settings, start=self._run_item, announce=self._announce
+        )
+        self._sweeper = self._loop.create_task(self._sweep())
+
+    # ---- submit ------------------------------------------------------------------------------------------------
+
+    async def submit(self, principal: str, endpoint: Endpoint, body: bytes, key: str | None) -> Submitted:
+        """Take a job in. It is committed, with its first snapshot and its key, when this returns.
+
+        Raises:
+            ProblemError: It is refused.
+        """
+        if self.draining:
+            raise refuse("unavailable", "this server is shutting down")
+        if key is None:
+            return Submitted(await self._create(principal, endpoint, body, None))
+        scoped = Key(principal, endpoint.name, key)
+        use = await self.store.jobs.reserve(scoped, digest := hashlib.sha256(body).digest())
+        if use is None:
+            try:
+                return Submitted(await self._create(principal, endpoint, body, scoped))
+            except BaseException:
+                await self.store.jobs.release(scoped)
+                raise
+        if use.body != digest:
+            raise refuse("idempotency_key_reused", "take a new Idempotency-Key for another body")
+        if use.job is None:
+            raise refuse("idempotency_in_flight", "wait, then repeat the request")
+        return Submitted(await self.find(principal, use.job), replayed=True)
+
+    async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
+        settings = self.settings
+        submission = read_submit(body, max_inputs=settings.max_inputs)
+        values = await admit_inputs(endpoint, submission)
+        if await self.store.jobs.unfinished(principal) >= settings.max_jobs_per_principal:
+            limit = settings.max_jobs_per_principal
+            raise refuse("too_many_jobs", f"{limit} of your jobs have not ended, no more may run (max_jobs_per_principal)")
+        let_go = self._scheduler.reserve(endpoint.name, len(values))
+        try:
+            items: list[JsonValue] = [{"status": "queued", "value": endpoint.initial(value)} for value in values]
+            columns = [endpoint.columns(value) for value in values]
+            state: JsonValue = {"status": "queued", "items": items, "usage": {}, "notes": []}
+            # A bare string or a row says not which item grows, so only a job of one item has columns.
+            places = [f"/items/0/value{column}" for column in columns[0]] if len(values) == 1 else []
+            try:
+                block, document, size = first_block(state, places)
+            except DiffError as error:
+                raise RuntimeError(f"endpoint {endpoint.name!r}: its initial value or columns: {error}") from None
+            if size > settings.max_state_bytes:
+                raise refuse("state_too_large", f"the first state alone takes {size} bytes, more than max_state_bytes")
+            record = JobRecord(secrets.token_urlsafe(16), endpoint.name, principal, submission.batch, time.time())
+            log = await self.store.jobs.add(record, block, key)
+            journal = Journal(log, document, settings, state_bytes=size, logged=self._logged)
+            job = Job(
+                record, endpoint, values, columns, journal, log, settings, discard=self._scheduler.discard, ended=self._ended
+            )
+            self._live[record.id] = job
+            self._readers[record.id] = readers = _Readers(
+                max(submission.grace, settings.min_grace) if submission.cancel_on_disconnect else None
+            )
+            self._count_down(record.id, readers)
+            self.metrics.jobs_submitted.labels(endpoint.name).inc()
+            self._logged(1, len(block.frames[0]))
+            if submission.deadline is not None:
+                job.set_deadline(submission.deadline)
+            await self._scheduler.put(job.tickets)
+        finally:
+            let_go()
+        return record
+
+    # ---- jobs --------------------------------------------------------------------------------------------------
+
+    async def find(self, principal: str, job_id: str) -> JobRecord:
+        """Look a caller's job up.
+
+        Raises:
+            ProblemError: There is none (404), or not any more (410).
+        """
+        found = await self.store.jobs.get(job_id)
+        if found is None or found.principal != principal:
+            raise refuse("job_not_found", f"there is no job {job_id[:80]!r}")
+        if isinstance(found, Tombstone):
+            raise refuse("job_expired", f"job {job_id} was purged, or its time is over")
+        return found
+
+    async def log(self, record: JobRecord) -> LogReader:
+        """The log of a job.
+
+        Raises:
+            ProblemError: The job has gone meanwhile.
+        """
+        log = await self.store.jobs.log(record.id)
+        if log is None:
+            raise refuse("job_expired", f"job {record.id} was purged, or its time is over")
+        return log
+
+    async def resource(self, record: JobRecord, root: str, *, state: bool = True) -> JobResource:
+        """A job as it is read: state, columns and cursor at one moment."""
+        log = await self.log(record)
+        at = await log.state()
+        extent = log.extent()
+        members = at.view.value() if state else {}
+        assert isinstance(members, dict)  # noqa: S101 - a state is an object
+        done = record.done if extent.ended else None
+        status = done.status if done is not None else at.view.value("/status")
+        if done is not None and state:
+            ending = to_json(done)
+            members |= {name: ending[name] for name in ("status", "usage", "error") if name in ending}
+        here = f"{root}/jobs/{record.id}"
+        return JobResource.model_validate(
+            {
+                "id": record.id,
+                "endpoint": record.endpoint,
+                "status": status,
+                "batch": record.batch,
+                "state": members if state else None,
+                "columns": list(at.columns),
+                "cursor": str(extent.head if done is not None else at.cursor),
+                "attempt": record.attempt,
+                "created_at": timestamp(record.created_at),
+                "started_at": None if record.started_at is None else timestamp(record.started_at),
+                "ended_at": None if record.ended_at is None else timestamp(record.ended_at),
+                "expires_at": None if record.expires_at is None else timestamp(record.expires_at),
+                "done": done,
+                "links": JobLinks(self=here, events=f"{here}/events", cancel=f"{here}/cancel"),
+            }
+        )
+
+    async def cancel(self, record: JobRecord, items: list[int] | None) -> bool:
+        """Cancel a job, or some of its items; whether it had not ended."""
+        job = self._live.get(record.id)
+        if job is None:
+            return False
+        await job.cancel(items)
+        return True
+
+    def items_of(self, record: JobRecord) -> int | None:
+        """How many items a job has that has not ended; None where it has."""
+        job = self._live.get(record.id)
+        return None if job is None else len(job.tickets)
+
+    async def purge(self, record: JobRecord) -> None:
+        """Forget a job, and cancel it if it runs. Its readers get `done` first."""
+        job = self._live.get(record.id)
+        if job is not None:
+            await job.abandon()
+        await self.store.jobs.bury(record.id)
+        self._sweep_needed.set()
+
+    async def outcome(self, record: JobRecord) -> Job | None:
+        """Wait until a job has ended; the job, if it had not."""
+        job = self._live.get(record.id)
+        if job is not None:
+            await job.over.wait()
+        return job
+
+    # ---- readers -----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def reading(self, record: JobRecord) -> Iterator[None]:
+        """Be a reader of a job's stream for a while.
+
+        Raises:
+            ProblemError: The caller has too many streams, or the server is shutting down.
+        """
+        if self.draining:
+            raise refuse("unavailable", "this server is shutting down")
+        principal, limit = record.principal, self.settings.max_streams_per_principal
+        if self._streams.get(principal, 0) >= limit:
+            raise refuse("too_many_streams", f"{limit} of your streams are open, no more may be (max_streams_per_principal)")
+        self._streams[principal] = self._streams.get(principal, 0) + 1
+        self.metrics.open_streams.inc()
+        readers = self._readers.get(record.id)
+        if readers is not None:
+            readers.attached += 1
+            if readers.timer is not None:
+                readers.timer.cancel()
+                readers.timer = None
+        try:
+            yield
+        finally:
+            self.metrics.open_streams.dec()
+            self._streams[principal] -= 1
+            if not self._streams[principal]:
+                del self._streams[principal]
+            if readers is not None:
+                readers.attached -= 1
+                self._count_down(record.id, readers)
+
+    def _count_down(self, job_id: str, readers: _Readers) -> None:
+        # A server that closes its streams itself is not what the submit meant by a disconnect.
+        if readers.grace is None or readers.attached or self.draining or job_id not in self._live:
+            return
+        job = self._live[job_id]
+        readers.timer = self._loop.call_later(readers.grace, lambda: self._loop.create_task(job.cancel()))
+
+    # ---- what the parts call -----------------------------------------------------------------------------------
+
+    async def _run_item(self, ticket: Ticket) -> None:
+        job = self._live.get(ticket.job)
+        if job is None:
+            return
+        if job.record.started_at is None:
+            self.metrics.jobs_started.labels(ticket.endpoint).inc()
+        self.metrics.items_started.labels(ticket.endpoint).inc()
+        await job.run_item(ticket.index)
+
+    def _announce(self, job_id: str, message: QueueMessage) -> None:
+        job = self._live.get(job_id)
+        if job is not None:
+            job.announce(message)
+
+    def _logged(self, events: int, size: int) -> None:
+        self.metrics.events.inc(events)
+        self.metrics.logged_bytes.inc(size)
+
+    async def _ended(self, job: Job) -> None:
+        record = job.record
+        self._live.pop(record.id, None)
+        readers = self._readers.pop(record.id, None)
+        if readers is not None and readers.timer is not None:
+            readers.timer.cancel()
+        self.metrics.jobs_ended.labels(record.endpoint, record.status).inc()
+        await self.store.jobs.save(record)
+        self._sweep_needed.set()
+
+    def depth(self, endpoint: str) -> tuple[int, int]:
+        """How many items of an endpoint run, and how many wait."""
+        return self._scheduler.depth(endpoint)
+
+    # ---- clearing up -------------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        """Expire what is due, when it is due."""
+        while True:
+            self._sweep_needed.clear()
+            now = time.time()
+            due = await self.store.jobs.expire(now)
+            wait = None if due is None else max(_LEAST_SWEEP, due - now)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._sweep_needed.wait()
+
+    async def settle(self, timeout: float) -> None:
+        """Send all readers away, take nothing new, and give what runs some time to end."""
+        self.draining = True
+        for stream in tuple(self.streams):
+            stream.go_away()
+        over = [self._loop.create_task(job.over.wait()) for job in self._live.values()]
+        if over:
+            _, late = await asyncio.wait(over, timeout=timeout)
+            for task in late:
+                task.cancel()
+
+    async def close(self) -> None:
+        """Cancel what still runs, and stop."""
+        self.draining = True
+        functions = self._scheduler.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.cancel_timeout):
+                for job in list(self._live.values()):
+                    await job.abandon()
+                if functions:
+                    await asyncio.wait(functions)
+        self._sweeper.cancel()
+        await asyncio.wait([self._sweeper])
+
+
+def _memory(settings: Settings) -> Store:
+    return memory_store(
+        Retention(
+            log_ttl=settings.log_ttl,
+            state_ttl=settings.state_ttl,
+            tombstone_ttl=settings.tombstone_ttl,
+            idempotency_ttl=settings.idempotency_ttl,
+            max_retained_jobs=settings.max_retained_jobs,
+            max_tombstones=settings.max_tombstones,
+            max_log_bytes=settings.max_log_bytes,
+        )
+    )
+

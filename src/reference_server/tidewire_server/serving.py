@@ -1,0 +1,164 @@
+"""A server on a socket: uvicorn underneath, signals, and an end that leaves nothing behind."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+
+if TYPE_CHECKING:
+    from tidewire_server.app import App
+    from tidewire_server.server import Server
+
+SEND_BUFFER_BYTES: Final = 64 * 1024
+"""Of each connection, in the kernel: accepted sockets inherit it. Unset, a stalled reader pins megabytes."""
+
+_BACKLOG: Final = 2048
+_LAST_GRACE: Final = 2.0
+"""Seconds that uvicorn waits for open requests once running jobs had their time."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_log = logging.getLogger(__name__)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Bind and listen.
+
+    Raises:
+        OSError: The address cannot be bound to.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def url_of(listener: socket.socket, root_path: str = "") -> str:
+    """Where a listening socket is reached from this machine."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # an address to bind to is none to connect to
+    return f"http://[{host}]:{port}{root_path}" if ":" in host else f"http://{host}:{port}{root_path}"
+
+
+def serve(
+    server: "Server",
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    listener: socket.socket | None = None,
+    started: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM. A second signal ends the process at once.
+
+    Args:
+        server: What to serve.
+        host: The address to bind to.
+        port: The port; 0 takes a free one.
+        listener: A bound socket, instead of host and port.
+        started: Told the URL once requests are answered.
+
+    Raises:
+        OSError: The address cannot be bound to.
+    """
+    listener = listener or bind(host, port)
+    url = url_of(listener, server.settings.root_path)
+    body = _Uvicorn(server.app, _config(server), lambda: (started or _say)(url))
+    loop = body.config.get_loop_factory()
+    runner = (loop or asyncio.new_event_loop)()
+    try:
+        asyncio.set_event_loop(runner)
+        runner.run_until_complete(body.serve(sockets=[listener]))
+    finally:
+        _close(runner)
+        listener.close()
+
+
+def _say(url: str) -> None:
+    print(f"serving on {url}", flush=True)
+
+
+def _config(server: "Server") -> uvicorn.Config:
+    return uvicorn.Config(
+        server.app,
+        lifespan="on",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        root_path=server.settings.root_path,
+        timeout_graceful_shutdown=round(_LAST_GRACE),
+    )
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn with an end in two parts: first the streams go away and jobs end, then the connections close."""
+
+    def __init__(self, app: "App", config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._tidewire = app
+        self._tell_started = started
+        self._settling: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._tell_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Handle signals on the event loop. uvicorn's own way raises them again at the end, as an exit code or a traceback."""
+        loop = asyncio.get_running_loop()
+        try:
+            for each in _SIGNALS:
+                loop.add_signal_handler(each, self._signalled)
+        except (NotImplementedError, RuntimeError, ValueError):
+            yield  # no main thread, or no signals on this system: whoever runs the loop ends it
+            return
+        try:
+            yield
+        finally:
+            for each in _SIGNALS:
+                loop.remove_signal_handler(each)
+
+    def _signalled(self) -> None:
+        if self._settling is not None:
+            os._exit(1)
+        self.end()
+
+    def end(self) -> None:
+        """Begin to shut down; call on the event loop."""
+        if self._settling is None:
+            self._settling = asyncio.get_running_loop().create_task(self._settle())
+
+    async def _settle(self) -> None:
+        try:
+            await self._tidewire.settle()
+        finally:
+            self.should_exit = True
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what is left, for a bounded time: a function that swallows its cancellation must not keep the process."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        _, stuck = loop.run_until_complete(asyncio.wait(left, timeout=_LAST_GRACE))
+        for task in stuck:
+            _log.warning("left behind at exit: %r", task.get_name())
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    asyncio.set_event_loop(None)
+    loop.close()

@@ -1,0 +1,265 @@
+"""The three things that a server stores, as interfaces: logs, jobs, and the queue.
+
+A body may keep them in memory, in a file, or in a service that many servers share; nothing else in this package
+knows which. Rules that every body keeps:
+
+- An append names the head that it extends and is refused if the head is another: two writers can never both win.
+- An append returns when it is as durable as the body's `durability` says. Only then may a reader see it.
+- `done` is never trimmed, and the state of a log outlives its events.
+- Readers are offsets: a reader that is slow or gone costs nothing but its own place.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.messages import Done, JobStatus
+from tidewire.protocol.view import View
+
+Durability = Literal["process", "host", "replicated"]
+
+
+class HeadMovedError(Exception):
+    """An append named a head that is not the log's; somebody else writes, or the log is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateAt:
+    """A job's state up to and including one event."""
+
+    cursor: Cursor
+    columns: tuple[str, ...]
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Events that are logged together: their frames, in order, and the state after the last."""
+
+    frames: Sequence[bytes]
+    state: StateAt
+    done: bool = False
+    """The last of them is `done`; `state` is then the one before it."""
+
+    @property
+    def last(self) -> Cursor:
+        """The id of the last event."""
+        epoch, seq = self.state.cursor
+        return Cursor(epoch, seq + self.done)
+
+
+class Extent(NamedTuple):
+    """What a log holds at one moment."""
+
+    base: Cursor
+    """Every event after this one is held; its seq is 0 where nothing was trimmed."""
+    head: Cursor
+    """The id of the last event."""
+    ended: bool
+    """The last event is `done`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some whole events of a log, in their wire form."""
+
+    frames: bytes
+    last: Cursor
+    ended: bool
+    """The last of them is `done`."""
+
+
+class LogReader(Protocol):
+    """One job's log, for a reader. It stays readable while it is held, also after the job was purged."""
+
+    def extent(self) -> Extent:
+        """What is held now."""
+        ...
+
+    async def read(self, after: Cursor, max_bytes: int) -> Chunk | None:
+        """Events that follow a cursor which the log holds.
+
+        Args:
+            after: From `Extent.base` up to `Extent.head`.
+            max_bytes: Events are added while their sum stays within; the first comes whatever its size.
+
+        Returns:
+            The events; without frames where nothing follows yet. None where they were trimmed.
+        """
+        ...
+
+    async def state(self, *, oldest: bool = False) -> StateAt:
+        """The state at the head, or at the oldest place that is held. Of an ended log: that before `done`."""
+        ...
+
+    def told(self, since: int) -> tuple[list[bytes], int]:
+        """The latest ephemeral events (queue, progress) told after a version, and the version now; 0 is the start."""
+        ...
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` on the event loop whenever something was added or told; returns how to stop that."""
+        ...
+
+
+class Log(LogReader, Protocol):
+    """One job's log, for its one writer."""
+
+    async def append(self, after: Cursor | None, block: Block) -> None:
+        """Add a block, atomically.
+
+        Args:
+            after: The head that the block extends; None for the first block.
+            block: Ids that follow `after` without a gap.
+
+        Raises:
+            HeadMovedError: The head is another; nothing was added.
+        """
+        ...
+
+    def tell(self, key: str, frame: bytes | None) -> None:
+        """Make an ephemeral event the latest of its key, or (None) forget that key."""
+        ...
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """What is known of a job beside its state. Times are seconds since the Unix epoch."""
+
+    id: str
+    endpoint: str
+    principal: str
+    batch: bool
+    created_at: float
+    attempt: int = 1
+    status: JobStatus = "queued"
+    started_at: float | None = None
+    ended_at: float | None = None
+    expires_at: float | None = None
+    done: Done | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """That there was a job."""
+
+    id: str
+    principal: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An idempotency key in its scope."""
+
+    principal: str
+    endpoint: str
+    text: str
+
+
+@dataclass(slots=True)
+class KeyUse:
+    """What an idempotency key was used for."""
+
+    body: bytes
+    """SHA-256 of the body that came with it."""
+    job: str | None = None
+    """None while the first request is under way."""
+
+
+class Jobs(Protocol):
+    """The jobs, their tombstones and their idempotency keys."""
+
+    async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
+        """Take a key for a request that is under way; its earlier use, if there is one, and then nothing changes."""
+        ...
+
+    async def release(self, key: Key) -> None:
+        """Give a key back whose request came to nothing."""
+        ...
+
+    async def add(self, record: JobRecord, first: Block, key: Key | None) -> Log:
+        """Commit a job, the first block of its log, and its key, all or nothing."""
+        ...
+
+    async def get(self, job: str) -> JobRecord | Tombstone | None:
+        """Look a job up."""
+        ...
+
+    async def log(self, job: str) -> LogReader | None:
+        """The log of a job that is not gone."""
+        ...
+
+    async def save(self, record: JobRecord) -> None:
+        """Keep what changed in a record; starts its time to live where it has ended."""
+        ...
+
+    async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
+        """A caller's jobs, newest first, those older than `before`."""
+        ...
+
+    async def unfinished(self, principal: str) -> int:
+        """How many jobs of a caller have not ended."""
+        ...
+
+    async def bury(self, job: str) -> None:
+        """Forget a job but for its tombstone."""
+        ...
+
+    async def expire(self, now: float) -> float | None:
+        """Trim, bury and forget whatever is due; returns when something is due next, None if nothing will be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One item that waits to run."""
+
+    endpoint: str
+    job: str
+    index: int
+
+
+class Queue(Protocol):
+    """Items that wait, first in, first out for each endpoint."""
+
+    async def put(self, ticket: Ticket) -> None:
+        """Add an item at the end."""
+        ...
+
+    async def take(self, endpoint: str) -> Ticket | None:
+        """Remove and return the item that has waited longest."""
+        ...
+
+    async def discard(self, ticket: Ticket) -> None:
+        """Remove an item wherever it stands; nothing if it is not there."""
+        ...
+
+    def size(self, endpoint: str) -> int:
+        """How many items of an endpoint wait."""
+        ...
+
+    def waiting(self, endpoint: str) -> Iterable[Ticket]:
+        """The items of an endpoint that wait, the next one first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long and how much a store keeps. Times are seconds; see `Settings` for each."""
+
+    log_ttl: float
+    state_ttl: float
+    tombstone_ttl: float
+    idempotency_ttl: float
+    max_retained_jobs: int
+    max_tombstones: int
+    max_log_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The bodies that one server uses."""
+
+    jobs: Jobs
+    queue: Queue
+    durability: Durability = field(default="process")

@@ -1,0 +1,296 @@
+"""Everything in this process's memory: fast, and gone with it.
+
+A log is one buffer of encoded events and the offset at which each ends; a replay is a slice. Past its bound the
+oldest events are trimmed, up to a mark: a place whose state was kept as a view, which costs nothing while the state
+only grows.
+"""
+
+import time
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from tidewire.protocol.cursor import Cursor
+from tidewire_server.store.base import (
+    Block,
+    Chunk,
+    Extent,
+    HeadMovedError,
+    JobRecord,
+    Key,
+    KeyUse,
+    LogReader,
+    Retention,
+    StateAt,
+    Store,
+    Ticket,
+    Tombstone,
+)
+
+MARKS = 8
+"""Places at which a full log can be cut."""
+
+
+class MemoryLog:
+    """One job's log. All calls are made on one event loop."""
+
+    def __init__(self, first: Block, max_bytes: int) -> None:
+        self._buffer = bytearray()
+        self._ends = array("Q")
+        """Where each event ends, counted from the first byte that was ever logged."""
+        self._cut = 0
+        """Bytes that were trimmed."""
+        self._base = Cursor(first.last.epoch, 0)
+        self._head: Cursor = self._base
+        self._state = first.state
+        self._ended = False
+        self._oldest = first.state
+        self._marks: deque[StateAt] = deque()
+        self._mark_at = self._mark_every = max_bytes // MARKS
+        self._max_bytes = max_bytes
+        self._watchers: set[Callable[[], None]] = set()
+        self._told: dict[str, tuple[int, bytes]] = {}
+        self._version = 0
+        self._closed = False
+        self._add(first)
+
+    # ---- for readers -------------------------------------------------------------------------------------------
+
+    def extent(self) -> Extent:
+        return Extent(self._base, self._head, self._ended)
+
+    async def read(self, after: Cursor, max_bytes: int) -> Chunk | None:
+        if not self._base <= after <= self._head:
+            return None
+        skip = after.seq - self._base.seq
+        start = self._ends[skip - 1] if skip else self._cut
+        last = max(bisect_right(self._ends, start + max_bytes, skip), min(skip + 1, len(self._ends)))
+        if last == skip:
+            return Chunk(b"", after, ended=False)
+        frames = bytes(memoryview(self._buffer)[start - self._cut : self._ends[last - 1] - self._cut])
+        cursor = Cursor(after.epoch, self._base.seq + last)
+        return Chunk(frames, cursor, ended=self._ended and cursor == self._head)
+
+    async def state(self, *, oldest: bool = False) -> StateAt:
+        return self._oldest if oldest else self._state
+
+    def told(self, since: int) -> tuple[list[bytes], int]:
+        if since == self._version:
+            return [], since
+        return [frame for version, frame in self._told.values() if version > since], self._version
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        self._watchers.add(wake)
+        return lambda: self._watchers.discard(wake)
+
+    # ---- for the writer ----------------------------------------------------------------------------------------
+
+    async def append(self, after: Cursor | None, block: Block) -> None:
+        if self._closed or after != self._head or self._ended:
+            raise HeadMovedError(f"the head is {self._head}, not {after}")
+        self._add(block)
+        self._wake()
+
+    def tell(self, key: str, frame: bytes | None) -> None:
+        if frame is None:
+            self._told.pop(key, None)
+            return
+        self._version += 1
+        self._told[key] = (self._version, frame)
+        self._wake()
+
+    # ---- for the store -----------------------------------------------------------------------------------------
+
+    def forget_events(self) -> None:
+        """Trim all events but `done`; the log has ended."""
+        keep = len(self._ends) - 1
+        if keep > 0:
+            self._trim(keep, self._state)
+        self._marks.clear()
+        self._told.clear()
+
+    def close(self) -> None:
+        """Refuse further appends. Readers that hold the log read on."""
+        self._closed = True
+
+    @property
+    def size(self) -> int:
+        """Bytes of events that are held."""
+        return len(self._buffer)
+
+    def _add(self, block: Block) -> None:
+        for frame in block.frames:
+            self._buffer += frame
+            self._ends.append(self._cut + len(self._buffer))
+        self._head = block.last
+        self._state = block.state
+        self._ended = block.done
+        if self._cut + len(self._buffer) >= self._mark_at and not block.done:
+            self._marks.append(block.state)
+            self._mark_at = self._cut + len(self._buffer) + self._mark_every
+        while len(self._buffer) > self._max_bytes and self._marks:
+            mark = self._marks.popleft()
+            if mark.cursor < self._head:
+                self._trim(mark.cursor.seq - self._base.seq, mark)
+            else:
+                self._marks.appendleft(mark)
+                break
+
+    def _trim(self, events: int, state: StateAt) -> None:
+        cut = self._ends[events - 1]
+        del self._buffer[: cut - self._cut]
+        del self._ends[:events]
+        self._cut = cut
+        self._base = state.cursor
+        self._oldest = state
+
+    def _wake(self) -> None:
+        for wake in tuple(self._watchers):
+            wake()
+
+
+@dataclass(slots=True)
+class _Kept:
+    record: JobRecord
+    log: MemoryLog
+
+
+class MemoryJobs:
+    """Jobs by id, in the order in which they were made; what is due is found at the front of a queue per kind."""
+
+    def __init__(self, retention: Retention, clock: Callable[[], float] = time.time) -> None:
+        self._retention = retention
+        self._clock = clock
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._unfinished: dict[str, int] = {}
+        self._ended: OrderedDict[str, _Kept] = OrderedDict()
+        self._logs_due: deque[tuple[float, str]] = deque()
+        self._tombstones: OrderedDict[str, tuple[float, Tombstone]] = OrderedDict()
+        self._keys: OrderedDict[Key, tuple[float, KeyUse]] = OrderedDict()
+
+    async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
+        known = self._keys.get(key)
+        if known is not None:
+            return known[1]
+        if len(self._keys) >= self._retention.max_tombstones:
+            self._keys.popitem(last=False)
+        self._keys[key] = (self._clock() + self._retention.idempotency_ttl, KeyUse(body))
+        return None
+
+    async def release(self, key: Key) -> None:
+        self._keys.pop(key, None)
+
+    async def add(self, record: JobRecord, first: Block, key: Key | None) -> MemoryLog:
+        log = MemoryLog(first, self._retention.max_log_bytes)
+        self._kept[record.id] = _Kept(record, log)
+        self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1
+        if key is not None and key in self._keys:
+            self._keys[key][1].job = record.id
+        return log
+
+    async def get(self, job: str) -> JobRecord | Tombstone | None:
+        kept = self._kept.get(job)
+        if kept is not None:
+            return kept.record
+        grave = self._tombstones.get(job)
+        return None if grave is None else grave[1]
+
+    async def log(self, job: str) -> LogReader | None:
+        kept = self._kept.get(job)
+        return None if kept is None else kept.log
+
+    async def save(self, record: JobRecord) -> None:
+        kept = self._kept.get(record.id)
+        if kept is None or record.ended_at is None or record.id in self._ended:
+            return
+        self._finished(record.principal)
+        self._ended[record.id] = kept
+        self._logs_due.append((record.ended_at + self._retention.log_ttl, record.id))
+        while len(self._ended) > self._retention.max_retained_jobs:
+            await self.bury(next(iter(self._ended)))
+
+    async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
+        found: list[JobRecord] = []
+        # A page's place is the id of its last job; where that is gone meanwhile, the listing starts over.
+        passed = before is None or before not in self._kept
+        for job, kept in reversed(self._kept.items()):
+            if passed and kept.record.principal == principal:
+                found.append(kept.record)
+                if len(found) == limit:
+                    break
+            passed = passed or job == before
+        return found
+
+    async def unfinished(self, principal: str) -> int:
+        return self._unfinished.get(principal, 0)
+
+    async def bury(self, job: str) -> None:
+        kept = self._kept.pop(job, None)
+        if kept is None:
+            return
+        if self._ended.pop(job, None) is None:
+            self._finished(kept.record.principal)
+        kept.log.close()
+        until = self._clock() + self._retention.tombstone_ttl
+        self._tombstones[job] = (until, Tombstone(job, kept.record.principal))
+        while len(self._tombstones) > self._retention.max_tombstones:
+            self._tombstones.popitem(last=False)
+
+    async def expire(self, now: float) -> float | None:
+        while self._logs_due and self._logs_due[0][0] <= now:
+            kept = self._kept.get(self._logs_due.popleft()[1])
+            if kept is not None:
+                kept.log.forget_events()
+        while self._ended and _expiry(next(iter(self._ended.values()))) <= now:
+            await self.bury(next(iter(self._ended)))
+        while self._tombstones and next(iter(self._tombstones.values()))[0] <= now:
+            self._tombstones.popitem(last=False)
+        while self._keys and next(iter(self._keys.values()))[0] <= now:
+            self._keys.popitem(last=False)
+        due = [until for until, _ in islice(self._logs_due, 1)]
+        due += [_expiry(kept) for kept in islice(self._ended.values(), 1)]
+        due += [until for until, _ in islice(self._tombstones.values(), 1)]
+        due += [until for until, _ in islice(self._keys.values(), 1)]
+        return min(due, default=None)
+
+    def _finished(self, principal: str) -> None:
+        left = self._unfinished.get(principal, 0) - 1
+        if left > 0:
+            self._unfinished[principal] = left
+        else:
+            self._unfinished.pop(principal, None)
+
+
+class MemoryQueue:
+    """A dict per endpoint keeps the order and finds a ticket by itself."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, OrderedDict[Ticket, None]] = {}
+
+    async def put(self, ticket: Ticket) -> None:
+        self._lanes.setdefault(ticket.endpoint, OrderedDict())[ticket] = None
+
+    async def take(self, endpoint: str) -> Ticket | None:
+        lane = self._lanes.get(endpoint)
+        return lane.popitem(last=False)[0] if lane else None
+
+    async def discard(self, ticket: Ticket) -> None:
+        self._lanes.get(ticket.endpoint, OrderedDict()).pop(ticket, None)
+
+    def size(self, endpoint: str) -> int:
+        return len(self._lanes.get(endpoint, ()))
+
+    def waiting(self, endpoint: str) -> Iterable[Ticket]:
+        return tuple(self._lanes.get(endpoint, ()))
+
+
+def _expiry(kept: _Kept) -> float:
+    return kept.record.expires_at or 0.0
+
+
+def memory_store(retention: Retention) -> Store:
+    """A store in this process's memory."""
+    return Store(jobs=MemoryJobs(retention), queue=MemoryQueue(), durability="process")

@@ -1,0 +1,272 @@
+"""What an endpoint's function writes to: `Stream[T]`.
+
+Every call is O(1) in what was written before, and may come from the event loop or from a worker thread. A change that
+does not fit the value is refused where it is made, with a `ValueError` that says why, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from tidewire.protocol import messages
+from tidewire.protocol.diff import Op
+from tidewire.protocol.pointer import parse
+from tidewire_server.deltas import NotPlainError, Shadow
+from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from tidewire_server.journal import Journal
+
+T = TypeVar("T")
+
+
+class Stream(Generic[T]):
+    """The value of one item while its function runs. `T` is the type of the value.
+
+    A function gets one by having a parameter annotated `Stream[T]`.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        index: int,
+        *,
+        columns: Sequence[str],
+        tell: Callable[[str, messages.Progress], None],
+        to_json: Callable[[Any], Any],
+    ) -> None:
+        self._journal = journal
+        self._lock = journal.lock
+        self._place = f"/items/{index}/value"
+        self._index = index
+        self._columns = tuple(self._place + column for column in columns)
+        self._growing = self._columns[0] if len(self._columns) == 1 else self._place
+        self._column_is_text: tuple[bool, ...] | None = None
+        self._tell = tell
+        self._to_json = to_json
+        self._shadow: Shadow | None = None
+        self._closed = False
+        self._cancelled = False
+        self._usage: dict[str, int | float] = {}
+        self._notes = 0
+        self.failure: StateTooLargeError | None = None
+        """Set where a write was refused because the state would pass its limit: the job fails of it."""
+
+    # ---- the value ---------------------------------------------------------------------------------------------
+
+    @property
+    def value(self) -> T:
+        """The value as it is now, made anew at each call: reading costs what the value is long."""
+        value: Any = self._journal.value(self._place)
+        return value  # type: ignore[no-any-return]
+
+    def append(self, x: str | list[Any], *, at: str | None = None) -> None:
+        """Append a string to a text, or elements to an array.
+
+        Args:
+            x: What comes after what is there.
+            at: JSON Pointer within the value. Without it the endpoint's one column grows, else the value itself.
+
+        Raises:
+            ValueError: There is nothing there that grows by `x`.
+            StreamClosedError: The item has ended.
+        """
+        if type(x) is not str:
+            x = plain(x)
+        self._write(self._journal.append, [(self._path(at), x)])
+
+    def truncate(self, n_last: int, *, at: str | None = None) -> None:
+        """Take back the last code points of a text, or the last elements of an array.
+
+        Args:
+            n_last: How many.
+            at: JSON Pointer within the value; without it as in `append`.
+
+        Raises:
+            ValueError: There are fewer, or no text and no array.
+            StreamClosedError: The item has ended.
+        """
+        self._write(self._journal.change, [["t", self._path(at), n_last]])
+
+    def row(self, *members: Any) -> None:
+        """Grow each of the endpoint's columns by one: a text by a string, an array by one element.
+
+        Raises:
+            ValueError: There are not as many members as columns, or one does not fit.
+            StreamClosedError: The item has ended.
+        """
+        row = [member if type(member) in _PLAIN else plain(member) for member in members]
+        if self._columns == self._journal.columns:
+            self._write(self._journal.row, row)
+        else:
+            self._write(self._journal.append, self._as_appends(row))
+
+    def set(self, pointer: str, value: Any) -> None:
+        """Set one place; its parent exists. An index equal to an array's length appends.
+
+        Args:
+            pointer: JSON Pointer within the value; empty sets the value as a whole.
+            value: JSON, or what pydantic turns into JSON.
+
+        Raises:
+            ValueError: There is no such place, or the value is no JSON.
+            StreamClosedError: The item has ended.
+        """
+        value = self._to_json(value) if pointer == "" else plain(value)
+        self._write(self._journal.change, [["s", self._path(pointer), value]])
+
+    # ---- beside the value --------------------------------------------------------------------------------------
+
+    def progress(
+        self, current: float, total: float | None = None, *, unit: str | None = None, phase: str | None = None
+    ) -> None:
+        """Tell how far the function is. Readers see the latest; earlier ones may be lost.
+
+        Raises:
+            StreamClosedError: The item has ended.
+        """
+        self._check_open()
+        message = messages.Progress(current=current, total=total, unit=unit, phase=phase, item=self._index)
+        self._tell(f"progress-{self._index}", message)
+
+    def note(self, text: str, level: str = "info") -> None:
+        """Leave a note for whoever reads the job; it is part of the job's state.
+
+        Raises:
+            StreamClosedError: The item has ended.
+        """
+        self._write(self._journal.change, [["a", "/notes", [{"level": level, "text": text}]]])
+
+    def usage(self, **numbers: float) -> None:
+        """Report what was used (`prompt_tokens=12`). A later call replaces numbers of the same name; the job's usage
+        is the sum over its items.
+
+        Raises:
+            ValueError: Something is no finite number.
+            StreamClosedError: The item has ended.
+        """
+        self._check_open()
+        checked: Any = plain(numbers)
+        if not all(type(number) in {int, float} for number in checked.values()):
+            raise ValueError("usage takes numbers")
+        self._usage |= checked
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the item was cancelled: a function in a worker thread ends by itself when it sees this."""
+        return self._cancelled
+
+    # ---- for the server ----------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Let the function know."""
+        self._cancelled = True
+
+    def replace(self, value: Any) -> None:
+        """Make this the value, writing only what changed.
+
+        Raises:
+            InvalidValueError: It is no JSON.
+            StateTooLargeError: The state would pass its limit.
+            StreamClosedError: The item has ended.
+        """
+        with self._lock:
+            if self._shadow is None:
+                self._shadow = Shadow(self._journal.value(self._place), self._place)
+            try:
+                try:
+                    ops = self._shadow.step(value)
+                except NotPlainError:
+                    ops = self._shadow.step(self._to_json(value))
+                if ops:
+                    self._put(ops)
+            except ValueError as error:
+                raise InvalidValueError(str(error)) from None
+
+    def close(self) -> dict[str, int | float]:
+        """Refuse whatever is written later; returns what was used."""
+        with self._lock:
+            self._closed = True
+        return self._usage
+
+    def _put(self, ops: list[Op]) -> None:
+        shadow = self._shadow
+        if any(op[0] != "a" for op in ops):
+            self._write(self._journal.change, ops)
+        elif (row := self._as_row(ops)) is not None:
+            self._write(self._journal.row, row)
+        else:
+            self._write(self._journal.append, [(op[1], op[2]) for op in ops])
+        self._shadow = shadow
+
+    def _as_appends(self, row: list[Any]) -> list[tuple[str, Any]]:
+        """A row of an item whose job has no columns, because it has other items."""
+        columns = self._columns
+        if len(row) != len(columns):
+            raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
+        if self._column_is_text is None:
+            self._column_is_text = tuple(map(self._journal.is_text, columns))
+        kinds = self._column_is_text
+        return [(path, x if text else [x]) for path, x, text in zip(columns, row, kinds, strict=True)]
+
+    def _as_row(self, ops: list[Op]) -> list[Any] | None:
+        """The members of a row, if these appends grow each column by one."""
+        columns = self._journal.columns
+        grown: dict[Any, Any] = {op[1]: op[2] for op in ops}
+        if len(columns) < 2 or grown.keys() != set(columns):
+            return None
+        if any(type(x) is list and len(x) != 1 for x in grown.values()):
+            return None
+        return [x if type(x := grown[column]) is str else x[0] for column in columns]
+
+    def _write(self, write: Callable[[Any], None], change: Any) -> None:
+        with self._lock:
+            self._check_open()
+            self._shadow = None
+            try:
+                write(change)
+            except StateTooLargeError as error:
+                self.failure = error
+                raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StreamClosedError("this item has ended: nothing more can be written to its stream")
+        if self.failure is not None:
+            raise self.failure
+
+    def _path(self, pointer: str | None) -> str:
+        if pointer is None:
+            return self._growing
+        if pointer:
+            parse(pointer)
+        return self._place + pointer
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+def plain(value: Any) -> Any:
+    """JSON's own Python types of a value: models, dataclasses, tuples, dates, and arrays of numpy or torch.
+
+    Raises:
+        InvalidValueError: There is no JSON for it.
+    """
+    if type(value) in _PLAIN:
+        return value
+    try:
+        # NaN passes here as itself and is refused by the document, which says where it stands.
+        return to_jsonable_python(value, inf_nan_mode="constants", fallback=_from_array)
+    except (PydanticSerializationError, ValueError) as error:
+        raise InvalidValueError(f"this is no JSON: {error}") from None
+
+
+def _from_array(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise InvalidValueError(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,107 @@
+"""The body of a submit: what it must look like, and which inputs it means."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from tidewire.protocol import strict_json
+from tidewire.protocol.description import Submit
+from tidewire.protocol.pointer import build
+from tidewire_server.endpoints import Endpoint
+from tidewire_server.errors import ProblemError, refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A submit that is well formed; its inputs are still to be validated."""
+
+    inputs: list[JsonValue]
+    batch: bool
+    shared: dict[str, JsonValue]
+    cancel_on_disconnect: bool
+    grace: float
+    """Seconds."""
+    deadline: float | None
+    """Seconds from the submit."""
+
+
+def read_json(body: bytes) -> dict[str, JsonValue]:
+    """Read a body that must be a JSON object.
+
+    Raises:
+        ProblemError: It is no JSON as the protocol takes it, or no object.
+    """
+    try:
+        value = strict_json.loads(body)
+    except strict_json.StrictJsonError as error:
+        raise refuse("malformed_body", str(error)) from None
+    if not isinstance(value, dict):
+        raise refuse("invalid_input", "the body is a JSON object", pointer="")
+    return value
+
+
+def read_submit(body: bytes, *, max_inputs: int) -> Submission:
+    """Read the body of a submit.
+
+    Raises:
+        ProblemError: It is not what a submit looks like; names the member.
+    """
+    members = read_json(body)
+    if ("input" in members) == ("inputs" in members):
+        raise refuse("invalid_input", "a submit has exactly one of 'input' and 'inputs'", pointer="")
+    if members.get("inputs", True) is None:
+        raise refuse("invalid_input", "/inputs: an array of inputs, not null", pointer="/inputs")
+    try:
+        submit = Submit.model_validate(members, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        pointer = build(first["loc"])
+        raise refuse("invalid_input", f"{pointer}: {first['msg']}", pointer=pointer) from None
+    batch = submit.inputs is not None
+    inputs = submit.inputs if submit.inputs is not None else [submit.input]
+    if len(inputs) > max_inputs:
+        detail = f"{len(inputs)} inputs in one job, at most {max_inputs} (max_inputs)"
+        raise refuse("batch_too_large", detail, pointer="/inputs", limit=max_inputs)
+    return Submission(
+        inputs,
+        batch,
+        submit.shared,
+        submit.on_disconnect == "cancel",
+        submit.grace_ms / 1000,
+        None if submit.deadline_ms is None else submit.deadline_ms / 1000,
+    )
+
+
+async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseModel]:
+    """Validate all inputs, with the shared members where they have none of their own.
+
+    Raises:
+        ProblemError: One is refused; names the member, where it stands in the body.
+    """
+    admitted = []
+    for index, own in enumerate(submission.inputs):
+        pointer = f"/inputs/{index}" if submission.batch else "/input"
+        whole: JsonValue = own
+        if submission.shared:
+            if not isinstance(own, dict):
+                raise refuse("invalid_input", f"{pointer}: 'shared' needs inputs that are objects", pointer=pointer)
+            whole = submission.shared | own
+        try:
+            admitted.append(await endpoint.admit(whole, pointer))
+        except ProblemError as error:
+            raise _pointing_at_shared(error, own, submission.shared, pointer) from None
+    return admitted
+
+
+def _pointing_at_shared(
+    error: ProblemError, own: Any, shared: dict[str, JsonValue], pointer: str
+) -> ProblemError:
+    """The member at fault may have come from `shared`: then that is where it stands."""
+    found = error.problem
+    below = (found.pointer or "").removeprefix(pointer)
+    member = below[1:].split("/")[0].replace("~1", "/").replace("~0", "~")
+    if not below or member in own or member not in shared:
+        return error
+    detail = (found.detail or "").replace(f"{pointer}{below}", f"/shared{below}", 1)
+    return ProblemError(found.model_copy(update={"pointer": f"/shared{below}", "detail": detail}), error.headers)

@@ -1,0 +1,13 @@
+"""Which server this is."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def _installed() -> str:
+    try:
+        return version("tidewire")
+    except PackageNotFoundError:
+        return "0"
+
+
+SERVER = f"tidewire_server/{_installed()}"
