@@ -1,0 +1,64 @@
+"""Resumable streams of results from GPU servers.
+
+    from tidewire import Client
+
+    with Client("http://127.0.0.1:8000") as client:
+        job = client.submit("generate", prompt="def fib(", max_tokens=64)
+        for update in job:
+            print(update.text, end="", flush=True)
+
+Names are resolved when they are first used, so that `tidewire.protocol` can be used without an HTTP library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidewire.batch import AsyncBatchJob
+    from tidewire.checkpoint import Checkpoint
+    from tidewire.client import AsyncClient
+    from tidewire.job import AsyncJob
+    from tidewire.protocol.backoff import RetryPolicy
+    from tidewire.sync import BatchJob, Client, Job
+    from tidewire.types import ItemUpdate, TextDelta, Update
+
+__all__ = [
+    "AsyncBatchJob",
+    "AsyncClient",
+    "AsyncJob",
+    "BatchJob",
+    "Checkpoint",
+    "Client",
+    "ItemUpdate",
+    "Job",
+    "RetryPolicy",
+    "TextDelta",
+    "Update",
+]
+
+_HOMES = {
+    "AsyncBatchJob": "tidewire.batch",
+    "AsyncClient": "tidewire.client",
+    "AsyncJob": "tidewire.job",
+    "BatchJob": "tidewire.sync",
+    "Checkpoint": "tidewire.checkpoint",
+    "Client": "tidewire.sync",
+    "ItemUpdate": "tidewire.types",
+    "Job": "tidewire.sync",
+    "RetryPolicy": "tidewire.protocol.backoff",
+    "TextDelta": "tidewire.types",
+    "Update": "tidewire.types",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,439 @@
+"""`AsyncClient`: one server, on asyncio or trio."""
+
+import secrets
+import ssl
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from pydantic import JsonValue
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from tidewire.batch import AsyncBatchJob
+from tidewire.checkpoint import Checkpoint
+from tidewire.errors import CheckpointError, EndpointNotFoundError, InvalidInputError, TidewireError
+from tidewire.exchange import Auth, Exchange, Timing
+from tidewire.job import AsyncJob
+from tidewire.options import OnDisconnect, Options
+from tidewire.protocol import strict_json
+from tidewire.protocol.answers import Asked
+from tidewire.protocol.backoff import Backoff, RetryPolicy
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.description import API_ROOT, Discovery, EndpointDescription, JobList, JobResource
+from tidewire.protocol.follower import Advance, Follower
+from tidewire.stream import JobStream
+from tidewire.transport import CONNECT_TIMEOUT, Transport, resolve
+from tidewire.types import UNSET, Place, Returns, Shape, Unset
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A client of one server.
+
+    It may be used without `async with`; then `aclose()` ends its connections. One client serves any number of jobs
+    at the same time, on one event loop.
+
+    Args:
+        url: Where the server is mounted, such as `http://127.0.0.1:8000` or `https://example.org/ai`.
+        headers: Sent with every request, to this origin only; credentials, say.
+        auth: Gives the headers that carry credentials, awaited if it is a coroutine. It is called before the first
+            request, and again when the server refuses them.
+        timeout: Seconds that one call may take in all; see `with_options`.
+        connect_timeout: Seconds for a connection to be made.
+        retry: How often and how patiently what failed is repeated.
+        verify: Whether certificates are checked, or the TLS context that does.
+
+    Proxies and certificates are taken from the environment as well (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        auth: Auth | None = None,
+        timeout: float | None = None,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        retry: RetryPolicy | None = None,
+        verify: bool | ssl.SSLContext = True,
+        _timing: Timing | None = None,
+    ) -> None:
+        self._options = Options(timeout=timeout, retry=retry or RetryPolicy()).changed(headers=headers or {})
+        transport = Transport(connect_timeout=connect_timeout, verify=verify)
+        self._exchange = Exchange(url, transport, auth=auth, timing=_timing or Timing())
+
+    @property
+    def url(self) -> str:
+        """Where the server is mounted."""
+        return self._exchange.base
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections. Jobs go on on the server."""
+        await self._exchange.transport.aclose()
+
+    def with_options(
+        self,
+        *,
+        timeout: float | Unset | None = UNSET,
+        idempotency_key: str | Unset | None = UNSET,
+        on_disconnect: OnDisconnect | Unset = UNSET,
+        grace: float | Unset | None = UNSET,
+        deadline: float | Unset | None = UNSET,
+        retry: RetryPolicy | Unset = UNSET,
+        headers: Mapping[str, str] | Unset = UNSET,
+    ) -> Self:
+        """A view of this client with other settings, on the same connections.
+
+        Args:
+            timeout: Seconds that one call may take in all: a request with its repetitions, a `result()`, a loop over
+                a job. The job keeps running on the server when it passes.
+            idempotency_key: Names the next submit, so that repeating it, also from another process, starts nothing
+                new. By default each submit draws a key of its own.
+            on_disconnect: Whether the job goes on (`"continue"`) or is cancelled when nobody reads its stream.
+            grace: Seconds without a reader before that; at least 60.
+            deadline: Seconds from the submit after which the server ends the job as failed.
+            retry: How often and how patiently what failed is repeated.
+            headers: Sent beside those that are set already.
+        """
+        given = {
+            "timeout": timeout,
+            "idempotency_key": idempotency_key,
+            "on_disconnect": on_disconnect,
+            "grace": grace,
+            "deadline": deadline,
+            "retry": retry,
+            "headers": headers,
+        }
+        view = object.__new__(type(self))
+        view._exchange = self._exchange
+        view._options = self._options.changed(
+            **{name: value for name, value in given.items() if value is not UNSET}
+        )
+        return view
+
+    # ---- starting jobs -----------------------------------------------------------------------------------------
+
+    @overload
+    async def submit(
+        self, endpoint: str | None = None, input: Any = UNSET, /, *, returns: Returns[T], **members: Any
+    ) -> AsyncJob[T]: ...
+
+    @overload
+    async def submit(
+        self, endpoint: str | None = None, input: Any = UNSET, /, *, returns: None = None, **members: Any
+    ) -> AsyncJob[JsonValue]: ...
+
+    async def submit(
+        self,
+        endpoint: str | None = None,
+        input: Any = UNSET,  # noqa: A002 - the protocol's word
+        /,
+        *,
+        returns: Any = None,
+        **members: Any,
+    ) -> AsyncJob[Any]:
+        """Start a job.
+
+        It is safe against a broken connection: the request carries an idempotency key, and is repeated with it.
+
+        Args:
+            endpoint: Its name; None is the server's only one.
+            input: The input as one value: JSON, or what pydantic can write as JSON.
+            returns: What the job's value is validated as: a type or a TypeAdapter. Without it, the value is JSON.
+            members: The input's members, instead of `input`.
+
+        Raises:
+            InvalidInputError: The input does not fit the endpoint's schema; says where.
+            EndpointNotFoundError: There is no such endpoint; says which there are.
+            TidewireError: The server refused it, or cannot be reached.
+        """
+        shape: Shape[Any] = Shape(returns)
+        given = {"input": _one_input(input, members)}
+        job, base = await self._submit(endpoint, given)
+        return self._begin(job, base, shape)
+
+    @overload
+    async def run(
+        self, endpoint: str | None = None, input: Any = UNSET, /, *, returns: Returns[T], **members: Any
+    ) -> T: ...
+
+    @overload
+    async def run(
+        self, endpoint: str | None = None, input: Any = UNSET, /, *, returns: None = None, **members: Any
+    ) -> JsonValue: ...
+
+    async def run(
+        self,
+        endpoint: str | None = None,
+        input: Any = UNSET,  # noqa: A002 - the protocol's word
+        /,
+        *,
+        returns: Any = None,
+        **members: Any,
+    ) -> Any:
+        """Start a job and wait for its value: `submit`, then `result`."""
+        job = await self.submit(endpoint, input, returns=returns, **members)
+        return await job.result()
+
+    @overload
+    async def submit_batch(
+        self, endpoint: str | None, inputs: Iterable[Any], /, *, returns: Returns[T], **shared: Any
+    ) -> AsyncBatchJob[T]: ...
+
+    @overload
+    async def submit_batch(
+        self, endpoint: str | None, inputs: Iterable[Any], /, *, returns: None = None, **shared: Any
+    ) -> AsyncBatchJob[JsonValue]: ...
+
+    async def submit_batch(
+        self, endpoint: str | None, inputs: Iterable[Any], /, *, returns: Any = None, **shared: Any
+    ) -> AsyncBatchJob[Any]:
+        """Start one job of many inputs.
+
+        Args:
+            endpoint: Its name; None is the server's only one.
+            inputs: At least one.
+            returns: What each item's value is validated as.
+            shared: Members that every input gets unless it has its own.
+        """
+        shape: Shape[Any] = Shape(returns)
+        given: dict[str, Any] = {"inputs": [_jsonable(one, f"/inputs/{at}") for at, one in enumerate(inputs)]}
+        if not given["inputs"]:
+            raise InvalidInputError("a batch without inputs", advice="Give at least one input.")
+        if shared:
+            given["shared"] = _jsonable(shared, "/shared")
+        job, base = await self._submit(endpoint, given)
+        stream, begun = self._stream(job, base)
+        return AsyncBatchJob(
+            self._exchange,
+            self._options,
+            stream,
+            cancel_url=self._cancel_url(job.id),
+            taken=None,
+            begun=begun,
+            shape=shape,
+        )
+
+    # ---- jobs that run already ---------------------------------------------------------------------------------
+
+    @overload
+    def job(
+        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Returns[T]
+    ) -> AsyncJob[T]: ...
+
+    @overload
+    def job(
+        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: None = None
+    ) -> AsyncJob[JsonValue]: ...
+
+    def job(
+        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
+    ) -> AsyncJob[Any]:
+        """Attach to a job. Nothing is sent yet.
+
+        Args:
+            job_id: Its id: the first update has the whole value until then.
+            checkpoint: What `job.checkpoint()` gave: updates go on from there.
+            returns: What the job's value is validated as.
+
+        Raises:
+            CheckpointError: The checkpoint is of another job or another server.
+        """
+        stream, taken = self._attach(job_id, checkpoint)
+        return AsyncJob(
+            self._exchange,
+            self._options,
+            stream,
+            cancel_url=self._cancel_url(stream.follower.job_id or ""),
+            taken=taken,
+            begun=None,
+            endpoint=None,
+            shape=Shape(returns),
+        )
+
+    @overload
+    def batch_job(
+        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Returns[T]
+    ) -> AsyncBatchJob[T]: ...
+
+    @overload
+    def batch_job(
+        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: None = None
+    ) -> AsyncBatchJob[JsonValue]: ...
+
+    def batch_job(
+        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
+    ) -> AsyncBatchJob[Any]:
+        """Attach to a job of many inputs; see `job`."""
+        stream, taken = self._attach(job_id, checkpoint)
+        return AsyncBatchJob(
+            self._exchange,
+            self._options,
+            stream,
+            cancel_url=self._cancel_url(stream.follower.job_id or ""),
+            taken=taken,
+            begun=None,
+            shape=Shape(returns),
+        )
+
+    async def jobs(self, *, limit: int = 100) -> list[JobResource]:
+        """The caller's own jobs, newest first, without their state.
+
+        Args:
+            limit: How many at most.
+        """
+        found: list[JobResource] = []
+        url: str | None = f"{self.url}{API_ROOT}/jobs"
+        while url and len(found) < limit:
+            answer = await self._exchange.ask("GET", url, self._options)
+            page = self._exchange.read(JobList, answer, what="jobs")
+            found += page.jobs
+            url = None if page.next is None else self._exchange.here(answer.url, page.next, "")
+        return found[:limit]
+
+    # ---- what the server offers --------------------------------------------------------------------------------
+
+    async def discover(self) -> Discovery:
+        """What the server is and offers: endpoints, limits, capabilities. Asked for once."""
+        return await self._exchange.discover(self._options)
+
+    async def describe(self, endpoint: str | None = None, /) -> EndpointDescription:
+        """One endpoint: the schemas of its input and value, examples, capabilities. Asked for once.
+
+        Args:
+            endpoint: Its name; None is the server's only one.
+        """
+        return await self._exchange.describe(await self._endpoint(endpoint), self._options)
+
+    async def _endpoint(self, name: str | None) -> str:
+        if name is not None:
+            return name
+        names = [endpoint.name for endpoint in (await self.discover()).endpoints]
+        if len(names) == 1:
+            return names[0]
+        what = (
+            f"this server has {len(names)} endpoints: {', '.join(names)}"
+            if names
+            else "this server has no endpoint"
+        )
+        advice = f"Name the one to use: submit({names[0]!r}, …)." if names else "Ask whoever runs it."
+        raise EndpointNotFoundError(f"no endpoint was named, and {what}", advice=advice)
+
+    # ---- between -----------------------------------------------------------------------------------------------
+
+    async def _submit(self, endpoint: str | None, given: dict[str, Any]) -> tuple[JobResource, str]:
+        options = self._options
+        name = await self._endpoint(endpoint)
+        body = given | _options_on_the_wire(options)
+        try:
+            content = strict_json.dumps(body).encode()
+        except strict_json.StrictJsonError as error:
+            raise InvalidInputError(f"the input is not JSON as the protocol takes it: {error}") from None
+        headers = {"Idempotency-Key": options.idempotency_key or secrets.token_urlsafe(16)}
+        try:
+            answer = await self._exchange.ask(
+                "POST",
+                f"{self._exchange.endpoint_url(name)}/jobs",
+                options,
+                asked=Asked.SUBMIT,
+                headers=headers,
+                body=content,
+            )
+        except EndpointNotFoundError as error:
+            error.advice = await self._names()
+            raise
+        return self._exchange.read(JobResource, answer, what="submitted job"), answer.url
+
+    async def _names(self) -> str:
+        try:
+            names = [endpoint.name for endpoint in (await self.discover()).endpoints]
+        except TidewireError:
+            return ""
+        return f"This server has: {', '.join(names)}." if names else "This server has no endpoint."
+
+    def _begin(self, job: JobResource, base: str, shape: Shape[Any]) -> AsyncJob[Any]:
+        stream, begun = self._stream(job, base)
+        return AsyncJob(
+            self._exchange,
+            self._options,
+            stream,
+            cancel_url=self._cancel_url(job.id),
+            taken=None,
+            begun=begun,
+            endpoint=job.endpoint,
+            shape=shape,
+        )
+
+    def _stream(self, job: JobResource, base: str) -> tuple[JobStream, Advance | None]:
+        """The stream of a job that was just submitted, from the state that came with the answer."""
+        stream = self._stream_of(job.id, events=resolve(base, job.links.events))
+        begun = stream.follower.adopt(job)
+        return stream, begun if isinstance(begun, Advance) else None
+
+    def _stream_of(self, job_id: str, *, events: str | None = None) -> JobStream:
+        exchange = self._exchange
+        job_url = exchange.job_url(job_id)
+        follower = Follower(backoff=Backoff(self._options.retry, exchange.timing.rng), job_id=job_id)
+        events_url = (
+            f"{job_url}/events" if events is None else exchange.here(job_url, events, f"{job_url}/events")
+        )
+        return JobStream(exchange, follower, self._options, job_url=job_url, events_url=events_url)
+
+    def _attach(self, job_id: str | None, checkpoint: Checkpoint | None) -> tuple[JobStream, Place | None]:
+        if checkpoint is None:
+            if job_id is None:
+                raise TypeError("give the job's id, or a checkpoint of it")
+            return self._stream_of(job_id), None
+        if job_id is not None and checkpoint.job != job_id:
+            raise CheckpointError(f"the checkpoint is of job {checkpoint.job}, not of {job_id}")
+        if checkpoint.url is not None and checkpoint.url != self.url:
+            advice = "If it is the same server, give checkpoint.model_copy(update={'url': None})."
+            raise CheckpointError(f"the checkpoint is of {checkpoint.url}, not of {self.url}", advice=advice)
+        stream = self._stream_of(checkpoint.job)
+        if checkpoint.cursor is None or checkpoint.state is None:
+            return stream, None
+        cursor = Cursor.parse(checkpoint.cursor)
+        view = stream.follower.restore(checkpoint.state, checkpoint.columns, cursor)
+        return stream, Place(view, checkpoint.columns, cursor)
+
+    def _cancel_url(self, job_id: str) -> str:
+        return f"{self._exchange.job_url(job_id)}/cancel"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+
+def _one_input(whole: Any, members: Mapping[str, Any]) -> JsonValue:
+    if whole is UNSET:
+        return _jsonable(dict(members), "/input")
+    if members:
+        raise TypeError("give the input as one value or by its members, not both")
+    return _jsonable(whole, "/input")
+
+
+def _jsonable(value: Any, pointer: str) -> JsonValue:
+    try:
+        plain: JsonValue = to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
+    except (PydanticSerializationError, ValueError) as error:
+        raise InvalidInputError(f"the input at {pointer!r} cannot be written as JSON: {error}") from None
+    return plain
+
+
+def _options_on_the_wire(options: Options) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    if options.on_disconnect != "continue":
+        body["on_disconnect"] = options.on_disconnect
+    if options.grace is not None:
+        body["grace_ms"] = round(options.grace * 1000)
+    if options.deadline is not None:
+        body["deadline_ms"] = max(1, round(options.deadline * 1000))
+    return body

@@ -1,0 +1,292 @@
+"""One request and its answer, asked again where the table of answers says so.
+
+A server that has not answered once yet gets few and quick attempts, since an address with nothing behind it is more
+often a mistake than a restart; what is no answer of this protocol is then told at once. Later, the same is
+taken as a fault between, which passes.
+"""
+
+import inspect
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import anyio
+from pydantic import BaseModel, ValidationError
+
+from tidewire.errors import (
+    NotATidewireServerError,
+    ProtocolError,
+    TidewireError,
+    TransportError,
+    Where,
+    class_of,
+    refusal,
+)
+from tidewire.options import Options
+from tidewire.protocol import messages
+from tidewire.protocol.answers import Asked, Then, retry_after, then
+from tidewire.protocol.backoff import Backoff
+from tidewire.protocol.description import API_ROOT, Discovery, EndpointDescription
+from tidewire.protocol.follower import HELLO_TIMEOUT
+from tidewire.protocol.problems import Problem
+from tidewire.transport import Answer, Transport, origin, resolve
+
+log = logging.getLogger("tidewire")
+log.addHandler(logging.NullHandler())
+
+FIRST_ATTEMPTS: Final = 3
+"""Attempts to connect to a server that has not answered yet."""
+FIRST_WAIT: Final = 0.25
+"""Seconds between them, doubled each time."""
+MAX_REDIRECTS: Final = 5
+
+Auth = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+"""Gives the headers that carry credentials; called before the first request and once more after a refusal."""
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Time and chance, so that a test can hold them."""
+
+    sleep: Callable[[float], Awaitable[None]] = anyio.sleep
+    rng: random.Random = field(default_factory=random.Random)
+    hello_timeout: float = HELLO_TIMEOUT
+
+
+class Exchange:
+    """One server, as its client talks to it: base URL, pool, credentials, and whether it has answered yet."""
+
+    def __init__(self, url: str, transport: Transport, *, auth: Auth | None, timing: Timing) -> None:
+        self.base = _base(url)
+        self.transport = transport
+        self.timing = timing
+        self.contacted = False
+        self._auth = auth
+        self._credentials: Mapping[str, str] | None = None
+        self._discovery: Discovery | None = None
+        self._descriptions: dict[str, EndpointDescription] = {}
+
+    # ---- asking ------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        options: Options,
+        *,
+        asked: Asked = Asked.REQUEST,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        job_id: str | None = None,
+    ) -> Answer:
+        """Make a request, again where that is safe and may help, and return the answer that is to be used.
+
+        Args:
+            method: GET; or POST or DELETE, which must be safe to repeat (a submit is by its key).
+            url: Absolute, on this server's origin.
+            options: Their retry policy and headers.
+            asked: The column of the table of answers.
+            headers: Beside those of the options.
+            body: JSON.
+            job_id: For errors.
+
+        Raises:
+            TidewireError: What the answer means, or why there is none.
+        """
+        backoff = Backoff(options.retry, self.timing.rng)
+        refreshed = False
+        redirects = 0
+        while True:
+            at_least: float | None = None
+            wait: float | None = None
+            try:
+                answer = await self.transport.request(
+                    method, url, headers=await self.headers(options, headers, body), body=body
+                )
+            except NotATidewireServerError as error:
+                fault: TidewireError = error
+                if not self.contacted:
+                    raise
+            except TransportError as error:
+                fault = error
+                if not self.contacted:
+                    wait = first_wait(error, backoff.failures)
+                    if wait is None:
+                        raise
+                if asked is Asked.SUBMIT and error.sent and not await self._keeps_keys(options):
+                    raise
+            else:
+                match then(answer.status, asked):
+                    case Then.USE:
+                        return answer
+                    case Then.REFRESH if await self.refresh(refreshed):
+                        refreshed = True
+                        continue
+                    case Then.REDIRECT if method == "GET" and redirects < MAX_REDIRECTS:
+                        url = self.redirected(answer)
+                        redirects += 1
+                        continue
+                    case Then.WAIT | Then.CUT:
+                        fault = self.refused(answer, job_id)
+                        at_least = retry_after(answer.headers.get("retry-after"))
+                    case _:
+                        raise self.refused(answer, job_id)
+            if backoff.failures + 1 >= options.retry.submit_attempts:
+                raise fault.placed(job_id=job_id)
+            pause = backoff.failed(at_least=at_least) if wait is None else wait
+            if wait is not None:
+                backoff.failures += 1
+            log.info("%s %s: %s; again in %.2f s", method, url, fault.what, pause)
+            await self.timing.sleep(pause)
+
+    async def headers(
+        self, options: Options, more: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> dict[str, str]:
+        """All headers of a request, credentials included."""
+        if self._credentials is None:
+            await self._call_auth()
+        content = {"Content-Type": "application/json"} if body is not None else {}
+        return {
+            "Accept": "application/json",
+            **content,
+            **options.headers,
+            **(self._credentials or {}),
+            **(more or {}),
+        }
+
+    async def refresh(self, refreshed: bool) -> bool:
+        """Ask for new credentials, once per request; whether there are some to try."""
+        if refreshed or self._auth is None:
+            return False
+        await self._call_auth()
+        return True
+
+    async def _call_auth(self) -> None:
+        given: Any = {} if self._auth is None else self._auth()
+        self._credentials = await given if inspect.isawaitable(given) else given
+
+    def redirected(self, answer: Any) -> str:
+        """Where a redirect leads.
+
+        Raises:
+            ProtocolError: To another origin, or nowhere.
+        """
+        place = resolve(answer.url, answer.headers.get("location", ""))
+        if origin(place) != origin(self.base) or "location" not in answer.headers:
+            where = Where("GET", answer.url, status_code=answer.status)
+            advice = "Credentials never leave their origin: give the client the new address."
+            raise ProtocolError(
+                f"redirected to {place!r}, which is another origin", where=where, advice=advice
+            )
+        return place
+
+    def here(self, base: str, reference: str, otherwise: str) -> str:
+        """A link that an answer carried, where it stays on this origin; else the place that the protocol names."""
+        url = resolve(base, reference)
+        if origin(url) == origin(self.base):
+            return url
+        log.warning("ignored a link to another origin: %s", url)
+        return otherwise
+
+    # ---- reading answers ---------------------------------------------------------------------------------------
+
+    def read(self, model: type[M], answer: Answer, *, what: str, job_id: str | None = None) -> M:
+        """Read an answer's body as a model.
+
+        Raises:
+            NotATidewireServerError: It is not, and nothing before was an answer of this protocol.
+            ProtocolError: It is not.
+        """
+        try:
+            body: M = messages.read(model, answer.body, what=what)
+        except messages.MessageError as error:
+            where = answer.where(job_id=job_id)
+            if self.contacted:
+                raise ProtocolError(f"not an answer of this protocol: {error}", where=where) from None
+            raise self.stranger(answer) from None
+        self.contacted = True
+        return body
+
+    def refused(
+        self, answer: Answer, job_id: str | None = None, last_event_id: str | None = None
+    ) -> TidewireError:
+        """What an answer that is not to be used means."""
+        where = answer.where(job_id=job_id, last_event_id=last_event_id)
+        try:
+            problem = Problem.model_validate_json(answer.body)
+        except ValidationError:
+            problem = None
+        if problem is not None:
+            self.contacted = True
+            return refusal(problem, where)
+        # Gateways answer these in their own words; everything else at first contact is another server.
+        if not self.contacted and answer.status < 500 and answer.status not in {401, 403, 407, 413, 429}:
+            return self.stranger(answer)
+        return class_of(answer.status)(
+            f"refused with {_kind(answer)}", where=where, retryable=answer.status >= 500
+        )
+
+    def stranger(self, answer: Answer) -> NotATidewireServerError:
+        """The error for an answer that no server of this protocol gives."""
+        return NotATidewireServerError(
+            f"what answers at {self.base} is no Tidewire server: it sent {_kind(answer)}",
+            where=answer.where(),
+        )
+
+    # ---- what the server says of itself ------------------------------------------------------------------------
+
+    async def discover(self, options: Options) -> Discovery:
+        """The server's discovery, asked for once."""
+        if self._discovery is None:
+            answer = await self.ask("GET", self.base + API_ROOT, options)
+            self._discovery = self.read(Discovery, answer, what="discovery")
+        return self._discovery
+
+    async def describe(self, endpoint: str, options: Options) -> EndpointDescription:
+        """One endpoint's description, asked for once."""
+        if endpoint not in self._descriptions:
+            answer = await self.ask("GET", self.endpoint_url(endpoint), options)
+            self._descriptions[endpoint] = self.read(EndpointDescription, answer, what="endpoint")
+        return self._descriptions[endpoint]
+
+    def endpoint_url(self, endpoint: str) -> str:
+        return f"{self.base}{API_ROOT}/endpoints/{quote(endpoint, safe='')}"
+
+    def job_url(self, job_id: str) -> str:
+        return f"{self.base}{API_ROOT}/jobs/{quote(job_id, safe='')}"
+
+    async def _keeps_keys(self, options: Options) -> bool:
+        """Whether a submit whose answer was lost may be repeated: its key must be known to the server."""
+        if self._credentials or "authorization" in {name.lower() for name in options.headers}:
+            return True
+        try:
+            return "idempotency" in (await self.discover(options)).capabilities
+        except TidewireError:
+            return False
+
+
+def first_wait(error: TransportError, failures: int) -> float | None:
+    """Seconds before the next attempt to reach a server that has not answered yet; None: no further one."""
+    if isinstance(error, TimeoutError) or failures + 1 >= FIRST_ATTEMPTS:
+        return None
+    return FIRST_WAIT * 2.0**failures
+
+
+def _base(url: str) -> str:
+    scheme, host, _ = origin(url)
+    if scheme not in {"http", "https"} or not host:
+        raise ValueError(f"{url!r} is no address of a server: write it like http://127.0.0.1:8000")
+    return url.partition("?")[0].partition("#")[0].rstrip("/").removesuffix(API_ROOT)
+
+
+def _kind(answer: Answer) -> str:
+    """What came, in a few words."""
+    media = answer.headers.get("content-type", "").partition(";")[0].strip() or "no content type"
+    start = answer.body[:200].decode("utf-8", "replace").split()
+    text = " ".join(start)[:80]
+    return f"{answer.status} {media}: {text!r}" if text else f"{answer.status} {media} without a body"

@@ -1,0 +1,280 @@
+"""What a job of one input and a batch share: one job, one stream, one place up to which it was handed over.
+
+Whoever waits drives: a loop over the job, or a `result()`, or both in turn. What a `result()` brings in while nobody
+takes it is folded into one update per item, so that what is held stays as small as the state.
+"""
+
+import contextlib
+import logging
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import anyio
+
+from tidewire.checkpoint import Checkpoint
+from tidewire.errors import (
+    ConcurrentReadError,
+    QueueTimeoutError,
+    TidewireError,
+    TotalTimeoutError,
+    Where,
+)
+from tidewire.protocol.description import JobResource
+from tidewire.protocol.document import TextChange
+from tidewire.protocol.follower import Advance
+from tidewire.protocol.messages import JobStatus, Progress, Queue
+from tidewire.stream import JobStream
+from tidewire.types import Place, Update
+
+if TYPE_CHECKING:
+    from tidewire.exchange import Exchange
+    from tidewire.options import Options
+    from tidewire.reading import Reading
+
+BLOCK: Final = 256
+"""Updates that are handed to a reader, or across threads, at a time."""
+
+U = TypeVar("U", bound=Update[Any])
+
+log = logging.getLogger("tidewire")
+
+
+class FollowedJob(ABC, Generic[U]):
+    """See the top of this file.
+
+    Attributes:
+        listener: Called with each queue position and each progress report while somebody waits; in the blocking
+            client from a thread of its own.
+    """
+
+    def __init__(
+        self,
+        exchange: "Exchange",
+        options: "Options",
+        stream: JobStream,
+        *,
+        cancel_url: str,
+        taken: Place | None,
+    ) -> None:
+        self.listener: Callable[[Queue | Progress], None] | None = None
+        self.queue: Queue | None = None
+        """The last that the server told of the job's place in its queue."""
+        self.progress: Progress | None = None
+        """The last that the server told of the job's progress."""
+        self._exchange = exchange
+        self._options = options
+        self._stream = stream
+        self._cancel_url = cancel_url
+        self._lock: anyio.Lock | None = None
+        self._ready: deque[U] = deque()
+        self._folded: dict[int, U] = {}
+        self._taken = taken
+        self._reading: weakref.ref[Reading[U, Any]] | None = None
+        self._text_columns: dict[int, str] = {}
+        """Item → pointer of its first text column, once it holds a text."""
+
+    @property
+    def id(self) -> str:
+        """The job's id on its server."""
+        job_id = self._stream.follower.job_id
+        if job_id is None:
+            raise RuntimeError("a job is followed by its id")
+        return job_id
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job's end was received: what was handed over until then is all there is."""
+        return self._stream.ended
+
+    async def status(self) -> JobStatus:
+        """Ask the server for the job's status."""
+        return (await self.read()).status
+
+    async def read(self) -> JobResource:
+        """Ask the server for the whole job: status, state, times, attempt."""
+        with self.bounded(self.deadline()):
+            return await self._stream.read_job()
+
+    def checkpoint(self) -> Checkpoint:
+        """How far the job was handed over: what to save to read on from there with `client.job(checkpoint=…)`."""
+        taken = self._taken
+        if taken is None:
+            return Checkpoint(job=self.id, url=self._exchange.base)
+        state: Any = taken.view.value()
+        return Checkpoint(
+            job=self.id, url=self._exchange.base, state=state, columns=taken.columns, cursor=str(taken.cursor)
+        )
+
+    async def _cancel(self, body: bytes) -> JobStatus:
+        with self.bounded(self.deadline()):
+            answer = await self._exchange.ask(
+                "POST", self._cancel_url, self._options, body=body, job_id=self.id
+            )
+        return self._exchange.read(JobResource, answer, what="job", job_id=self.id).status
+
+    # ---- for a reading -----------------------------------------------------------------------------------------
+
+    def enter(self, reading: "Reading[U, Any]") -> None:
+        """Let one reading begin.
+
+        Raises:
+            ConcurrentReadError: Another one is under way.
+        """
+        other = None if self._reading is None else self._reading()
+        if other is not None and other is not reading and not other.closed:
+            raise ConcurrentReadError("this job is being read by another loop", where=self._where)
+        self._reading = weakref.ref(reading)
+
+    async def take(self, *, silent: bool) -> list[U]:
+        """Wait for updates and return those that are there, oldest first; none when the job has ended."""
+        async with self._turn():
+            while not self._ready and not self._folded and not self.ended:
+                self._receive(await self._stream.step(), silent=silent)
+            while len(self._ready) < BLOCK and (told := self._stream.step_at_once()) is not None:
+                self._receive(told, silent=silent)
+            if self.ended:
+                await self._stream.aclose()
+            # The last of what was folded has the latest place: with it, all is handed over up to there.
+            folded = sorted(self._folded.values(), key=lambda update: update.cursor)
+            for update in folded:
+                update.settles = update is folded[-1]
+            updates = [*self._ready, *folded]
+            self._ready.clear()
+            self._folded.clear()
+            return updates
+
+    def took(self, update: U) -> None:
+        """The reader has taken an update: the checkpoint moves."""
+        self._taken = update.place
+
+    def give_back(self, updates: Sequence[U]) -> None:
+        """Keep what a reading did not take for the next one."""
+        self._ready.extendleft(reversed(updates))
+
+    async def pause(self) -> None:
+        """Close the connection, unless a `result()` waits on it."""
+        if not self._driven:
+            await self._stream.aclose()
+
+    def abandon(self) -> None:
+        """The same, from where nothing can be awaited."""
+        if not self._driven:
+            self._stream.abandon()
+
+    @abstractmethod
+    def raise_outcome(self) -> None:
+        """Raise what the job's end means to a reader that came to it, if it is no success."""
+
+    # ---- driving -----------------------------------------------------------------------------------------------
+
+    def _turn(self) -> anyio.Lock:
+        # Made where it is used: a lock belongs to the library whose loop runs when it is made.
+        if self._lock is None:
+            self._lock = anyio.Lock()
+        return self._lock
+
+    @property
+    def _driven(self) -> bool:
+        return self._lock is not None and self._lock.locked()
+
+    async def _to_the_end(self) -> None:
+        while not self.ended:
+            async with self._turn():
+                if not self.ended:
+                    self._receive(await self._stream.step(), fold=True)
+
+    def _receive(self, told: Any, *, silent: bool = False, fold: bool = False) -> None:
+        if not isinstance(told, Advance):
+            self._tell(told.message)
+            return
+        for update in self._updates(told):
+            if not update.visible and (fold or not silent):
+                continue
+            earlier = self._folded.get(update.index)
+            if fold or self._folded:
+                self._folded[update.index] = update if earlier is None else update.after(earlier)  # type: ignore[assignment]
+            else:
+                self._ready.append(update)
+
+    def _tell(self, message: Queue | Progress) -> None:
+        if isinstance(message, Queue):
+            self.queue = message
+        else:
+            self.progress = message
+        if self.listener is not None:
+            self.listener(message)
+
+    @abstractmethod
+    def _updates(self, advance: Advance) -> Iterable[U]:
+        """What an advance of the stream is to the items of this job."""
+
+    def _place(self, advance: Advance) -> Place:
+        document = self._stream.follower.document
+        return Place(advance.view, () if document is None else document.columns, advance.cursor)
+
+    def _text_column(self, index: int, place: Place) -> str | None:
+        """Pointer of the first text column of an item, once it holds a text."""
+        known = self._text_columns.get(index)
+        if known is None or known not in place.columns:
+            root = f"/items/{index}/value"
+            for pointer in place.columns:
+                if pointer.startswith(root) and place.text(pointer) is not None:
+                    self._text_columns[index] = pointer
+                    return pointer
+        return known
+
+    def _text_change(self, index: int, place: Place, changes: Sequence[TextChange]) -> tuple[int, str]:
+        """Code points that became void at the end of an item's text, and what came after."""
+        if not changes:
+            return 0, ""
+        # A new epoch may name another column: what the old one held is void, what the new one holds came.
+        before, now = self._text_columns.get(index), self._text_column(index, place)
+        deleted, text = 0, ""
+        for change in changes:
+            if change.pointer == before:
+                deleted = change.deleted
+            if change.pointer == now:
+                text = change.text
+        return deleted, text
+
+    # ---- time --------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float | None:
+        """When a call that begins now must be over, by the event loop's clock."""
+        timeout = self._options.timeout
+        return None if timeout is None else anyio.current_time() + timeout
+
+    @contextlib.contextmanager
+    def bounded(self, deadline: float | None) -> Iterator[None]:
+        """End what takes longer.
+
+        Raises:
+            TotalTimeoutError: The deadline passed.
+        """
+        if deadline is None:
+            yield
+            return
+        with anyio.CancelScope(deadline=deadline) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise self._timed_out()
+
+    def _timed_out(self) -> TidewireError:
+        document = self._stream.follower.document
+        queued = document is not None and document.value("/status") == "queued"
+        kind = QueueTimeoutError if queued else TotalTimeoutError
+        what = f"the timeout of {self._options.timeout:g} s passed"
+        if queued:
+            what += " while the job waited in the server's queue"
+            if self.queue is not None:
+                what += f" at position {self.queue.position}"
+        advice = f"The job goes on: read it later with client.job({self.id!r}), or cancel it."
+        return kind(what, where=self._where, advice=advice)
+
+    @property
+    def _where(self) -> Where:
+        cursor = self._stream.follower.cursor
+        return Where("GET", self._stream.job_url, self.id, None if cursor is None else str(cursor))

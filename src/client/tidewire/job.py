@@ -1,0 +1,157 @@
+"""`AsyncJob`: one input's job, read as it grows or waited for."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tidewire.errors import JobCancelledError, JobFailedError, TidewireError
+from tidewire.final_text import FinalText
+from tidewire.following import FollowedJob
+from tidewire.protocol.follower import Advance
+from tidewire.protocol.messages import JobStatus
+from tidewire.protocol.problems import Problem
+from tidewire.reading import Deltas, Reading, Updates
+from tidewire.stream import JobStream
+from tidewire.types import Place, Shape, TextDelta, Update
+
+if TYPE_CHECKING:
+    from tidewire.exchange import Exchange
+    from tidewire.options import Options
+
+T = TypeVar("T")
+
+
+class AsyncJob(FollowedJob[Update[T]], Generic[T]):
+    """A job on a server: it runs there whether anybody reads it or not.
+
+    Looping over it gives an `Update` for every change of its value, each once, whatever breaks between. A loop that
+    is left early closes the connection, and the next one goes on where it stopped. A job that ended as failed or
+    cancelled raises that at the end of the loop, so that half a text is not taken for a whole one.
+
+    One loop at a time: another reader takes a job object of its own, `client.job(job.id)`. A `result()` may wait
+    meanwhile.
+    """
+
+    def __init__(
+        self,
+        exchange: "Exchange",
+        options: "Options",
+        stream: JobStream,
+        *,
+        cancel_url: str,
+        taken: Place | None,
+        begun: Advance | None,
+        endpoint: str | None,
+        shape: Shape[T],
+    ) -> None:
+        super().__init__(exchange, options, stream, cancel_url=cancel_url, taken=taken)
+        self._shape = shape
+        self._endpoint = endpoint
+        if begun is not None:
+            self._receive(begun)
+
+    def __aiter__(self) -> Reading[Update[T], Update[T]]:
+        return self.updates()
+
+    def updates(self) -> Reading[Update[T], Update[T]]:
+        """What a loop over the job loops over. `async with` closes it in good order when it is left early."""
+        return Reading(self, Updates[Update[T]]())
+
+    def iter_text(self) -> Reading[Update[T], str]:
+        """The text of the value's first text column, as far as it can no longer become void.
+
+        Where the endpoint has no rollback, each piece comes at once. Elsewhere what the server calls stable comes,
+        and the rest at the end. A checkpoint moves when nothing is held back.
+
+        Raises:
+            VoidTextError: On the way: the job started over, and text that was handed over is void.
+        """
+        taken = self._taken
+        column = None if taken is None else self._text_column(0, taken)
+        handed = "" if taken is None or column is None else taken.text(column)
+        hand = FinalText(
+            self._has_rollback,
+            handed=len(handed or ""),
+            column=lambda: self._text_columns.get(0),
+            job_id=self.id,
+        )
+        return Reading(self, hand)
+
+    def iter_text_deltas(self) -> Reading[Update[T], TextDelta]:
+        """How the text of the value's first text column changes, at once: what becomes void, and what comes."""
+        return Reading(self, Deltas())
+
+    async def result(self) -> T:
+        """Wait for the job's end and return its value, validated as what the job `returns`.
+
+        It hands nothing over: a loop before, after or meanwhile gets every update.
+
+        Raises:
+            JobFailedError: The job failed.
+            JobCancelledError: It was cancelled.
+            InvalidValueError: The value is not of the type.
+            TidewireError: The stream is over without the job's end.
+        """
+        with self.bounded(self.deadline()):
+            await self._to_the_end()
+        self.raise_outcome()
+        document = self._stream.follower.document
+        value: Any = None
+        if document is not None:
+            items: Any = document.value("/items")
+            if len(items) > 1:
+                advice = f"Read them with client.batch_job({self.id!r})."
+                raise TidewireError(f"this job has {len(items)} items", where=self._where, advice=advice)
+            value = items[0].get("value")
+        return self._shape.validate(value, where=self._where)
+
+    async def cancel(self) -> JobStatus:
+        """Ask the server to cancel the job, and return its status then. One that has ended stays as it is."""
+        return await self._cancel(b"{}")
+
+    def raise_outcome(self) -> None:
+        follower = self._stream.follower
+        done, document = follower.done, follower.document
+        if done is None or document is None or done.status in {"succeeded", "partially_failed"}:
+            return
+        if done.status == "cancelled":
+            raise JobCancelledError("the job was cancelled", where=self._where, problem=done.error)
+        problem = done.error
+        if problem is None:
+            problem = _error_of_first(document.value("/items"))
+        what = "the job failed"
+        if problem is not None:
+            what += f": {problem.detail or problem.title} [{problem.code}]"
+        raise JobFailedError(what, where=self._where, problem=problem)
+
+    def _updates(self, advance: Advance) -> Iterable[Update[T]]:
+        place = self._place(advance)
+        deleted, text = self._text_change(0, place, advance.texts)
+        last = advance.done is not None and not self._handed_any and advance.done.status == "succeeded"
+        yield Update(
+            place,
+            self._shape,
+            advance.first_seq,
+            deleted=deleted,
+            text=text,
+            visible=advance.visible or last,
+        )
+
+    @property
+    def _handed_any(self) -> bool:
+        return self._taken is not None or bool(self._ready) or bool(self._folded)
+
+    async def _has_rollback(self) -> bool:
+        if self._endpoint is None:
+            self._endpoint = (await self._stream.read_job()).endpoint
+        description = await self._exchange.describe(self._endpoint, self._options)
+        return description.capabilities.rollback
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} at {self._exchange.base}>"
+
+
+def _error_of_first(items: Any) -> Problem | None:
+    for item in items:
+        if item.get("error") is not None:
+            return Problem.model_validate(item["error"])
+    return None

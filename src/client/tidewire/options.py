@@ -1,0 +1,50 @@
+"""What can be set per client and per call, beside the input."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal, Self
+
+from tidewire.protocol.backoff import RetryPolicy
+
+OnDisconnect = Literal["continue", "cancel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings that a client's calls share; `with_options` makes changed copies."""
+
+    timeout: float | None = None
+    """Seconds that one call may take in all: a request with its repetitions, a `result()`, a loop over a job. When it
+    passes, the job keeps running on the server. None: no bound."""
+    idempotency_key: str | None = None
+    """Names a submit, so that a repetition of it starts nothing new, also from another process. By default each
+    submit draws a key of its own."""
+    on_disconnect: OnDisconnect = "continue"
+    """What the server does with the job when nobody has read its stream for `grace`."""
+    grace: float | None = None
+    """Seconds; see `on_disconnect`. At least 60."""
+    deadline: float | None = None
+    """Seconds from the submit after which the server ends the job as failed. None: no deadline."""
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Sent with every request, to this server's origin only."""
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "grace", "deadline"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds > 0:
+                raise ValueError(f"{name} is in seconds and must be above 0, not {seconds!r}")
+        if self.on_disconnect not in {"continue", "cancel"}:
+            raise ValueError(f"on_disconnect is 'continue' or 'cancel', not {self.on_disconnect!r}")
+        key = self.idempotency_key
+        if key is not None and not (
+            0 < len(key) <= 255 and key.isascii() and key.isprintable() and " " not in key
+        ):
+            raise ValueError("idempotency_key must be 1 to 255 visible ASCII characters")
+
+    def changed(self, **members: Any) -> Self:
+        """A copy with some members changed. Headers are added to those that are there."""
+        if members.get("headers") is not None:
+            members["headers"] = MappingProxyType({**self.headers, **members["headers"]})
+        return replace(self, **members)

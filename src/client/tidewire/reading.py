@@ -1,0 +1,189 @@
+"""One pass over what a job hands over: an async iterator, which is also read block by block from another thread.
+
+A job has one place up to which it was handed over. It moves when the reader takes a thing, not when the thing
+arrives; what a reader leaves behind goes back to the job, and the next reading begins with it.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+from tidewire.errors import TidewireError
+from tidewire.types import TextDelta, Update
+
+if TYPE_CHECKING:
+    from tidewire.following import FollowedJob
+
+U = TypeVar("U", bound=Update[Any])
+U_contra = TypeVar("U_contra", bound=Update[Any], contravariant=True)
+X = TypeVar("X")
+X_co = TypeVar("X_co", covariant=True)
+
+
+class Hand(Protocol[U_contra, X_co]):
+    """What one kind of reader gets for the updates of a job."""
+
+    silent: bool
+    """Whether it needs also the updates in which no value changed."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that it was given has been handed over."""
+
+    async def prepare(self) -> None:
+        """Ask what must be known before the first update."""
+
+    def give(self, update: U_contra) -> Iterable[X_co]:
+        """What the reader gets for an update."""
+
+    def finish(self) -> Iterable[X_co]:
+        """What the reader gets when the job has ended, whatever way."""
+
+    def rest(self) -> Iterable[Any]:
+        """What was given and not handed over, as updates for the next reading."""
+
+
+class Updates(Generic[U]):
+    """Hands over the updates themselves."""
+
+    silent = False
+    settled = True
+
+    async def prepare(self) -> None:
+        """Nothing to ask."""
+
+    def give(self, update: U) -> Iterable[U]:
+        return (update,) if update.visible else ()
+
+    def finish(self) -> Iterable[U]:
+        return ()
+
+    def rest(self) -> Iterable[U]:
+        return ()
+
+
+class Deltas:
+    """Hands over how the text changes, at once."""
+
+    silent = False
+    settled = True
+
+    async def prepare(self) -> None:
+        """Nothing to ask."""
+
+    def give(self, update: Update[Any]) -> Iterable[TextDelta]:
+        text = update.text
+        return (TextDelta(update.deleted, text),) if text or update.deleted else ()
+
+    def finish(self) -> Iterable[TextDelta]:
+        return ()
+
+    def rest(self) -> Iterable[Update[Any]]:
+        return ()
+
+
+class Reading(AsyncIterator[X], Generic[U, X]):
+    """See the top of this file. Leaving it early closes the connection, not the job.
+
+    Attributes:
+        finished: Whether all was handed over.
+    """
+
+    def __init__(self, job: "FollowedJob[U]", hand: Hand[U, X]) -> None:
+        self.finished = False
+        self.closed = False
+        self._job = job
+        self._hand = hand
+        self._updates: deque[U] = deque()
+        self._handing: Iterator[X] = iter(())
+        self._prepared = False
+        self._ended = False
+        self._deadline: float | None = None
+
+    # ---- block by block ----------------------------------------------------------------------------------------
+
+    async def fill(self) -> None:
+        """Wait until there is something to drain.
+
+        Raises:
+            TidewireError: The stream is over without the job's end, or another reading is under way.
+        """
+        if self._ended:
+            return
+        try:
+            if not self._prepared:
+                await self._begin()
+            with self._job.bounded(self._deadline):
+                self._updates.extend(await self._job.take(silent=self._hand.silent))
+        except TidewireError:
+            self._leave()
+            self.finished = True
+            raise
+        self._ended = not self._updates
+
+    async def _begin(self) -> None:
+        self._job.enter(self)
+        self._prepared = True
+        self._deadline = self._job.deadline()
+        with self._job.bounded(self._deadline):
+            await self._hand.prepare()
+
+    def drain(self) -> Iterator[X]:
+        """Hand over what is there, without waiting. After the last of it, raise what the job's end means."""
+        while self._updates:
+            update = self._updates.popleft()
+            given = self._hand.give(update)
+            if self._hand.settled and update.settles:
+                self._job.took(update)
+            yield from given
+        if self._ended and not self.finished:
+            yield from self._hand.finish()
+            self.finished = self.closed = True
+            self._job.raise_outcome()
+
+    # ---- one by one --------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> X:
+        while not self.finished:
+            for given in self._handing:
+                return given
+            if not self.finished:
+                await self.fill()
+                self._handing = self.drain()
+        raise StopAsyncIteration
+
+    # ---- leaving -----------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Leave: what was not taken stays with the job, and the connection is closed."""
+        if not self.closed:
+            self._leave()
+            await self._job.pause()
+
+    def abandon(self) -> None:
+        """Leave from where nothing can be awaited, such as another thread or a finaliser."""
+        if not self.closed:
+            self._leave()
+            self._job.abandon()
+
+    def _leave(self) -> None:
+        self.closed = True
+        self._job.give_back([*self._hand.rest(), *self._updates])
+        self._updates.clear()
+
+    def __del__(self) -> None:
+        # `async for` drops its iterator when it is left early, and tells nobody else.
+        if self._prepared:
+            self.abandon()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,305 @@
+"""Drives one job's event stream: opens it, reads it, watches over it, opens it again.
+
+What each event and each break means is the follower's to say (`tidewire.protocol.follower`); this shell moves the
+bytes and spends the time. It pulls: nothing is read unless somebody waits for it, so a reader that is slow slows the
+server's sends and no task is left behind. When the wait is cancelled, the connection is closed, and the next pull
+opens another where this one stopped.
+"""
+
+import logging
+from collections import deque
+from typing import Any, Final
+
+import anyio
+
+from tidewire.errors import (
+    NotATidewireServerError,
+    ProtocolError,
+    SilenceTimeoutError,
+    TidewireError,
+    TransportError,
+    UnsupportedProtocolError,
+    Where,
+    refusal,
+)
+from tidewire.exchange import MAX_REDIRECTS, Exchange, first_wait
+from tidewire.options import Options
+from tidewire.protocol.answers import MAX_SERVER_FAULTS, Asked, Then, is_event_stream, retry_after, then
+from tidewire.protocol.description import JobResource
+from tidewire.protocol.follower import (
+    SILENT_HEARTBEATS,
+    Advance,
+    Cause,
+    Fatal,
+    FatalKind,
+    Follower,
+    Ignored,
+    Outcome,
+    Reconnect,
+    Told,
+)
+from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
+from tidewire.transport import Answer, Connection
+
+MAX_EVENT_BYTES: Final = 64 * 2**20
+"""Bytes of one event, snapshots included, that the client is ready to hold."""
+
+log = logging.getLogger("tidewire")
+
+
+class JobStream:
+    """One job's stream. One task at a time may step it.
+
+    Attributes:
+        follower: What is known of the job.
+        events_url: Where the stream is.
+        job_url: Where the job is.
+    """
+
+    def __init__(
+        self, exchange: Exchange, follower: Follower, options: Options, *, job_url: str, events_url: str
+    ) -> None:
+        self.follower = follower
+        self.job_url = job_url
+        self.events_url = events_url
+        self._exchange = exchange
+        self._options = options
+        self._connection: Connection | None = None
+        self._decoder = Decoder()
+        self._events: deque[Event] = deque()
+        self._oversized: str | None = None
+        self._due: Reconnect | Fatal | None = None
+        self._hello_by = 0.0
+        self._server_faults = 0
+        self._last_fault: TidewireError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether `done` was applied."""
+        return self.follower.done is not None
+
+    async def step(self) -> Advance | Told:
+        """Go on until something can be told.
+
+        Raises:
+            TidewireError: The stream is over without the job's end, or cannot be read.
+        """
+        try:
+            while True:
+                outcome, self._due = self._due or await self._next(), None
+                match outcome:
+                    case Advance():
+                        if outcome.done is not None:
+                            await self.aclose()
+                        return outcome
+                    case Told():
+                        return outcome
+                    case Ignored(why):
+                        log.debug("%s: %s", self._name, why)
+                    case Reconnect():
+                        await self._reconnect(outcome)
+                    case Fatal():
+                        raise self._error(outcome)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    def step_at_once(self) -> Advance | Told | None:
+        """Tell what can be told without waiting for anything; None: nothing can."""
+        while self._events and self._due is None:
+            match self.follower.receive(self._events.popleft()):
+                case Advance() | Told() as told:
+                    return told
+                case Reconnect() | Fatal() as due:
+                    self._due = due
+                case Ignored(why):
+                    log.debug("%s: %s", self._name, why)
+        return None
+
+    async def aclose(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        self._events.clear()
+        if connection is not None:
+            await connection.aclose()
+
+    def abandon(self) -> None:
+        """Close the connection from where nothing can be awaited."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abandon()
+
+    # ---- one thing after another -------------------------------------------------------------------------------
+
+    async def _next(self) -> Outcome:
+        if self._events:
+            return self.follower.receive(self._events.popleft())
+        if self._oversized is not None:
+            why, self._oversized = self._oversized, None
+            return self.follower.malformed(why)
+        if self._connection is None:
+            return await self._open()
+        return await self._read(self._connection)
+
+    async def _read(self, connection: Connection) -> Outcome:
+        if self.follower.greeted:
+            limit = SILENT_HEARTBEATS * self.follower.heartbeat
+        else:
+            limit = self._hello_by - anyio.current_time()
+        try:
+            with anyio.move_on_after(limit) as scope:
+                chunk = await connection.read()
+        except TransportError as error:
+            return self._cut(error)
+        if scope.cancelled_caught:
+            silent = f"no byte for {limit:.3g} s" if self.follower.greeted else "no hello in time"
+            return self._cut(SilenceTimeoutError(silent))
+        if chunk is None:
+            return self._cut(TransportError("the stream ended before the job did"))
+        try:
+            self._events.extend(self._decoder.feed(chunk))
+        except EventTooLargeError as error:
+            self._events.extend(error.events)
+            self._oversized = str(error)
+        if self._decoder.retry_ms is not None:
+            self.follower.backoff.retry = self._decoder.retry_ms / 1000
+        return Ignored("read")
+
+    def _cut(self, fault: TidewireError) -> Outcome:
+        self._last_fault = fault
+        return self.follower.lost(fault.what)
+
+    async def _reconnect(self, again: Reconnect) -> None:
+        await self.aclose()
+        level = logging.DEBUG if again.cause is Cause.GOAWAY else logging.INFO
+        log.log(level, "%s: %s (%s); again in %.2f s", self._name, again.why, again.cause.value, again.wait)
+        await self._exchange.timing.sleep(again.wait)
+
+    # ---- opening -----------------------------------------------------------------------------------------------
+
+    async def _open(self) -> Outcome:
+        """GET the stream with the cursor, and judge the answer by the table of answers."""
+        follower = self.follower
+        follower.connected()
+        cursor = "" if follower.cursor is None else str(follower.cursor)
+        url = self.events_url
+        refreshed = False
+        for _ in range(MAX_REDIRECTS + 2):
+            headers = await self._exchange.headers(self._options)
+            headers.pop("Accept")
+            if cursor:
+                headers["Last-Event-ID"] = cursor
+            try:
+                connection = await self._exchange.transport.open_stream(
+                    url, headers=headers, answer_timeout=self._exchange.timing.hello_timeout
+                )
+            except (TransportError, NotATidewireServerError) as error:
+                return self._no_answer(error)
+            what = then(connection.status, Asked.STREAM, has_cursor=bool(cursor))
+            if what is Then.USE and _is_stream(connection):
+                self._connect(connection, cursor)
+                return Ignored(f"connected, after {cursor or 'nothing'}")
+            try:
+                answer = await connection.answer()
+            except TransportError as error:
+                return self._cut(error)
+            finally:
+                await connection.aclose()
+            if what is Then.REFRESH and await self._exchange.refresh(refreshed):
+                refreshed = True
+            elif what is Then.REDIRECT:
+                url = self._exchange.redirected(answer)
+            else:
+                return await self._judge(what, answer)
+        raise ProtocolError(f"more than {MAX_REDIRECTS} redirects", where=self._where)
+
+    def _connect(self, connection: Connection, cursor: str) -> None:
+        self._connection = connection
+        self._exchange.contacted = True
+        self._server_faults = 0
+        self._decoder = Decoder(max_event_bytes=MAX_EVENT_BYTES, last_event_id=cursor)
+        self._hello_by = anyio.current_time() + self._exchange.timing.hello_timeout
+
+    def _no_answer(self, error: TidewireError) -> Outcome:
+        if not self._exchange.contacted:
+            if not isinstance(error, TransportError):
+                raise error
+            wait = first_wait(error, self.follower.backoff.failures)
+            if wait is None:
+                raise error.placed(job_id=self.follower.job_id)
+            self.follower.backoff.failures += 1
+            return Reconnect(wait, Cause.CUT, error.what)
+        return self._cut(error)
+
+    async def _judge(self, what: Then, answer: Answer) -> Outcome:
+        """What follows an answer that is no stream."""
+        refused = self._exchange.refused(answer, self.follower.job_id, self._last_event_id)
+        self._last_fault = refused
+        match what:
+            case Then.READ_JOB:
+                return self.follower.read_job(await self.read_job())
+            case Then.RESYNC:
+                return self.follower.malformed(refused.what)
+            case Then.WAIT:
+                return self.follower.lost(
+                    refused.what, at_least=retry_after(answer.headers.get("retry-after")) or 0.0
+                )
+            case Then.USE | Then.CUT:
+                if what is Then.USE and not self._exchange.contacted:
+                    raise self._exchange.stranger(answer)
+                self._server_faults += 1
+                if self._server_faults >= MAX_SERVER_FAULTS:
+                    raise refused
+                return self.follower.lost(refused.what)
+            case _:
+                raise refused
+
+    async def read_job(self) -> JobResource:
+        """GET the job."""
+        job_id = self.follower.job_id
+        answer = await self._exchange.ask("GET", self.job_url, self._options, job_id=job_id)
+        job = self._exchange.read(JobResource, answer, what="job", job_id=job_id)
+        if job_id is not None and job.id != job_id:
+            raise ProtocolError(f"asked for job {job_id}, the answer is job {job.id}", where=answer.where())
+        return job
+
+    # ---- words -------------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return f"job {self.follower.job_id}"
+
+    @property
+    def _last_event_id(self) -> str | None:
+        return None if self.follower.cursor is None else str(self.follower.cursor)
+
+    @property
+    def _where(self) -> Where:
+        return Where("GET", self.events_url, self.follower.job_id, self._last_event_id)
+
+    def _error(self, fatal: Fatal) -> TidewireError:
+        where = self._where
+        match fatal.kind:
+            case FatalKind.PROBLEM if fatal.problem is not None:
+                return refusal(fatal.problem, where)
+            case FatalKind.UNSUPPORTED:
+                return UnsupportedProtocolError(fatal.why, where=where)
+            case FatalKind.EXHAUSTED:
+                # The next call starts with fresh attempts: who asks again has a reason to.
+                self.follower.backoff.failures = 0
+                return _exhausted(fatal.why, self._last_fault, where)
+            case _:
+                return ProtocolError(fatal.why, where=where)
+
+
+def _is_stream(connection: Connection) -> bool:
+    coding = connection.headers.get("content-encoding", "identity").strip().lower()
+    return is_event_stream(connection.headers.get("content-type")) and coding in {"", "identity"}
+
+
+def _exhausted(why: str, fault: TidewireError | None, where: Where) -> TidewireError:
+    advice = "The job may still run: read on later with client.job(checkpoint=job.checkpoint())."
+    kind: type[Any] = type(fault) if isinstance(fault, TransportError) else TransportError
+    error: TidewireError = kind(f"gave up on the stream: {why}", where=where, advice=advice, retryable=True)
+    error.__cause__ = fault
+    return error

@@ -1,0 +1,417 @@
+"""The blocking client: the async one, on an event loop in a thread of its own.
+
+No logic of its own. A call crosses to the thread once; a loop crosses once per block of updates, and the place of a
+job moves when its reader takes an update here, not when the block crosses.
+"""
+
+import ssl
+import threading
+import warnings
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar, overload
+
+import anyio
+import anyio.from_thread
+from pydantic import JsonValue
+
+from tidewire.batch import AsyncBatchJob
+from tidewire.checkpoint import Checkpoint
+from tidewire.client import AsyncClient
+from tidewire.errors import ClientClosedError, ItemFailedError
+from tidewire.exchange import Auth, Timing
+from tidewire.following import FollowedJob
+from tidewire.job import AsyncJob
+from tidewire.options import OnDisconnect
+from tidewire.protocol.backoff import RetryPolicy
+from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
+from tidewire.protocol.messages import JobStatus, Progress, Queue
+from tidewire.reading import Reading
+from tidewire.transport import CONNECT_TIMEOUT
+from tidewire.types import UNSET, ItemUpdate, Returns, TextDelta, Unset, Update
+
+T = TypeVar("T")
+X = TypeVar("X")
+_Job = TypeVar("_Job", bound=FollowedJob[Any])
+
+
+class _Thread:
+    """An event loop in a thread, started with the first call, ended with `close` or the interpreter."""
+
+    def __init__(self, at_close: Callable[[], Awaitable[None]], bury: Callable[[], Awaitable[None]]) -> None:
+        self._state = _State(at_close)
+        self._bury = bury
+        self.close = weakref.finalize(self, self._state.stop)
+
+    def call(self, work: Callable[..., Awaitable[X]], *args: Any) -> X:
+        """Run a coroutine function to its end and return what it returns."""
+        future = self._state.portal().start_task_soon(work, *args)
+        try:
+            return future.result()
+        except CancelledError:
+            raise ClientClosedError("this client was closed meanwhile") from None
+        except BaseException:
+            # An interrupt of this thread: what was waited for is not wanted any more.
+            future.cancel()
+            raise
+
+    def pump(self, reading: Reading[Any, X]) -> Iterator[X]:
+        """Loop over a reading, a block at a time."""
+        try:
+            while not reading.finished:
+                self.call(reading.fill)
+                yield from reading.drain()
+        finally:
+            if not reading.closed:
+                reading.abandon()
+                # Nothing may be waited for here: a generator is closed wherever its last reference goes.
+                with suppress(RuntimeError):
+                    self._state.portal().start_task_soon(self._bury)
+
+
+class _State:
+    """What a finaliser needs to stop the thread; it must not hold the `_Thread` itself."""
+
+    def __init__(self, at_close: Callable[[], Awaitable[None]]) -> None:
+        self._at_close = at_close
+        self._lock = threading.Lock()
+        self._closed = False
+        self._running: AbstractContextManager[anyio.from_thread.BlockingPortal] | None = None
+        self._portal: anyio.from_thread.BlockingPortal | None = None
+        self._ident: int | None = None
+
+    def portal(self) -> anyio.from_thread.BlockingPortal:
+        with self._lock:
+            if self._closed:
+                raise ClientClosedError("this client was closed")
+            if self._portal is None:
+                self._tell()
+                self._running = anyio.from_thread.start_blocking_portal("asyncio", name="tidewire-client")
+                self._portal = self._running.__enter__()
+                self._ident = self._portal.call(threading.get_ident)
+            return self._portal
+
+    def _tell(self) -> None:
+        try:
+            anyio.get_current_task()
+        except RuntimeError:
+            return
+        warnings.warn(
+            "a blocking tidewire.Client is used on a thread whose event loop runs, and blocks it; "
+            "there is tidewire.AsyncClient",
+            stacklevel=5,
+        )
+
+    def stop(self) -> None:
+        with self._lock:
+            self._closed = True
+            portal, running = self._portal, self._running
+            self._portal = self._running = None
+        if portal is None or running is None:
+            return
+        if threading.get_ident() == self._ident:
+            # The garbage collector may run on the very thread that is to end.
+            threading.Thread(target=self._end, args=(portal, running), daemon=True).start()
+        else:
+            self._end(portal, running)
+
+    def _end(
+        self,
+        portal: anyio.from_thread.BlockingPortal,
+        running: AbstractContextManager[anyio.from_thread.BlockingPortal],
+    ) -> None:
+        with suppress(RuntimeError):
+            portal.call(self._at_close)
+            portal.call(portal.stop, True)
+        running.__exit__(None, None, None)
+
+
+class _Facade(Generic[_Job]):
+    """What the blocking jobs share."""
+
+    def __init__(self, thread: _Thread, job: _Job) -> None:
+        self._thread = thread
+        self._job = job
+
+    @property
+    def id(self) -> str:
+        """The job's id on its server."""
+        return self._job.id
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job's end was received: what was handed over until then is all there is."""
+        return self._job.ended
+
+    @property
+    def queue(self) -> Queue | None:
+        """The last that the server told of the job's place in its queue."""
+        return self._job.queue
+
+    @property
+    def progress(self) -> Progress | None:
+        """The last that the server told of the job's progress."""
+        return self._job.progress
+
+    @property
+    def listener(self) -> Callable[[Queue | Progress], None] | None:
+        """Called with each queue position and each progress report while somebody waits, on a thread of its own."""
+        return self._job.listener
+
+    @listener.setter
+    def listener(self, listener: Callable[[Queue | Progress], None] | None) -> None:
+        self._job.listener = listener
+
+    def status(self) -> JobStatus:
+        """Ask the server for the job's status."""
+        return self._thread.call(self._job.status)
+
+    def read(self) -> JobResource:
+        """Ask the server for the whole job: status, state, times, attempt."""
+        return self._thread.call(self._job.read)
+
+    def checkpoint(self) -> Checkpoint:
+        """How far the job was handed over: what to save to read on from there with `client.job(checkpoint=…)`."""
+        return self._job.checkpoint()
+
+    def __repr__(self) -> str:
+        return repr(self._job).replace("Async", "", 1)
+
+
+class Job(_Facade[AsyncJob[T]], Generic[T]):
+    """A job on a server; see `AsyncJob`, of which this is the blocking form."""
+
+    def __iter__(self) -> Iterator[Update[T]]:
+        return self._thread.pump(self._job.updates())
+
+    def iter_text(self) -> Iterator[str]:
+        """The text as far as it can no longer become void; see `AsyncJob.iter_text`."""
+        return self._thread.pump(self._job.iter_text())
+
+    def iter_text_deltas(self) -> Iterator[TextDelta]:
+        """How the text changes, at once; see `AsyncJob.iter_text_deltas`."""
+        return self._thread.pump(self._job.iter_text_deltas())
+
+    def result(self) -> T:
+        """Wait for the job's end and return its value; see `AsyncJob.result`."""
+        return self._thread.call(self._job.result)
+
+    def cancel(self) -> JobStatus:
+        """Ask the server to cancel the job, and return its status then. One that has ended stays as it is."""
+        return self._thread.call(self._job.cancel)
+
+
+class BatchJob(_Facade[AsyncBatchJob[T]], Generic[T]):
+    """A job of many inputs; see `AsyncBatchJob`, of which this is the blocking form."""
+
+    def __iter__(self) -> Iterator[ItemUpdate[T]]:
+        return self._thread.pump(self._job.updates())
+
+    def as_completed(self) -> Iterator[tuple[int, T | ItemFailedError]]:
+        """Each item when it has ended, in that order: its index, and its value or why it has none."""
+        return self._thread.pump(self._job.as_completed())
+
+    @overload
+    def results(self, *, return_exceptions: Literal[False] = False) -> list[T]: ...
+
+    @overload
+    def results(self, *, return_exceptions: Literal[True]) -> list[T | ItemFailedError]: ...
+
+    @overload
+    def results(self, *, return_exceptions: bool) -> list[T] | list[T | ItemFailedError]: ...
+
+    def results(self, *, return_exceptions: bool = False) -> list[T] | list[T | ItemFailedError]:
+        """Wait for the job's end and return the items' values; see `AsyncBatchJob.results`."""
+        return self._thread.call(partial(self._job.results, return_exceptions=return_exceptions))
+
+    def cancel(self, items: Iterable[int] | None = None) -> JobStatus:
+        """Ask the server to cancel the job, or some of its items; see `AsyncBatchJob.cancel`."""
+        return self._thread.call(self._job.cancel, items)
+
+
+class Client:
+    """A client of one server, for scripts and notebooks; see `AsyncClient`, of which this is the blocking form.
+
+    It may be used from many threads, and without `with`: then `close()`, or the end of the program, ends its
+    connections. On a thread whose event loop runs it works too, but blocks that loop; it says so once.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        auth: Auth | None = None,
+        timeout: float | None = None,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        retry: RetryPolicy | None = None,
+        verify: bool | ssl.SSLContext = True,
+        _timing: Timing | None = None,
+    ) -> None:
+        """See `AsyncClient` for the arguments."""
+        self._client = AsyncClient(
+            url,
+            headers=headers,
+            auth=auth,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            retry=retry,
+            verify=verify,
+            _timing=_timing,
+        )
+        self._thread = _Thread(self._client.aclose, self._client._exchange.transport.bury)
+
+    @property
+    def url(self) -> str:
+        """Where the server is mounted."""
+        return self._client.url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections and end the thread. Jobs go on on the server."""
+        self._thread.close()
+
+    def with_options(
+        self,
+        *,
+        timeout: float | Unset | None = UNSET,
+        idempotency_key: str | Unset | None = UNSET,
+        on_disconnect: OnDisconnect | Unset = UNSET,
+        grace: float | Unset | None = UNSET,
+        deadline: float | Unset | None = UNSET,
+        retry: RetryPolicy | Unset = UNSET,
+        headers: Mapping[str, str] | Unset = UNSET,
+    ) -> Self:
+        """A view of this client with other settings, on the same connections; see `AsyncClient.with_options`."""
+        view = object.__new__(type(self))
+        view._thread = self._thread
+        view._client = self._client.with_options(
+            timeout=timeout,
+            idempotency_key=idempotency_key,
+            on_disconnect=on_disconnect,
+            grace=grace,
+            deadline=deadline,
+            retry=retry,
+            headers=headers,
+        )
+        return view
+
+    @overload
+    def submit(
+        self, endpoint: str | None = None, input: Any = UNSET, /, *, returns: Returns[T], **members: Any
+    ) -> Job[T]: ...
+
+    @overload
+    def submit(
+        self, endpoint: str | None = None, input: Any = UNSET, /, *, returns: None = None, **members: Any
+    ) -> Job[JsonValue]: ...
+
+    def submit(
+        self,
+        endpoint: str | None = None,
+        input: Any = UNSET,  # noqa: A002 - the protocol's word
+        /,
+        *,
+        returns: Any = None,
+        **members: Any,
+    ) -> Job[Any]:
+        """Start a job; see `AsyncClient.submit`."""
+        work = partial(self._client.submit, endpoint, input, returns=returns, **members)
+        return Job(self._thread, self._thread.call(work))
+
+    @overload
+    def run(
+        self, endpoint: str | None = None, input: Any = UNSET, /, *, returns: Returns[T], **members: Any
+    ) -> T: ...
+
+    @overload
+    def run(
+        self, endpoint: str | None = None, input: Any = UNSET, /, *, returns: None = None, **members: Any
+    ) -> JsonValue: ...
+
+    def run(
+        self,
+        endpoint: str | None = None,
+        input: Any = UNSET,  # noqa: A002 - the protocol's word
+        /,
+        *,
+        returns: Any = None,
+        **members: Any,
+    ) -> Any:
+        """Start a job and wait for its value; see `AsyncClient.run`."""
+        return self._thread.call(partial(self._client.run, endpoint, input, returns=returns, **members))
+
+    @overload
+    def submit_batch(
+        self, endpoint: str | None, inputs: Iterable[Any], /, *, returns: Returns[T], **shared: Any
+    ) -> BatchJob[T]: ...
+
+    @overload
+    def submit_batch(
+        self, endpoint: str | None, inputs: Iterable[Any], /, *, returns: None = None, **shared: Any
+    ) -> BatchJob[JsonValue]: ...
+
+    def submit_batch(
+        self, endpoint: str | None, inputs: Iterable[Any], /, *, returns: Any = None, **shared: Any
+    ) -> BatchJob[Any]:
+        """Start one job of many inputs; see `AsyncClient.submit_batch`."""
+        work = partial(self._client.submit_batch, endpoint, inputs, returns=returns, **shared)
+        return BatchJob(self._thread, self._thread.call(work))
+
+    @overload
+    def job(
+        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Returns[T]
+    ) -> Job[T]: ...
+
+    @overload
+    def job(
+        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: None = None
+    ) -> Job[JsonValue]: ...
+
+    def job(
+        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
+    ) -> Job[Any]:
+        """Attach to a job; see `AsyncClient.job`. Nothing is sent yet."""
+        return Job(self._thread, self._client.job(job_id, checkpoint=checkpoint, returns=returns))
+
+    @overload
+    def batch_job(
+        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Returns[T]
+    ) -> BatchJob[T]: ...
+
+    @overload
+    def batch_job(
+        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: None = None
+    ) -> BatchJob[JsonValue]: ...
+
+    def batch_job(
+        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
+    ) -> BatchJob[Any]:
+        """Attach to a job of many inputs; see `AsyncClient.batch_job`. Nothing is sent yet."""
+        return BatchJob(self._thread, self._client.batch_job(job_id, checkpoint=checkpoint, returns=returns))
+
+    def jobs(self, *, limit: int = 100) -> list[JobResource]:
+        """The caller's own jobs, newest first, without their state."""
+        return self._thread.call(partial(self._client.jobs, limit=limit))
+
+    def discover(self) -> Discovery:
+        """What the server is and offers; see `AsyncClient.discover`."""
+        return self._thread.call(self._client.discover)
+
+    def describe(self, endpoint: str | None = None, /) -> EndpointDescription:
+        """One endpoint: the schemas of its input and value, examples, capabilities."""
+        return self._thread.call(self._client.describe, endpoint)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"

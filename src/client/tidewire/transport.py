@@ -1,0 +1,307 @@
+"""HTTP, and nothing above it: the only importer of httpx and httpx_sse.
+
+What those two raise becomes an error of ours here, and nowhere else. Proxies and certificates come from the
+environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`), as httpx reads it.
+"""
+
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+import httpx
+import httpx_sse
+
+from tidewire.errors import (
+    ClientClosedError,
+    ConnectTimeoutError,
+    NotATidewireServerError,
+    ProtocolError,
+    SilenceTimeoutError,
+    TransportError,
+    Where,
+)
+
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds for a connection to be made, by default."""
+ANSWER_TIMEOUT: Final = 30.0
+"""Seconds without a byte of the answer to a request that is answered at once."""
+CLOSE_TIMEOUT: Final = 2.0
+"""Seconds that closing a connection in good order may take."""
+MAX_BODY_BYTES: Final = 64 * 2**20
+"""Bytes of the body of one answer that is no stream."""
+REFUSAL_BYTES: Final = 64 * 2**10
+"""Bytes that are read of the body that came where a stream was asked for."""
+KEPT_ALIVE: Final = 100
+"""Idle connections that are kept for the next request. Open ones are not bounded here: servers bound streams."""
+
+_USER_AGENT = "tidewire-python"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer that was read whole."""
+
+    method: str
+    url: str
+    """Where it came from."""
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+    def where(self, **members: Any) -> Where:
+        """Where this answer came from, for an error."""
+        request_id = self.headers.get("x-request-id")
+        return Where(self.method, self.url, status_code=self.status, request_id=request_id, **members)
+
+
+class Connection:
+    """An open answer to a GET whose body has not been read yet: a stream, or the reason why there is none.
+
+    Attributes:
+        url: Where the answer came from.
+        status: The HTTP status.
+        headers: Names in lower case.
+    """
+
+    def __init__(
+        self, source: httpx_sse.EventSource, owner: "Transport", closing: contextlib.AsyncExitStack
+    ) -> None:
+        response = source.response
+        self.url = str(response.url)
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+        self._response = response
+        self._owner = owner
+        self._closing = closing
+        # Raw bytes: a stream has no content coding.
+        self._chunks: AsyncGenerator[bytes, None] = response.aiter_raw()  # type: ignore[assignment]
+
+    async def read(self) -> bytes | None:
+        """The next bytes, None at the end of the body.
+
+        Raises:
+            TransportError: The connection broke.
+        """
+        try:
+            return await self._chunks.__anext__()
+        except StopAsyncIteration:
+            return None
+        except httpx.HTTPError as error:
+            raise TransportError(_cut(error), where=Where("GET", self.url)) from error
+
+    async def answer(self) -> Answer:
+        """Read what is no stream, as far as `REFUSAL_BYTES`: enough to say what came instead."""
+        body = bytearray()
+        with anyio.move_on_after(CLOSE_TIMEOUT):
+            while len(body) < REFUSAL_BYTES and (chunk := await self.read()):
+                body += chunk
+        return Answer("GET", self.url, self.status, self.headers, bytes(body))
+
+    async def aclose(self) -> None:
+        """Close, also when the caller is being cancelled."""
+        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            with contextlib.suppress(httpx.HTTPError):
+                await self._closing.aclose()
+            # httpx stacks generators that do not close one another. A read from the closed connection unwinds them
+            # all; left alone, each would wait for the garbage collector, which trio complains of.
+            with contextlib.suppress(httpx.HTTPError, httpx.StreamError, StopAsyncIteration):
+                while True:
+                    await self._chunks.__anext__()
+
+    def abandon(self) -> None:
+        """Close from where nothing can be awaited, such as a finaliser in any thread.
+
+        The other side sees the close at once; what is left of it here is let go with the next request.
+        """
+        hang_up(self._response.extensions["network_stream"].get_extra_info("socket"))
+        self._owner.abandoned.append(self)
+
+
+class Transport:
+    """Makes requests on one pool of connections. Bound to the event loop on which it is first used."""
+
+    def __init__(
+        self, *, connect_timeout: float = CONNECT_TIMEOUT, verify: bool | ssl.SSLContext = True
+    ) -> None:
+        self.connect_timeout = connect_timeout
+        self.abandoned: list[Connection] = []
+        self._verify = verify
+        self._client: httpx.AsyncClient | None = None
+        self._closed = False
+
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> Answer:
+        """Make one request and read its answer.
+
+        Raises:
+            TransportError: No connection, or it broke; `sent` says whether the request may have arrived.
+            NotATidewireServerError: What answered does not speak HTTP.
+            ProtocolError: The body is larger than `MAX_BODY_BYTES`.
+        """
+        client = await self._ready()
+        content = bytearray()
+        timeout = httpx.Timeout(ANSWER_TIMEOUT, connect=self.connect_timeout, pool=None)
+        with self._errors(method, url):
+            async with client.stream(
+                method, url, headers=_headers(headers), content=body, timeout=timeout
+            ) as response:
+                async for chunk in response.aiter_bytes():
+                    content += chunk
+                    if len(content) > MAX_BODY_BYTES:
+                        where = Where(method, url, status_code=response.status_code)
+                        raise ProtocolError(f"an answer of more than {MAX_BODY_BYTES} bytes", where=where)
+        return Answer(method, str(response.url), response.status_code, response.headers, bytes(content))
+
+    async def open_stream(self, url: str, *, headers: Mapping[str, str], answer_timeout: float) -> Connection:
+        """GET an event stream, as far as its headers.
+
+        Args:
+            url: The stream's.
+            headers: Beside those that every stream is asked for with.
+            answer_timeout: Seconds for the status line, once there is a connection.
+
+        Raises:
+            TransportError: No connection, it broke, or no answer came in time.
+            NotATidewireServerError: What answered does not speak HTTP.
+        """
+        client = await self._ready()
+        timeout = httpx.Timeout(None, connect=self.connect_timeout, write=answer_timeout)
+        with self._errors("GET", url):
+            async with contextlib.AsyncExitStack() as stack:
+                with anyio.move_on_after(self.connect_timeout + answer_timeout):
+                    opening = httpx_sse.aconnect_sse(
+                        client,
+                        "GET",
+                        url,
+                        headers=_headers(headers) | {"Accept-Encoding": "identity"},
+                        timeout=timeout,
+                    )
+                    source = await stack.enter_async_context(opening)
+                    return Connection(source, self, stack.pop_all())
+        raise SilenceTimeoutError(f"no answer within {answer_timeout:g} s", where=Where("GET", url))
+
+    async def aclose(self) -> None:
+        """Close every connection. Further requests are refused."""
+        self._closed = True
+        await self.bury()
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _ready(self) -> httpx.AsyncClient:
+        if self._closed:
+            raise ClientClosedError("this client was closed")
+        await self.bury()
+        if self._client is None:
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
+            self._client = httpx.AsyncClient(verify=self._verify, limits=limits, follow_redirects=False)
+        return self._client
+
+    async def bury(self) -> None:
+        """Let go of what is left of connections that were abandoned."""
+        while self.abandoned:
+            await self.abandoned.pop().aclose()
+
+    @contextlib.contextmanager
+    def _errors(self, method: str, url: str) -> Iterator[None]:
+        where = Where(method, url)
+        try:
+            yield
+        except httpx.ConnectTimeout as error:
+            what = f"no connection to {_address(url)} within {self.connect_timeout:g} s"
+            raise ConnectTimeoutError(what, where=where, advice=_UNREACHABLE) from error
+        except (httpx.ConnectError, httpx.ProxyError) as error:
+            raise _no_connection(error, url, where) from error
+        except httpx.ReadTimeout as error:
+            raise SilenceTimeoutError(f"no answer within {ANSWER_TIMEOUT:g} s", where=where) from error
+        except httpx.RemoteProtocolError as error:
+            if _is_cut(error):
+                raise TransportError(_cut(error), where=where) from error
+            what = f"what listens at {_address(url)} does not speak HTTP ({error})"
+            raise NotATidewireServerError(what, where=where) from error
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise TransportError(_cut(error), where=where) from error
+        except (httpx.InvalidURL, httpx.CookieConflict) as error:
+            raise ValueError(f"{url!r} is no URL: {error}") from error
+        except RuntimeError as error:
+            # httpx's only word for a client that another task closed meanwhile.
+            if self._closed:
+                raise ClientClosedError("this client was closed meanwhile", where=where) from error
+            raise
+
+
+def hang_up(raw: Any) -> None:
+    """End a TCP connection in both directions, whatever event loop owns its socket, from any thread."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        twin = socket.fromfd(raw.fileno(), raw.family, raw.type)
+        try:
+            twin.shutdown(socket.SHUT_RDWR)
+        finally:
+            twin.close()
+
+
+def origin(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port of a URL."""
+    parsed = httpx.URL(url)
+    port = parsed.port or {"http": 80, "https": 443}.get(parsed.scheme)
+    return parsed.scheme, parsed.host, port
+
+
+def resolve(base: str, reference: str) -> str:
+    """A URI reference, resolved against the URL of the answer that carried it."""
+    return str(httpx.URL(base).join(reference))
+
+
+_UNREACHABLE = (
+    "Check that the server runs, the host and the port, and what stands between (firewall, proxy settings)."
+)
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+    return {"User-Agent": _USER_AGENT, **headers}
+
+
+def _address(url: str) -> str:
+    _, host, port = origin(url)
+    return f"{host}:{port}"
+
+
+def _is_cut(error: httpx.RemoteProtocolError) -> bool:
+    # httpcore's words for an end of file before the status line and within a body; all else is h11's refusal of
+    # what it read.
+    text = str(error)
+    return text.startswith(("Server disconnected", "peer closed connection"))
+
+
+def _cut(error: Exception) -> str:
+    return f"the connection broke: {str(error) or type(error).__name__}"
+
+
+def _no_connection(error: Exception, url: str, where: Where) -> TransportError:
+    text = str(error)
+    causes = list(_causes(error))
+    advice = _UNREACHABLE
+    if any(isinstance(cause, ssl.SSLError) for cause in causes):
+        what = f"TLS with {_address(url)} failed: {text}"
+        advice = "Check the scheme (a server without TLS is http://…) and the certificate (verify=…)."
+    elif any(isinstance(cause, socket.gaierror) for cause in causes):
+        what = f"the host of {url} is not known: {text}"
+        advice = "Check the spelling of the host."
+    elif any(isinstance(cause, ConnectionRefusedError) for cause in causes) or "attempts" in text:
+        what = f"nothing listens at {_address(url)}"
+    else:
+        what = f"no connection to {_address(url)}: {text or type(error).__name__}"
+    failed = TransportError(what, where=where, advice=advice)
+    failed.sent = False
+    return failed
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,201 @@
+"""What a job hands to its reader, and how values are validated."""
+
+from enum import Enum
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from tidewire.errors import NOWHERE, InvalidValueError, Where
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.messages import ENDED, describe
+from tidewire.protocol.problems import Problem
+from tidewire.protocol.view import View
+
+T = TypeVar("T")
+
+Returns = type[T] | TypeAdapter[T]
+"""What `returns=` takes: a type, or a pydantic TypeAdapter for what is no class (a union, an annotated type)."""
+
+
+class Unset(Enum):
+    """The type of `UNSET`."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final[Literal[Unset.UNSET]] = Unset.UNSET
+"""No value was given; None is a JSON value."""
+
+
+class TextDelta(NamedTuple):
+    """How a text changed: its last `deleted` code points are void, then `text` came."""
+
+    deleted: int
+    text: str
+
+
+class Place(NamedTuple):
+    """A place in a job's stream, with the state there."""
+
+    view: View
+    columns: tuple[str, ...]
+    cursor: Cursor
+
+    def text(self, pointer: str) -> str | None:
+        """The text at a pointer, None where there is none."""
+        try:
+            value = self.view.value(pointer)
+        except LookupError:
+            return None
+        return value if isinstance(value, str) else None
+
+
+class Shape(Generic[T]):
+    """What values are validated as; without `returns`, any JSON."""
+
+    def __init__(self, returns: Any = None) -> None:
+        self._adapter: TypeAdapter[T] | None
+        if returns is None or isinstance(returns, TypeAdapter):
+            self._adapter = returns
+        else:
+            self._adapter = TypeAdapter(returns)
+        self._name = "" if returns is None else getattr(returns, "__name__", None) or repr(returns)
+
+    def validate(self, value: JsonValue, *, where: Where = NOWHERE, midway: bool = False) -> T:
+        """Validate a value by the rules for JSON: what JSON cannot say is read from its usual form.
+
+        Raises:
+            InvalidValueError: It does not fit.
+        """
+        if self._adapter is None:
+            return value  # type: ignore[return-value]
+        try:
+            return self._adapter.validate_json(to_json(value))
+        except ValidationError as error:
+            what = f"the value is no valid {self._name}: {describe(error)}"
+            if midway:
+                what = f"at this point {what}"
+                advice = "The job still runs, so its value may not be whole yet: use update.value, or wait for result()."
+            else:
+                advice = (
+                    "Give `returns` the type that the endpoint describes: client.describe(name).value_schema."
+                )
+            raise InvalidValueError(what, where=where, advice=advice) from error
+
+
+class Update(Generic[T]):
+    """How a job's value is at one event, and what became of it since the update before.
+
+    Attributes:
+        deleted: Code points at the end of the text that have become void (a rollback, a restart).
+        first_seq: The seq of the first event that this update covers: the one after the update before.
+        cursor: The id of the last event that it covers.
+    """
+
+    __slots__ = ("_shape", "_text", "cursor", "deleted", "first_seq", "index", "place", "settles", "visible")
+
+    def __init__(
+        self,
+        place: Place,
+        shape: Shape[T],
+        first_seq: int,
+        *,
+        deleted: int = 0,
+        text: str = "",
+        index: int = 0,
+        visible: bool = True,
+        settles: bool = True,
+    ) -> None:
+        self.place = place
+        self.settles = settles
+        self._shape = shape
+        self._text: str | list[str] = text
+        self.cursor = place.cursor
+        self.deleted = deleted
+        self.first_seq = first_seq
+        self.index = index
+        self.visible = visible
+
+    @property
+    def seq(self) -> int:
+        """The seq of the last event that this update covers."""
+        return self.cursor.seq
+
+    @property
+    def id(self) -> str:
+        """The id of the last event that this update covers: `epoch-seq`."""
+        return str(self.cursor)
+
+    @property
+    def text(self) -> str:
+        """What the value's first text column gained, after `deleted` code points were taken from its end."""
+        if type(self._text) is list:
+            self._text = "".join(self._text)
+        return self._text  # type: ignore[return-value]
+
+    @property
+    def value(self) -> JsonValue:
+        """The whole value at this event, made anew when read; it stays right when the update is kept."""
+        return self.member("value")
+
+    def parse(self) -> T:
+        """The value at this event, validated as what the job `returns`.
+
+        Raises:
+            InvalidValueError: It is not valid, which midway may only mean that it is not whole yet.
+        """
+        where = Where(last_event_id=self.id)
+        return self._shape.validate(self.value, where=where, midway=self.status not in ENDED)
+
+    @property
+    def status(self) -> str:
+        """The status of what the value belongs to, at this event."""
+        return str(self.member("status"))
+
+    def member(self, name: str) -> JsonValue:
+        """A member of the item as it is at this event; None where there is none."""
+        try:
+            return self.place.view.value(f"/items/{self.index}/{name}")
+        except LookupError:
+            return None
+
+    def with_text(self, text: str) -> "Update[T]":
+        """The same update, of whose text only a part is left to hand over."""
+        return type(self)(self.place, self._shape, self.first_seq, text=text, index=self.index)
+
+    def after(self, earlier: "Update[T]") -> "Update[T]":
+        """This update and the one before it as one. The earlier one is used up."""
+        pieces = earlier._text if type(earlier._text) is list else [earlier.text]
+        if self.deleted:
+            void, kept = self.deleted, "".join(pieces)
+            pieces = [kept[: max(0, len(kept) - void)]]
+            self.deleted = earlier.deleted + max(0, void - len(kept))
+        else:
+            self.deleted = earlier.deleted
+        pieces.append(self.text)
+        self._text = pieces
+        self.first_seq = min(earlier.first_seq, self.seq)
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} text={self.text[:40]!r}>"
+
+
+class ItemUpdate(Update[T]):
+    """How one item of a batch is at one event, and what became of it since.
+
+    Attributes:
+        index: Which input, from 0.
+    """
+
+    __slots__ = ()
+
+    @property
+    def error(self) -> Problem | None:
+        """Why the item failed, if it did."""
+        error: Any = self.member("error")
+        return None if error is None else Problem.model_validate(error)
