@@ -1,6 +1,7 @@
 """The specification holds its own rules: one key word and one identifier a sentence, examples that are what they say."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.follower import Advance, Fatal, Follower, Reconnect
-from tidewire.protocol.integrity import IntegrityError
+from tidewire.protocol.integrity import IntegrityError, digest, text_check
 from tidewire.protocol.ops import DiffError, UnknownOpError
 from tidewire.protocol.problems import REGISTRY as PROBLEMS
 from unit.spec_document import (
@@ -388,6 +389,41 @@ def test_examples_of_the_overview_of_a_row_are_as_long_as_the_text_says():
     said = re.search(r"stream, (\d+) and (\d+) bytes", (SPEC / "03-framing.md").read_text("utf-8"))
     first, second = (len(block.encode()) + 2 for block in two.strip("\n").split("\n\n"))
     assert (int(said[1]), int(said[2])) == (first, second)
+
+
+def test_checks_and_digests_of_the_examples_are_right():
+    text = (SPEC / "05-state-and-diffs.md").read_text(encoding="utf-8")
+    shown = re.findall(r"the text `([^`]+)` has `n` (\d+) and `crc` (\d+)", text)
+    assert len(shown) == 2
+    for sample, n, crc in shown:
+        assert text_check("/a", sample) == ["/a", int(n), int(crc)]
+    (items, said) = re.search(r"final items `([^`]+)` have the digest `(\w+)`", text).groups()
+    assert digest(strict_json.loads(items)) == said
+    (done,) = (strict_json.loads(f.text) for f in document.fences if f.tags.get("schema") == "done")
+    assert done["check"] == [text_check("/items/0/value", "Hello!")]
+    assert done["digest"] == digest([{"status": "succeeded", "value": "Hello!"}])
+
+
+def test_log_probabilities_of_the_examples_are_ordered_and_sum_to_at_most_one():
+    tops = [row[-1] for row in rows_of_examples()]
+    for fence in document.fences:
+        if fence.tags.get("schema") == "generate-value":
+            value = strict_json.loads(fence.text)
+            assert len({len(value[name]) for name in ("token_ids", "logprobs", "top_ids", "ranks")}) == 1
+            tops += value["top_logprobs"]
+    assert tops
+    for top in tops:
+        assert top == sorted(top, reverse=True)
+        assert sum(map(math.exp, top)) <= 1
+
+
+def rows_of_examples():
+    for fence in document.fences:
+        if fence.language == "sse" and fence.chapter == "08-text-generation":
+            for event in events_of(fence.text):
+                for op in strict_json.loads(event.data):
+                    assert op[0] == "r"
+                    yield op
 
 
 def test_names_of_the_schemas_of_events_are_those_of_the_table():
