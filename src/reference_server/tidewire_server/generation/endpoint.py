@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-from tidewire_server.generation.engine import Engine
+from tidewire_server.errors import ItemError
+from tidewire_server.generation.engine import Delta, Engine, EngineError, EngineFullError
 from tidewire_server.generation.request import Generate, Generated
 from tidewire_server.server import Server
 from tidewire_server.stream import Stream
@@ -16,7 +18,12 @@ PROGRESS_PARTS = 10
 EXAMPLES: list[dict[str, Any]] = [
     {},
     {"prompt": "import json\n\ndef load(path):", "max_tokens": 64, "temperature": 0.7, "top_logprobs": 5},
-    {"prompt": "class Stack:\n    def push(self, item):", "max_tokens": 128, "temperature": 0.0, "stop": ["\nclass "]},
+    {
+        "prompt": "class Stack:\n    def push(self, item):",
+        "max_tokens": 128,
+        "temperature": 0.0,
+        "stop": ["\nclass "],
+    },
 ]
 
 
@@ -48,26 +55,35 @@ def add_generate(server: Server, engine: Engine) -> None:
         validate=engine.check,
         capabilities={"logprobs": {"max_top": caps.max_top}, "rollback": False},
         examples=EXAMPLES,
-        links={} if vocabulary is None else {"vocabulary": lambda: {**vocabulary.body()}},
+        links={} if vocabulary is None else {"vocabulary": vocabulary.body},
     )
     async def generate(request: Generate, stream: Stream[Generated]) -> None:
         """Generate text, with the log-probabilities of its tokens where they are asked for."""
-        names = request.columns
-        part = -(-request.max_tokens // PROGRESS_PARTS)
-        tokens = reported = 0
-        async with aclosing(engine.generate(request)) as deltas:
-            async for delta in deltas:
-                if len(names) == 1:
-                    text = "".join(delta.text)
-                    if text:
-                        stream.append(text)
-                else:
-                    for row in zip(*(getattr(delta, name) for name in names), strict=True):
-                        stream.row(*row)
-                tokens += len(delta.text)
-                if tokens - reported >= part:
-                    stream.progress(tokens, request.max_tokens, unit="token")
-                    reported = tokens
-                if delta.finish_reason is not None:
-                    stream.set("/finish_reason", delta.finish_reason)
-                    stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
+        try:
+            async with aclosing(engine.generate(request)) as deltas:
+                await _write(deltas, request, stream)
+        except EngineFullError as error:
+            raise ItemError(str(error), code="queue_full") from error
+        except EngineError as error:
+            raise ItemError(str(error), code="internal") from error
+
+
+async def _write(deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Generated]) -> None:
+    names = request.columns
+    part = -(-request.max_tokens // PROGRESS_PARTS)
+    tokens = reported = 0
+    async for delta in deltas:
+        if len(names) == 1:
+            text = "".join(delta.text)
+            if text:
+                stream.append(text)
+        else:
+            for row in zip(*(getattr(delta, name) for name in names), strict=True):
+                stream.row(*row)
+        tokens += len(delta.text)
+        if tokens - reported >= part:
+            stream.progress(tokens, request.max_tokens, unit="token")
+            reported = tokens
+        if delta.finish_reason is not None:
+            stream.set("/finish_reason", delta.finish_reason)
+            stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)

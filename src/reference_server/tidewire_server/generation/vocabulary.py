@@ -7,17 +7,8 @@ import hashlib
 import json
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import TypedDict
 
-
-class VocabularyBody(TypedDict):
-    """The JSON of a vocabulary."""
-
-    hash: str
-    tokens: list[str]
-    """Base64 of the bytes of each id, in the order of the ids."""
-    special: list[int]
-    """Ids that mark something (an end of text) and add nothing to a text."""
+from pydantic import JsonValue
 
 
 class Vocabulary:
@@ -54,10 +45,11 @@ class Vocabulary:
         tokens = [base64.b64encode(token).decode() for token in self._tokens]
         return hashlib.sha256(json.dumps([tokens, sorted(self.special)]).encode()).hexdigest()
 
-    def body(self) -> VocabularyBody:
-        """The vocabulary as JSON."""
-        tokens = [base64.b64encode(token).decode() for token in self._tokens]
-        return {"hash": self.hash, "tokens": tokens, "special": sorted(self.special)}
+    def body(self) -> dict[str, JsonValue]:
+        """The vocabulary as JSON: `hash`; `tokens`, base64 of the bytes of each id in order; `special`, ids."""
+        tokens: list[JsonValue] = [base64.b64encode(token).decode() for token in self._tokens]
+        special: list[JsonValue] = [*sorted(self.special)]
+        return {"hash": self.hash, "tokens": tokens, "special": special}
 
     @cached_property
     def _texts(self) -> list[str]:

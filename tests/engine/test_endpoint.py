@@ -1,0 +1,128 @@
+"""The `generate` endpoint: an engine behind a server."""
+
+import asyncio
+import base64
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from engine.checkpoints import generate
+from tidewire_server import ItemError, Server
+from tidewire_server.errors import ProblemError
+from tidewire_server.generation.endpoint import add_generate
+from tidewire_server.generation.request import Generate, Generated
+from tidewire_server.generation.torch_engine import TorchEngine
+from tidewire_server.generation.torch_engine.load import Checkpoint
+
+Start = Callable[..., TorchEngine]
+
+
+@pytest.fixture
+def server(engine: TorchEngine) -> Server:
+    server = Server()
+    add_generate(server, engine)
+    return server
+
+
+def test_the_value_holds_what_the_engine_says(server: Server, engine: TorchEngine):
+    members = {
+        "prompt": "def f",
+        "max_tokens": 9,
+        "seed": 3,
+        "top_logprobs": 4,
+        "ranks": True,
+        "token_text": True,
+    }
+    value = server.call("generate", **members)
+    delta = generate(engine, Generate(**members))[0]
+    assert value == {
+        "text": "".join(delta.text),
+        "token_ids": delta.token_ids,
+        "logprobs": delta.logprobs,
+        "top_ids": delta.top_ids,
+        "top_logprobs": delta.top_logprobs,
+        "ranks": delta.ranks,
+        "token_text": delta.token_text,
+        "top_text": delta.top_text,
+        "finish_reason": "length",
+    }
+    Generated.model_validate(value, strict=True)
+
+
+def test_without_any_member_there_is_a_text_and_no_other_column(server: Server):
+    value = server.call("generate")
+    assert value.keys() == {"text", "finish_reason"}
+    assert value["text"]
+
+
+def test_echo_puts_the_prompt_before_the_text(server: Server):
+    members = {"prompt": "def f", "max_tokens": 9, "seed": 3}
+    plain, echoed = server.call("generate", **members), server.call("generate", **members, echo=True)
+    assert echoed["text"] == "def f" + plain["text"]
+
+
+@pytest.mark.parametrize(
+    ("members", "code", "pointer"),
+    [
+        ({"top_logprobs": 21}, "top_logprobs_too_large", "/input/top_logprobs"),
+        ({"prompt": "x" * 500}, "input_too_long", "/input/prompt"),
+        ({"prompt": ""}, "invalid_input", "/input/prompt"),
+        ({"max_tokens": 127}, "invalid_input", "/input/max_tokens"),
+        ({"num_beams": 2}, "invalid_input", "/input/num_beams"),
+        ({"max_token": 5}, "invalid_input", "/input/max_token"),
+        ({"temperature": -1}, "invalid_input", "/input/temperature"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_it_waits(
+    server: Server, engine: TorchEngine, members: dict[str, object], code: str, pointer: str
+):
+    with pytest.raises(ProblemError) as refusal:
+        server.call("generate", **members)
+    assert (refusal.value.problem.code, refusal.value.problem.pointer) == (code, pointer)
+    assert asyncio.run(engine.stats()).started == 0
+
+
+def test_an_engine_that_was_closed_fails_the_item_with_its_reason(server: Server, engine: TorchEngine):
+    asyncio.run(engine.close())
+    with pytest.raises(ItemError, match="the engine was closed"):
+        server.call("generate")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_cancelling_the_job_frees_the_slot(start: Start, random_checkpoint: Checkpoint):
+    engine = start(random_checkpoint, slots=1)
+    server = Server()
+    add_generate(server, engine)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+        body = {"input": {"prompt": "x", "max_tokens": 127}}
+        jobs = []
+        for _ in range(3):
+            answer = await client.post("/v1/endpoints/generate/jobs", json=body)
+            assert answer.status_code == 201, answer.text
+            jobs.append(answer.headers["location"])
+        for job in jobs:
+            await client.post(f"{job}/cancel")
+        async with asyncio.timeout(10):
+            while (await engine.stats()).running or (await engine.stats()).waiting:
+                await asyncio.sleep(0.001)
+            while (await client.get(jobs[-1])).json()["status"] not in {"cancelled", "succeeded"}:
+                await asyncio.sleep(0.001)
+    stats = await engine.stats()
+    assert stats.generated_tokens < 3 * 127
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_discovery_has_the_cap_the_schemas_and_the_vocabulary(server: Server, engine: TorchEngine):
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+        described = (await client.get("/v1/endpoints/generate")).json()
+        linked = (await client.get(described["links"]["vocabulary"])).json()
+        plain = (await client.get("/v1/endpoints/generate/vocabulary")).json()
+    assert described["capabilities"]["logprobs"] == {"max_top": 20}
+    assert described["capabilities"]["rollback"] is False
+    assert set(described["input_schema"]["properties"]) == set(Generate.model_fields)
+    vocabulary = engine.caps.vocabulary
+    assert linked == plain == vocabulary.body()
+    assert base64.b64decode(linked["tokens"][5]) == vocabulary.bytes_of(5)
