@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from engine.checkpoints import generate
 from tidewire_server import ItemError, Server
 from tidewire_server.errors import ProblemError
-from tidewire_server.generation.endpoint import add_generate
+from tidewire_server.generation import add_generate
+from tidewire_server.generation.endpoint import add_engine
+from tidewire_server.generation.engine import EngineClosedError
 from tidewire_server.generation.request import Generate, Generated
-from tidewire_server.generation.torch_engine import TorchEngine
+from tidewire_server.generation.torch_engine import LoadError, TorchEngine
 from tidewire_server.generation.torch_engine.load import Checkpoint
 
 Start = Callable[..., TorchEngine]
@@ -21,7 +24,7 @@ Start = Callable[..., TorchEngine]
 @pytest.fixture
 def server(engine: TorchEngine) -> Server:
     server = Server()
-    add_generate(server, engine)
+    add_engine(server, engine)
     return server
 
 
@@ -94,7 +97,7 @@ def test_an_engine_that_was_closed_fails_the_item_with_its_reason(server: Server
 async def test_cancelling_the_job_frees_the_slot(start: Start, random_checkpoint: Checkpoint):
     engine = start(random_checkpoint, slots=1)
     server = Server()
-    add_generate(server, engine)
+    add_engine(server, engine)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
         body = {"input": {"prompt": "x", "max_tokens": 127}}
         jobs = []
@@ -126,3 +129,27 @@ async def test_discovery_has_the_cap_the_schemas_and_the_vocabulary(server: Serv
     vocabulary = engine.caps.vocabulary
     assert linked == plain == vocabulary.body()
     assert base64.b64decode(linked["tokens"][5]) == vocabulary.bytes_of(5)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_engine_ends_with_the_server(server: Server, engine: TorchEngine):
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+        assert (await client.get("/v1")).status_code == 200
+    await server.app.close()
+    with pytest.raises(EngineClosedError):
+        await anext(engine.generate(Generate()))
+
+
+def test_without_a_checkpoint_the_model_that_ships_is_served():
+    server = Server()
+    add_generate(server, device="cpu", slots=2)
+    assert (
+        server.call("generate", prompt="import", max_tokens=3, temperature=0.0)["finish_reason"] == "length"
+    )
+    assert server.endpoints["generate"].concurrency_limit == 2
+
+
+def test_a_checkpoint_that_cannot_be_served_says_why(tmp_path: Path):
+    with pytest.raises(LoadError, match="has no config"):
+        add_generate(Server(), model=tmp_path)

@@ -38,12 +38,13 @@ def initial_of(request: Generate) -> dict[str, Any]:
     return value | {"text": request.prompt if request.echo else "", "finish_reason": None}
 
 
-def add_generate(server: Server, engine: Engine) -> None:
-    """Give a server the endpoint `generate`, served by this engine.
+def add_engine(server: Server, engine: Engine) -> None:
+    """Give a server the endpoint `generate`, served by this engine, which is closed with the server.
 
     As many jobs run at a time as the engine has slots; the others wait in the server's queue, where they can be
     seen and cancelled.
     """
+    server.on_close(engine.close)
     caps = engine.caps
     vocabulary = caps.vocabulary
 
