@@ -325,7 +325,7 @@ class AsyncClient:
             if names
             else "this server has no endpoint"
         )
-        advice = f"Name the one to use: submit({names[0]!r}, …)." if names else "Ask whoever runs it."
+        advice = f"Name the one to use, such as {names[0]!r}." if names else "Ask whoever runs it."
         raise EndpointNotFoundError(f"no endpoint was named, and {what}", advice=advice)
 
     # ---- between -----------------------------------------------------------------------------------------------
@@ -349,14 +349,17 @@ class AsyncClient:
                 body=content,
             )
         except EndpointNotFoundError as error:
-            error.advice = await self._names()
+            error.advice = await self._names(but=error.what)
             raise
         return self._exchange.read(JobResource, answer, what="submitted job"), answer.url
 
-    async def _names(self) -> str:
+    async def _names(self, *, but: str) -> str:
+        """Which endpoints there are, in words, unless they were said already."""
         try:
             names = [endpoint.name for endpoint in (await self.discover()).endpoints]
         except TidewireError:
+            return ""
+        if names and all(name in but for name in names):
             return ""
         return f"This server has: {', '.join(names)}." if names else "This server has no endpoint."
 

@@ -372,9 +372,15 @@ class Follower:
     ) -> Outcome:
         before = self.document
         texts = document.changes_since(before)
-        visible = bool(texts) or _values(document) != (_values(before) if before is not None else [None])
-        if visible and before is None:
-            visible = any(value is not None for value in _values(document))
+        if texts:
+            visible = True
+        elif before is not None:
+            visible = _values(document) != _values(before)
+        else:
+            # What an item holds while it waits is where it starts from, and nothing that it gave.
+            visible = document.value("/status") != "queued" and any(
+                value is not None for value in _values(document)
+            )
         self.document = document
         return self._moved(cursor, texts, visible=visible, snapshot=reason, done=done)
 
@@ -458,4 +464,4 @@ def _changes_value(diff: JsonValue) -> bool:
 def _below_value(path: str) -> bool:
     """Whether a path is at, above or below an item's value."""
     tokens = path.split("/", 4)
-    return (len(tokens) < 4 and tokens[1:2] in ([], ["items"])) or tokens[3:4] == ["value"]
+    return tokens[1:2] in ([], ["items"]) and (len(tokens) < 4 or tokens[3] == "value")
