@@ -46,7 +46,7 @@ from tidewire_server import Server
 grow.__annotations__["return"] = Iterator[list[dict[str, str]]]
 server = Server(merge_window={window})
 server.endpoint(columns=("/1/content",))(grow)
-server.run(port=0, port_file=sys.argv[1], log_level="warning")
+server.run(port=0, port_file=sys.argv[1])
 """
 
 GRADIO = """

@@ -1,0 +1,29 @@
+import inspect
+
+import pytest
+
+import tidewire
+import tidewire.errors
+from docs import reference
+
+
+@pytest.mark.parametrize("page", reference.PARTS)
+def test_what_is_made_from_the_code_is_up_to_date(page):
+    written = (reference.REFERENCE / page).read_text()
+    assert written == reference.with_parts(page), "run: python tests/docs/reference.py"
+
+
+def test_every_error_stands_in_the_tree():
+    tree = reference.errors()
+    classes = [
+        name
+        for name, value in vars(tidewire.errors).items()
+        if inspect.isclass(value) and issubclass(value, tidewire.errors.TidewireError)
+    ]
+    assert [name for name in classes if name not in tree] == []
+    assert all(name.endswith("Error") for name in classes)
+
+
+def test_every_public_name_of_the_client_stands_in_its_reference():
+    pages = "".join(page.read_text() for page in reference.REFERENCE.glob("*.md"))
+    assert [name for name in tidewire.__all__ if name not in pages] == []
