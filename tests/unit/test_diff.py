@@ -314,6 +314,12 @@ def test_rows_that_changed_in_place_are_addressed_in_depth():
     ]
 
 
+def test_rows_that_moved_up_are_not_rewritten():
+    old = history(1000)
+    new = [*old[1:], {"role": "user", "content": "next"}]
+    assert diff(old, new) == [["d", "/0"], ["a", "", [{"role": "user", "content": "next"}]]]
+
+
 def test_a_diff_is_hardly_larger_than_setting_the_whole():
     old, new = history(300), [{"role": "x", "content": str(n)} for n in range(300, 0, -1)]
     assert len(json.dumps(diff(old, new))) <= len(json.dumps([["s", "", new]]))

@@ -42,7 +42,8 @@ def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches:
 def _few_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches | None:
     """The longest common subsequence, if at most `MAX_EDITS` edits lead from one list to the other."""
     n, m = len(old), len(new)
-    # On diagonal k, where x - y = k: the furthest x that is reached with the edits so far.
+    # On diagonal k, where x - y = k: the furthest x that is reached with the edits so far. It may lie beyond the end
+    # of a list, but then a way to both ends with fewer edits was found before.
     furthest: dict[int, int] = {}
     earlier: list[dict[int, int]] = []
     for edits in range(min(MAX_EDITS, n + m) + 1):
@@ -50,9 +51,7 @@ def _few_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches | No
         for k in range(max(-edits, -m), min(edits, n) + 1):
             if (k - edits) % 2:
                 continue
-            x = _step(furthest, k, n, m) if edits else 0
-            if x < 0:
-                continue
+            x = _step(furthest, k) if edits else 0
             while x < n and x - k < m and old[x] == new[x - k]:
                 x += 1
             furthest[k] = x
@@ -61,14 +60,9 @@ def _few_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> Matches | No
     return None
 
 
-def _step(furthest: dict[int, int], k: int, n: int, m: int) -> int:
-    """Where one more edit enters diagonal k: by an insertion from above or a deletion from below. Negative: nowhere."""
-    inserted, deleted = furthest.get(k + 1, -1), furthest.get(k - 1, -2) + 1
-    if inserted - k > m:
-        inserted = -1
-    if deleted > n:
-        deleted = -1
-    return max(inserted, deleted)
+def _step(furthest: dict[int, int], k: int) -> int:
+    """Where one more edit enters diagonal k: by an insertion from the one above or a deletion from the one below."""
+    return max(furthest.get(k + 1, -1), furthest.get(k - 1, -2) + 1)
 
 
 def _walk_back(earlier: list[dict[int, int]], n: int, m: int) -> Matches:
@@ -76,7 +70,7 @@ def _walk_back(earlier: list[dict[int, int]], n: int, m: int) -> Matches:
     x, k = n, n - m
     for edits in range(len(earlier) - 1, -1, -1):
         before = earlier[edits]
-        entered = _step(before, k, n, m) if edits else 0
+        entered = _step(before, k) if edits else 0
         matches.extend((at, at - k) for at in range(entered, x))
         if before.get(k + 1, -1) == entered:
             x, k = entered, k + 1

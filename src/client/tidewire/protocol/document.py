@@ -94,7 +94,7 @@ class Document(Fold):
             IntegrityError: The outcome is not what its `check` says.
         """
         text = self._sole
-        if text is not None and type(diff) is str and is_text(diff):
+        if text is not None and type(diff) is str and (diff.isascii() or is_text(diff)):
             text.extend(diff, self._clock)
             self._last = diff
             return

@@ -24,9 +24,9 @@ Tokens = tuple[str, ...]
 
 _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
 
-
 TEXTS: Final = frozenset({str, GrowingText})
 ARRAYS: Final = frozenset({list, GrowingArray})
+"""What a text and an array may be in a tree. A fold makes plain ones only, a document those that grow as well."""
 
 
 def describe(node: object) -> str:
@@ -73,6 +73,19 @@ def place(top: list[Any], tokens: Tokens, stamp: int = LATEST) -> tuple[Any, Any
     return container, key
 
 
+def find(top: list[Any], tokens: Tokens, stamp: int = LATEST) -> Any:
+    """The node at a place.
+
+    Raises:
+        LookupError: There is no such place.
+    """
+    try:
+        container, key = place(top, tokens, stamp)
+    except (DiffError, PointerError) as error:
+        raise LookupError(f"nothing at {build(tokens)[:200]!r}: {error}") from None
+    return container[key]
+
+
 def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> JsonValue:
     """Apply one diff to a value.
 
@@ -94,19 +107,6 @@ def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> J
     verify(fold, shape.check)
     root: JsonValue = fold._top[0]
     return root
-
-
-def find(top: list[Any], tokens: Tokens, stamp: int = LATEST) -> Any:
-    """The node at a place.
-
-    Raises:
-        LookupError: There is no such place.
-    """
-    try:
-        container, key = place(top, tokens, stamp)
-    except (DiffError, PointerError) as error:
-        raise LookupError(f"nothing at {build(tokens)[:200]!r}: {error}") from None
-    return container[key]
 
 
 class Fold:
