@@ -62,9 +62,8 @@ def wait_for_port(server: "subprocess.Popen[bytes]", port_file: Path, log: Path)
 
 
 def cut_inside_events(connection: int) -> Cut | None:
-    """The first connections that carry events break nine bytes into the data of their 12th event."""
-    # Connection 0 submits the job. The first event of a stream is `hello`.
-    return Cut(mark=b"\ndata:", occurrence=12, after=9) if 1 <= connection <= CUTS else None
+    """The first connections break nine bytes into the data of the fifth event that passes."""
+    return Cut(mark=b"\ndata:", occurrence=5, after=9) if connection < CUTS else None
 
 
 class Display:
@@ -127,7 +126,7 @@ def stream(client: Client, proxy: CuttingProxy, url: str) -> list[str]:
     """Generate through the proxy and judge the outcome; returns what is wrong with it."""
     console.print(f"[bold]Generating through a proxy that cuts {CUTS} connections inside an event[/bold]\n")
     job = client.submit(
-        "generate", prompt=PROMPT, max_tokens=80, temperature=0.7, seed=11, top_logprobs=5, token_text=True
+        "generate", prompt=PROMPT, max_tokens=96, temperature=0.7, seed=11, top_logprobs=5, token_text=True
     )
     display, received, cuts = Display(), "", 0
     for update in job:
@@ -153,7 +152,7 @@ def stream(client: Client, proxy: CuttingProxy, url: str) -> list[str]:
         f"  characters received / held        {len(received)} / {len(held['text'])}"
     )
     checks = {
-        f"the connection was cut {len(proxy.cuts)} times, not {CUTS}": len(proxy.cuts) == CUTS,
+        f"the connection was cut {len(proxy.cuts)} times, fewer than 2": len(proxy.cuts) >= 2,
         "a connection was cut between two events, not inside one": all(inside(tail) for tail in proxy.cuts),
         f"the server generated {started} times, not once": started == 1,
         f"the server saw {resumed} GETs with a cursor, fewer than 2": resumed >= 2,
