@@ -11,6 +11,7 @@ import pytest
 from json_pairs import spelling
 from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError
 from tidewire.protocol.document import Document, TextChange
+from tidewire.protocol.growing import GrowingText
 from tidewire.protocol.pointer import PointerError
 from tidewire.protocol.values import MAX_STATE_DEPTH, MAX_VALUE_DEPTH
 
@@ -77,6 +78,16 @@ def test_bare_strings_grow_the_one_column(size):
     for piece in (" world", "", "é🎉", "!"):
         document.apply(piece)
     assert document.value(TEXT) == "x" * size + " worldé🎉!"
+
+
+@pytest.mark.parametrize("bad", ["\ud83d", "a\udc00b"])
+def test_a_lone_surrogate_is_refused_in_a_bare_string_too(bad):
+    document = Document({"t": ""}, ["/t"])
+    for piece in ("first", "second"):
+        with pytest.raises(DiffError, match="surrogate"):
+            document.apply(bad)
+        document.apply(piece)
+    assert document.value() == {"t": "firstsecond"}
 
 
 def test_rows_grow_all_columns_at_once():
@@ -453,6 +464,8 @@ def test_many_checks_of_a_large_text_measure_it_once():
     text = "x" * 4_000_000
     document = Document({"t": text})
     document.apply({"ops": [], "check": [["/t", len(text), crc32(text.encode())]] * 10_000})
+    # What keeps the CRC is the growing node that took the text's place.
+    assert isinstance(document.view().node(("t",)), GrowingText)
 
 
 # --- stable
