@@ -95,15 +95,17 @@ class Pending:
             return
         if not additions:
             return
+        # The event under way is ended before the document moves: its checks are of the state that it leads to.
+        entry = self._open
+        if type(entry) is not _Appends or not self._merge or entry.size + size > self._room:
+            self._close()
+            entry = _Appends()
         path, x = additions[0]
         if len(additions) == 1 and path == self._sole and type(x) is str:
             self._apply(x, size)
         else:
             self._apply([["a", path, x] for path, x in additions], size)
-        entry = self._open
-        if type(entry) is not _Appends or not self._merge or entry.size + size > self._room:
-            self._close()
-            entry = self._open = _Appends()
+        self._open = entry
         for (path, x), part in zip(additions, encoded, strict=True):
             places = entry.texts if type(x) is str else entry.arrays
             if (parts := places.get(path)) is not None:
@@ -127,11 +129,12 @@ class Pending:
             for path, x in zip(self._columns, members, strict=True):
                 self.append([(path, x if type(x) is str and self.is_text(path) else [x])])
             return
-        self._apply([op], len(encoded))
         entry = self._open
         if type(entry) is not _Rows or not self._merge or entry.size + len(encoded) > self._room:
             self._close()
-            entry = self._open = _Rows()
+            entry = _Rows()
+        self._apply([op], len(encoded))
+        self._open = entry
         entry.rows.append(encoded)
         entry.size += len(encoded) + 1
         self._grew(len(encoded))
@@ -247,8 +250,9 @@ class Pending:
         for path in proved:
             del self._owed[path]
         checks = [self._check(path) for path in proved]
-        if type(entry) is _Appends and not checks and not entry.arrays and [*entry.texts] == [self._sole]:
-            self._closed.append(b'"%b"' % b"".join(entry.texts[self._sole]))  # type: ignore[index]
+        if type(entry) is _Appends and not entry.arrays and [*entry.texts] == [self._sole]:
+            text = b'"%b"' % b"".join(entry.texts[self._sole])  # type: ignore[index]
+            self._closed.append(_shape(b'[["r",%b]]' % text, checks) if checks else text)
         else:
             self._closed.append(_shape(entry.ops(), checks))
 
