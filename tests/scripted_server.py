@@ -1,3 +1,4 @@
+# ruff: noqa: A002 - the names that SSE gives
 """A server that says exactly what a test scripts, byte by byte, over real sockets.
 
 A `Script` is called for each request and yields what happens next: bytes to send, or one of the signs below.
@@ -12,6 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import anyio
+
+from tidewire.exchange import Timing
 from tidewire.protocol.integrity import digest
 
 RESET = object()
@@ -148,16 +152,16 @@ def _read(stream: Any) -> Request | None:
 # ---- what a server of the protocol says --------------------------------------------------------------------------
 
 
-def answer(
-    status: int, body: object = b"", *, media: str = "application/json", **headers: str
-) -> bytes:
+def answer(status: int, body: object = b"", *, media: str = "application/json", **headers: str) -> bytes:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status} X", f"Content-Type: {media}", f"Content-Length: {len(content)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
 
 
-def problem(status: int, code: str, detail: str = "told so", *, retry_after: str | None = None, **members: Any) -> bytes:
+def problem(
+    status: int, code: str, detail: str = "told so", *, retry_after: str | None = None, **members: Any
+) -> bytes:
     body = {"code": code, "title": code, "status": status, "detail": detail, **members}
     headers = {} if retry_after is None else {"Retry_After": retry_after}
     return answer(status, body, media="application/problem+json", **headers)
@@ -178,7 +182,13 @@ def event(data: object, *, id: str | None = None, type: str | None = None, retry
 
 def hello(job: str = "j1", *, head: str = "1-1", heartbeat_ms: int = 15_000, retry: int = 1) -> bytes:
     return event(
-        {"protocol": "tidewire/1", "job": job, "events": f"/v1/jobs/{job}/events", "head": head, "heartbeat_ms": heartbeat_ms},
+        {
+            "protocol": "tidewire/1",
+            "job": job,
+            "events": f"/v1/jobs/{job}/events",
+            "head": head,
+            "heartbeat_ms": heartbeat_ms,
+        },
         type="hello",
         retry=retry,
     )
@@ -190,12 +200,16 @@ def state(*values: object, status: str = "running", **members: Any) -> dict[str,
     return {"status": status, "items": items, "usage": {}, "notes": [], **members}
 
 
-def snapshot(id: str, content: dict[str, Any], *, columns: Iterable[str] = (), reason: str = "start") -> bytes:
+def snapshot(
+    id: str, content: dict[str, Any], *, columns: Iterable[str] = (), reason: str = "start"
+) -> bytes:
     return event({"state": content, "columns": [*columns], "reason": reason}, id=id, type="snapshot")
 
 
 def done(id: str, items: list[Any], *, status: str = "succeeded", **members: Any) -> bytes:
-    return event({"status": status, "usage": {}, "check": [], "digest": digest(items), **members}, id=id, type="done")
+    return event(
+        {"status": status, "usage": {}, "check": [], "digest": digest(items), **members}, id=id, type="done"
+    )
 
 
 def job(
@@ -221,7 +235,11 @@ def job(
         "attempt": 1,
         "created_at": "2026-01-01T00:00:00Z",
         "done": ended,
-        "links": {"self": f"/v1/jobs/{id}", "events": f"/v1/jobs/{id}/events", "cancel": f"/v1/jobs/{id}/cancel"},
+        "links": {
+            "self": f"/v1/jobs/{id}",
+            "events": f"/v1/jobs/{id}/events",
+            "cancel": f"/v1/jobs/{id}/cancel",
+        },
     }
 
 
@@ -249,3 +267,14 @@ def endpoint(name: str = "count", *, rollback: bool = False) -> dict[str, Any]:
         "value_schema": {},
         "capabilities": {"streams": True, "rollback": rollback},
     }
+
+
+def hurried(**members: Any) -> tuple[Timing, list[float]]:
+    """Timing that does not wait, and the seconds that it was asked to wait."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await anyio.sleep(0)
+
+    return Timing(sleep=sleep, **members), waits

@@ -317,8 +317,10 @@ _BY_STATUS: MappingProxyType[int, type[RequestError]] = MappingProxyType(
 )
 
 
-def class_of(status: int, code: str | None = None) -> type[RequestError]:
+def class_of(status: int, code: str | None = None, *, of_job: bool = False) -> type[RequestError]:
     """The class for a refusal: by its code where that is known, else by its status."""
+    if status == 404 and of_job:
+        return JobNotFoundError
     return _BY_CODE.get(code or "") or _BY_STATUS.get(status, RequestError)
 
 
@@ -328,4 +330,5 @@ def refusal(problem: Problem, where: Where = NOWHERE) -> RequestError:
     what = f"{detail} [{problem.code}]"
     if problem.pointer is not None and problem.pointer not in detail:
         what = f"{what} at {problem.pointer!r} of the body"
-    return class_of(problem.status, problem.code)(what, where=where, problem=problem)
+    kind = class_of(problem.status, problem.code, of_job=where.job_id is not None)
+    return kind(what, where=where, problem=problem)

@@ -5,7 +5,7 @@ arrives; what a reader leaves behind goes back to the job, and the next reading 
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -96,15 +96,16 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         self._job = job
         self._hand = hand
         self._updates: deque[U] = deque()
-        self._handing: Iterator[X] = iter(())
+        self._given: deque[X] = deque()
         self._prepared = False
         self._ended = False
+        self._last_given = False
         self._deadline: float | None = None
 
     # ---- block by block ----------------------------------------------------------------------------------------
 
     async def fill(self) -> None:
-        """Wait until there is something to drain.
+        """Wait for a block of updates, or the job's end.
 
         Raises:
             TidewireError: The stream is over without the job's end, or another reading is under way.
@@ -129,18 +130,31 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         with self._job.bounded(self._deadline):
             await self._hand.prepare()
 
-    def drain(self) -> Iterator[X]:
-        """Hand over what is there, without waiting. After the last of it, raise what the job's end means."""
-        while self._updates:
-            update = self._updates.popleft()
-            given = self._hand.give(update)
-            if self._hand.settled and update.settles:
-                self._job.took(update)
-            yield from given
-        if self._ended and not self.finished:
-            yield from self._hand.finish()
-            self.finished = self.closed = True
-            self._job.raise_outcome()
+    def ready(self) -> bool:
+        """Whether something can be handed over without waiting.
+
+        Raises:
+            TidewireError: All was handed over, and the job's end was no success.
+        """
+        while not self._given:
+            if self._updates:
+                update = self._updates.popleft()
+                self._given.extend(self._hand.give(update))
+                if self._hand.settled and update.settles:
+                    self._job.took(update)
+            elif self._ended and not self._last_given:
+                self._last_given = True
+                self._given.extend(self._hand.finish())
+            elif self._ended and not self.finished:
+                self.finished = self.closed = True
+                self._job.raise_outcome()
+            else:
+                return False
+        return True
+
+    def take(self) -> X:
+        """What is ready."""
+        return self._given.popleft()
 
     # ---- one by one --------------------------------------------------------------------------------------------
 
@@ -148,13 +162,11 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         return self
 
     async def __anext__(self) -> X:
-        while not self.finished:
-            for given in self._handing:
-                return given
-            if not self.finished:
-                await self.fill()
-                self._handing = self.drain()
-        raise StopAsyncIteration
+        while not self.ready():
+            if self.finished:
+                raise StopAsyncIteration
+            await self.fill()
+        return self.take()
 
     # ---- leaving -----------------------------------------------------------------------------------------------
 

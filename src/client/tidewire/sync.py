@@ -62,9 +62,12 @@ class _Thread:
     def pump(self, reading: Reading[Any, X]) -> Iterator[X]:
         """Loop over a reading, a block at a time."""
         try:
-            while not reading.finished:
+            while True:
+                while reading.ready():
+                    yield reading.take()
+                if reading.finished:
+                    return
                 self.call(reading.fill)
-                yield from reading.drain()
         finally:
             if not reading.closed:
                 reading.abandon()
