@@ -457,3 +457,31 @@ def test_a_kept_state_is_not_handed_over_again():
 def test_a_kept_state_that_is_none_is_refused():
     with pytest.raises(MessageError):
         Follower().restore({"status": "running"}, [], Cursor(1, 1))
+
+
+@pytest.mark.parametrize(
+    "diff",
+    [
+        '[["d","/status"]]',
+        '[["s","",5]]',
+        '[["s","/status",[]]]',
+        '[["s","/status","failed"]]',
+        '[["d","/items"]]',
+        '[["d","/items/0"]]',
+        '[["s","/items/0/status",3]]',
+        '[["s","/items/0/status",["running"]]]',
+        '[["s","/items/0/error",3]]',
+        '[["a","/notes",[{"level":1}]]]',
+    ],
+)
+def test_a_diff_that_leaves_no_state_is_refused_and_nothing_of_it_stays(diff):
+    state = {"status": "running", "items": [{"status": "running", "value": ""}], "usage": {}, "notes": []}
+    snapshot = json.dumps({"state": state, "columns": ["/items/0/value"], "reason": "start"})
+    follower = Follower()
+    follower.connected()
+    assert isinstance(follower.receive(Event("snapshot", snapshot, "1-1")), Advance)
+    outcome = follower.receive(Event("message", diff, "1-2"))
+    assert isinstance(outcome, Reconnect)
+    assert outcome.cause is Cause.RESYNC
+    assert follower.document is not None
+    assert follower.document.value() == state

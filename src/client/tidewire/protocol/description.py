@@ -1,73 +1,74 @@
-"""The bodies of the HTTP surface: discovery, endpoints, submits, jobs."""
+"""The bodies of the HTTP surface: discovery, endpoints, submits, jobs, cancels, stream tokens."""
 
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from tidewire.protocol.members import Count, Flag, Members, Positive
 from tidewire.protocol.messages import PROTOCOL, Done, JobStatus
 
 API_ROOT = "/v1"
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Limits(_Body):
+class Limits(Members):
     """Every limit of a server, by name. Sizes are bytes, times as their suffix says."""
 
-    max_body_bytes: int = 8 * 2**20
-    max_inputs: int = 1024
-    max_jobs_per_principal: int = 10_000
-    max_streams_per_principal: int = 1_000
-    max_state_bytes: int = 16 * 2**20
-    max_event_bytes: int = 2**20
-    max_log_bytes: int = 8 * 2**20
+    max_body_bytes: Positive = 8 * 2**20
+    max_inputs: Positive = 1024
+    max_jobs_per_principal: Positive = 10_000
+    max_streams_per_principal: Positive = 1_000
+    max_state_bytes: Positive = 16 * 2**20
+    max_event_bytes: Positive = 2**20
+    max_log_bytes: Positive = 8 * 2**20
     """Of one job's log; past it the oldest events are trimmed."""
-    max_depth: int = 64
-    log_ttl_s: int = 600
+    max_depth: Positive = 64
+    log_ttl_s: Count = 600
     """How long an ended job's events can be replayed."""
-    state_ttl_s: int = 3600
+    state_ttl_s: Count = 3600
     """How long an ended job's state is kept."""
-    tombstone_ttl_s: int = 86_400
+    tombstone_ttl_s: Count = 86_400
     """How long a purged or expired job is answered with 410."""
+    max_retained_jobs: Positive | None = None
+    """How many jobs that have ended are kept; past it the oldest go early. None: no bound by number."""
+    max_tombstones: Positive | None = None
+    """How many tombstones, and how many idempotency keys, are kept; likewise."""
 
 
-class Batch(_Body):
+class Batch(Members):
     """That an endpoint takes many inputs in one job, and how many."""
 
-    max_items: int
+    max_items: Positive
 
 
-class Logprobs(_Body):
+class Logprobs(Members):
     """That an endpoint gives log-probabilities, and of how many candidates a token."""
 
-    max_top: int
+    max_top: Count
 
 
-class EndpointCapabilities(_Body):
+class EndpointCapabilities(Members):
     """What one endpoint can do."""
 
-    streams: bool = False
+    streams: Flag = False
     """Its value grows while it runs."""
     batch: Batch | None = None
     logprobs: Logprobs | None = None
-    cancel: bool = True
-    rollback: bool = False
+    cancel: Flag = True
+    rollback: Flag = False
     """Text that was sent may be truncated later."""
 
 
-class EndpointSummary(_Body):
+class EndpointSummary(Members):
     """An endpoint in discovery."""
 
     name: str
     summary: str = ""
     href: str
-    defaults: bool = False
+    defaults: Flag = False
     """Whether an empty input is valid, so that a submit without members runs."""
 
 
-class EndpointDescription(_Body):
+class EndpointDescription(Members):
     """One endpoint: schemas (JSON Schema 2020-12) of one input and of its value, and examples of valid input."""
 
     name: str
@@ -81,7 +82,7 @@ class EndpointDescription(_Body):
     """`self` and `jobs` (where to submit); further ones by name."""
 
 
-class Discovery(_Body):
+class Discovery(Members):
     """What `GET /v1` answers."""
 
     protocol: str = PROTOCOL
@@ -91,7 +92,9 @@ class Discovery(_Body):
     """Of `list`, `delete`, `stream_tokens`, `snapshots_only`, `batches`, `logprobs`, `inband_problems`,
     `idempotency`; unknown ones are ignored."""
     limits: Limits
-    heartbeat_ms: int
+    heartbeat_ms: Positive
+    min_interval_ms: Count | None = None
+    """The least time between two snapshots of a stream without diffs; with the capability `snapshots_only`."""
     endpoints: list[EndpointSummary]
 
 
@@ -105,11 +108,11 @@ class Submit(BaseModel):
     shared: dict[str, JsonValue] = Field(default_factory=dict)
     """Members that every object input gets unless it has its own."""
     on_disconnect: Literal["continue", "cancel"] = "continue"
-    grace_ms: int = Field(default=60_000, ge=0)
-    deadline_ms: int | None = Field(default=None, ge=1)
+    grace_ms: Count = 60_000
+    deadline_ms: Positive | None = None
 
 
-class JobLinks(_Body):
+class JobLinks(Members):
     """URI references, resolved against the URL of the answer that carries them."""
 
     self: str
@@ -117,18 +120,18 @@ class JobLinks(_Body):
     cancel: str
 
 
-class JobResource(_Body):
+class JobResource(Members):
     """What `GET /v1/jobs/{id}` answers. `state`, `columns` and `cursor` are one atomic read; a list leaves `state` out."""
 
     id: str
     endpoint: str
     status: JobStatus
-    batch: bool
+    batch: Flag
     state: dict[str, Any] | None = None
     columns: list[str] = Field(default_factory=list)
     cursor: str
     """The id up to which `state` is; of an ended job the id of its `done`."""
-    attempt: int = 1
+    attempt: Positive = 1
     created_at: str
     started_at: str | None = None
     ended_at: str | None = None
@@ -138,9 +141,24 @@ class JobResource(_Body):
     links: JobLinks
 
 
-class JobList(_Body):
+class JobList(Members):
     """What `GET /v1/jobs` answers: one page, newest first. Its entries leave `state` out."""
 
     jobs: list[JobResource]
     next: str | None = None
     """URI reference of the next page; absent on the last one."""
+
+
+class Cancel(Members):
+    """The body of a cancel, which may be absent."""
+
+    items: list[Count] | None = None
+    """Indices of the items; an empty list is none of them. None: all."""
+
+
+class StreamToken(Members):
+    """What `POST /v1/jobs/{id}/stream-token` answers."""
+
+    url: str
+    """URI reference of one job's stream that needs no other credentials."""
+    expires_at: str

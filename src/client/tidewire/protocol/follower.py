@@ -43,6 +43,7 @@ from tidewire.protocol.integrity import IntegrityError, digest, verify
 from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, MessageError, Ping, Snapshot
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import Event
+from tidewire.protocol.state import changes_value, check_shape
 
 MAX_RESYNCS = 3
 RESYNC_HEALED = 256
@@ -287,10 +288,12 @@ class Follower:
             document.apply(diff)
         except (DiffError, IntegrityError) as error:
             raise _Broken(f"diff {event.id}: {error}", unknown=isinstance(error, UnknownOpError)) from None
-        if type(diff) is not str and document.value("/status") in ENDED:
+        try:
+            check_shape(document, diff)
+        except MessageError as error:
             self.document = Document(before.value(), document.columns)
-            raise _Broken(f"diff {event.id} ends the job: only done may")
-        return self._moved(cursor, document.text_changes, visible=_changes_value(diff), diff=diff)
+            raise _Broken(str(error)) from None
+        return self._moved(cursor, document.text_changes, visible=changes_value(diff), diff=diff)
 
     def _done(self, event: Event, cursor: Cursor) -> Outcome:
         try:
@@ -452,16 +455,3 @@ def _verify_digest(state: Any, done: Done) -> None:
 def _values(document: Document) -> list[JsonValue]:
     items: Any = document.value("/items")
     return [item.get("value") for item in items]
-
-
-def _changes_value(diff: JsonValue) -> bool:
-    if type(diff) is str:
-        return True
-    ops: Any = diff["ops"] if type(diff) is dict else diff
-    return any(op[0] == "r" or _below_value(op[1]) for op in ops)
-
-
-def _below_value(path: str) -> bool:
-    """Whether a path is at, above or below an item's value."""
-    tokens = path.split("/", 4)
-    return tokens[1:2] in ([], ["items"]) and (len(tokens) < 4 or tokens[3] == "value")

@@ -1,15 +1,15 @@
 """What the events of a stream carry, as models, and their wire form.
 
-Members that a reader does not know are ignored, so that a minor version can add some. Diffs have no model: they are
-JSON that `tidewire.protocol.diff` judges, one per token on the hot path.
+Diffs have no model: they are JSON that `tidewire.protocol.diff` judges, one per token on the hot path.
 """
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.members import Count, Members, Number, Positive
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import encode
 
@@ -23,6 +23,8 @@ GoawayReason = Literal["restart", "rotate", "slow_consumer", "auth_expired"]
 ENDED: Final = frozenset({"succeeded", "partially_failed", "failed", "cancelled"})
 """The statuses in which a job or an item has ended."""
 
+ITEM_STATUSES: Final = frozenset(get_args(ItemStatus))
+
 LOGGED: Final = frozenset({"snapshot", "message", "done"})
 """The types of the events that carry an id; `message` is a diff, which SSE's default type names."""
 
@@ -31,37 +33,33 @@ class MessageError(ValueError):
     """An event or a body is not what its type demands; says which, where, and what is wrong."""
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class BatchPlace(_Message):
+class BatchPlace(Members):
     """How one input was batched with others on the server."""
 
-    size: int
-    row: int
-    wait_ms: int
+    size: Positive
+    row: Count
+    wait_ms: Count
 
 
-class Item(_Message):
+class Item(Members):
     """One input's part of a job's state."""
 
     status: ItemStatus
     value: Any = None
     error: Problem | None = None
-    stable: dict[str, int] = Field(default_factory=dict)
+    stable: dict[str, Count] = Field(default_factory=dict)
     """JSON Pointer within `value` → code points at its start that are never truncated within an epoch."""
     batch: BatchPlace | None = None
 
 
-class Note(_Message):
+class Note(Members):
     """What a function wants its user to read."""
 
     level: str
     text: str
 
 
-class State(_Message):
+class State(Members):
     """The whole JSON of a job: what a snapshot carries and what diffs change."""
 
     status: JobStatus
@@ -71,7 +69,7 @@ class State(_Message):
     error: Problem | None = None
 
 
-class Snapshot(_Message):
+class Snapshot(Members):
     """Data of a `snapshot` event. `state` stays the JSON that came: a model per item would cost more than it tells."""
 
     state: dict[str, JsonValue]
@@ -79,7 +77,7 @@ class Snapshot(_Message):
     reason: SnapshotReason
 
 
-class Done(_Message):
+class Done(Members):
     """Data of `done`, the only terminal event. It sets the state's `/status`, `/usage` and `/error`."""
 
     status: Literal["succeeded", "partially_failed", "failed", "cancelled"]
@@ -91,44 +89,44 @@ class Done(_Message):
     expires_at: str | None = None
 
 
-class Hello(_Message):
+class Hello(Members):
     """Data of `hello`, first on every connection that has a job."""
 
     protocol: str
     job: str
     events: str
     head: str
-    heartbeat_ms: int = Field(ge=1)
+    heartbeat_ms: Positive
 
 
-class Queue(_Message):
+class Queue(Members):
     """Data of `queue`: `position` 1 is next."""
 
-    position: int
-    eta_ms: int | None = None
+    position: Positive
+    eta_ms: Count | None = None
 
 
-class Progress(_Message):
+class Progress(Members):
     """Data of `progress`; `item` tells which item of a batch it is about."""
 
-    current: float | None = None
-    total: float | None = None
+    current: Number | None = None
+    total: Number | None = None
     unit: str | None = None
     phase: str | None = None
-    item: int | None = None
+    item: Count | None = None
 
 
-class Ping(_Message):
+class Ping(Members):
     """Data of `ping`: `head` is what this server will send or has sent on this connection, never more."""
 
     head: str
 
 
-class Goaway(_Message):
+class Goaway(Members):
     """Data of `goaway`, a planned close: come back after `retry_ms`."""
 
     reason: str
-    retry_ms: int = Field(ge=0)
+    retry_ms: Count
 
 
 EPHEMERAL: Final[dict[str, type[BaseModel]]] = {

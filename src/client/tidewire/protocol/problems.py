@@ -4,31 +4,33 @@ One shape for every error: bodies of HTTP answers, the `problem` event, an item'
 """
 
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from tidewire.protocol.members import Count, Flag, Members
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:tidewire:problem:"
 
 
-class Problem(BaseModel):
+class Problem(Members):
     """A problem details object. Members beyond these travel along (`model_extra`)."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow")
 
     code: str
     """What went wrong, as a word for programs: a key of `REGISTRY`, or an absolute URI."""
     title: str
-    status: int
+    status: Annotated[int, Field(strict=True, ge=400, le=599)]
     type: str = "about:blank"
     detail: str | None = None
     """What went wrong here, where, and what to do; for people."""
     instance: str | None = None
     pointer: str | None = None
     """JSON Pointer into the request's body: the member that is wrong."""
-    retryable: bool = False
-    retry_after_ms: int | None = Field(default=None, ge=0)
+    retryable: Flag = False
+    retry_after_ms: Count | None = None
 
 
 class Kind(NamedTuple):
