@@ -1,18 +1,18 @@
 """The routes: what each URL answers.
 
-  GET    /v1                                  discovery
-  GET    /v1/endpoints/{name}                 one endpoint: schemas, examples, capabilities
-  GET    /v1/endpoints/{name}/{resource}      what else it offers, cached for good by its version
-  POST   /v1/endpoints/{name}/jobs            submit; 201 with the job, or 200 with its stream
-  GET    /v1/jobs                             the caller's jobs, newest first
-  GET    /v1/jobs/{id}                        the job: state, columns and cursor at one moment
-  DELETE /v1/jobs/{id}                        purge
-  GET    /v1/jobs/{id}/events                 the stream
-  POST   /v1/jobs/{id}/cancel                 cancel the job, or some of its items
-  GET    /healthz, /readyz, /metrics          for operators
+GET    /v1                                  discovery
+GET    /v1/endpoints/{name}                 one endpoint: schemas, examples, capabilities
+GET    /v1/endpoints/{name}/{resource}      what else it offers, cached for good by its version
+POST   /v1/endpoints/{name}/jobs            submit; 201 with the job, or 200 with its stream
+GET    /v1/jobs                             the caller's jobs, newest first
+GET    /v1/jobs/{id}                        the job: state, columns and cursor at one moment
+DELETE /v1/jobs/{id}                        purge
+GET    /v1/jobs/{id}/events                 the stream
+POST   /v1/jobs/{id}/cancel                 cancel the job, or some of its items
+GET    /healthz, /readyz, /metrics          for operators
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -48,8 +48,24 @@ _IMMUTABLE = "public, max-age=31536000, immutable"
 class App:
     """The ASGI application of one server."""
 
-    def __init__(self, endpoints: Mapping[str, Endpoint], settings: Settings) -> None:
+    def __init__(
+        self,
+        endpoints: Mapping[str, Endpoint],
+        settings: Settings,
+        closers: Sequence[Callable[[], Awaitable[None]]] = (),
+    ) -> None:
+        """Make the routes.
+
+        Args:
+            endpoints: All endpoints by name.
+            settings: The server's settings.
+            closers: What is to be closed when the server ends.
+
+        Raises:
+            ValueError: A token is wrong.
+        """
         self._endpoints = endpoints
+        self._closers = closers
         self._settings = settings
         self._tokens = Tokens(settings.tokens)
         self._service: Service | None = None
@@ -114,6 +130,8 @@ class App:
         service, self._service = self._service, None
         if service is not None:
             await service.close()
+            for close in self._closers:
+                await close()
 
     # ---- discovery ---------------------------------------------------------------------------------------------
 
@@ -131,7 +149,10 @@ class App:
             heartbeat_ms=round(settings.heartbeat * 1000),
             endpoints=[endpoint.summarize(root) for endpoint in self._endpoints.values()],
         )
-        return answer(messages.to_json(body) | {"min_interval_ms": round(settings.min_snapshot_interval * 1000)})
+        members = messages.to_json(body)
+        members["limits"] |= settings.model_dump(include={"max_retained_jobs", "max_tombstones"})
+        members["min_interval_ms"] = round(settings.min_snapshot_interval * 1000)
+        return answer(members)
 
     async def _describe(self, request: Request) -> ASGIApp:
         exchange.accepts(request, "application/json")
@@ -148,7 +169,9 @@ class App:
         if self._tokens:
             caching = caching.replace("public", "private")
         headers = {"etag": etag, "cache-control": caching}
-        if etag in [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]:
+        if etag in [
+            tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")
+        ]:
             return Response(status_code=304, headers=headers)
         return Response(served.body, headers=headers, media_type=served.media_type)
 
@@ -218,7 +241,7 @@ class App:
     async def _body(self, request: Request, *, optional: bool = False) -> bytes:
         settings = self._settings
         return await read_body(
-            request, max_bytes=settings.max_body_bytes, timeout=settings.body_timeout, optional=optional
+            request, max_bytes=settings.max_body_bytes, within=settings.body_timeout, optional=optional
         )
 
     # ---- streams -----------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def _array(old: list[Any], new: list[Any], path: str, ops: list[Op], room: int) 
             return old[: len(new)]
         # Growth at the end, perhaps with a change of what was last, is the common case; all else is for the exact diff.
         if alike < len(old) - 1 or len(new) < len(old):
-            kept = _copy(new, room + 1)
+            kept: list[Any] = _copy(new, room + 1)
             ops.extend([op[0], path + str(op[1]), *op[2:]] for op in diff(old, kept))
             return kept
     kept = [

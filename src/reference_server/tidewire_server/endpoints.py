@@ -30,7 +30,7 @@ class Options:
     """What `@server.endpoint(…)` takes; see `Server.endpoint`."""
 
     name: str | None = None
-    concurrency_limit: int | None | Default = DEFAULT
+    concurrency_limit: int | Default | None = DEFAULT
     max_queue_size: int | None = None
     columns: Columns | None = None
     initial: Any = DEFAULT
@@ -60,8 +60,12 @@ class Endpoint:
             ValueError: An option is wrong, or an example is no valid input.
         """
         self.function = function
-        self.name = options.name or getattr(function, "__name__", "")
-        if not self.name or not self.name.isascii() or not self.name.replace("-", "_").replace(".", "_").isidentifier():
+        self.name: str = options.name or str(getattr(function, "__name__", ""))
+        if (
+            not self.name
+            or not self.name.isascii()
+            or not self.name.replace("-", "_").replace(".", "_").isidentifier()
+        ):
             raise ValueError(f"{self.name!r} cannot name an endpoint: letters, digits, '_', '-' and '.'")
         self.input: InputShape
         self.value: ValueShape
@@ -69,7 +73,9 @@ class Endpoint:
         self.is_async = is_async(function)
         self.is_generator = is_generator(function)
         if isinstance(options.concurrency_limit, int) and options.concurrency_limit < 1:
-            raise ValueError(f"endpoint {self.name!r}: concurrency_limit is {options.concurrency_limit}: 1 at least, or None")
+            raise ValueError(
+                f"endpoint {self.name!r}: concurrency_limit is {options.concurrency_limit}: 1 at least, or None"
+            )
         self.concurrency_limit = options.concurrency_limit
         self.max_queue_size = options.max_queue_size
         self.validate = options.validate
@@ -137,12 +143,17 @@ class Endpoint:
 
     def capabilities(self, max_inputs: int) -> EndpointCapabilities:
         """What it can do."""
-        return EndpointCapabilities.model_validate({"batch": Batch(max_items=max_inputs), **self._capabilities})
+        return EndpointCapabilities.model_validate(
+            {"batch": Batch(max_items=max_inputs), **self._capabilities}
+        )
 
     def summarize(self, root: str) -> EndpointSummary:
         """Its entry in discovery."""
         return EndpointSummary(
-            name=self.name, summary=self.summary, href=f"{root}/endpoints/{self.name}", defaults=self.input.defaults
+            name=self.name,
+            summary=self.summary,
+            href=f"{root}/endpoints/{self.name}",
+            defaults=self.input.defaults,
         )
 
     def describe(self, root: str, max_inputs: int) -> EndpointDescription:

@@ -215,12 +215,13 @@ class EventStream:
                 # The ASGI server waits for room before it takes the message, so a send that timed out took nothing.
                 async with asyncio.timeout(self._settings.stall_timeout):
                     await self._send(message)
-                return
             except TimeoutError:
                 now = self._buffered()
                 if before is None or now is None or now >= before:
                     self._service.metrics.stalled.inc()
                     raise _GoneError from None
+            else:
+                return
 
     async def _listen(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -237,7 +238,12 @@ def buffered_in(send: Any) -> Callable[[], int | None]:
 
 
 async def send_problem(
-    send: Send, found: Problem, *, retry: float, hello: Hello | None = None, headers: list[tuple[bytes, bytes]] | None = None
+    send: Send,
+    found: Problem,
+    *,
+    retry: float,
+    hello: Hello | None = None,
+    headers: list[tuple[bytes, bytes]] | None = None,
 ) -> None:
     """Answer with a problem inside an event stream, for readers that cannot see a status.
 

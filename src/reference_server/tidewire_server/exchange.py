@@ -27,7 +27,9 @@ PREFLIGHT_MAX_AGE: Final = "600"
 _log = logging.getLogger(__name__)
 
 
-def answer(body: BaseModel | Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def answer(
+    body: BaseModel | Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
     """A JSON answer. Nothing is cached unless its headers say otherwise."""
     content = to_text(body).encode() if isinstance(body, BaseModel) else orjson.dumps(body)
     return Response(content, status, {"cache-control": "no-store"} | (headers or {}), "application/json")
@@ -35,7 +37,9 @@ def answer(body: BaseModel | Mapping[str, Any], status: int = 200, headers: dict
 
 def problem_answer(found: Problem, headers: Mapping[str, str] | None = None) -> Response:
     """A problem as an answer, with Retry-After (whole seconds) where it names a wait."""
-    wait = {} if found.retry_after_ms is None else {"retry-after": str(math.ceil(found.retry_after_ms / 1000))}
+    wait = (
+        {} if found.retry_after_ms is None else {"retry-after": str(math.ceil(found.retry_after_ms / 1000))}
+    )
     return Response(
         orjson.dumps(problems.to_json(found)),
         found.status,
@@ -64,16 +68,19 @@ def accepts(request: Request, *media_types: str) -> str:
     raise refuse("not_acceptable", f"here is {' or '.join(media_types)}, not {', '.join(ranges)[:200]}")
 
 
+_MAX_DIGITS = 15
+"""Of a Content-Length; what is longer is too large without being read as a number."""
+
 _NEVER = frozenset({"q=0", "q=0.0", "q=0.00", "q=0.000"})
 
 
-async def read_body(request: Request, *, max_bytes: int, timeout: float, optional: bool = False) -> bytes:
+async def read_body(request: Request, *, max_bytes: int, within: float, optional: bool = False) -> bytes:
     """Read a request's body, which must be JSON by its headers.
 
     Args:
         request: The request.
         max_bytes: The largest body that is taken.
-        timeout: Seconds in which it must arrive.
+        within: Seconds in which it must arrive.
         optional: An empty body needs no Content-Type.
 
     Raises:
@@ -81,22 +88,26 @@ async def read_body(request: Request, *, max_bytes: int, timeout: float, optiona
         ClientDisconnect: It was cut short; nobody waits for an answer.
     """
     headers = request.headers
+    too_large = refuse(
+        "body_too_large", f"a body has at most {max_bytes} bytes (max_body_bytes)", limit=max_bytes
+    )
     declared = headers.get("content-length", "")
-    too_large = refuse("body_too_large", f"a body has at most {max_bytes} bytes (max_body_bytes)", limit=max_bytes)
-    if declared.isascii() and declared.isdigit() and len(declared.lstrip("0")) > 15 or int(declared or 0) > max_bytes:
+    if declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > max_bytes):
         raise too_large
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding not in {"identity", ""}:
-        raise refuse("unsupported_media_type", f"content coding {coding[:40]!r} is not taken: send the body as it is")
+        raise refuse(
+            "unsupported_media_type", f"content coding {coding[:40]!r} is not taken: send the body as it is"
+        )
     body = bytearray()
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(within):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > max_bytes:
                     raise too_large
     except TimeoutError:
-        raise refuse("malformed_body", f"the body had not arrived whole after {timeout:g} s") from None
+        raise refuse("malformed_body", f"the body had not arrived whole after {within:g} s") from None
     if body or not optional:
         _check_media_type(headers)
     return bytes(body)
@@ -198,10 +209,12 @@ def with_cors(send: Send, scope: Scope, origins: Iterable[str]) -> Send:
                 answer_headers["access-control-allow-origin"] = granted
                 answer_headers["access-control-expose-headers"] = EXPOSE_HEADERS
                 if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-                    answer_headers["access-control-allow-methods"] = answer_headers.get("allow", "GET, POST, DELETE")
+                    answer_headers["access-control-allow-methods"] = answer_headers.get(
+                        "allow", "GET, POST, DELETE"
+                    )
                     answer_headers["access-control-allow-headers"] = ALLOW_HEADERS
                     answer_headers["access-control-max-age"] = PREFLIGHT_MAX_AGE
-            message = message | {"headers": answer_headers.raw}
+            message = {**message, "headers": answer_headers.raw}
         await send(message)
 
     return send_with_cors

@@ -89,7 +89,9 @@ class Job:
         self._items = [
             _Item(
                 value,
-                Stream(journal, index, columns=columns[index], tell=self._tell, to_json=endpoint.value.to_json),
+                Stream(
+                    journal, index, columns=columns[index], tell=self._tell, to_json=endpoint.value.to_json
+                ),
             )
             for index, value in enumerate(values)
         ]
@@ -156,8 +158,12 @@ class Job:
                 return _cut(problem("invalid_value", str(raised)))
             case StateTooLargeError():
                 return _too_large(raised)
-        _log.error("job %s item %d: endpoint %r failed", self.record.id, index, self.endpoint.name, exc_info=raised)
-        return problem("internal", f"the function of endpoint {self.endpoint.name!r} failed; the server's log says why")
+        _log.error(
+            "job %s item %d: endpoint %r failed", self.record.id, index, self.endpoint.name, exc_info=raised
+        )
+        return problem(
+            "internal", f"the function of endpoint {self.endpoint.name!r} failed; the server's log says why"
+        )
 
     # ---- ending early ------------------------------------------------------------------------------------------
 
@@ -177,7 +183,9 @@ class Job:
                 item.cancelled = True
                 self._stop(item)
                 if self._can_notice:
-                    item.timer = self._loop.call_later(self._settings.cancel_timeout, self._cancel_overdue, index)
+                    item.timer = self._loop.call_later(
+                        self._settings.cancel_timeout, self._cancel_overdue, index
+                    )
                 else:
                     await self._end_item(index, "cancelled")
 

@@ -62,7 +62,13 @@ class Journal:
     """The one writer of a job's log."""
 
     def __init__(
-        self, log: Log, document: Document, settings: Settings, *, state_bytes: int, logged: Callable[[int, int], None]
+        self,
+        log: Log,
+        document: Document,
+        settings: Settings,
+        *,
+        state_bytes: int,
+        logged: Callable[[int, int], None],
     ) -> None:
         """Go on from the first block.
 

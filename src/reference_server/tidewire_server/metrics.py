@@ -24,11 +24,15 @@ class Metrics:
         self.stream_requests = self._counter(
             "stream_requests", "GETs of an event stream, by whether they came with a cursor.", "cursor"
         )
-        self.snapshots = self._counter("snapshots_sent", "Snapshots made for one reader, by reason.", "reason")
+        self.snapshots = self._counter(
+            "snapshots_sent", "Snapshots made for one reader, by reason.", "reason"
+        )
         self.streamed_bytes = self._counter("bytes_streamed", "Bytes of event streams sent.")
         self.stalled = self._counter("streams_stalled", "Streams closed because their reader took no byte.")
         self.problems = self._counter("problems", "Requests answered with a problem, by code.", "code")
-        self.open_streams = Gauge("tidewire_open_streams", "Event streams that are open.", registry=self.registry)
+        self.open_streams = Gauge(
+            "tidewire_open_streams", "Event streams that are open.", registry=self.registry
+        )
         for cursor in ("yes", "no"):
             self.stream_requests.labels(cursor)
 

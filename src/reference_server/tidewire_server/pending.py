@@ -180,11 +180,11 @@ class Pending:
     def _append_in_parts(self, additions: Iterable[tuple[str, str | list[Any]]]) -> None:
         for path, x in additions:
             if type(x) is str:
-                for part in split_text(x, self._room // 2):
-                    self.append([(path, part)])
+                for text in split_text(x, self._room // 2):
+                    self.append([(path, text)])
             else:
-                for part in self._split(["a", path, x]):
-                    self.change([part])
+                for op in self._split(["a", path, x]):
+                    self.change([op])
 
     def _split(self, op: Op) -> Iterable[Op]:
         grows = op[0] == "a" and self._is_array(str(op[1]))
@@ -210,12 +210,12 @@ class Pending:
             self._count(path, proved)
         elif letter == "t" and self.is_text(path):
             proved[path] = None
-        elif letter == "s" or letter == "d":
+        elif letter in {"s", "d"}:
             for gone in [owing for owing in self._owed if _within(owing, path)]:
                 del self._owed[gone]
             for gone in [owing for owing in proved if _within(owing, path)]:
                 del proved[gone]
-        if letter == "i" or letter == "d":
+        if letter in {"i", "d"}:
             self._shift(path, 1 if letter == "i" else -1)
 
     def _shift(self, path: str, by: int) -> None:
@@ -243,15 +243,18 @@ class Pending:
         entry, self._open = self._open, None
         if entry is None:
             return
-        grown = [path for path in self._columns if self.is_text(path)] if type(entry) is _Rows else entry.texts  # type: ignore[union-attr]
+        if isinstance(entry, _Rows):
+            grown = [path for path in self._columns if self.is_text(path)]
+        else:
+            grown = list(entry.texts)
         proved: dict[str, None] = {}
         for path in grown:
             self._count(path, proved)
         for path in proved:
             del self._owed[path]
         checks = [self._check(path) for path in proved]
-        if type(entry) is _Appends and not entry.arrays and [*entry.texts] == [self._sole]:
-            text = b'"%b"' % b"".join(entry.texts[self._sole])  # type: ignore[index]
+        if isinstance(entry, _Appends) and not entry.arrays and grown == [self._sole]:
+            text = b'"%b"' % b"".join(entry.texts[grown[0]])
             self._closed.append(_shape(b'[["r",%b]]' % text, checks) if checks else text)
         else:
             self._closed.append(_shape(entry.ops(), checks))

@@ -123,7 +123,11 @@ async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
             result = context.run(function, *args)
         except BaseException as raised:  # noqa: BLE001 - it travels to whoever awaits
             # A future takes no StopIteration.
-            error = RuntimeError("the function raised StopIteration") if isinstance(raised, StopIteration) else raised
+            error = (
+                RuntimeError("the function raised StopIteration")
+                if isinstance(raised, StopIteration)
+                else raised
+            )
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, error)
 

@@ -16,6 +16,8 @@ from tidewire_server.errors import refuse
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import Queue, Ticket
 
+_LEAST_RETRY_MS: Final = 1000
+
 _RECENT: Final = 0.3
 """Weight of the latest duration in the mean that an ETA is made of."""
 
@@ -89,7 +91,7 @@ class Scheduler:
             raise refuse(
                 "queue_full",
                 f"{waiting} items of {endpoint!r} wait already, at most {lane.max_queue_size} may (max_queue_size)",
-                **({} if eta is None else {"retry_after_ms": max(1000, eta)}),
+                retry_after_ms=max(_LEAST_RETRY_MS, eta or 0),
             )
         lane.reserved += items
 
@@ -151,7 +153,11 @@ class Scheduler:
             if not lane.endpoint.is_async:
                 self._threads += 1
                 # The thread may be what another endpoint waits for.
-                names += [name for name, other in self._lanes.items() if not other.endpoint.is_async and other is not lane]
+                names += [
+                    name
+                    for name, other in self._lanes.items()
+                    if not other.endpoint.is_async and other is not lane
+                ]
             for name in names:
                 await self._pump(name)
             self._announce_soon(lane)
@@ -188,4 +194,6 @@ def _lane(endpoint: Endpoint, settings: Settings) -> _Lane:
     limit = endpoint.concurrency_limit
     if isinstance(limit, Default):
         limit = settings.default_concurrency_limit
-    return _Lane(endpoint, math.inf if limit is None else limit, endpoint.max_queue_size or settings.max_queue_size)
+    return _Lane(
+        endpoint, math.inf if limit is None else limit, endpoint.max_queue_size or settings.max_queue_size
+    )

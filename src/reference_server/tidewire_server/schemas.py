@@ -2,6 +2,7 @@
 
 import collections.abc
 import difflib
+import functools
 import inspect
 import types
 import typing
@@ -10,7 +11,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 from pydantic.json_schema import GenerateJsonSchema
 
 from tidewire.protocol.pointer import build
@@ -30,7 +40,7 @@ _FIELD = "member_"
 
 
 class _Schema(GenerateJsonSchema):
-    ignored_warning_kinds = frozenset({"skipped-choice", "non-serializable-default"})
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as the base class has it
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,8 @@ class InputShape:
             arguments: dict[str, Any] = {self.whole: value}
         else:
             arguments = {
-                (field.alias or name): getattr(value, name) for name, field in type(value).model_fields.items()
+                (field.alias or name): getattr(value, name)
+                for name, field in type(value).model_fields.items()
             }
         if self.stream is not None:
             arguments[self.stream] = stream
@@ -82,7 +93,9 @@ class InputShape:
             known = list(self.schema.get("properties", {}))
             if len(place) == 1:
                 close = difflib.get_close_matches(str(name), known, n=1)
-                message += f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known) or 'none'}"
+                message += (
+                    f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known) or 'none'}"
+                )
         elif first["type"] == "missing":
             message = f"the member {name!r} is missing"
         rest = f" (and {len(more)} more)" if more else ""
@@ -172,9 +185,12 @@ def is_generator(function: Callable[..., Any]) -> bool:
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
     """What carries the annotations: the function itself, or the `__call__` of an object."""
     if isinstance(function, types.FunctionType | types.MethodType):
-        return inspect.unwrap(function)
-    inner = getattr(function, "func", None)  # functools.partial
-    return _annotated(inner) if inner is not None else type(function).__call__
+        body: Callable[..., Any] = inspect.unwrap(function)
+        return body
+    if isinstance(function, functools.partial):
+        return _annotated(function.func)
+    call: Callable[..., Any] = inspect.unwrap(type(function).__call__)
+    return call
 
 
 def _given(function: Callable[..., Any], returned: Any) -> Any:
@@ -196,7 +212,9 @@ def _input_shape(name: str, parameters: Mapping[str, tuple[Any, Any]], stream: s
             _FIELD + key: (Annotated[annotation, Field(alias=key, title=key)], default)
             for key, (annotation, default) in parameters.items()
         }
-        model = create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields)
+        model = create_model(
+            name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
+        )
     schema = model.model_json_schema(mode="validation", schema_generator=_Schema)
     defaults = not schema.get("required")
     return InputShape(model, whole, stream, schema, defaults)
@@ -208,8 +226,8 @@ def _refusing_unknown_members(model: type[BaseModel]) -> type[BaseModel]:
     """
     if "extra" in model.model_config:
         return model
-    members = {"model_config": ConfigDict(extra="forbid"), "__doc__": model.__doc__, "__module__": model.__module__}
-    return type(model)(model.__name__, (model,), members)
+    members = {"model_config": ConfigDict(extra="forbid"), "__module__": model.__module__}
+    return types.new_class(model.__name__, (model,), exec_body=lambda namespace: namespace.update(members))
 
 
 def _value_shape(given: Any, *, grows: bool) -> ValueShape:

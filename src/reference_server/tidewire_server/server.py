@@ -1,7 +1,10 @@
 """What an author of endpoints imports: a server, and how functions become its endpoints."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 import orjson
@@ -47,6 +50,7 @@ class Server:
         self.settings = (settings or Settings()).but(**options)
         self.endpoints: dict[str, Endpoint] = {}
         self._app: App | None = None
+        self._closers: list[Callable[[], Awaitable[None]]] = []
 
     @overload
     def endpoint(self, function: F, /) -> F: ...
@@ -55,7 +59,7 @@ class Server:
         self,
         *,
         name: str | None = None,
-        concurrency_limit: int | None | Default = DEFAULT,
+        concurrency_limit: int | Default | None = DEFAULT,
         max_queue_size: int | None = None,
         columns: Columns | None = None,
         initial: Any = DEFAULT,
@@ -66,7 +70,22 @@ class Server:
         batch: bool = False,
     ) -> Callable[[F], F]: ...
 
-    def endpoint(self, function: Any = None, /, *, batch: bool = False, **options: Any) -> Any:
+    def endpoint(
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        concurrency_limit: int | Default | None = DEFAULT,
+        max_queue_size: int | None = None,
+        columns: Columns | None = None,
+        initial: Any = DEFAULT,
+        validate: Callable[[Any], Any] | None = None,
+        capabilities: Mapping[str, Any] | None = None,
+        examples: Iterable[JsonValue] = (),
+        links: Mapping[str, Resource] | None = None,
+        batch: bool = False,
+    ) -> Any:
         """Make a function an endpoint. It stays callable as it was.
 
         The function may be plain (it runs in a worker thread), `async`, a generator of whole values of either kind,
@@ -100,11 +119,24 @@ class Server:
                 "batch=True is not supported by this version: the function gets one input at a time; "
                 "raise concurrency_limit to run several at once"
             )
+        options = Options(
+            name=name,
+            concurrency_limit=concurrency_limit,
+            max_queue_size=max_queue_size,
+            columns=columns,
+            initial=initial,
+            validate=validate,
+            capabilities=capabilities,
+            examples=examples,
+            links=links,
+        )
 
         def register(function: F) -> F:
-            endpoint = Endpoint(function, Options(**options))
+            endpoint = Endpoint(function, options)
             if endpoint.name in self.endpoints:
-                raise ValueError(f"there is an endpoint {endpoint.name!r} already; give this one another name")
+                raise ValueError(
+                    f"there is an endpoint {endpoint.name!r} already; give this one another name"
+                )
             self.endpoints[endpoint.name] = endpoint
             return function
 
@@ -114,22 +146,72 @@ class Server:
     def app(self) -> App:
         """The ASGI application, for any ASGI server. Its settings are fixed by the first use."""
         if self._app is None:
-            self._app = App(self.endpoints, self.settings)
+            self._app = App(self.endpoints, self.settings, self._closers)
         return self._app
 
-    def run(self, *, host: str = "127.0.0.1", port: int = 8000) -> None:
+    def configure(self, **options: Any) -> None:
+        """Change settings, before the server is first used.
+
+        Raises:
+            pydantic.ValidationError: A setting is unknown or out of bounds.
+            RuntimeError: The server is in use.
+        """
+        if self._app is not None and options:
+            raise RuntimeError("this server is in use: its settings are fixed")
+        self.settings = self.settings.but(**options)
+
+    def on_close(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Have something closed with the server: an engine, a pool. Called once, after all functions have ended."""
+        self._closers.append(function)
+
+    def concurrency_limit_of(self, endpoint: str) -> int | None:
+        """How many calls of an endpoint run at a time; None for any number.
+
+        Raises:
+            KeyError: There is no such endpoint.
+        """
+        limit = self.endpoints[endpoint].concurrency_limit
+        return self.settings.default_concurrency_limit if isinstance(limit, Default) else limit
+
+    def run(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        port_file: str | os.PathLike[str] | None = None,
+        listener: socket.socket | None = None,
+        started: Callable[[str], None] | None = None,
+    ) -> None:
         """Serve until SIGINT or SIGTERM, then shut down gracefully.
 
         Args:
             host: The address to bind to.
-            port: The port; 0 takes a free one and prints it.
+            port: The port; 0 takes a free one.
+            port_file: A file that gets the port's number once requests are answered, for whoever waits for it.
+            listener: A socket that listens already, instead of host and port.
+            started: Told the URL once requests are answered; by default it is printed.
 
         Raises:
             OSError: The address cannot be bound to.
         """
         from tidewire_server.serving import serve  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
 
-        serve(self, host=host, port=port)
+        serve(self, host=host, port=port, port_file=port_file, listener=listener, started=started)
+
+    @contextlib.contextmanager
+    def running(self, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+        """Serve from a background thread while the block runs: `with server.running() as url: …`. For tests and notebooks.
+
+        Yields:
+            The URL; by default on a free port of this machine.
+
+        Raises:
+            OSError: The address cannot be bound to.
+        """
+        from tidewire_server.serving import in_background  # noqa: PLC0415
+
+        with in_background(self, host=host, port=port) as url:
+            yield url
 
     def call(self, endpoint: str, /, **members: Any) -> JsonValue:
         """Run one sample in this process, through everything but sockets; for tests.

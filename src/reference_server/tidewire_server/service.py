@@ -113,10 +113,15 @@ class Service:
         values = await admit_inputs(endpoint, submission)
         if await self.store.jobs.unfinished(principal) >= settings.max_jobs_per_principal:
             limit = settings.max_jobs_per_principal
-            raise refuse("too_many_jobs", f"{limit} of your jobs have not ended, no more may run (max_jobs_per_principal)")
+            raise refuse(
+                "too_many_jobs",
+                f"{limit} of your jobs have not ended, no more may run (max_jobs_per_principal)",
+            )
         let_go = self._scheduler.reserve(endpoint.name, len(values))
         try:
-            items: list[JsonValue] = [{"status": "queued", "value": endpoint.initial(value)} for value in values]
+            items: list[JsonValue] = [
+                {"status": "queued", "value": endpoint.initial(value)} for value in values
+            ]
             columns = [endpoint.columns(value) for value in values]
             state: JsonValue = {"status": "queued", "items": items, "usage": {}, "notes": []}
             # A bare string or a row says not which item grows, so only a job of one item has columns.
@@ -124,14 +129,28 @@ class Service:
             try:
                 block, document, size = first_block(state, places)
             except DiffError as error:
-                raise RuntimeError(f"endpoint {endpoint.name!r}: its initial value or columns: {error}") from None
+                raise RuntimeError(
+                    f"endpoint {endpoint.name!r}: its initial value or columns: {error}"
+                ) from None
             if size > settings.max_state_bytes:
-                raise refuse("state_too_large", f"the first state alone takes {size} bytes, more than max_state_bytes")
-            record = JobRecord(secrets.token_urlsafe(16), endpoint.name, principal, submission.batch, time.time())
+                raise refuse(
+                    "state_too_large", f"the first state alone takes {size} bytes, more than max_state_bytes"
+                )
+            record = JobRecord(
+                secrets.token_urlsafe(16), endpoint.name, principal, submission.batch, time.time()
+            )
             log = await self.store.jobs.add(record, block, key)
             journal = Journal(log, document, settings, state_bytes=size, logged=self._logged)
             job = Job(
-                record, endpoint, values, columns, journal, log, settings, discard=self._scheduler.discard, ended=self._ended
+                record,
+                endpoint,
+                values,
+                columns,
+                journal,
+                log,
+                settings,
+                discard=self._scheduler.discard,
+                ended=self._ended,
             )
             self._live[record.id] = job
             self._readers[record.id] = readers = _Readers(
@@ -246,7 +265,10 @@ class Service:
             raise refuse("unavailable", "this server is shutting down")
         principal, limit = record.principal, self.settings.max_streams_per_principal
         if self._streams.get(principal, 0) >= limit:
-            raise refuse("too_many_streams", f"{limit} of your streams are open, no more may be (max_streams_per_principal)")
+            raise refuse(
+                "too_many_streams",
+                f"{limit} of your streams are open, no more may be (max_streams_per_principal)",
+            )
         self._streams[principal] = self._streams.get(principal, 0) + 1
         self.metrics.open_streams.inc()
         readers = self._readers.get(record.id)
@@ -320,14 +342,14 @@ class Service:
                 async with asyncio.timeout(wait):
                     await self._sweep_needed.wait()
 
-    async def settle(self, timeout: float) -> None:
+    async def settle(self, within: float) -> None:
         """Send all readers away, take nothing new, and give what runs some time to end."""
         self.draining = True
         for stream in tuple(self.streams):
             stream.go_away()
         over = [self._loop.create_task(job.over.wait()) for job in self._live.values()]
         if over:
-            _, late = await asyncio.wait(over, timeout=timeout)
+            _, late = await asyncio.wait(over, timeout=within)
             for task in late:
                 task.cancel()
 
@@ -357,4 +379,3 @@ def _memory(settings: Settings) -> Store:
             max_log_bytes=settings.max_log_bytes,
         )
     )
-

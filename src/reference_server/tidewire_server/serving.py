@@ -6,7 +6,9 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Generator
+import threading
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
@@ -49,7 +51,9 @@ def bind(host: str, port: int) -> socket.socket:
 def url_of(listener: socket.socket, root_path: str = "") -> str:
     """Where a listening socket is reached from this machine."""
     host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # an address to bind to is none to connect to
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(
+        host, host
+    )  # an address to bind to is none to connect to
     return f"http://[{host}]:{port}{root_path}" if ":" in host else f"http://{host}:{port}{root_path}"
 
 
@@ -58,6 +62,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
+    port_file: str | os.PathLike[str] | None = None,
     listener: socket.socket | None = None,
     started: Callable[[str], None] | None = None,
 ) -> None:
@@ -67,6 +72,7 @@ def serve(
         server: What to serve.
         host: The address to bind to.
         port: The port; 0 takes a free one.
+        port_file: A file that gets the port's number once requests are answered.
         listener: A bound socket, instead of host and port.
         started: Told the URL once requests are answered.
 
@@ -75,14 +81,59 @@ def serve(
     """
     listener = listener or bind(host, port)
     url = url_of(listener, server.settings.root_path)
-    body = _Uvicorn(server.app, _config(server), lambda: (started or _say)(url))
-    loop = body.config.get_loop_factory()
-    runner = (loop or asyncio.new_event_loop)()
+    bound = listener.getsockname()[1]
+
+    def answering() -> None:
+        if port_file is not None:
+            _write_whole(Path(port_file), f"{bound}\n")
+        (started or _say)(url)
+
+    body = UvicornServer(server.app, uvicorn_config(server), answering)
+    loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
     try:
-        asyncio.set_event_loop(runner)
-        runner.run_until_complete(body.serve(sockets=[listener]))
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(body.serve(sockets=[listener]))
     finally:
-        _close(runner)
+        _close(loop)
+        listener.close()
+
+
+@contextlib.contextmanager
+def in_background(server: "Server", *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serve from a thread of its own while the block runs, for tests and notebooks.
+
+    Args:
+        server: What to serve.
+        host: The address to bind to.
+        port: The port; 0 takes a free one.
+
+    Yields:
+        The URL.
+
+    Raises:
+        OSError: The address cannot be bound to.
+    """
+    listener = bind(host, port)
+    ready = threading.Event()
+    body = UvicornServer(server.app, uvicorn_config(server), ready.set)
+    loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(body.serve(sockets=[listener]))
+        finally:
+            _close(loop)
+            ready.set()
+
+    thread = threading.Thread(target=run, name="tidewire-server", daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield url_of(listener, server.settings.root_path)
+    finally:
+        with contextlib.suppress(RuntimeError):  # it has ended by itself
+            loop.call_soon_threadsafe(body.end)
+        thread.join()
         listener.close()
 
 
@@ -90,7 +141,15 @@ def _say(url: str) -> None:
     print(f"serving on {url}", flush=True)
 
 
-def _config(server: "Server") -> uvicorn.Config:
+def _write_whole(path: Path, text: str) -> None:
+    """Whoever waits for the file never reads half of it."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def uvicorn_config(server: "Server") -> uvicorn.Config:
+    """How uvicorn is set up."""
     return uvicorn.Config(
         server.app,
         lifespan="on",
@@ -103,7 +162,7 @@ def _config(server: "Server") -> uvicorn.Config:
     )
 
 
-class _Uvicorn(uvicorn.Server):
+class UvicornServer(uvicorn.Server):
     """uvicorn with an end in two parts: first the streams go away and jobs end, then the connections close."""
 
     def __init__(self, app: "App", config: uvicorn.Config, started: Callable[[], None]) -> None:
@@ -160,5 +219,4 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
         for task in stuck:
             _log.warning("left behind at exit: %r", task.get_name())
     loop.run_until_complete(loop.shutdown_asyncgens())
-    asyncio.set_event_loop(None)
     loop.close()

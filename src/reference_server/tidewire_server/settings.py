@@ -28,16 +28,23 @@ class Settings(BaseModel):
     )
     max_threads: Count = Field(40, description="Worker threads for plain functions, all endpoints together.")
     max_queue_size: Count = Field(1000, description="Items of one endpoint that may wait; more get 429.")
-    queue_interval: Seconds = Field(0.25, description="Least time between two announcements of queue positions.")
+    queue_interval: Seconds = Field(
+        0.25, description="Least time between two announcements of queue positions."
+    )
     cancel_timeout: Seconds = Field(5.0, description="Time that a cancelled function has to end by itself.")
     shutdown_timeout: Seconds = Field(10.0, description="Time that running jobs have to end at shutdown.")
-    min_grace: Seconds = Field(60.0, description="Smallest `grace_ms` of a submit, in seconds; less is raised.")
+    min_grace: Seconds = Field(
+        60.0, description="Smallest `grace_ms` of a submit, in seconds; less is raised."
+    )
 
     # ---- streams -----------------------------------------------------------------------------------------------
     heartbeat: float = Field(15.0, gt=0, le=300, description="Silence after which a stream sends a ping.")
     retry: float = Field(1.0, ge=0.001, le=60, description="Base of the reconnection time told to readers.")
     merge_window: float = Field(
-        0.005, ge=0, le=1, description="Appends of one job within this time become one event. 0: one event per call."
+        0.005,
+        ge=0,
+        le=1,
+        description="Appends of one job within this time become one event. 0: one event per call.",
     )
     min_snapshot_interval: float = Field(
         0.25, ge=0.001, le=3600, description="Least time between two snapshots of a `diffs=0` stream."
@@ -48,36 +55,50 @@ class Settings(BaseModel):
 
     # ---- limits ------------------------------------------------------------------------------------------------
     max_body_bytes: Count = Field(8 * MIB, description="Of one request's body.")
-    body_timeout: float = Field(30.0, gt=0, le=3600, description="Time in which a request's body must arrive.")
+    body_timeout: float = Field(
+        30.0, gt=0, le=3600, description="Time in which a request's body must arrive."
+    )
     max_inputs: Count = Field(1024, description="Inputs of one job.")
     max_jobs_per_principal: Count = Field(10_000, description="Unfinished jobs of one caller.")
     max_streams_per_principal: Count = Field(1_000, description="Open streams of one caller.")
     max_state_bytes: int = Field(16 * MIB, ge=KIB, description="Of one job's state, as JSON.")
-    max_event_bytes: int = Field(MIB, ge=KIB, description="Of one event but snapshots; larger diffs are split.")
-    max_log_bytes: int = Field(8 * MIB, ge=KIB, description="Of one job's log; past it the oldest are trimmed.")
+    max_event_bytes: int = Field(
+        MIB, ge=KIB, description="Of one event but snapshots; larger diffs are split."
+    )
+    max_log_bytes: int = Field(
+        8 * MIB, ge=KIB, description="Of one job's log; past it the oldest are trimmed."
+    )
 
     # ---- retention ---------------------------------------------------------------------------------------------
     log_ttl: Seconds = Field(600.0, description="How long an ended job's events can be replayed.")
     state_ttl: Seconds = Field(3600.0, description="How long an ended job's state is kept.")
     tombstone_ttl: Seconds = Field(86_400.0, description="How long a job that is gone is answered with 410.")
     idempotency_ttl: Seconds = Field(86_400.0, description="How long an Idempotency-Key is remembered.")
-    max_retained_jobs: Count = Field(20_000, description="Ended jobs that are kept; past it the oldest expire early.")
+    max_retained_jobs: Count = Field(
+        20_000, description="Ended jobs that are kept; past it the oldest expire early."
+    )
     max_tombstones: Count = Field(100_000, description="Tombstones, and idempotency keys, that are kept.")
 
     # ---- who and where -----------------------------------------------------------------------------------------
     tokens: tuple[str, ...] = Field(
-        (), description="Bearer tokens that are let in, each TOKEN or PRINCIPAL:TOKEN. None: everybody is let in."
+        (),
+        description="Bearer tokens that are let in, each TOKEN or PRINCIPAL:TOKEN. None: everybody is let in.",
     )
     cors_origins: tuple[str, ...] = Field(
-        (), description="Origins whose pages may call this server. None by default; * for any, without credentials."
+        (),
+        description="Origins whose pages may call this server. None by default; * for any, without credentials.",
     )
-    root_path: str = Field("", pattern=r"^(/[^/?#]+)*$", description="Prefix under which a proxy serves this server.")
+    root_path: str = Field(
+        "", pattern=r"^(/[^/?#]+)*$", description="Prefix under which a proxy serves this server."
+    )
 
     @property
     def limits(self) -> Limits:
         """The limits as discovery names them."""
         own = self.model_dump(include=set(Limits.model_fields))
-        ttls = {f"{name}_s": math.ceil(getattr(self, name)) for name in ("log_ttl", "state_ttl", "tombstone_ttl")}
+        ttls = {
+            f"{name}_s": math.ceil(getattr(self, name)) for name in ("log_ttl", "state_ttl", "tombstone_ttl")
+        }
         return Limits(**own, **ttls)
 
     def but(self, **changes: Any) -> "Settings":

@@ -18,8 +18,6 @@ from tidewire_server.deltas import NotPlainError, Shadow
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 
 if TYPE_CHECKING:
-    from pydantic import JsonValue
-
     from tidewire_server.journal import Journal
 
 T = TypeVar("T")

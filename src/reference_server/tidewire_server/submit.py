@@ -85,7 +85,9 @@ async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseM
         whole: JsonValue = own
         if submission.shared:
             if not isinstance(own, dict):
-                raise refuse("invalid_input", f"{pointer}: 'shared' needs inputs that are objects", pointer=pointer)
+                raise refuse(
+                    "invalid_input", f"{pointer}: 'shared' needs inputs that are objects", pointer=pointer
+                )
             whole = submission.shared | own
         try:
             admitted.append(await endpoint.admit(whole, pointer))
@@ -104,4 +106,6 @@ def _pointing_at_shared(
     if not below or member in own or member not in shared:
         return error
     detail = (found.detail or "").replace(f"{pointer}{below}", f"/shared{below}", 1)
-    return ProblemError(found.model_copy(update={"pointer": f"/shared{below}", "detail": detail}), error.headers)
+    return ProblemError(
+        found.model_copy(update={"pointer": f"/shared{below}", "detail": detail}), error.headers
+    )

@@ -1,0 +1,62 @@
+"""What `tidewire serve` shows once it answers: where, what, within which limits, and what is off."""
+
+from typing import Final
+
+from tidewire_server.server import Server
+from tidewire_server.version import SERVER
+
+_LOCAL: Final = ("127.0.0.1", "[::1]", "localhost")
+
+
+def screen(server: Server, url: str) -> str:
+    """The screen, as plain text."""
+    settings = server.settings
+    width = max((len(name) for name in server.endpoints), default=0)
+    lines = [f"{SERVER} at {url}  (Ctrl-C ends it)", "", "  endpoints"]
+    for name, endpoint in server.endpoints.items():
+        limit = server.concurrency_limit_of(name)
+        runs = "any number at a time" if limit is None else f"{limit} at a time"
+        lines.append(f"    {name:<{width}}  {runs:<20}  {endpoint.summary}".rstrip())
+    if not server.endpoints:
+        lines.append("    none: the server has no function with @server.endpoint")
+    lines += [
+        "",
+        "  durability   process: jobs live in this process's memory, and end with it",
+        f"  retention    of an ended job: its events {settings.log_ttl:g} s, its state {settings.state_ttl:g} s",
+        f"  limits       {_limits(server)}",
+        f"  off          {', '.join(_off(server)) or 'nothing'}",
+    ]
+    if not settings.tokens and not any(local in url for local in _LOCAL):
+        lines.append("  WARNING      everybody who reaches this address may use it: set --token")
+    first = next(iter(server.endpoints), "ENDPOINT")
+    lines += ["", f"  try          tidewire call {url} {first}", f"               curl {url}/v1", ""]
+    return "\n".join(lines)
+
+
+def _limits(server: Server) -> str:
+    settings = server.settings
+    sizes = {
+        "body": settings.max_body_bytes,
+        "state": settings.max_state_bytes,
+        "log": settings.max_log_bytes,
+    }
+    counts = {"queue": settings.max_queue_size, "threads": settings.max_threads}
+    parts = [f"{name} {_size(number)}" for name, number in sizes.items()]
+    return ", ".join(parts + [f"{name} {number}" for name, number in counts.items()])
+
+
+def _off(server: Server) -> list[str]:
+    settings = server.settings
+    off = []
+    if not settings.tokens:
+        off.append("authentication (--token)")
+    if not settings.cors_origins:
+        off.append("pages of other origins (--cors-origin)")
+    return off
+
+
+def _size(number: int) -> str:
+    for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
+        if number >= size:
+            return f"{number / size:g} {unit}"
+    return f"{number} B"
