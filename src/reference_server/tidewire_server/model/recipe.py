@@ -117,15 +117,15 @@ def loss_of(model: LlamaForCausalLM, batch: torch.Tensor, reduction: str = "mean
 
 
 @torch.no_grad()
-def validate(model: LlamaForCausalLM, ids: torch.Tensor, limit: int | None = None) -> float:
-    """Nats per token over consecutive windows of the held-out text, at most `limit` of them."""
-    starts = range(0, len(ids) - 1, WINDOW)
+def validate(model: LlamaForCausalLM, ids: torch.Tensor, limit: int | None = None) -> tuple[float, int]:
+    """Nats per token over consecutive windows of the held-out text, at most `limit` of them; and how many they were."""
+    starts = range(0, len(ids) - 1, WINDOW)[:limit]
     total, count = 0.0, 0
-    for start in starts[:limit]:
+    for start in starts:
         batch = ids[None, start : start + WINDOW + 1]
         total += float(loss_of(model, batch, "sum"))
         count += batch.shape[1] - 1
-    return total / count
+    return total / count, len(starts)
 
 
 def learning_rate(step: int, steps: int) -> float:
@@ -240,6 +240,10 @@ def new_record(
             "transformers": transformers.__version__,
             "tokenizers": tokenizers.__version__,
         },
+        "columns": {
+            "loss": ["step", "tokens", "nats per token"],
+            "validation": ["step", "tokens", "nats per token", "bits per byte", "windows read"],
+        },
         "loss": [],
         "validation": [],
         "result": {},
@@ -294,10 +298,10 @@ def train(arguments: argparse.Namespace) -> None:
             )
         if step % arguments.save_every == 0 or last:
             model.train(mode=False)
-            nats = validate(model, validation_ids, None if last else SHORT_VALIDATION)
+            nats, read = validate(model, validation_ids, None if last else SHORT_VALIDATION)
             model.train()
             bits = nats * bits_per_nat
-            record["validation"].append([step, tokens, round(nats, 4), round(bits, 4)])
+            record["validation"].append([step, tokens, round(nats, 4), round(bits, 4), read])
             record["result"] = {
                 "steps": step,
                 "tokens": tokens,
