@@ -138,10 +138,10 @@ class ScriptedServer:
 
 
 def _read(stream: Any) -> Request | None:
-    line = stream.readline()
-    if not line:
+    words = stream.readline().decode("latin-1").split(" ")
+    if len(words) != 3:
         return None
-    method, path, _ = line.decode("latin-1").split(" ")
+    method, path, _ = words
     headers = {}
     while (line := stream.readline().decode("latin-1").strip()) != "":
         name, _, value = line.partition(":")

@@ -32,7 +32,7 @@ from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.description import API_ROOT, Discovery, EndpointDescription
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.problems import Problem
-from tidewire.transport import Answer, Transport, origin, resolve
+from tidewire.transport import Answer, Transport, no_http, origin, resolve
 
 log = logging.getLogger("tidewire")
 log.addHandler(logging.NullHandler())
@@ -117,9 +117,10 @@ class Exchange:
                 if not self.contacted:
                     wait = first_wait(error, backoff.failures)
                     if wait is None:
-                        raise
+                        raise await self.first_fault(error) from error
                 if asked is Asked.SUBMIT and error.sent and not await self._keeps_keys(options):
-                    raise
+                    error.advice = _UNKEPT
+                    raise await self.first_fault(error) from error
             else:
                 match then(answer.status, asked):
                     case Then.USE:
@@ -238,6 +239,13 @@ class Exchange:
             where=answer.where(),
         )
 
+    async def first_fault(self, error: TransportError) -> TidewireError:
+        """What it means that a server never answered: it may speak something else."""
+        said = await self.transport.overhear(self.base) if error.sent and not self.contacted else b""
+        if not said or said.startswith(b"HTTP/"):
+            return error
+        return no_http(self.base, f"it said {said.decode('utf-8', 'replace')!r}", error.where)
+
     # ---- what the server says of itself ------------------------------------------------------------------------
 
     async def discover(self, options: Options) -> Discovery:
@@ -266,8 +274,16 @@ class Exchange:
             return True
         try:
             return "idempotency" in (await self.discover(options)).capabilities
+        except NotATidewireServerError:
+            raise
         except TidewireError:
             return False
+
+
+_UNKEPT = (
+    "The job may or may not have started: without credentials this server keeps no idempotency keys, so nothing was "
+    "repeated. client.jobs() lists what runs, where the server has that."
+)
 
 
 def first_wait(error: TransportError, failures: int) -> float | None:

@@ -194,7 +194,7 @@ class JobStream:
                     url, headers=headers, answer_timeout=self._exchange.timing.hello_timeout
                 )
             except (TransportError, NotATidewireServerError) as error:
-                return self._no_answer(error)
+                return await self._no_answer(error)
             what = then(connection.status, Asked.STREAM, has_cursor=bool(cursor))
             if what is Then.USE and _is_stream(connection):
                 self._connect(connection, cursor)
@@ -220,13 +220,13 @@ class JobStream:
         self._decoder = Decoder(max_event_bytes=MAX_EVENT_BYTES, last_event_id=cursor)
         self._hello_by = anyio.current_time() + self._exchange.timing.hello_timeout
 
-    def _no_answer(self, error: TidewireError) -> Outcome:
+    async def _no_answer(self, error: TidewireError) -> Outcome:
         if not self._exchange.contacted:
             if not isinstance(error, TransportError):
                 raise error
             wait = first_wait(error, self.follower.backoff.failures)
             if wait is None:
-                raise error.placed(job_id=self.follower.job_id)
+                raise (await self._exchange.first_fault(error)).placed(job_id=self.follower.job_id) from error
             self.follower.backoff.failures += 1
             return Reconnect(wait, Cause.CUT, error.what)
         return self._cut(error)

@@ -29,6 +29,8 @@ CONNECT_TIMEOUT: Final = 10.0
 """Seconds for a connection to be made, by default."""
 ANSWER_TIMEOUT: Final = 30.0
 """Seconds without a byte of the answer to a request that is answered at once."""
+OVERHEAR_TIMEOUT: Final = 1.0
+"""Seconds that a server that does not answer in HTTP has to say anything at all."""
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds that closing a connection in good order may take."""
 MAX_BODY_BYTES: Final = 64 * 2**20
@@ -186,6 +188,23 @@ class Transport:
                     return Connection(source, self, stack.pop_all())
         raise SilenceTimeoutError(f"no answer within {answer_timeout:g} s", where=Where("GET", url))
 
+    async def overhear(self, url: str) -> bytes:
+        """The first bytes that a server without TLS says to a GET, whatever it speaks; none where it says nothing.
+
+        An HTTP parser waits for the end of what it takes for headers, and keeps to itself what it read.
+        """
+        scheme, host, port = origin(url)
+        if scheme != "http" or port is None:
+            return b""
+        with (
+            anyio.move_on_after(OVERHEAR_TIMEOUT),
+            contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.EndOfStream),
+        ):
+            async with await anyio.connect_tcp(host, port) as stream:
+                await stream.send(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+                return await stream.receive(80)
+        return b""
+
     async def aclose(self) -> None:
         """Close every connection. Further requests are refused."""
         self._closed = True
@@ -222,8 +241,7 @@ class Transport:
         except httpx.RemoteProtocolError as error:
             if _is_cut(error):
                 raise TransportError(_cut(error), where=where) from error
-            what = f"what listens at {_address(url)} does not speak HTTP ({error})"
-            raise NotATidewireServerError(what, where=where) from error
+            raise no_http(url, str(error), where) from error
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise TransportError(_cut(error), where=where) from error
         except (httpx.InvalidURL, httpx.CookieConflict) as error:
@@ -243,6 +261,13 @@ def hang_up(raw: Any) -> None:
             twin.shutdown(socket.SHUT_RDWR)
         finally:
             twin.close()
+
+
+def no_http(url: str, instead: str, where: Where) -> NotATidewireServerError:
+    """The error for a server of another kind altogether."""
+    return NotATidewireServerError(
+        f"what listens at {_address(url)} does not speak HTTP: {instead}", where=where
+    )
 
 
 def origin(url: str) -> tuple[str, str, int | None]:

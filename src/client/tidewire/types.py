@@ -63,7 +63,8 @@ class Shape(Generic[T]):
             self._adapter = returns
         else:
             self._adapter = TypeAdapter(returns)
-        self._name = "" if returns is None else getattr(returns, "__name__", None) or repr(returns)
+        # A generic alias answers to the name of its origin: only a class goes by its name.
+        self._name = returns.__name__ if isinstance(returns, type) else repr(returns)
 
     def validate(self, value: JsonValue, *, where: Where = NOWHERE, midway: bool = False) -> T:
         """Validate a value by the rules for JSON: what JSON cannot say is read from its usual form.
