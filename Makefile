@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(STAMP)  ## a generation with its log-probabilities, through a network that breaks: nothing lost, nothing twice
-	$(BIN)/python -m tidewire_server.demo
+	$(BIN)/python docs/examples/demo.py
 
 test: $(STAMP)  ## all tests that need no GPU; says what was skipped and why
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -25,6 +25,7 @@ test: $(STAMP)  ## all tests that need no GPU; says what was skipped and why
 check: $(STAMP)  ## lint, format, types, drift of the specification
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python spec/extract.py --check
 
 fix: $(STAMP)  ## mend what the linter can mend
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
