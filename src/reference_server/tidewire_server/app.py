@@ -39,7 +39,7 @@ from tidewire_server.submit import read_json
 from tidewire_server.version import SERVER
 
 _PAGE = 50
-_MAX_PAGE = 200
+_MAX_PAGE = 1000
 _MAX_KEY = 255
 
 _IMMUTABLE = "public, max-age=31536000, immutable"
@@ -80,7 +80,7 @@ class App:
                 self._route(f"{API_ROOT}/endpoints/{{name}}/{{resource}}", GET=self._further),
                 self._route(f"{API_ROOT}/jobs", GET=self._list),
                 self._route(f"{API_ROOT}/jobs/{{id}}", GET=self._read, DELETE=self._purge),
-                self._route(f"{API_ROOT}/jobs/{{id}}/events", GET=self._events),
+                self._route(f"{API_ROOT}/jobs/{{id}}/events", public=True, GET=self._events),
                 self._route(f"{API_ROOT}/jobs/{{id}}/cancel", POST=self._cancel),
                 self._route("/healthz", public=True, GET=self._healthz),
                 self._route("/readyz", public=True, GET=self._readyz),
@@ -163,9 +163,9 @@ class App:
         if name not in endpoint.links:
             raise refuse("not_found", f"endpoint {endpoint.name!r} has no {name[:80]!r}")
         served = endpoint.resource(name)
-        etag = f'"{served.etag}"'
+        etag = f'"{served.version}"'
         # Only a URL that names the version may be kept for good: without it, the next model has the same URL.
-        caching = _IMMUTABLE if request.query_params.get("v") == served.etag else "no-cache"
+        caching = _IMMUTABLE if request.query_params.get("v") == served.version else "no-cache"
         if self._tokens:
             caching = caching.replace("public", "private")
         headers = {"etag": etag, "cache-control": caching}
@@ -186,7 +186,9 @@ class App:
     # ---- jobs --------------------------------------------------------------------------------------------------
 
     async def _submit(self, request: Request) -> ASGIApp:
-        wanted = exchange.accepts(request, "application/json", "text/event-stream")
+        as_stream = exchange.names(request, "text/event-stream")
+        if not as_stream:
+            exchange.accepts(request, "application/json")
         endpoint = self._endpoint(request)
         key = _idempotency_key(request)
         body = await self._body(request)
@@ -195,7 +197,7 @@ class App:
         headers = {"location": f"{root}/jobs/{record.id}"}
         if submitted.replayed:
             headers["idempotency-replayed"] = "true"
-        if wanted == "text/event-stream":
+        if as_stream:
             headers["content-location"] = f"{root}/jobs/{record.id}/events"
             return await self._stream(request, record, None, headers)
         return answer(await self.service.resource(record, root), 201, headers)
@@ -204,7 +206,7 @@ class App:
         exchange.accepts(request, "application/json")
         limit = _integer(request, "limit", _PAGE, 1, _MAX_PAGE)
         principal, root = request.state.principal, _root(request)
-        before = request.query_params.get("before") or None
+        before = _parameter(request, "before") or None
         records = await self.service.store.jobs.list(principal, before=before, limit=limit + 1)
         page = records[:limit]
         jobs = [messages.to_json(await self.service.resource(record, root, state=False)) for record in page]
@@ -247,15 +249,14 @@ class App:
     # ---- streams -----------------------------------------------------------------------------------------------
 
     async def _events(self, request: Request) -> ASGIApp:
-        asked = request.headers.get("last-event-id") or request.query_params.get("after") or None
+        asked = request.headers.get("last-event-id") or _parameter(request, "after") or None
         self.metrics.stream_requests.labels("no" if asked is None else "yes").inc()
         if _choice(request, "errors", "http", "inband") == "http":
             return await self._open(request, asked)
 
         async def with_problems_in_band(scope: Scope, receive: Receive, send: Send) -> None:
             try:
-                stream = await self._open(request, asked)
-                await stream(scope, receive, send)
+                await (await self._open(request, asked))(scope, receive, send)
             except ProblemError as error:
                 self._count_problem(scope, error.problem)
                 await send_problem(send, error.problem, retry=self._settings.retry)
@@ -265,6 +266,7 @@ class App:
     async def _open(self, request: Request, asked: str | None) -> ASGIApp:
         if asked == str(ENDED_BY_PROBLEM):
             return Response(status_code=204, headers={"cache-control": "no-store"})
+        self._admit(request)
         exchange.accepts(request, "text/event-stream")
         record = await self._record(request)
         return await self._stream(request, record, _cursor(asked), {})
@@ -342,16 +344,24 @@ def _cursor(asked: str | None) -> Cursor | None:
         raise refuse("bad_cursor", str(error)) from None
 
 
+def _parameter(request: Request, name: str, default: str = "") -> str:
+    """A parameter of the query, which may stand there once."""
+    given = request.query_params.getlist(name)
+    if len(given) > 1:
+        raise refuse("bad_parameter", f"{name} stands {len(given)} times in the URL")
+    return given[0] if given else default
+
+
 def _choice(request: Request, name: str, default: str, other: str) -> str:
-    given = request.query_params.get(name, default)
+    given = _parameter(request, name, default)
     if given not in {default, other}:
         raise refuse("bad_parameter", f"{name} is {default!r} or {other!r}, not {given[:40]!r}")
     return given
 
 
 def _integer(request: Request, name: str, default: int, least: int, most: int) -> int:
-    given = request.query_params.get(name)
-    if given is None:
+    given = _parameter(request, name)
+    if not given:
         return default
     if not (given.isascii() and given.isdigit() and len(given) <= 12 and least <= int(given) <= most):
         raise refuse("bad_parameter", f"{name} is a whole number from {least} to {most}, not {given[:40]!r}")

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,8 @@ from tidewire.protocol.description import Batch, EndpointCapabilities, EndpointD
 from tidewire.protocol.pointer import escape, parse
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.schemas import InputShape, ValueShape, is_async, is_generator, shapes_of
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
 Columns = Sequence[str] | Callable[[Any], Sequence[str]]
 Resource = bytes | JsonValue | Callable[[], bytes | JsonValue]
@@ -46,7 +49,8 @@ class Served:
 
     body: bytes
     media_type: str
-    etag: str
+    version: str
+    """Changes when the body does: its ETag, and the `v` of the link that leads to it."""
 
 
 class Endpoint:
@@ -61,17 +65,17 @@ class Endpoint:
         """
         self.function = function
         self.name: str = options.name or str(getattr(function, "__name__", ""))
-        if (
-            not self.name
-            or not self.name.isascii()
-            or not self.name.replace("-", "_").replace(".", "_").isidentifier()
-        ):
-            raise ValueError(f"{self.name!r} cannot name an endpoint: letters, digits, '_', '-' and '.'")
+        if _NAME.fullmatch(self.name) is None:
+            raise ValueError(
+                f"{self.name!r} cannot name an endpoint: a letter, then at most 63 letters, digits, '-', '_' and '.'"
+            )
         self.input: InputShape
         self.value: ValueShape
         self.input, self.value = shapes_of(function, self.name)
         self.is_async = is_async(function)
         self.is_generator = is_generator(function)
+        self.streams = self.is_generator or self.input.stream is not None
+        """Whether the value grows while the function runs; else it is set once, when it is complete."""
         if isinstance(options.concurrency_limit, int) and options.concurrency_limit < 1:
             raise ValueError(
                 f"endpoint {self.name!r}: concurrency_limit is {options.concurrency_limit}: 1 at least, or None"
@@ -93,7 +97,7 @@ class Endpoint:
             except ProblemError as error:
                 raise ValueError(f"endpoint {self.name!r}: an example is no valid input: {error}") from None
         self._capabilities = {
-            "streams": self.is_generator or self.input.stream is not None,
+            "streams": self.streams,
             **(options.capabilities or {}),
         }
         EndpointCapabilities.model_validate(self._capabilities, strict=True)
@@ -103,7 +107,7 @@ class Endpoint:
     def initial(self, value: BaseModel) -> JsonValue:
         """The value of an item at submit."""
         if self._initial is DEFAULT:
-            return self.value.empty
+            return self.value.empty if self.streams else None
         given = self._initial(value) if callable(self._initial) else self._initial
         return self.value.to_json(given)  # type: ignore[no-any-return]
 
@@ -160,7 +164,7 @@ class Endpoint:
         """Its description."""
         here = f"{root}/endpoints/{self.name}"
         # The version in the link names the content, so that what it leads to never changes.
-        further = {name: f"{here}/{name}?v={self.resource(name).etag}" for name in self.links}
+        further = {name: f"{here}/{name}?v={self.resource(name).version}" for name in self.links}
         return EndpointDescription(
             name=self.name,
             summary=self.summary,
@@ -183,5 +187,8 @@ class Endpoint:
             content = given() if callable(given) else given
             body = content if isinstance(content, bytes) else orjson.dumps(content)
             media_type = "application/octet-stream" if isinstance(content, bytes) else "application/json"
-            self._served[name] = Served(body, media_type, hashlib.sha256(body).hexdigest()[:16])
+            # What names its own version keeps that name: a reader compares it with the one in the body.
+            named = content.get("hash") if isinstance(content, dict) else None
+            version = named if isinstance(named, str) else hashlib.sha256(body).hexdigest()[:16]
+            self._served[name] = Served(body, media_type, version)
         return self._served[name]

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from tidewire.protocol.problems import REGISTRY, TYPE_PREFIX, Problem, problem
+from tidewire.protocol.problems import REGISTRY, Problem, problem, to_json
 
-ITEM_FAILED = TYPE_PREFIX + "item_failed"
-"""The code of an `ItemError` that names none."""
+ITEM_ERROR = "urn:tidewire:item-error"
+"""The code of an `ItemError` that names none; a word that is no code of the registry comes after it."""
 
 
 class ProblemError(Exception):
@@ -32,23 +32,25 @@ class ItemError(Exception):
 
     Args:
         message: For the caller; nothing else of the exception leaves the server.
-        code: A code of the registry (`"input_too_long"`, …) or an absolute URI of your own.
-        members: Further members of the problem.
+        code: A code of the registry (`"input_too_long"`, …) or an absolute URI of your own. Any other word becomes
+            a URI: `"empty"` is `urn:tidewire:item-error:empty`.
+        members: Further members of the problem, such as a limit.
     """
 
-    def __init__(self, message: str, *, code: str = ITEM_FAILED, **members: Any) -> None:
+    def __init__(self, message: str, *, code: str = ITEM_ERROR, **members: Any) -> None:
         super().__init__(message)
         self.message = message
-        self.code = code
+        self.code = code if code in REGISTRY or ":" in code else f"{ITEM_ERROR}:{code}"
         self.members = members
 
     def problem(self) -> Problem:
         """The problem details that the item's `error` becomes."""
         if self.code in REGISTRY:
-            return problem(self.code, self.message, **self.members)
-        kind = self.code if ":" in self.code else "about:blank"
-        fields = {"code": self.code, "type": kind, "title": "The endpoint refused this item", "status": 422}
-        return Problem(**(fields | {"detail": self.message} | self.members))
+            found = problem(self.code, self.message)
+        else:
+            title = "The endpoint refused this item"
+            found = Problem(code=self.code, type=self.code, title=title, status=422, detail=self.message)
+        return Problem(**(self.members | to_json(found)))
 
 
 class InvalidValueError(ValueError):

@@ -48,30 +48,35 @@ def problem_answer(found: Problem, headers: Mapping[str, str] | None = None) -> 
     )
 
 
-def accepts(request: Request, *media_types: str) -> str:
-    """Which of some media types the client wants: the first that its Accept names, or covers by a wildcard.
+def names(request: Request, media_type: str) -> bool:
+    """Whether Accept names a media type, not by a wildcard, with a weight above 0."""
+    return media_type in _ranges(request)
+
+
+def accepts(request: Request, media_type: str) -> None:
+    """Refuse a request that does not want what there is.
 
     Raises:
-        ProblemError: None of them.
+        ProblemError: Its Accept names neither the media type nor a range that covers it.
     """
+    ranges = _ranges(request)
+    if ranges and not {media_type, f"{media_type.partition('/')[0]}/*", "*/*"} & set(ranges):
+        raise refuse("not_acceptable", f"here is {media_type}, not {', '.join(ranges)[:200]}")
+
+
+def _ranges(request: Request) -> list[str]:
     ranges = []
     for part in ",".join(request.headers.getlist("accept")).split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
         if name and not any(parameter.replace(" ", "") in _NEVER for parameter in parameters):
             ranges.append(name)
-    for wanted in ranges:
-        if wanted in media_types:
-            return wanted
-    for media_type in media_types:
-        if not ranges or "*/*" in ranges or f"{media_type.partition('/')[0]}/*" in ranges:
-            return media_type
-    raise refuse("not_acceptable", f"here is {' or '.join(media_types)}, not {', '.join(ranges)[:200]}")
+    return ranges
 
+
+_NEVER = frozenset({"q=0", "q=0.", "q=0.0", "q=0.00", "q=0.000"})
 
 _MAX_DIGITS = 15
 """Of a Content-Length; what is longer is too large without being read as a number."""
-
-_NEVER = frozenset({"q=0", "q=0.0", "q=0.00", "q=0.000"})
 
 
 async def read_body(request: Request, *, max_bytes: int, within: float, optional: bool = False) -> bytes:

@@ -31,7 +31,7 @@ from tidewire.protocol.problems import Problem, problem
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import InvalidValueError, ItemError, StateTooLargeError, StreamClosedError
 from tidewire_server.journal import Journal
-from tidewire_server.running import run
+from tidewire_server.running import UNSET, Unset, run
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import HeadMovedError, JobRecord, Log, Ticket
 from tidewire_server.stream import Stream
@@ -39,6 +39,9 @@ from tidewire_server.times import timestamp
 
 _MAX_DETAIL: Final = 2000
 """Characters of an error message that travel."""
+
+ROOM_FOR_END: Final = 256
+"""Bytes of a state that are kept for the end of each item: its status, and a problem without details."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class _Item:
     value: BaseModel
     stream: Stream[Any]
     status: str = "queued"
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[JsonValue | Unset] | None = None
     cancelled: bool = False
     timer: asyncio.TimerHandle | None = None
     raised: BaseException | None = None
@@ -143,11 +146,22 @@ class Job:
             await self._fail_all(_too_large(item.stream.failure))
         elif item.cancelled:
             await self._end_item(index, "cancelled")
-        elif raised is None:
-            await self._end_item(index, "succeeded")
+        elif raised is not None:
+            await self._failed(index, raised)
         else:
-            item.raised = raised
-            await self._end_item(index, "failed", self._problem_of(raised, index))
+            await self._succeeded(index, item.task.result())
+
+    async def _succeeded(self, index: int, value: JsonValue | Unset) -> None:
+        try:
+            await self._end_item(index, "succeeded", value=value)
+        except StateTooLargeError as error:
+            await self._fail_all(_too_large(error))
+        except ValueError as error:
+            await self._failed(index, InvalidValueError(str(error)))
+
+    async def _failed(self, index: int, raised: BaseException) -> None:
+        self._items[index].raised = raised
+        await self._end_item(index, "failed", self._problem_of(raised, index))
 
     def _problem_of(self, raised: BaseException, index: int) -> Problem:
         """What a caller reads of an exception. Of one that was not meant for callers: only that it was there."""
@@ -226,27 +240,51 @@ class Job:
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
-    async def _end_item(self, index: int, status: ItemEnd, error: Problem | None = None) -> None:
+    async def _end_item(
+        self, index: int, status: ItemEnd, error: Problem | None = None, *, value: JsonValue | Unset = UNSET
+    ) -> None:
+        """End an item, by one event.
+
+        Raises:
+            StateTooLargeError: There is no room for the value.
+            ValueError: The value is not JSON as the protocol takes it.
+        """
         item = self._items[index]
         if item.status in ENDED:
             return
-        item.status = status
-        if item.timer is not None:
-            item.timer.cancel()
-        for name, number in item.stream.close().items():
-            self._usage[name] = self._usage.get(name, 0) + number
         place = f"/items/{index}"
-        ops: list[Any] = [["s", f"{place}/status", status]]
-        if error is not None:
-            self._errors.append(error)
-            ops.append(["s", f"{place}/error", problems.to_json(error)])
+        ends: list[Any] = [["s", f"{place}/status", status]]
         try:
-            self._journal.change(ops, settle=place, ends=True)
+            if value is not UNSET:
+                self._journal.change([["s", f"{place}/value", value], *ends])
+            elif error is None:
+                self._journal.change(ends, settle=place, ends=True)
+            else:
+                error = self._change_to_failed(place, ends, error)
+                self._errors.append(error)
+            item.status = status
+            if item.timer is not None:
+                item.timer.cancel()
+            self._log.tell(f"progress-{index}", None)
+            for name, number in item.stream.close().items():
+                self._usage[name] = self._usage.get(name, 0) + number
             if all(each.status in ENDED for each in self._items):
                 await self._finish()
         except (HeadMovedError, StreamClosedError) as lost:
             _log.warning("job %s: its end could not be logged: %s", self.record.id, lost)
             self.over.set()
+
+    def _change_to_failed(self, place: str, ends: list[Any], error: Problem) -> Problem:
+        """Give an item its error: the whole of it, or where the state has no room the least that says what it was."""
+        least = problem(error.code if error.code in problems.REGISTRY else "internal")
+        for candidate in (error, least):
+            members = problems.to_json(candidate)
+            try:
+                self._journal.change([*ends, ["s", f"{place}/error", members]], settle=place, ends=True)
+            except StateTooLargeError:
+                continue
+            return candidate
+        raise StateTooLargeError(self._settings.max_state_bytes)
 
     async def _finish(self) -> None:
         if self._deadline is not None:

@@ -68,6 +68,7 @@ class Journal:
         settings: Settings,
         *,
         state_bytes: int,
+        reserve: int,
         logged: Callable[[int, int], None],
     ) -> None:
         """Go on from the first block.
@@ -76,7 +77,8 @@ class Journal:
             log: Where blocks go.
             document: The state after the first block.
             settings: The bounds.
-            state_bytes: What the state takes as JSON.
+            state_bytes: What a snapshot of the state takes.
+            reserve: Bytes that are kept for the ends of the items.
             logged: Told of each commit: events and bytes.
         """
         self._log = log
@@ -90,6 +92,7 @@ class Journal:
             max_event_bytes=settings.max_event_bytes,
             max_state_bytes=settings.max_state_bytes,
             state_bytes=state_bytes,
+            reserve=reserve,
         )
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()

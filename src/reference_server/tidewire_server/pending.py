@@ -24,6 +24,10 @@ _ROOM_FOR_CHECKS: Final = 512
 """Bytes of an event that are left free for its checks and its framing."""
 
 
+_AROUND_STATE: Final = 48
+"""Bytes of a snapshot's data beside its state and its columns."""
+
+
 class _Appends:
     """Appends to places, each place once, in the order in which they were first appended to."""
 
@@ -52,7 +56,14 @@ class Pending:
     """What is made and not yet logged. Not safe for threads: whoever holds it holds a lock."""
 
     def __init__(
-        self, document: Document, *, merge: bool, max_event_bytes: int, max_state_bytes: int, state_bytes: int
+        self,
+        document: Document,
+        *,
+        merge: bool,
+        max_event_bytes: int,
+        max_state_bytes: int,
+        state_bytes: int,
+        reserve: int,
     ) -> None:
         """Begin with nothing pending.
 
@@ -60,8 +71,9 @@ class Pending:
             document: The job's state; each change is applied to it at once.
             merge: Whether appends become one event.
             max_event_bytes: Largest event, its framing included.
-            max_state_bytes: Largest state, as JSON.
-            state_bytes: What the state takes now.
+            max_state_bytes: Largest state, as a snapshot carries it.
+            state_bytes: What the state takes now, at most.
+            reserve: Bytes of `max_state_bytes` that are kept for the ends of the items.
         """
         self.document = document
         self.size = 0
@@ -69,9 +81,11 @@ class Pending:
         self._merge = merge
         self._room = max_event_bytes - _ROOM_FOR_CHECKS
         self._max_state_bytes = max_state_bytes
+        self._reserve = reserve
         self.state_bytes = state_bytes
         """What the state takes as JSON, at most."""
         self._columns = document.columns
+        self._envelope = len(_json(self._columns)) + _AROUND_STATE
         self._sole = self._columns[0] if len(self._columns) == 1 else None
         self._closed: list[bytes] = []
         self._open: _Appends | _Rows | None = None
@@ -145,7 +159,7 @@ class Pending:
         Args:
             ops: What to do.
             settle: Prove every text at or below this place that owes a check.
-            ends: It ends an item, and is made even where the state has reached its limit.
+            ends: It ends an item, and may use what is kept for that.
 
         Raises:
             DiffError: An op does not fit.
@@ -153,14 +167,12 @@ class Pending:
         """
         self._close()
         encoded = _json(ops)
-        if ends:
-            self.state_bytes = min(self.state_bytes, self._max_state_bytes - len(encoded))
         if len(encoded) > self._room:
             parts = [part for op in ops for part in self._split(op)]
             for part in parts[:-1]:
-                self._change_one([part], _json([part]), None)
+                self._change_one([part], _json([part]), None, ends=ends)
             ops, encoded = [parts[-1]], _json([parts[-1]])
-        self._change_one(ops, encoded, settle)
+        self._change_one(ops, encoded, settle, ends=ends)
 
     def take(self) -> list[bytes]:
         """The diffs that wait, each as JSON; nothing waits then."""
@@ -190,8 +202,8 @@ class Pending:
         grows = op[0] == "a" and self._is_array(str(op[1]))
         return split_op(op, self._room, start=self.document.array_length(str(op[1])) if grows else 0)
 
-    def _change_one(self, ops: Sequence[Op], encoded: bytes, settle: str | None) -> None:
-        self._apply(list(ops), len(encoded))
+    def _change_one(self, ops: Sequence[Op], encoded: bytes, settle: str | None, *, ends: bool) -> None:
+        self._apply(list(ops), len(encoded), ends=ends)
         proved: dict[str, None] = {}
         for op in ops:
             self._account(op, proved)
@@ -259,18 +271,19 @@ class Pending:
         else:
             self._closed.append(_shape(entry.ops(), checks))
 
-    def _apply(self, diff: Any, size: int) -> None:
+    def _apply(self, diff: Any, size: int, *, ends: bool = False) -> None:
         """Apply to the document, unless the state would become too large.
 
         What was written bounds what the state grew by, so the state is measured only when that sum passes the limit.
         """
-        if self.state_bytes + size <= self._max_state_bytes:
+        limit = self._max_state_bytes if ends else self._max_state_bytes - self._reserve
+        if self.state_bytes + size <= limit:
             self.document.apply(diff)
             return
         before = self.document.view()
         self.document.apply(diff)
-        measured = len(_json(self.document.value()))
-        if measured > self._max_state_bytes:
+        measured = len(_json(self.document.value())) + self._envelope
+        if measured > limit:
             self.document = Document(before.value(), self._columns)
             raise StateTooLargeError(self._max_state_bytes)
         self.state_bytes = measured - size

@@ -17,9 +17,10 @@ import contextvars
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, closing
+from enum import Enum
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import InvalidValueError
@@ -33,23 +34,54 @@ _MAX_BACKLOG: Final = 1024 * 1024
 """Bytes of uncommitted changes above which a generator on the event loop waits for the log."""
 
 
-async def run(endpoint: Endpoint, value: BaseModel, stream: Stream[Any], journal: Journal) -> None:
+class Unset(Enum):
+    """Stands for "no value", where None is one."""
+
+    UNSET = "unset"
+
+
+UNSET: Final = Unset.UNSET
+
+
+async def run(
+    endpoint: Endpoint, value: BaseModel, stream: Stream[Any], journal: Journal
+) -> JsonValue | Unset:
     """Call the function and bring what it gives into the item's value.
+
+    Returns:
+        The value where the endpoint does not stream, so that it is set together with the item's end; else `UNSET`.
 
     Raises:
         InvalidValueError: It gave what is no JSON or does not fit its schema.
         Exception: Whatever the function raised.
     """
+    try:
+        return await _run(endpoint, value, stream, journal)
+    except SystemExit as error:  # on its way it would end the server
+        raise RuntimeError("the function called sys.exit") from error
+
+
+async def _run(
+    endpoint: Endpoint, value: BaseModel, stream: Stream[Any], journal: Journal
+) -> JsonValue | Unset:
     arguments = endpoint.input.arguments(value, stream)
     if endpoint.is_async:
         called = endpoint.function(**arguments)
         if isinstance(called, AsyncGenerator):
             await _drain(called, endpoint, stream, journal)
+            returned = None
         else:
-            _finish(await called, endpoint, stream)
+            returned = await called
     else:
-        await in_thread(_call, endpoint, arguments, stream)
+        returned = await in_thread(_call, endpoint, arguments, stream)
+    if not endpoint.streams:
+        found = _as_json(returned, endpoint)
+        endpoint.value.check(found)
+        return found
+    if returned is not None:
+        stream.replace(returned)
     endpoint.value.check(stream.value)
+    return UNSET
 
 
 async def _drain(
@@ -69,18 +101,18 @@ async def _drain(
                 turn_ends = loop.time() + _TURN
 
 
-def _call(endpoint: Endpoint, arguments: dict[str, Any], stream: Stream[Any]) -> None:
+def _call(endpoint: Endpoint, arguments: dict[str, Any], stream: Stream[Any]) -> Any:
     called = endpoint.function(**arguments)
     if not isinstance(called, Generator):
-        _finish(called, endpoint, stream)
-        return
+        return called
     with closing(called):
         first = True
         for value in called:
             if stream.cancelled:
-                return
+                break
             _yielded(value, endpoint, stream, first=first)
             first = False
+    return None
 
 
 def _yielded(value: Any, endpoint: Endpoint, stream: Stream[Any], *, first: bool) -> None:
@@ -90,14 +122,12 @@ def _yielded(value: Any, endpoint: Endpoint, stream: Stream[Any], *, first: bool
     stream.replace(value)
 
 
-def _finish(value: Any, endpoint: Endpoint, stream: Stream[Any]) -> None:
-    if value is None and endpoint.input.stream is not None:
-        return
+def _as_json(value: Any, endpoint: Endpoint) -> JsonValue:
     try:
-        found = endpoint.value.to_json(value)
+        found: JsonValue = endpoint.value.to_json(value)
     except RecursionError:
         raise InvalidValueError("the value is nested in itself") from None
-    stream.replace(found)
+    return found
 
 
 async def in_thread(function: Callable[..., Any], *args: Any) -> Any:

@@ -88,6 +88,9 @@ class InputShape:
         first, *more = error.errors(include_url=False, include_context=False, include_input=False)
         place, name = _locate(value, first["loc"])
         message = first["msg"]
+        if first["type"] == "missing":
+            # What is wrong is the object that lacks the member.
+            place, message = place[:-1], f"the member {name!r} is missing"
         if first["type"] == "extra_forbidden":
             message = f"there is no member {name!r}"
             known = list(self.schema.get("properties", {}))
@@ -96,8 +99,6 @@ class InputShape:
                 message += (
                     f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known) or 'none'}"
                 )
-        elif first["type"] == "missing":
-            message = f"the member {name!r} is missing"
         rest = f" (and {len(more)} more)" if more else ""
         where = pointer + build(place)
         return refuse("invalid_input", f"{where}: {message}{rest}", pointer=where)

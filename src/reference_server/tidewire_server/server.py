@@ -57,6 +57,7 @@ class Server:
     @overload
     def endpoint(
         self,
+        /,
         *,
         name: str | None = None,
         concurrency_limit: int | Default | None = DEFAULT,

@@ -20,7 +20,7 @@ from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire.protocol.messages import to_json
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import refuse
-from tidewire_server.jobs import Job
+from tidewire_server.jobs import ROOM_FOR_END, Job
 from tidewire_server.journal import Journal, first_block
 from tidewire_server.metrics import Metrics
 from tidewire_server.scheduling import Scheduler
@@ -132,15 +132,17 @@ class Service:
                 raise RuntimeError(
                     f"endpoint {endpoint.name!r}: its initial value or columns: {error}"
                 ) from None
-            if size > settings.max_state_bytes:
-                raise refuse(
-                    "state_too_large", f"the first state alone takes {size} bytes, more than max_state_bytes"
+            reserve = ROOM_FOR_END * len(values)
+            if size + reserve > settings.max_state_bytes:
+                detail = (
+                    f"the first state alone takes {size} bytes: max_state_bytes is {settings.max_state_bytes}"
                 )
+                raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
             record = JobRecord(
                 secrets.token_urlsafe(16), endpoint.name, principal, submission.batch, time.time()
             )
             log = await self.store.jobs.add(record, block, key)
-            journal = Journal(log, document, settings, state_bytes=size, logged=self._logged)
+            journal = Journal(log, document, settings, state_bytes=size, reserve=reserve, logged=self._logged)
             job = Job(
                 record,
                 endpoint,

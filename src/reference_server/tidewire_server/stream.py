@@ -7,7 +7,7 @@ does not fit the value is refused where it is made, with a `ValueError` that say
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -132,12 +132,15 @@ class Stream(Generic[T]):
         message = messages.Progress(current=current, total=total, unit=unit, phase=phase, item=self._index)
         self._tell(f"progress-{self._index}", message)
 
-    def note(self, text: str, level: str = "info") -> None:
+    def note(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
         """Leave a note for whoever reads the job; it is part of the job's state.
 
         Raises:
+            ValueError: The level is another.
             StreamClosedError: The item has ended.
         """
+        if level not in {"info", "warning", "error"}:
+            raise ValueError(f"a note's level is 'info', 'warning' or 'error', not {level!r}")
         self._write(self._journal.change, [["a", "/notes", [{"level": level, "text": text}]]])
 
     def usage(self, **numbers: float) -> None:
