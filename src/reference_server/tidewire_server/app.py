@@ -28,7 +28,7 @@ from tidewire_server import exchange
 from tidewire_server.auth import Tokens
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import ProblemError, refuse
-from tidewire_server.event_stream import EventStream, buffered_in, send_problem
+from tidewire_server.event_stream import EventStream, send_problem, transport_of
 from tidewire_server.exchange import Resource, answer, read_body
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
 from tidewire_server.opening import NOTHING, opening
@@ -95,7 +95,7 @@ class App:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            scope["tidewire.buffered"] = buffered_in(send)
+            scope["tidewire.transport"] = transport_of(send)
             await self._router(scope, receive, exchange.with_cors(send, scope, self._settings.cors_origins))
         else:
             await send({"type": "websocket.close", "code": 1000})

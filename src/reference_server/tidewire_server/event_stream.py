@@ -6,7 +6,6 @@ buffer, the ASGI server's write buffer, and one chunk of at most `_CHUNK_BYTES` 
 
 import asyncio
 import random
-from collections.abc import Callable
 from typing import Any, Final
 
 from starlette.types import Message, Receive, Scope, Send
@@ -23,6 +22,9 @@ from tidewire_server.store.base import JobRecord, LogReader, StateAt
 _CHUNK_BYTES: Final = 64 * 1024
 """Events that are handed to the ASGI server at a time."""
 
+_ABORT_SECONDS: Final = 1.0
+"""How long the ASGI server has to notice that a connection is gone."""
+
 HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store, no-transform"),
@@ -31,7 +33,11 @@ HEADERS: Final = [
 
 
 class _GoneError(Exception):
-    """The reader is gone, or took no byte for `stall_timeout`."""
+    """The reader is gone."""
+
+
+class _StalledError(Exception):
+    """The reader took no byte for `stall_timeout`."""
 
 
 class EventStream:
@@ -71,7 +77,7 @@ class EventStream:
         self._gone = False
         self._told = 0
         self._send: Send
-        self._buffered: Callable[[], int | None] = lambda: None
+        self._transport: asyncio.WriteTransport | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve.
@@ -80,7 +86,7 @@ class EventStream:
             ProblemError: The stream cannot be opened; nothing was sent.
         """
         self._send = send
-        self._buffered = scope.get("tidewire.buffered", self._buffered)
+        self._transport = scope.get("tidewire.transport")
         with self._service.reading(self._record):
             unwatch = self._log.watch(self._wake.set)
             self._service.streams.add(self)
@@ -89,6 +95,9 @@ class EventStream:
                 await self._deliver({"type": "http.response.start", "status": 200, "headers": self._headers})
                 await self._serve()
                 await self._deliver({"type": "http.response.body", "body": b"", "more_body": False})
+            except _StalledError:
+                self._service.metrics.stalled.inc()
+                await self._abort(listener)
             except _GoneError:
                 pass
             finally:
@@ -216,12 +225,20 @@ class EventStream:
                 async with asyncio.timeout(self._settings.stall_timeout):
                     await self._send(message)
             except TimeoutError:
-                now = self._buffered()
-                if before is None or now is None or now >= before:
-                    self._service.metrics.stalled.inc()
-                    raise _GoneError from None
+                if before is None or (self._buffered() or 0) >= before:
+                    raise _StalledError from None
             else:
                 return
+
+    def _buffered(self) -> int | None:
+        """Bytes that the ASGI server holds for the reader; None where it does not let that be seen."""
+        return None if self._transport is None else self._transport.get_write_buffer_size()
+
+    async def _abort(self, listener: asyncio.Task[None]) -> None:
+        """Drop the connection with what is buffered for it: closing it would wait for the reader to take that."""
+        if self._transport is not None:
+            self._transport.abort()
+            await asyncio.wait([listener], timeout=_ABORT_SECONDS)
 
     async def _listen(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -230,11 +247,10 @@ class EventStream:
         self._wake.set()
 
 
-def buffered_in(send: Any) -> Callable[[], int | None]:
-    """How to tell the bytes that an ASGI server holds for a connection; None where it does not let that be seen."""
+def transport_of(send: Any) -> asyncio.WriteTransport | None:
+    """The transport beneath an ASGI server's `send`, as uvicorn has it; None where it cannot be seen."""
     transport = getattr(getattr(send, "__self__", None), "transport", None)
-    size = getattr(transport, "get_write_buffer_size", None)
-    return size if size is not None else lambda: None
+    return transport if hasattr(transport, "get_write_buffer_size") and hasattr(transport, "abort") else None
 
 
 async def send_problem(

@@ -1,0 +1,359 @@
+"""Streams on the wire: how they open, go on, resume and end."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from integration.reference_server import QUICK, STREAM, Fold, Peer, Reading, data, eventually, logged, serving
+
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.sse import Decoder
+from tidewire_server import Server, Stream
+
+TEXT = "Hé🎉llo, wörld. " * 3
+
+
+def make_server(**settings: object) -> Server:
+    server = Server(**(QUICK | {"default_concurrency_limit": None, "merge_window": 0.0} | settings))
+
+    @server.endpoint
+    async def spell(stream: Stream[str], text: str = TEXT, pause: float = 0.0) -> None:
+        for letter in text:
+            stream.append(letter)
+            await asyncio.sleep(pause)
+        stream.progress(len(text), len(text), unit="letter")
+
+    @server.endpoint
+    async def count(n: int = 5) -> AsyncIterator[int]:
+        for number in range(n):
+            yield number
+            await asyncio.sleep(0)
+
+    @server.endpoint
+    async def hold(stream: Stream[str], text: str = "held") -> None:
+        stream.append(text)
+        await asyncio.Event().wait()
+
+    @server.endpoint
+    async def flood(stream: Stream[str], kilobytes: int = 1000) -> None:
+        for _ in range(kilobytes):
+            stream.append("x" * 1024)
+            await asyncio.sleep(0)
+
+    return server
+
+
+@pytest.fixture(scope="module")
+def peer():
+    with serving(make_server()) as peer:
+        yield peer
+
+
+def test_a_submit_answers_with_its_stream_at_once(peer):
+    with peer.http.stream("POST", "/v1/endpoints/spell/jobs", json={"input": {"text": "hi"}}, headers=STREAM) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "text/event-stream"
+        assert answer.headers["cache-control"] == "no-store, no-transform"
+        assert answer.headers["x-accel-buffering"] == "no"
+        assert "content-encoding" not in answer.headers
+        reading = Reading(answer)
+        events = list(reading)
+    hello = data(events[0])
+    assert events[0].type == "hello"
+    assert 7.5 <= reading.decoder.retry_ms <= 15
+    assert answer.headers["location"] == f"/v1/jobs/{hello['job']}"
+    assert answer.headers["content-location"] == hello["events"] == f"/v1/jobs/{hello['job']}/events"
+    assert hello | {"protocol": "tidewire/1", "heartbeat_ms": 15_000} == hello
+    first, *_, last = logged(events)
+    assert (first.type, first.id, data(first)["reason"]) == ("snapshot", "1-1", "start")
+    assert data(first)["columns"] == ["/items/0/value"]
+    assert last.type == "done"
+    fold = Fold().take(events)
+    assert fold.items == [{"status": "succeeded", "value": "hi"}]
+    assert fold.done["status"] == "succeeded"
+
+
+def test_an_append_is_two_short_lines_on_the_wire(peer):
+    job = peer.start("spell", {"text": "ab"})
+    peer.ended(job)
+    raw = peer.http.get(f"/v1/jobs/{job}/events?after=0-0").content
+    assert b'\n\nid:1-3\ndata:"a"\n\nid:1-4\ndata:"b"\n\n' in raw
+    assert b"\r" not in raw
+    assert raw.endswith(b"\n\n")
+
+
+def test_replay_from_every_cursor_leads_to_the_same_states(peer):
+    job = peer.start("spell")
+    whole = peer.events(job, after="0-0")
+    fold = Fold().take(whole)
+    assert fold.items == [{"status": "succeeded", "value": TEXT}]
+    ids = [event.id for event in logged(whole)]
+    assert ids == [f"1-{seq}" for seq in range(1, len(TEXT) + 5)]
+    for position, cursor in enumerate(ids[:-1]):
+        tail = logged(peer.events(job, cursor))
+        assert tail == logged(whole)[position + 1 :]
+    assert Fold().take(peer.events(job)).items == fold.items
+    assert peer.http.get(f"/v1/jobs/{job}/events", headers={"last-event-id": ids[-1]}).status_code == 204
+
+
+def test_a_read_of_the_job_is_continued_by_its_stream(peer):
+    job = peer.start("spell", {"pause": 0.002})
+    read = peer.job(job)
+    fold = Fold()
+    fold.take(peer.events(job, after="0-0"))
+    assert fold.states[read["cursor"]] == read["state"]["items"]
+    follower = Fold()
+    follower.cursor = Cursor.parse(read["cursor"])
+    tail = logged(peer.events(job, read["cursor"]))
+    assert tail[0].id == f"1-{follower.cursor.seq + 1}"
+
+
+# ---- what a cursor means ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ended(peer):
+    job = peer.start("count", {"n": 3})
+    return job, logged(peer.events(job, after="0-0"))
+
+
+def opening(peer: Peer, job: str, **asked: str) -> list[tuple[str, str, str | None]]:
+    return [
+        (event.type, event.id, data(event).get("reason") if event.type == "snapshot" else None)
+        for event in logged(peer.events(job, asked.get("header"), **{k: v for k, v in asked.items() if k != "header"}))
+    ]
+
+
+def test_without_a_cursor_an_ended_job_gives_a_snapshot_before_done_and_done(peer, ended):
+    job, events = ended
+    before = events[-2].id
+    assert opening(peer, job) == [("snapshot", before, "compacted"), ("done", events[-1].id, None)]
+
+
+def test_the_header_wins_over_the_parameter_unless_it_is_empty(peer, ended):
+    job, events = ended
+    assert [id_ for _, id_, _ in opening(peer, job, header=events[-2].id, after="0-0")] == [events[-1].id]
+    assert len(opening(peer, job, header="", after="0-0")) == len(events)
+
+
+@pytest.mark.parametrize("cursor", ["1-1000", "1-999999999999999", "17-5", "9999999999-1"])
+def test_a_cursor_that_no_epoch_holds_is_rewound(peer, ended, cursor):
+    job, events = ended
+    assert opening(peer, job, header=cursor) == [
+        ("snapshot", events[-2].id, "rewound"),
+        ("done", events[-1].id, None),
+    ]
+
+
+@pytest.mark.parametrize("cursor", ["1", "01-3", "-1-1", "1-0", "0-2", "99999999999-1", "1-1\u0663", "x" * 5000, "١-٢", "1-1 "])
+def test_a_cursor_that_is_no_id_is_refused(peer, ended, cursor):
+    job, _ = ended
+    answer = peer.http.get(f"/v1/jobs/{job}/events", params={"after": cursor})
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "bad_cursor"
+
+
+def test_the_cursor_of_a_fatal_problem_is_answered_204_whatever_the_job(peer):
+    assert peer.http.get("/v1/jobs/nothing/events", headers={"last-event-id": "0-1"}).status_code == 204
+
+
+def test_a_running_job_without_a_cursor_opens_with_its_head(peer):
+    job = peer.start("hold", {"text": "so far"})
+    eventually(lambda: peer.job(job)["state"]["items"][0]["value"])
+    with peer.stream(job) as reading:
+        snapshot = reading.until("snapshot")
+        assert data(snapshot)["state"]["items"][0]["value"] == "so far"
+        assert snapshot.id == peer.job(job)["cursor"]
+    peer.http.post(f"/v1/jobs/{job}/cancel")
+
+
+def test_a_parameter_that_stands_twice_or_is_unknown_to_be_valid_is_refused(peer, ended):
+    job, _ = ended
+    for query in ("after=1-1&after=1-2", "diffs=2", "errors=loud", "min_interval_ms=x", "diffs=0&min_interval_ms=-1"):
+        answer = peer.http.get(f"/v1/jobs/{job}/events?{query}" + ("" if "diffs" in query else "&diffs=0"))
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_parameter"), query
+    assert peer.http.get(f"/v1/jobs/{job}/events?colour=blue").status_code == 200
+
+
+# ---- several readers, slow readers ---------------------------------------------------------------------------------
+
+
+def test_two_readers_hold_equal_states_at_every_id_that_both_saw(peer):
+    job = peer.start("spell", {"text": TEXT * 3, "pause": 0.001})
+    folds = [Fold(), Fold()]
+    cursors = [None, "1-4"]
+
+    def read(position: int) -> None:
+        with Peer(peer.url) as other, other.stream(job, after="0-0") as reading:
+            folds[position].take(list(reading))
+
+    threads = [threading.Thread(target=read, args=(position,)) for position in range(len(cursors))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert folds[0].states == folds[1].states
+    assert folds[0].done == folds[1].done
+
+
+def test_trimmed_events_are_replaced_by_a_snapshot():
+    with serving(make_server(max_log_bytes=4096)) as peer:
+        job = peer.start("spell", {"text": "abcdefgh" * 200})
+        final = peer.ended(job)
+        opened = logged(peer.events(job, "1-2"))
+        assert [(event.type, data(event).get("reason")) for event in opened[:1]] == [("snapshot", "compacted")]
+        assert [event.type for event in opened] == ["snapshot", "done"]
+        everything = logged(peer.events(job, after="0-0"))
+        assert (everything[0].type, data(everything[0])["reason"]) == ("snapshot", "compacted")
+        assert 10 < len(everything) < 1600
+        assert sum(len(event.data) for event in everything[1:]) < 8192
+        fold = Fold().take(everything)
+        assert fold.items == final["state"]["items"]
+        assert logged(peer.events(job, everything[0].id)) == everything[1:]
+
+
+def test_a_reader_that_reads_nothing_is_dropped_and_the_job_and_others_go_on():
+    with serving(make_server(stall_timeout=0.3, max_log_bytes=512 * 1024)) as peer:
+        job = peer.start("flood", {"kilobytes": 1000})
+        host, port = httpx.URL(peer.url).host, httpx.URL(peer.url).port
+        with socket.create_connection((host, port)) as stuck:
+            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stuck.sendall(f"GET /v1/jobs/{job}/events?after=0-0 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            fold = Fold().take(peer.events(job))
+            assert fold.done["status"] == "succeeded"
+            assert len(fold.items[0]["value"]) == 1000 * 1024
+            eventually(lambda: peer.metrics()["tidewire_streams_stalled_total"] == 1)
+            eventually(lambda: peer.metrics()["tidewire_open_streams"] == 0)
+
+
+def test_a_slow_reader_gets_a_snapshot_for_what_was_trimmed_and_ends_right():
+    with serving(make_server(max_log_bytes=16 * 1024)) as peer:
+        job = peer.start("flood", {"kilobytes": 1000})
+        host, port = httpx.URL(peer.url).host, httpx.URL(peer.url).port
+        fold, reasons = Fold(), []
+        decoder = Decoder()
+        with socket.create_connection((host, port)) as slow:
+            slow.sendall(f"GET /v1/jobs/{job}/events?after=0-0 HTTP/1.0\r\nHost: x\r\n\r\n".encode())
+            eventually(lambda: peer.job(job)["status"] == "succeeded")
+            received = b""
+            while chunk := slow.recv(65536):
+                received += chunk
+        events = decoder.feed(received.partition(b"\r\n\r\n")[2])
+        reasons = [data(event)["reason"] for event in events if event.type == "snapshot"]
+        assert "compacted" in reasons
+        assert fold.take(events).done["status"] == "succeeded"
+        assert len(fold.items[0]["value"]) == 1000 * 1024
+
+
+# ---- what is not logged --------------------------------------------------------------------------------------------
+
+
+def test_silence_is_broken_by_pings_that_name_the_head():
+    with serving(make_server(heartbeat=0.05)) as peer:
+        job = peer.start("hold")
+        with peer.stream(job) as reading:
+            reading.until_text("held")
+            pings = [reading.until("ping"), reading.until("ping")]
+        assert [data(ping)["head"] for ping in pings] == [peer.job(job)["cursor"]] * 2
+        assert reading.decoder.last_event_id == peer.job(job)["cursor"]
+
+
+def test_the_latest_progress_is_told_again_on_connect(peer):
+    server = make_server()
+
+    @server.endpoint
+    async def half(stream: Stream[str]) -> None:
+        stream.progress(1, 2, unit="half", phase="first")
+        stream.append("x")
+        await asyncio.Event().wait()
+
+    with serving(server) as peer:
+        job = peer.start("half")
+        for _ in range(2):
+            with peer.stream(job) as reading:
+                progress = data(reading.until("progress"))
+        assert progress == {"current": 1, "total": 2, "unit": "half", "phase": "first", "item": 0}
+
+
+def test_snapshots_only_are_paced_and_end_with_done(peer):
+    job = peer.start("spell", {"pause": 0.002})
+    events = logged(peer.events(job, diffs="0", min_interval_ms="50"))
+    assert {event.type for event in events[:-1]} == {"snapshot"}
+    assert events[-1].type == "done"
+    assert len({event.id for event in events}) == len(events) <= 12
+    fold = Fold()
+    fold.take(events)
+    assert fold.items == [{"status": "succeeded", "value": TEXT}]
+
+
+# ---- problems inside a stream ---------------------------------------------------------------------------------------
+
+
+def test_a_fatal_problem_in_band_carries_the_id_that_ends_an_event_source(peer):
+    with peer.stream("no-such-job", errors="inband") as reading:
+        (event,) = list(reading)
+    assert (event.type, event.id, data(event)["code"]) == ("problem", "0-1", "job_not_found")
+    assert reading.decoder.retry_ms is not None
+
+
+def test_a_retryable_problem_in_band_has_no_id_and_says_when_to_retry():
+    with serving(make_server(max_streams_per_principal=1)) as peer:
+        job = peer.start("hold")
+        with peer.stream(job) as first:
+            first.until("snapshot")
+            answer = peer.http.get(f"/v1/jobs/{job}/events")
+            assert (answer.status_code, answer.json()["code"]) == (429, "too_many_streams")
+            assert answer.headers["retry-after"] == "5"
+            with peer.stream(job, errors="inband") as reading:
+                (event,) = list(reading)
+            assert (event.type, event.id, reading.decoder.retry_ms) == ("problem", "", 5000)
+        eventually(lambda: peer.metrics()["tidewire_open_streams"] == 0)
+        with peer.stream(job) as again:
+            assert again.until("snapshot")
+
+
+# ---- the end of the server -------------------------------------------------------------------------------------------
+
+
+def test_shutdown_says_goaway_on_every_stream_and_takes_nothing_new():
+    server = make_server(shutdown_timeout=0.5)
+    outcomes: list[list[str]] = []
+    with serving(server) as peer:
+        job = peer.start("hold")
+
+        def read() -> None:
+            with Peer(peer.url) as other, other.stream(job) as reading:
+                outcomes.append([event.type for event in reading])
+                goaway.append(reading.decoder.retry_ms)
+
+        goaway: list[int | None] = []
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: peer.metrics()["tidewire_open_streams"] == 3)
+        assert peer.http.get("/readyz").status_code == 200
+    for thread in threads:
+        thread.join()
+    assert [outcome[-1] for outcome in outcomes] == ["goaway"] * 3
+    assert all(7 <= (wait or 0) <= 15 for wait in goaway)
+
+
+def test_two_hundred_clients_at_once_each_get_their_own_text(peer):
+    async def one(http: httpx.AsyncClient, number: int) -> None:
+        text = f"client {number}"
+        body = {"input": {"text": text, "pause": 0.001}}
+        async with http.stream("POST", "/v1/endpoints/spell/jobs", json=body, headers=STREAM) as answer:
+            decoder, events = Decoder(), []
+            async for chunk in answer.aiter_raw():
+                events += decoder.feed(chunk)
+        assert Fold().take(events).items == [{"status": "succeeded", "value": text}]
+
+    async def all_of_them() -> None:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=peer.url, timeout=30, limits=limits) as http:
+            await asyncio.gather(*(one(http, number) for number in range(200)))
+
+    asyncio.run(all_of_them())
