@@ -442,7 +442,7 @@ def _end(done: Done) -> list[JsonValue]:
     body = messages.to_json(done)
     ops: list[JsonValue] = [["s", "/status", body["status"]], ["s", "/usage", body["usage"]]]
     if done.error is not None:
-        ops.append(["s", "/error", body["error"]])
+        ops.append(["s", "/error", done.error.model_dump(mode="json", exclude_unset=True)])
     return ops
 
 
