@@ -1,0 +1,91 @@
+"""The tree of errors: as drawn, with evidence, and fit to cross a process."""
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+from tidewire import errors
+from tidewire.errors import Where, refusal
+from tidewire.protocol.problems import REGISTRY, problem
+
+CLASSES = [
+    kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.TidewireError)
+]
+
+
+def drawn():
+    """Class → parent, as the drawing at the top of the file has it."""
+    path = []
+    found = {}
+    for line in errors.__doc__.splitlines():
+        match = re.match(r"^([ │├└─]*)([A-Z]\w+Error)\b", line)
+        if match is None:
+            continue
+        depth = (len(match[1]) - 4) // 4
+        del path[depth:]
+        found[match[2]] = path[-1] if path else None
+        path.append(match[2])
+    return found
+
+
+def test_the_drawing_shows_every_class_below_its_parent():
+    assert drawn() == {
+        kind.__name__: next((base.__name__ for base in kind.__mro__[1:] if base in CLASSES), None)
+        for kind in CLASSES
+    }
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_class_ends_in_error_and_says_what_it_is(kind):
+    assert kind.__name__.endswith("Error")
+    assert kind.__doc__
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_says_what_where_and_what_to_do_and_survives_a_process(kind):
+    where = Where("GET", "http://h/v1/jobs/j1/events", "j1", "1-17", 410, "r-9")
+    error = kind("it broke", where=where, problem=problem("job_expired"), advice="Mend it.")
+    again = pickle.loads(pickle.dumps(error))
+    for one in (error, again):
+        assert (
+            str(one)
+            == "it broke (GET http://h/v1/jobs/j1/events → 410; last event 1-17; request r-9). Mend it."
+        )
+        assert (one.status_code, one.code, one.request_id) == (410, "job_expired", "r-9")
+        assert (one.job_id, one.last_event_id, one.retryable) == ("j1", "1-17", False)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_what_is_not_known_is_none(kind):
+    error = kind("it broke.")
+    assert str(error).startswith("it broke.")
+    assert (error.status_code, error.code, error.request_id, error.job_id, error.last_event_id) == (None,) * 5
+    assert error.retryable is False
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.ConnectTimeoutError,
+        errors.SilenceTimeoutError,
+        errors.TotalTimeoutError,
+        errors.QueueTimeoutError,
+    ],
+)
+def test_time_outs_are_time_outs(kind):
+    assert issubclass(kind, TimeoutError)
+
+
+@pytest.mark.parametrize("code", REGISTRY)
+def test_every_code_of_the_registry_has_a_class(code):
+    error = refusal(problem(code, "what happened here"))
+    assert isinstance(error, errors.RequestError)
+    assert str(error).startswith(f"what happened here [{code}].")
+    assert error.retryable is REGISTRY[code].retryable
+
+
+def test_a_jobs_id_is_said_where_the_url_does_not_say_it():
+    assert str(Where("POST", "http://h/x", "j1")) == "POST http://h/x; job j1"
+    assert str(Where(job_id="j1", last_event_id="1-2")) == "job j1; last event 1-2"

@@ -1,0 +1,264 @@
+"""The blocking client: a facade, so what is tested is threads, blocks and endings."""
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from scripted_server import (
+    CLOSE,
+    HOLD,
+    STREAM,
+    ScriptedServer,
+    answer,
+    discovery,
+    done,
+    endpoint,
+    event,
+    hello,
+    job,
+    problem,
+    snapshot,
+    state,
+)
+from tidewire import Checkpoint, Client
+from tidewire.errors import ClientClosedError, ConcurrentReadError, JobNotFoundError, TotalTimeoutError
+from tidewire.following import BLOCK
+
+TEXT = "/items/0/value"
+COUNT = 3 * BLOCK
+
+
+def talking(*, hold=False):
+    """A job of many small pieces, sent in one go; then its end, or silence."""
+    pieces = b"".join(event("x", id=f"1-{seq}") for seq in range(3, COUNT + 3))
+    items = [{"status": "queued", "value": "x" * (COUNT + 1)}]
+
+    def script(request):
+        if request.method == "POST":
+            yield (
+                answer(202, job(state("x")))
+                if request.path.endswith("/cancel")
+                else answer(201, job(columns=[TEXT]))
+            )
+        elif request.path == "/v1":
+            yield answer(200, discovery("count"))
+        elif request.path == "/v1/jobs":
+            yield answer(200, {"jobs": [job(id="j2"), job(id="j1")]})
+        elif request.path.startswith("/v1/endpoints/"):
+            yield answer(200, endpoint())
+        elif request.path == "/v1/jobs/nope":
+            yield problem(404, "job_not_found")
+        elif not request.path.endswith("/events"):
+            yield answer(200, job(state("x")))
+        else:
+            after = int((request.cursor or "1-1").partition("-")[2])
+            opening = b"" if request.cursor else snapshot("1-1", state(None, status="queued"), columns=[TEXT])
+            first = event([["s", TEXT, "x"]], id="1-2") if after < 2 else b""
+            rest = pieces if after <= 2 else pieces[pieces.index(f"id:1-{after + 1}\n".encode()) :]
+            yield STREAM + hello() + opening + first + rest
+            yield HOLD if hold else done(f"1-{COUNT + 3}", items)
+            yield CLOSE
+
+    return script
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "tidewire-client"]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    yield
+    gc.collect()
+    assert threads() == []
+
+
+def test_a_job_is_submitted_read_and_waited_for():
+    with ScriptedServer(talking()) as server, Client(server.url) as client:
+        started = client.submit()
+        updates = list(started)
+        assert len(updates) == COUNT + 1
+        assert "".join(update.text for update in updates) == "x" * (COUNT + 1)
+        assert updates[4].value == "x" * 5
+        assert started.result() == client.run("count", n=1) == "x" * (COUNT + 1)
+        assert (started.id, started.ended) == ("j1", True)
+
+
+def test_every_call_has_its_blocking_form():
+    with ScriptedServer(talking()) as server, Client(server.url) as client:
+        assert [endpoint.name for endpoint in client.discover().endpoints] == ["count"]
+        assert client.describe().name == "count"
+        assert [found.id for found in client.jobs(limit=1)] == ["j2"]
+        attached = client.job("j1")
+        assert (attached.status(), attached.read().endpoint, attached.cancel()) == (
+            "running",
+            "count",
+            "running",
+        )
+        assert "".join(client.job("j1").iter_text()) == "x" * (COUNT + 1)
+        assert sum(len(delta.text) for delta in client.job("j1").iter_text_deltas()) == COUNT + 1
+        with pytest.raises(JobNotFoundError):
+            client.job("nope").status()
+
+
+def test_it_works_without_with_and_ends_with_its_last_reference():
+    with ScriptedServer(talking(hold=True)) as server:
+        client = Client(server.url)
+        started = client.submit("count")
+        next(iter(started))
+        del client
+        assert started.status() == "running"
+        assert len(threads()) == 1
+        del started
+        gc.collect()
+        assert threads() == []
+        server.wait_until_none_is_open()
+
+
+def test_no_thread_runs_before_the_first_call():
+    client = Client("http://127.0.0.1:1")
+    client.job("j1")
+    assert threads() == []
+    client.close()
+
+
+def test_leaving_the_loop_early_closes_the_socket_and_the_next_loop_goes_on():
+    with ScriptedServer(talking(hold=True)) as server, Client(server.url) as client:
+        started = client.submit("count")
+        seqs = []
+        for update in started:
+            seqs.append(update.seq)
+            if len(seqs) == 5:
+                break
+        server.wait_until(lambda: server.open <= 1)  # the kept-alive one of the submit
+        for update in started:
+            seqs.append(update.seq)
+            if len(seqs) == 10:
+                break
+        assert seqs == list(range(2, 12))
+
+
+def test_the_checkpoint_moves_when_an_update_is_taken_not_when_a_block_crosses():
+    with ScriptedServer(talking()) as server, Client(server.url) as client:
+        started = client.submit("count")
+        for taken, update in enumerate(started, 1):
+            assert started.checkpoint().cursor == update.id
+            if taken == BLOCK // 2:
+                break
+        saved = Checkpoint.from_json(started.checkpoint().to_json())
+        rest = list(client.job(checkpoint=saved))
+        assert [update.seq for update in rest] == list(range(BLOCK // 2 + 2, COUNT + 3))
+
+
+def test_two_loops_at_the_same_time_are_refused():
+    with ScriptedServer(talking(hold=True)) as server, Client(server.url) as client:
+        started = client.submit("count")
+        for _ in started:
+            with pytest.raises(ConcurrentReadError):
+                next(iter(started))
+            break
+
+
+def test_many_threads_share_one_client():
+    with ScriptedServer(talking()) as server, Client(server.url) as client, ThreadPoolExecutor(12) as pool:
+        results = list(pool.map(lambda _: client.run("count"), range(48)))
+        assert results == ["x" * (COUNT + 1)] * 48
+        assert len(threads()) == 1
+
+
+def test_a_result_in_one_thread_and_a_loop_in_another():
+    with ScriptedServer(talking()) as server, Client(server.url) as client, ThreadPoolExecutor(2) as pool:
+        started = client.submit("count")
+        waiting = pool.submit(started.result)
+        texts = [update.text for update in started]
+        assert "".join(texts) == waiting.result(10) == "x" * (COUNT + 1)
+
+
+def test_a_value_can_be_read_while_the_next_updates_come():
+    with ScriptedServer(talking()) as server, Client(server.url) as client:
+        for size, update in enumerate(client.submit("count"), 1):
+            assert update.value == "x" * size
+
+
+def test_with_options_shares_the_thread_and_the_connections():
+    with ScriptedServer(talking(hold=True)) as server, Client(server.url) as client:
+        hurried = client.with_options(timeout=0.3)
+        with pytest.raises(TotalTimeoutError):
+            hurried.run("count")
+        assert client.job("j1").status() == "running"
+        assert len(threads()) == 1
+
+
+def test_a_closed_client_says_so():
+    with ScriptedServer(talking()) as server:
+        client = Client(server.url)
+        started = client.submit("count")
+        client.close()
+        client.close()
+        for late in (client.discover, started.result, lambda: next(iter(started))):
+            with pytest.raises(ClientClosedError, match="was closed"):
+                late()
+
+
+def test_closing_ends_the_waits_of_other_threads():
+    with ScriptedServer(talking(hold=True)) as server, ThreadPoolExecutor(1) as pool:
+        client = Client(server.url)
+        waiting = pool.submit(client.job("j1").result)
+        server.wait_until(lambda: bool(server.requests))
+        client.close()
+        with pytest.raises(ClientClosedError):
+            waiting.result(10)
+
+
+def test_on_a_thread_whose_loop_runs_it_works_and_says_once_that_there_is_another():
+    async def notebook(url):
+        with Client(url) as client:
+            with pytest.warns(UserWarning, match="there is tidewire.AsyncClient") as warned:
+                first = client.run("count")
+            assert warned[0].filename == __file__
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                return first, client.run("count"), len(list(client.job("j1")))
+
+    with ScriptedServer(talking()) as server:
+        first, second, count = asyncio.run(notebook(server.url))
+    assert (first, second, count) == ("x" * (COUNT + 1), "x" * (COUNT + 1), COUNT + 1)
+
+
+SCRIPT = """
+import sys
+from tidewire import Client
+client = Client(sys.argv[1])
+for update in client.submit("count"):
+    print(update.seq, flush=True)
+    if "leave" in sys.argv:
+        break
+"""
+
+
+def test_the_end_of_the_program_leaves_nothing_behind():
+    with ScriptedServer(talking(hold=True)) as server:
+        command = [sys.executable, "-W", "error", "-c", SCRIPT, server.url, "leave"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2\n", "")
+        server.wait_until_none_is_open()
+
+
+def test_an_interrupt_ends_a_wait():
+    with ScriptedServer(talking(hold=True)) as server:
+        command = [sys.executable, "-c", SCRIPT, server.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                if line == f"{COUNT + 2}\n":
+                    break
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=20)
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        server.wait_until_none_is_open()
