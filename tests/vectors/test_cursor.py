@@ -1,0 +1,148 @@
+"""Ids and cursors: what our client and our server do with each is what the vectors say."""
+
+import json
+
+import httpx
+import pytest
+
+from tidewire.protocol.cursor import BEGINNING, Cursor, CursorError
+from tidewire.protocol.follower import Advance, Cause, Follower, Ignored, Reconnect
+from tidewire.protocol.integrity import digest
+from tidewire.protocol.messages import LOGGED
+from tidewire.protocol.sse import Decoder, Event
+from vectors.vector_files import each, whole
+
+STATE = {"status": "running", "items": [{"status": "running", "value": ""}], "usage": {}, "notes": []}
+
+
+@each("cursor/ids")
+def test_id_is_read_or_refused(vector):
+    if vector["id"] is None:
+        with pytest.raises(CursorError):
+            Cursor.parse(vector["text"])
+    else:
+        assert list(Cursor.parse(vector["text"])) == vector["id"]
+        assert str(Cursor.parse(vector["text"])) == vector["text"]
+
+
+@each("cursor/order")
+def test_order_of_ids(vector):
+    one, other = map(Cursor.parse, vector["ids"])
+    below = vector["order"] == "below"
+    assert (one < other, one == other, other < one) == (below, not below, False)
+
+
+def data_of(vector):
+    if vector["event"] == "snapshot":
+        return {"state": STATE, "columns": [], "reason": vector["reason"]}
+    if vector["event"] == "done":
+        return {"status": "succeeded", "usage": {}, "check": [], "digest": digest(STATE["items"])}
+    return {"ops": []} | ({"on": vector["on"]} if "on" in vector else {})
+
+
+@each("cursor/standing")
+def test_reader_does_with_an_id_what_the_vector_says(vector):
+    follower = Follower()
+    if vector["mine"] is not None:
+        follower.restore(STATE, [], Cursor.parse(vector["mine"]))
+    follower.connected()
+    kind = "message" if vector["event"] == "diff" else vector["event"]
+    outcome = follower.receive(Event(kind, json.dumps(data_of(vector)), vector["id"]))
+    held = None if follower.cursor is None else str(follower.cursor)
+    match vector["then"]:
+        case "next":
+            assert isinstance(outcome, Advance)
+            assert held == vector["id"]
+        case "repeat":
+            assert isinstance(outcome, Ignored)
+            assert (held, follower.repeats) == (vector["mine"], 1)
+        case "resync":
+            assert isinstance(outcome, Reconnect)
+            assert (outcome.cause, held) == (Cause.RESYNC, None)
+
+
+def before(cursor):
+    return cursor._replace(seq=cursor.seq - 1)
+
+
+ENDED_AND_WHOLE = {"first": "1-1", "head": "1-7", "ended": True}
+ANSWERS = whole("cursor/answers")["vectors"]
+
+
+def of_logs(over_http):
+    found = [vector for vector in ANSWERS if (vector["log"] == ENDED_AND_WHOLE) == over_http]
+    assert found
+    return pytest.mark.parametrize("vector", found, ids=lambda vector: vector["name"])
+
+
+@of_logs(over_http=False)
+def test_table_of_openings_says_what_the_vector_says(vector):
+    pytest.importorskip("starlette", reason="the server is not installed")
+    from tidewire_server.opening import NOTHING, Place, opening
+    from tidewire_server.store.base import Extent
+
+    first, head = Cursor.parse(vector["log"]["first"]), Cursor.parse(vector["log"]["head"])
+    ended, expected = vector["log"]["ended"], vector["answer"]
+    asked = vector.get("last_event_id")
+    cursor = {None: None, "0-0": BEGINNING}[asked] if asked in {None, "0-0"} else Cursor.parse(asked)
+    found = opening(cursor, Extent(before(first), head, ended))
+    if expected == {"status": 204}:
+        assert found == NOTHING
+    elif "events" in expected:
+        assert found.snapshot is None
+        assert found.after == before(Cursor.parse(expected["events"]))
+    else:
+        place, reason = found.snapshot
+        end = before(head) if ended else head
+        assert (str(end if place is Place.HEAD else before(first)), reason) == (
+            expected["snapshot"],
+            expected["reason"],
+        )
+
+
+# ---- the answers of a server over a socket
+
+
+@pytest.fixture(scope="module")
+def ended_job():
+    """The URL of the stream of a job whose log is that of the vectors."""
+    pytest.importorskip("starlette", reason="the server is not installed")
+    from tidewire_server import Server, Stream
+
+    server = Server(merge_window=0)
+
+    @server.endpoint
+    async def letters(stream: Stream[str]) -> None:
+        for letter in "abc":
+            stream.append(letter)
+
+    with server.running() as url:
+        answer = httpx.post(
+            f"{url}/v1/endpoints/letters/jobs", json={"input": {}}, headers={"Accept": "text/event-stream"}
+        )
+        logged = logged_of(answer)
+        assert (logged[0].id, logged[-1].id, logged[-1].type) == ("1-1", "1-7", "done")
+        yield f"{url}{answer.headers['content-location']}"
+
+
+def logged_of(answer):
+    return [event for event in Decoder().feed(answer.content) if event.type in LOGGED]
+
+
+@of_logs(over_http=True)
+def test_server_answers_a_cursor_as_the_vector_says(vector, ended_job):
+    headers = {"Last-Event-ID": vector["last_event_id"]} if "last_event_id" in vector else {}
+    parameters = {"after": vector["after"]} if "after" in vector else {}
+    answer, expected = httpx.get(ended_job, headers=headers, params=parameters), vector["answer"]
+    assert answer.status_code == expected.get("status", 200)
+    if "code" in expected:
+        assert answer.json()["code"] == expected["code"]
+    if answer.status_code == 200:
+        first, *rest = logged_of(answer)
+        if "events" in expected:
+            assert first.id == expected["events"]
+        else:
+            assert (first.type, first.id) == ("snapshot", expected["snapshot"])
+            assert json.loads(first.data)["reason"] == expected["reason"]
+        seqs = [Cursor.parse(event.id).seq for event in (first, *rest)]
+        assert seqs == list(range(seqs[0], 8))

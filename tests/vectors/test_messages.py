@@ -1,0 +1,185 @@
+"""JSON, events, bodies and statuses: what our client and our server do with each is what the vectors say."""
+
+import json
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from json_pairs import spelling
+from tidewire.protocol import description, messages, strict_json
+from tidewire.protocol.answers import Asked, retry_after, then
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.follower import (
+    MAX_RESYNCS,
+    Advance,
+    Cause,
+    Fatal,
+    FatalKind,
+    Follower,
+    Ignored,
+    Reconnect,
+    Told,
+)
+from tidewire.protocol.messages import MessageError
+from tidewire.protocol.problems import Problem
+from tidewire.protocol.sse import Event
+from tidewire.stream import _is_stream
+from vectors.vector_files import each, octets, whole
+
+# ---- JSON
+
+
+@each("messages/json")
+def test_json_is_taken_or_refused(vector):
+    body = octets(vector, "text", "bytes")
+    texts = [body] if "bytes" in vector else [body, vector["text"]]
+    for text in texts:
+        if vector["outcome"] == "accept":
+            strict_json.loads(text)
+        else:
+            with pytest.raises(strict_json.StrictJsonError):
+                strict_json.loads(text)
+
+
+# ---- events
+
+EVENTS = whole("messages/events")
+
+
+def reader(held, *, resyncs=0):
+    """A client that holds a state, has just connected and was greeted."""
+    follower = Follower(job_id=EVENTS["job"])
+    follower.restore(held["state"], held["columns"], Cursor.parse(held["id"]))
+    follower.resyncs = resyncs
+    follower.connected()
+    hello = {
+        "protocol": "tidewire/1",
+        "job": EVENTS["job"],
+        "events": "e",
+        "head": held["id"],
+        "heartbeat_ms": 1,
+    }
+    assert isinstance(follower.receive(Event("hello", json.dumps(hello), held["id"])), Ignored)
+    return follower
+
+
+def judge(follower, vector, last_id):
+    event = Event(vector["type"], vector["data"], vector.get("id", last_id))
+    match follower.receive(event):
+        case Advance() | Told():
+            return "accept"
+        case Ignored() as ignored:
+            return "ignore" if ignored.why.startswith("unknown event") else "accept"
+        case Reconnect(cause=Cause.RESYNC):
+            return "resync"
+        case Reconnect():
+            return "leave"
+        case Fatal(kind=FatalKind.UNSUPPORTED) if follower.resyncs > MAX_RESYNCS:
+            return "unknown"
+        case Fatal() if follower.resyncs > MAX_RESYNCS:
+            return "malformed"
+        case Fatal():
+            return "fatal"
+
+
+@each("messages/events")
+def test_reader_does_with_an_event_what_the_vector_says(vector):
+    held = EVENTS["held"][vector["held"]]
+    follower = reader(held)
+    before = spelling(follower.document.value())
+    outcome = judge(follower, vector, held["id"])
+    if outcome == "resync":
+        assert spelling(follower.document.value()) == before, "nothing of a malformed event is applied"
+        # Which of the two it was shows in the error at the end of patience.
+        outcome = judge(reader(held, resyncs=MAX_RESYNCS), vector, held["id"])
+    assert outcome == vector["outcome"]
+    if "after" in vector:
+        assert spelling(follower.document.value()) == spelling(vector["after"])
+
+
+# ---- bodies
+
+ANSWERS = {
+    "discovery": description.Discovery,
+    "endpoint": description.EndpointDescription,
+    "job": description.JobResource,
+    "job-list": description.JobList,
+    "stream-token": description.StreamToken,
+    "problem": Problem,
+}
+
+
+@each("messages/bodies")
+def test_body_is_taken_or_refused(vector):
+    receive = receive_request if vector["body"] in {"submit", "cancel"} else receive_answer
+    receive(vector)
+
+
+def receive_answer(vector):
+    def read():
+        return messages.read(ANSWERS[vector["body"]], vector["data"], what="the body")
+
+    if vector["outcome"] == "accept":
+        read()
+    else:
+        with pytest.raises(MessageError):
+            read()
+
+
+def receive_request(vector):
+    pytest.importorskip("starlette", reason="the server is not installed")
+    from tidewire_server.errors import ProblemError
+
+    take = take_submit if vector["body"] == "submit" else take_cancel
+    if vector["outcome"] == "accept":
+        take(vector["data"].encode())
+        return
+    with pytest.raises(ProblemError) as refusal:
+        take(vector["data"].encode())
+    problem = refusal.value.problem
+    assert problem.code == vector["code"], problem
+    assert problem.pointer == vector.get("pointer", problem.pointer), problem
+
+
+def take_submit(body):
+    """The part of a submit that is the same for every endpoint."""
+    import anyio
+
+    from tidewire_server.submit import admit_inputs, read_submit
+
+    class Anything:
+        async def admit(self, value, pointer):
+            return value
+
+    anyio.run(admit_inputs, Anything(), read_submit(body, max_inputs=1024))
+
+
+def take_cancel(body):
+    """A cancel of a job of four items."""
+    from tidewire_server.app import _items_to_cancel
+    from tidewire_server.submit import read_json
+
+    if body:
+        _items_to_cancel(read_json(body), 4)
+
+
+# ---- answers
+
+ASKED = {"stream": Asked.STREAM, "submit": Asked.SUBMIT, "other": Asked.REQUEST}
+
+
+@each("messages/answers")
+def test_client_does_with_a_status_what_the_vector_says(vector):
+    expected = vector["then"].replace("read", "read_job")
+    if "headers" in vector:
+        found = _is_stream(SimpleNamespace(headers=httpx.Headers(vector["headers"])))
+        assert ("use" if found else "cut") == expected
+    asked = ASKED[vector["asked"]]
+    found = then(vector["status"], asked, has_cursor=vector.get("cursor", False)).value
+    assert found == ("use" if "headers" in vector else expected)
+
+
+@each("messages/retry-after")
+def test_retry_after_is_taken_as_the_vector_says(vector):
+    assert retry_after(vector["value"]) == vector["seconds"]
