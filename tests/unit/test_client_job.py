@@ -305,6 +305,7 @@ async def test_a_failed_job_raises_at_the_end_of_a_loop_and_in_result():
             await anext(updates)
         assert caught.value.problem.detail == "out of luck"
         assert (caught.value.code, caught.value.job_id) == ("item_failed", "j1")
+        assert caught.value.value == {"text": "Hel", "tokens": [1]}
         with pytest.raises(StopAsyncIteration):
             await anext(updates)
         with pytest.raises(JobFailedError):

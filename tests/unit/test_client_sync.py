@@ -207,6 +207,14 @@ def test_a_closed_client_says_so():
                 late()
 
 
+def test_a_job_that_has_ended_keeps_its_result_beyond_its_client():
+    with ScriptedServer(talking()) as server:
+        with Client(server.url) as client:
+            started = client.submit("count")
+            assert len(list(started)) == COUNT + 1
+        assert started.result() == "x" * (COUNT + 1)
+
+
 def test_closing_ends_the_waits_of_other_threads():
     with ScriptedServer(talking(hold=True)) as server, ThreadPoolExecutor(1) as pool:
         client = Client(server.url)

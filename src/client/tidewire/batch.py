@@ -55,7 +55,7 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
 
     def as_completed(self) -> Reading[ItemUpdate[T], tuple[int, T | ItemFailedError]]:
         """Each item when it has ended, in that order: its index, and its value or why it has none."""
-        return Reading(self, _Ended(self._item_result, self._final_items))
+        return Reading(self, _Ended(self._item_result, self._items))
 
     @overload
     async def results(self, *, return_exceptions: Literal[False] = False) -> list[T]: ...
@@ -77,9 +77,12 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
             InvalidValueError: A value is not of the type.
             TidewireError: The stream is over without the job's end.
         """
-        with self.bounded(self.deadline()):
-            await self._to_the_end()
-        results = [self._item_result(index, item) for index, item in enumerate(self._final_items())]
+        await self.wait()
+        return self.outcome(return_exceptions=return_exceptions)
+
+    def outcome(self, *, return_exceptions: bool) -> list[T] | list[T | ItemFailedError]:
+        """The values of a job whose end was received, or the error that `results` raises for it."""
+        results = [self._item_result(index, item) for index, item in enumerate(self._items())]
         if not return_exceptions:
             for result in results:
                 if isinstance(result, ItemFailedError):
@@ -123,11 +126,6 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
         now: Any = place.view.value("/items")
         return [index for index, item in enumerate(now) if index >= len(before) or item != before[index]]
 
-    def _final_items(self) -> list[Any]:
-        document = self._stream.follower.document
-        items: Any = [] if document is None else document.value("/items")
-        return items  # type: ignore[no-any-return]
-
     def _item_result(self, index: int, item: Any) -> T | ItemFailedError:
         status = item.get("status")
         if status == "succeeded":
@@ -137,7 +135,7 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
         if problem is not None:
             what += f": {problem.detail or problem.title} [{problem.code}]"
         failed = ItemFailedError(what, where=self._where, problem=problem)
-        failed.index, failed.status = index, status
+        failed.index, failed.status, failed.value = index, status, item.get("value")
         return failed
 
     def __repr__(self) -> str:

@@ -34,6 +34,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
+from pydantic import JsonValue
+
 from tidewire.protocol.problems import Problem
 
 
@@ -193,23 +195,37 @@ class RateLimitError(RequestError):
 
 
 class JobFailedError(TidewireError):
-    """The job ended without a value; `problem` says why."""
+    """The job failed; `problem` says why.
+
+    Attributes:
+        value: What it had given until then, as JSON.
+    """
+
+    value: JsonValue = None
 
 
 class JobCancelledError(TidewireError):
-    """The job was cancelled. Not related to the cancellation of tasks."""
+    """The job was cancelled. Not related to the cancellation of tasks.
+
+    Attributes:
+        value: What it had given until then, as JSON.
+    """
+
+    value: JsonValue = None
 
 
 class ItemFailedError(TidewireError):
-    """One input of a batch ended without a value.
+    """One input of a batch failed or was cancelled; `problem` says why.
 
     Attributes:
         index: Which input, from 0.
         status: `failed` or `cancelled`.
+        value: What it had given until then, as JSON.
     """
 
     index: int = 0
     status: str = "failed"
+    value: JsonValue = None
 
 
 class InvalidValueError(TidewireError, ValueError):

@@ -98,6 +98,14 @@ class FollowedJob(ABC, Generic[U]):
         with self.bounded(self.deadline()):
             return await self._stream.read_job()
 
+    async def wait(self) -> None:
+        """Wait for the job's end, whatever it is. Hands nothing over."""
+        with self.bounded(self.deadline()):
+            while not self.ended:
+                async with self._turn():
+                    if not self.ended:
+                        self._receive(await self._stream.step(), fold=True)
+
     def checkpoint(self) -> Checkpoint:
         """How far the job was handed over: what to save to read on from there with `client.job(checkpoint=…)`."""
         taken = self._taken
@@ -180,12 +188,6 @@ class FollowedJob(ABC, Generic[U]):
     def _driven(self) -> bool:
         return self._lock is not None and self._lock.locked()
 
-    async def _to_the_end(self) -> None:
-        while not self.ended:
-            async with self._turn():
-                if not self.ended:
-                    self._receive(await self._stream.step(), fold=True)
-
     def _receive(self, told: Any, *, silent: bool = False, fold: bool = False) -> None:
         if not isinstance(told, Advance):
             self._tell(told.message)
@@ -210,6 +212,12 @@ class FollowedJob(ABC, Generic[U]):
     @abstractmethod
     def _updates(self, advance: Advance) -> Iterable[U]:
         """What an advance of the stream is to the items of this job."""
+
+    def _items(self) -> list[Any]:
+        """The items as they stand."""
+        document = self._stream.follower.document
+        items: Any = [] if document is None else document.value("/items")
+        return items  # type: ignore[no-any-return]
 
     def _place(self, advance: Advance) -> Place:
         document = self._stream.follower.document

@@ -1,7 +1,7 @@
 """`AsyncJob`: one input's job, read as it grows or waited for."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tidewire.errors import JobCancelledError, JobFailedError, TidewireError
 from tidewire.final_text import FinalText
@@ -91,37 +91,42 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
             InvalidValueError: The value is not of the type.
             TidewireError: The stream is over without the job's end.
         """
-        with self.bounded(self.deadline()):
-            await self._to_the_end()
+        await self.wait()
+        return self.outcome()
+
+    def outcome(self) -> T:
+        """The value of a job whose end was received, or the error that `result` raises for it."""
         self.raise_outcome()
-        document = self._stream.follower.document
-        value: Any = None
-        if document is not None:
-            items: Any = document.value("/items")
-            if len(items) > 1:
-                advice = f"Read them with client.batch_job({self.id!r})."
-                raise TidewireError(f"this job has {len(items)} items", where=self._where, advice=advice)
-            value = items[0].get("value")
-        return self._shape.validate(value, where=self._where)
+        items = self._items()
+        if len(items) > 1:
+            advice = f"Read them with client.batch_job({self.id!r})."
+            raise TidewireError(f"this job has {len(items)} items", where=self._where, advice=advice)
+        return self._shape.validate(items[0].get("value"), where=self._where)
 
     async def cancel(self) -> JobStatus:
         """Ask the server to cancel the job, and return its status then. One that has ended stays as it is."""
         return await self._cancel(b"{}")
 
     def raise_outcome(self) -> None:
-        follower = self._stream.follower
-        done, document = follower.done, follower.document
-        if done is None or document is None or done.status in {"succeeded", "partially_failed"}:
+        done = self._stream.follower.done
+        if done is None:
+            raise TidewireError(
+                "the job's end was not received yet", where=self._where, advice="Wait for result()."
+            )
+        if done.status in {"succeeded", "partially_failed"}:
             return
-        if done.status == "cancelled":
-            raise JobCancelledError("the job was cancelled", where=self._where, problem=done.error)
+        item = self._items()[0]
         problem = done.error
-        if problem is None:
-            problem = _error_of_first(document.value("/items"))
-        what = "the job failed"
-        if problem is not None:
-            what += f": {problem.detail or problem.title} [{problem.code}]"
-        raise JobFailedError(what, where=self._where, problem=problem)
+        if problem is None and item.get("error") is not None:
+            problem = Problem.model_validate(item["error"])
+        error: JobFailedError | JobCancelledError
+        if done.status == "cancelled":
+            error = JobCancelledError("the job was cancelled", where=self._where, problem=problem)
+        else:
+            why = "" if problem is None else f": {problem.detail or problem.title} [{problem.code}]"
+            error = JobFailedError(f"the job failed{why}", where=self._where, problem=problem)
+        error.value = item.get("value")
+        raise error
 
     def _updates(self, advance: Advance) -> Iterable[Update[T]]:
         place = self._place(advance)
@@ -148,10 +153,3 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} at {self._exchange.base}>"
-
-
-def _error_of_first(items: Any) -> Problem | None:
-    for item in items:
-        if item.get("error") is not None:
-            return Problem.model_validate(item["error"])
-    return None

@@ -177,6 +177,11 @@ class _Facade(Generic[_Job]):
         """Ask the server for the whole job: status, state, times, attempt."""
         return self._thread.call(self._job.read)
 
+    def _wait(self) -> None:
+        # What has ended is known here: it can be had also when the client is closed.
+        if not self._job.ended:
+            self._thread.call(self._job.wait)
+
     def checkpoint(self) -> Checkpoint:
         """How far the job was handed over: what to save to read on from there with `client.job(checkpoint=…)`."""
         return self._job.checkpoint()
@@ -201,7 +206,8 @@ class Job(_Facade[AsyncJob[T]], Generic[T]):
 
     def result(self) -> T:
         """Wait for the job's end and return its value; see `AsyncJob.result`."""
-        return self._thread.call(self._job.result)
+        self._wait()
+        return self._job.outcome()
 
     def cancel(self) -> JobStatus:
         """Ask the server to cancel the job, and return its status then. One that has ended stays as it is."""
@@ -229,7 +235,8 @@ class BatchJob(_Facade[AsyncBatchJob[T]], Generic[T]):
 
     def results(self, *, return_exceptions: bool = False) -> list[T] | list[T | ItemFailedError]:
         """Wait for the job's end and return the items' values; see `AsyncBatchJob.results`."""
-        return self._thread.call(partial(self._job.results, return_exceptions=return_exceptions))
+        self._wait()
+        return self._job.outcome(return_exceptions=return_exceptions)
 
     def cancel(self, items: Iterable[int] | None = None) -> JobStatus:
         """Ask the server to cancel the job, or some of its items; see `AsyncBatchJob.cancel`."""
