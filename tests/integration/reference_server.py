@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -33,7 +33,7 @@ class Peer:
         self.url = url
         self.http = httpx.Client(base_url=url, headers=headers, timeout=20)
 
-    def __enter__(self) -> "Peer":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,7 +82,9 @@ class Peer:
 
     def metrics(self) -> dict[str, float]:
         lines = self.http.get("/metrics").text.splitlines()
-        return {name: float(number) for name, number in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
+        return {
+            name: float(number) for name, number in (line.rsplit(" ", 1) for line in lines if line[0] != "#")
+        }
 
 
 class Reading:

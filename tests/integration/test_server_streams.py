@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from integration.reference_server import QUICK, STREAM, Fold, Peer, Reading, data, eventually, logged, serving
 
+from integration.reference_server import QUICK, STREAM, Fold, Peer, Reading, data, eventually, logged, serving
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Server, Stream
@@ -53,7 +53,9 @@ def peer():
 
 
 def test_a_submit_answers_with_its_stream_at_once(peer):
-    with peer.http.stream("POST", "/v1/endpoints/spell/jobs", json={"input": {"text": "hi"}}, headers=STREAM) as answer:
+    with peer.http.stream(
+        "POST", "/v1/endpoints/spell/jobs", json={"input": {"text": "hi"}}, headers=STREAM
+    ) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "text/event-stream"
         assert answer.headers["cache-control"] == "no-store, no-transform"
@@ -123,7 +125,9 @@ def ended(peer):
 def opening(peer: Peer, job: str, **asked: str) -> list[tuple[str, str, str | None]]:
     return [
         (event.type, event.id, data(event).get("reason") if event.type == "snapshot" else None)
-        for event in logged(peer.events(job, asked.get("header"), **{k: v for k, v in asked.items() if k != "header"}))
+        for event in logged(
+            peer.events(job, asked.get("header"), **{k: v for k, v in asked.items() if k != "header"})
+        )
     ]
 
 
@@ -148,7 +152,9 @@ def test_a_cursor_that_no_epoch_holds_is_rewound(peer, ended, cursor):
     ]
 
 
-@pytest.mark.parametrize("cursor", ["1", "01-3", "-1-1", "1-0", "0-2", "99999999999-1", "1-1\u0663", "x" * 5000, "١-٢", "1-1 "])
+@pytest.mark.parametrize(
+    "cursor", ["1", "01-3", "-1-1", "1-0", "0-2", "99999999999-1", "1-1\u0663", "x" * 5000, "١-٢", "1-1 "]
+)
 def test_a_cursor_that_is_no_id_is_refused(peer, ended, cursor):
     job, _ = ended
     answer = peer.http.get(f"/v1/jobs/{job}/events", params={"after": cursor})
@@ -172,7 +178,13 @@ def test_a_running_job_without_a_cursor_opens_with_its_head(peer):
 
 def test_a_parameter_that_stands_twice_or_is_unknown_to_be_valid_is_refused(peer, ended):
     job, _ = ended
-    for query in ("after=1-1&after=1-2", "diffs=2", "errors=loud", "min_interval_ms=x", "diffs=0&min_interval_ms=-1"):
+    for query in (
+        "after=1-1&after=1-2",
+        "diffs=2",
+        "errors=loud",
+        "min_interval_ms=x",
+        "diffs=0&min_interval_ms=-1",
+    ):
         answer = peer.http.get(f"/v1/jobs/{job}/events?{query}" + ("" if "diffs" in query else "&diffs=0"))
         assert (answer.status_code, answer.json()["code"]) == (400, "bad_parameter"), query
     assert peer.http.get(f"/v1/jobs/{job}/events?colour=blue").status_code == 200
@@ -204,7 +216,9 @@ def test_trimmed_events_are_replaced_by_a_snapshot():
         job = peer.start("spell", {"text": "abcdefgh" * 200})
         final = peer.ended(job)
         opened = logged(peer.events(job, "1-2"))
-        assert [(event.type, data(event).get("reason")) for event in opened[:1]] == [("snapshot", "compacted")]
+        assert [(event.type, data(event).get("reason")) for event in opened[:1]] == [
+            ("snapshot", "compacted")
+        ]
         assert [event.type for event in opened] == ["snapshot", "done"]
         everything = logged(peer.events(job, after="0-0"))
         assert (everything[0].type, data(everything[0])["reason"]) == ("snapshot", "compacted")
@@ -261,7 +275,7 @@ def test_silence_is_broken_by_pings_that_name_the_head():
         assert reading.decoder.last_event_id == peer.job(job)["cursor"]
 
 
-def test_the_latest_progress_is_told_again_on_connect(peer):
+def test_the_latest_progress_is_told_again_on_connect():
     server = make_server()
 
     @server.endpoint

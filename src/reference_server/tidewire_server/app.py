@@ -26,9 +26,10 @@ from tidewire.protocol.description import API_ROOT, Discovery
 from tidewire.protocol.problems import Problem
 from tidewire_server import exchange
 from tidewire_server.auth import Tokens
+from tidewire_server.connection import Connection
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import ProblemError, refuse
-from tidewire_server.event_stream import EventStream, send_problem, transport_of
+from tidewire_server.event_stream import EventStream, send_problem
 from tidewire_server.exchange import Resource, answer, read_body
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
 from tidewire_server.opening import NOTHING, opening
@@ -95,7 +96,8 @@ class App:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            scope["tidewire.transport"] = transport_of(send)
+            scope["tidewire.connection"] = connection = Connection(send)
+            send = connection.framed(scope, receive, send)
             await self._router(scope, receive, exchange.with_cors(send, scope, self._settings.cors_origins))
         else:
             await send({"type": "websocket.close", "code": 1000})

@@ -108,7 +108,7 @@ class Endpoint:
         """The value of an item at submit."""
         if self._initial is DEFAULT:
             return self.value.empty if self.streams else None
-        given = self._initial(value) if callable(self._initial) else self._initial
+        given = self._initial(self.input.as_given(value)) if callable(self._initial) else self._initial
         return self.value.to_json(given)  # type: ignore[no-any-return]
 
     def columns(self, value: BaseModel) -> list[str]:
@@ -116,7 +116,7 @@ class Endpoint:
         if self._columns is None:
             within: Sequence[str] = [""] if self.value.is_text else []
         else:
-            within = self._columns(value) if callable(self._columns) else self._columns
+            within = self._columns(self.input.as_given(value)) if callable(self._columns) else self._columns
         for pointer in within:
             parse(pointer)
         return list(within)
@@ -131,7 +131,7 @@ class Endpoint:
         if self.validate is None:
             return value
         try:
-            judged = self.validate(value)
+            judged = self.validate(self.input.as_given(value))
             if inspect.isawaitable(judged):
                 await judged
         except ProblemError:

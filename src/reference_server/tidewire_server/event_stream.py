@@ -6,7 +6,7 @@ buffer, the ASGI server's write buffer, and one chunk of at most `_CHUNK_BYTES` 
 
 import asyncio
 import random
-from typing import Any, Final
+from typing import Final
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -14,6 +14,7 @@ from tidewire.protocol import messages
 from tidewire.protocol.cursor import ENDED_BY_PROBLEM, Cursor
 from tidewire.protocol.messages import Goaway, Hello, Ping, SnapshotReason, ephemeral_frame
 from tidewire.protocol.problems import Problem
+from tidewire_server.connection import Connection
 from tidewire_server.journal import snapshot_frame
 from tidewire_server.opening import Opening, Place
 from tidewire_server.service import Service
@@ -77,7 +78,7 @@ class EventStream:
         self._gone = False
         self._told = 0
         self._send: Send
-        self._transport: asyncio.WriteTransport | None = None
+        self._connection: Connection
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve.
@@ -86,7 +87,7 @@ class EventStream:
             ProblemError: The stream cannot be opened; nothing was sent.
         """
         self._send = send
-        self._transport = scope.get("tidewire.transport")
+        self._connection = scope["tidewire.connection"]
         with self._service.reading(self._record):
             unwatch = self._log.watch(self._wake.set)
             self._service.streams.add(self)
@@ -219,38 +220,27 @@ class EventStream:
         while True:
             if self._gone:
                 raise _GoneError
-            before = self._buffered()
+            before = self._connection.buffered()
             try:
                 # The ASGI server waits for room before it takes the message, so a send that timed out took nothing.
                 async with asyncio.timeout(self._settings.stall_timeout):
                     await self._send(message)
             except TimeoutError:
-                if before is None or (self._buffered() or 0) >= before:
+                if before is None or (self._connection.buffered() or 0) >= before:
                     raise _StalledError from None
             else:
                 return
 
-    def _buffered(self) -> int | None:
-        """Bytes that the ASGI server holds for the reader; None where it does not let that be seen."""
-        return None if self._transport is None else self._transport.get_write_buffer_size()
-
     async def _abort(self, listener: asyncio.Task[None]) -> None:
-        """Drop the connection with what is buffered for it: closing it would wait for the reader to take that."""
-        if self._transport is not None:
-            self._transport.abort()
-            await asyncio.wait([listener], timeout=_ABORT_SECONDS)
+        """Drop the connection, and let the ASGI server notice before this answer returns unfinished."""
+        self._connection.abort()
+        await asyncio.wait([listener], timeout=_ABORT_SECONDS)
 
     async def _listen(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         self._gone = True
         self._wake.set()
-
-
-def transport_of(send: Any) -> asyncio.WriteTransport | None:
-    """The transport beneath an ASGI server's `send`, as uvicorn has it; None where it cannot be seen."""
-    transport = getattr(getattr(send, "__self__", None), "transport", None)
-    return transport if hasattr(transport, "get_write_buffer_size") and hasattr(transport, "abort") else None
 
 
 async def send_problem(

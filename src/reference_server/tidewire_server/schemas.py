@@ -71,18 +71,24 @@ class InputShape:
         except ValidationError as error:
             raise self._problem(error, value, pointer) from None
 
+    def as_given(self, value: BaseModel) -> Any:
+        """One input as the endpoint's options (`columns`, `initial`, `validate`) get it: the model where the function
+        takes one, else an object with the function's parameters.
+        """
+        return value if self.whole is not None else types.SimpleNamespace(**self._members(value))
+
     def arguments(self, value: BaseModel, stream: Stream[Any] | None) -> dict[str, Any]:
         """The keyword arguments of one call."""
-        if self.whole is not None:
-            arguments: dict[str, Any] = {self.whole: value}
-        else:
-            arguments = {
-                (field.alias or name): getattr(value, name)
-                for name, field in type(value).model_fields.items()
-            }
+        arguments: dict[str, Any] = self._members(value) if self.whole is None else {self.whole: value}
         if self.stream is not None:
             arguments[self.stream] = stream
         return arguments
+
+    @staticmethod
+    def _members(value: BaseModel) -> dict[str, Any]:
+        return {
+            (field.alias or name): getattr(value, name) for name, field in type(value).model_fields.items()
+        }
 
     def _problem(self, error: ValidationError, value: JsonValue, pointer: str) -> ProblemError:
         first, *more = error.errors(include_url=False, include_context=False, include_input=False)

@@ -1,0 +1,76 @@
+"""What lies beneath an ASGI server's `send`: the one file that looks under the interface, and only at uvicorn.
+
+Three things cannot be done through ASGI: to tell a slow reader from one that takes nothing, to drop the latter with
+what is buffered for it, and to send a body of unknown length to HTTP/1.0, which knows no chunks. Under another ASGI
+server they are left out.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from starlette.types import Message, Receive, Scope, Send
+
+_CLOSE_SECONDS: Final = 60.0
+"""How long a reader has to take the last bytes of a body that the close of its connection ends."""
+
+_STATUS_LINE: Final = b"HTTP/1.1 %d \r\n"
+
+
+class Connection:
+    """One request's connection."""
+
+    def __init__(self, send: Send) -> None:
+        cycle: Any = getattr(send, "__self__", None)
+        self._transport: Any = getattr(cycle, "transport", None)
+        self._flow: Any = getattr(cycle, "flow", None)
+
+    def buffered(self) -> int | None:
+        """Bytes that wait for the reader to take them; None where that cannot be seen."""
+        size = getattr(self._transport, "get_write_buffer_size", None)
+        return None if size is None else size()
+
+    def abort(self) -> None:
+        """Drop the connection with what is buffered for it: to close it would be to wait for its reader."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def framed(self, scope: Scope, receive: Receive, send: Send) -> Send:
+        """How to answer so that the reader can tell where a body ends.
+
+        uvicorn sends chunks whatever the reader speaks. To HTTP/1.0 a body whose length is not known is sent as it
+        is, and the close of the connection ends it.
+        """
+        if scope["http_version"] != "1.0" or self._transport is None or self._flow is None:
+            return send
+        plain = False
+
+        async def send_plain(message: Message) -> None:
+            nonlocal plain
+            if message["type"] == "http.response.start" and not _has_length(message):
+                plain = True
+                head = [*message["headers"], (b"connection", b"close")]
+                lines = b"".join(b"%b: %b\r\n" % (name, value) for name, value in head)
+                self._transport.write(_STATUS_LINE % message["status"] + lines + b"\r\n")
+            elif plain:
+                await self._flow.drain()
+                self._transport.write(message.get("body", b""))
+                if not message.get("more_body", False):
+                    await self._close(receive)
+            else:
+                await send(message)
+
+        return send_plain
+
+    async def _close(self, receive: Receive) -> None:
+        """Close, and wait until uvicorn has noticed: before that it takes the answer for one that was forgotten."""
+        self._transport.close()
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+        except TimeoutError:
+            self.abort()
+
+
+def _has_length(message: Message) -> bool:
+    return message["status"] in {204, 304} or any(name == b"content-length" for name, _ in message["headers"])

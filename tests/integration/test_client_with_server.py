@@ -1,0 +1,209 @@
+"""The client against the reference server in a process of its own."""
+
+import itertools
+import subprocess
+import sys
+
+import anyio
+import pytest
+
+from served import Point, sentence, served
+from tidewire import AsyncClient, Checkpoint, Client
+from tidewire.errors import (
+    EndpointNotFoundError,
+    InvalidInputError,
+    ItemFailedError,
+    JobCancelledError,
+    JobFailedError,
+    JobNotFoundError,
+    RequestError,
+)
+
+
+@pytest.fixture(scope="module")
+def url():
+    with served(retry=0.005, queue_interval=0.0) as url:
+        yield url
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+def covers_each_seq_once(updates):
+    return updates[0].first_seq == 1 and all(
+        after.first_seq == before.seq + 1 for before, after in itertools.pairwise(updates)
+    )
+
+
+@pytest.mark.anyio
+async def test_a_text_grows_to_the_whole_and_equals_what_the_server_holds(url):
+    async with AsyncClient(url) as client:
+        job = await client.submit("talk", words=40, slow=True)
+        updates = [update async for update in job]
+        assert "".join(update.text for update in updates) == sentence(40) == await job.result()
+        assert covers_each_seq_once(updates)
+        held = await job.read()
+        assert (held.status, held.state["items"][0]["value"]) == ("succeeded", sentence(40))
+
+
+@pytest.mark.anyio
+async def test_any_value_grows_and_each_update_holds_it_as_it_was(url):
+    async with AsyncClient(url) as client:
+        updates = [update async for update in await client.submit("grow", steps=9)]
+        rows = [update.value["rows"] for update in updates]
+        assert rows[-1] == [[at, at / 2] for at in range(9)]
+        assert all(rows[-1][: len(some)] == some for some in rows)
+        assert covers_each_seq_once(updates)
+
+
+@pytest.mark.anyio
+async def test_text_that_is_taken_back_is_told_and_what_is_final_is_right(url):
+    async with AsyncClient(url) as client:
+        job = await client.submit("hesitate", words=5)
+        text = ""
+        async for delta in job.iter_text_deltas():
+            text = text[: len(text) - delta.deleted] + delta.text
+        final = "".join([piece async for piece in client.job(job.id).iter_text()])
+        assert text == final == await job.result()
+
+
+@pytest.mark.anyio
+async def test_two_readers_of_one_job_hold_equal_states_at_every_seq_that_both_have_seen(url):
+    async with AsyncClient(url) as client, anyio.create_task_group() as tasks:
+        started = await client.submit("grow", steps=12)
+        seen = [{}, {}]
+
+        async def read(into):
+            async for update in client.job(started.id):
+                into[update.seq] = update.value
+
+        for into in seen:
+            tasks.start_soon(read, into)
+    both = seen[0].keys() & seen[1].keys()
+    assert both
+    assert all(seen[0][seq] == seen[1][seq] for seq in both)
+
+
+def test_values_are_validated_and_failures_are_typed(url):
+    with Client(url) as client:
+        assert client.run("point", x=1.5, returns=Point) == Point(x=1.5, label="at 1.5")
+        with pytest.raises(JobFailedError, match="no such point"):
+            client.run("point", x=1.5, fail=True)
+
+
+def test_bad_input_gets_one_clear_error_each_and_the_server_goes_on(url):
+    with Client(url) as client:
+        with pytest.raises(InvalidInputError) as caught:
+            client.submit("point", x="far")
+        assert caught.value.pointer == "/input/x"
+        with pytest.raises(InvalidInputError):
+            client.submit("point", x=1, colour="red")
+        with pytest.raises(EndpointNotFoundError, match="talk"):
+            client.submit("tolk")
+        with pytest.raises(EndpointNotFoundError, match="7 endpoints"):
+            client.submit()
+        with pytest.raises(JobNotFoundError):
+            client.job("A" * 22).result()
+        with pytest.raises(InvalidInputError):
+            client.submit("point", {"x": 1, "label": "x" * 9_000_000})
+        with pytest.raises(RequestError):
+            client.with_options(headers={"Accept": "text/html"}).discover()
+        assert client.run("count", n=3) == 2
+
+
+def test_a_checkpoint_of_a_job_that_another_server_does_not_know(url):
+    with Client(url) as client:
+        saved = client.submit("count").checkpoint()
+        with served() as other, Client(other) as stranger:
+            with pytest.raises(JobNotFoundError):
+                stranger.job(checkpoint=saved.model_copy(update={"url": None})).result()
+
+
+def test_an_idempotency_key_makes_a_repeated_submit_the_same_job(url):
+    with Client(url) as client:
+        keyed = client.with_options(idempotency_key="a" * 40)
+        first, second = keyed.submit("talk", words=9), keyed.submit("talk", words=9)
+        assert first.id == second.id
+        assert "".join(update.text for update in second) == "".join(first.iter_text()) == sentence(9)
+        with pytest.raises(RequestError, match="idempotency_key_reused"):
+            keyed.submit("talk", words=10)
+
+
+def test_a_job_is_cancelled(url):
+    with Client(url) as client:
+        job = client.submit("forever")
+        for update in job:
+            if update.text:
+                break
+        assert job.cancel() in {"running", "cancelled"}
+        with pytest.raises(JobCancelledError) as caught:
+            job.result()
+        assert caught.value.value.startswith("on and ")
+        assert job.status() == "cancelled"
+
+
+def test_progress_is_told(url):
+    with Client(url) as client:
+        job = client.submit("forever")
+        for _ in job:
+            if job.progress is not None:
+                break
+        assert (job.progress.current, job.progress.unit) == (1, "step")
+        job.cancel()
+
+
+def test_a_batch_fails_item_by_item(url):
+    with Client(url) as client:
+        batch = client.submit_batch("point", [{"x": 1}, {"x": 2, "fail": True}, {"x": 3}], returns=Point)
+        ended = dict(batch.as_completed())
+        assert (ended[0].x, ended[2].x) == (1, 3)
+        assert isinstance(ended[1], ItemFailedError)
+        assert [type(result) for result in batch.results(return_exceptions=True)] == [
+            Point,
+            ItemFailedError,
+            Point,
+        ]
+        with pytest.raises(ItemFailedError, match="item 1 failed: no such point"):
+            batch.results()
+        assert client.job(batch.id).status() == "partially_failed"
+
+
+READ_SOME = """
+import sys
+from tidewire import Checkpoint, Client
+url, saved, count = sys.argv[1:]
+with Client(url) as client:
+    job = client.job(checkpoint=Checkpoint.from_json(saved))
+    for taken, update in enumerate(job, 1):
+        sys.stdout.write(update.text)
+        if taken == int(count):
+            break
+    sys.stderr.write(job.checkpoint().to_json())
+"""
+
+
+def test_processes_that_read_some_each_and_die_read_the_whole_together(url):
+    with Client(url) as client:
+        job = client.submit("talk", words=60, slow=True)
+        saved = job.checkpoint().to_json()
+        text = ""
+        for count in (1, 2, 3, 10_000):
+            command = [sys.executable, "-W", "error", "-c", READ_SOME, url, saved, str(count)]
+            ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+            text += ended.stdout
+            saved = ended.stderr
+            Checkpoint.from_json(saved)
+        assert text == sentence(60)
+
+
+def test_callers_with_credentials_see_their_own_jobs():
+    with served(tokens=["ada:secret", "bob:other"]) as url:
+        with Client(url, headers={"Authorization": "Bearer secret"}) as ada:
+            job = ada.submit("count")
+            assert [found.id for found in ada.jobs()] == [job.id]
+            with Client(url, auth=lambda: {"Authorization": "Bearer other"}) as bob:
+                assert bob.jobs() == []
+                with pytest.raises(JobNotFoundError):
+                    bob.job(job.id).result()
