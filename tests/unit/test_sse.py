@@ -1,18 +1,11 @@
-"""`tidewire.protocol.sse`: the vectors of the specification, promptness, limits, and writing."""
+"""`tidewire.protocol.sse`: promptness, limits, and writing. (What a stream decodes to: `vectors/test_sse`.)"""
 
-import base64
-import json
 import pickle
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
 from tidewire.protocol.sse import MAX_RETRY_MS, Decoder, Event, EventTooLargeError, encode
-
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "spec" / "vectors" / "sse" / "framing.json").read_text(encoding="utf-8")
-)["vectors"]
 
 BOM = b"\xef\xbb\xbf"
 
@@ -29,40 +22,6 @@ def one_byte_each(stream):
 
 def in_chunks_of(size, stream):
     return [stream[i : i + size] for i in range(0, len(stream), size)]
-
-
-# --- the vectors, at every cut
-
-
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_vector_wherever_it_is_cut(vector):
-    stream = base64.b64decode(vector["stream"])
-    options = {"last_event_id": vector.get("initial_last_event_id", "")}
-    expected = (
-        [Event(e["type"], e["data"], e["id"]) for e in vector["events"]],
-        vector["last_event_id"],
-        vector["retry_ms"],
-    )
-
-    assert decode([stream], **options) == expected
-    assert decode(one_byte_each(stream), **options) == expected
-    assert (
-        decode([b"", *(part for byte in one_byte_each(stream) for part in (byte, b""))], **options)
-        == expected
-    )
-    for cut in range(1, len(stream)):
-        assert decode([stream[:cut], stream[cut:]], **options) == expected, f"cut at byte {cut}"
-
-
-def test_vectors_show_the_bytes_that_they_hold():
-    for vector in VECTORS:
-        shown = base64.b64decode(vector["stream"]).decode("latin-1").encode("unicode_escape").decode()
-        assert shown.startswith(vector["shown"].removesuffix("…")), vector["name"]
-
-
-def test_vectors_have_names_of_their_own():
-    names = [vector["name"] for vector in VECTORS]
-    assert len(names) == len(set(names)) > 100
 
 
 # --- when an event is delivered

@@ -84,7 +84,7 @@ def test_table_of_openings_says_what_the_vector_says(vector):
     first, head = Cursor.parse(vector["log"]["first"]), Cursor.parse(vector["log"]["head"])
     ended, expected = vector["log"]["ended"], vector["answer"]
     asked = vector.get("last_event_id")
-    cursor = {None: None, "0-0": BEGINNING}[asked] if asked in {None, "0-0"} else Cursor.parse(asked)
+    cursor = None if asked is None else BEGINNING if asked == "0-0" else Cursor.parse(asked)
     found = opening(cursor, Extent(before(first), head, ended))
     if expected == {"status": 204}:
         assert found == NOTHING

@@ -1,0 +1,42 @@
+"""Merged diffs, and what an application is told. (Diffs that are applied or refused: `unit/test_diff`, `test_document`.)"""
+
+from json_pairs import spelling
+from tidewire.protocol.document import Document, TextChange
+from vectors.vector_files import each, whole
+
+
+@each("diff/merged")
+def test_merged_diff_leads_where_the_single_ones_lead(vector):
+    one_by_one, at_once = (Document(vector["before"], vector["columns"]) for _ in range(2))
+    for event in vector["events"]:
+        one_by_one.apply(event["diff"])
+    at_once.apply(vector["merged"]["diff"])
+    assert spelling(one_by_one.value()) == spelling(at_once.value()) == spelling(vector["after"])
+    assert vector["merged"]["id"] == vector["events"][-1]["id"]
+    assert vector["merged"]["diff"]["on"] == int(vector["held"].partition("-")[2])
+    checked = {check[0] for event in vector["events"] for check in checks_of(event)}
+    assert {check[0] for check in checks_of(vector["merged"])} == checked
+
+
+def checks_of(event):
+    return event["diff"].get("check", []) if isinstance(event["diff"], dict) else []
+
+
+@each("diff/told")
+def test_application_is_told_what_is_void_and_handed_the_rest(vector):
+    held = Document({"t": vector["old"]}, ["/t"])
+    if "diff" in vector:
+        held.apply(vector["diff"])
+        changes = held.text_changes
+    else:
+        before, held = held, Document({"t": vector["new"]}, ["/t"])
+        changes = held.changes_since(before)
+    assert held.value("/t") == vector["new"]
+    told = (vector["void"], vector["text"])
+    assert changes == (() if told == (0, "") else (TextChange("/t", *told),))
+
+
+def test_void_and_rest_lead_from_the_old_text_to_the_new_one():
+    for vector in whole("diff/told")["vectors"]:
+        old = vector["old"]
+        assert old[: len(old) - vector["void"]] + vector["text"] == vector["new"]

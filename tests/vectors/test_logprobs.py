@@ -1,0 +1,185 @@
+"""Log-probabilities: the vectors are what the chapter says, in double precision, and our engine passes them."""
+
+import math
+from fractions import Fraction
+
+import pytest
+
+from vectors.vector_files import each, whole
+
+# ---- by the definitions of the chapter
+
+
+def log_probabilities(logits):
+    finite = [x for x in logits if x != -math.inf]
+    peak = max(finite)
+    log_sum = math.log(math.fsum(math.exp(x - peak) for x in finite))
+    return [x - peak - log_sum for x in logits]
+
+
+def ordered(logits):
+    return sorted(range(len(logits)), key=lambda token: (-logits[token], token))
+
+
+def rank(logits, token):
+    return 1 + sum(x > logits[token] for x in logits)
+
+
+def logits_of(vector):
+    return [-math.inf if x is None else x for x in vector["logits"]]
+
+
+def close(expected, tolerance):
+    """Numbers as near as the vectors ask for; null for probability 0."""
+    return [
+        -math.inf if x is None else pytest.approx(x, abs=tolerance, rel=0 if tolerance == EXACT else 1e-6)
+        for x in expected
+    ]
+
+
+TOLERANCE = whole("logprobs/top")["tolerance"]
+EXACT = 1e-9
+
+
+@each("logprobs/top")
+def test_vector_of_candidates_is_what_the_chapter_says(vector):
+    logits = logits_of(vector)
+    found = log_probabilities(logits)
+    ids = ordered(logits)[: vector["n"]]
+    assert vector["top_ids"] == ids
+    assert [found[token] for token in ids] == close(vector["top_logprobs"], EXACT)
+    assert [found[vector["chosen"]]] == close([vector["logprob"]], EXACT)
+    assert vector["rank"] == rank(logits, vector["chosen"])
+    assert math.fsum(map(math.exp, (found[token] for token in ids))) <= 1 + EXACT
+
+
+@each("logprobs/ties")
+def test_vector_of_ties_is_what_the_chapter_says(vector):
+    logits = logits_of(vector)
+    found, order = log_probabilities(logits), ordered(logits)
+    first = order[: vector["n"]]
+    tied = [token for token in order[vector["n"] :] if logits[token] == logits[first[-1]]]
+    shown = tied[: vector["max_top"] - len(first)] if vector["ties"] == "all" else []
+    assert vector["top_ids"] == first + shown
+    assert [found[token] for token in vector["top_ids"]] == close(vector["top_logprobs"], EXACT)
+    expected = {"cut": None, "count": len(tied), "all": len(tied) - len(shown)}
+    assert vector.get("tie_count") == expected[vector["ties"]]
+
+
+def shaped(logits, asked):
+    """The distribution that is sampled from: each member of the input by its definition in section 8.1."""
+    bias = {int(token): x for token, x in asked.get("logit_bias", {}).items()}
+    logits = [(x + bias.get(token, 0)) / asked.get("temperature", 1) for token, x in enumerate(logits)]
+    order, found = ordered(logits), log_probabilities(logits)
+    kept = order[: asked.get("top_k", 0) or None]
+    reached = 0.0
+    for count, token in enumerate(order, 1):
+        reached += math.exp(found[token])
+        if reached >= asked.get("top_p", 1):
+            kept = [token for token in kept if token in order[:count]]
+            break
+    least = math.log(asked["min_p"]) + found[order[0]] if "min_p" in asked else -math.inf
+    return [x if token in kept and found[token] >= least else -math.inf for token, x in enumerate(logits)]
+
+
+@each("logprobs/processed")
+def test_vector_of_a_processed_distribution_is_what_the_chapter_says(vector):
+    logits = shaped(logits_of(vector), vector["input"])
+    found = log_probabilities(logits)
+    assert vector["top_ids"] == ordered(logits)
+    assert [found[token] for token in vector["top_ids"]] == close(vector["top_logprobs"], EXACT)
+    assert vector["ranks"] == [rank(logits, token) for token in vector["top_ids"]]
+
+
+@each("logprobs/rounding")
+def test_vector_of_rounding_is_the_nearest_number(vector):
+    exact, decimals, written = vector["logprob"], vector["decimals"], vector["written"]
+    if exact is None:
+        assert written is None
+        return
+    off = abs(Fraction(exact) - Fraction(str(written)))
+    assert off < Fraction(1, 2 * 10**decimals), "nearer than half a step, so that no other is as near"
+    assert round(written, decimals) == written
+
+
+# ---- our engine
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch", reason="the engine needs torch")
+
+
+@each("logprobs/top")
+def test_engine_gives_the_candidates_of_the_vector(vector, torch):
+    from tidewire_server.generation.torch_engine.top_n import score
+
+    logits = torch.tensor([logits_of(vector)], dtype=torch.float32)
+    scores = score(logits, torch.tensor([vector["chosen"]]), min(vector["n"], logits.shape[1]))
+    assert scores.top_ids.tolist() == [vector["top_ids"]]
+    assert scores.top.tolist()[0] == close(vector["top_logprobs"], TOLERANCE)
+    assert scores.chosen.tolist() == close([vector["logprob"]], TOLERANCE)
+    assert scores.ranks.tolist() == [vector["rank"]]
+
+
+def test_engine_gives_the_candidates_of_all_vectors_of_one_size_in_one_batch(torch):
+    from tidewire_server.generation.torch_engine.top_n import score
+
+    batch = [v for v in whole("logprobs/top")["vectors"] if len(v["logits"]) == 4]
+    scores = score(
+        torch.tensor([logits_of(v) for v in batch], dtype=torch.float32),
+        torch.tensor([v["chosen"] for v in batch]),
+        4,
+    )
+    assert [ids[: v["n"]] for ids, v in zip(scores.top_ids.tolist(), batch, strict=True)] == [
+        v["top_ids"] for v in batch
+    ]
+    assert scores.ranks.tolist() == [v["rank"] for v in batch]
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [v for v in whole("logprobs/ties")["vectors"] if v["ties"] == "cut"],
+    ids=lambda vector: vector["name"],
+)
+def test_engine_cuts_ties_as_the_vector_says(vector, torch):
+    from tidewire_server.generation.torch_engine.top_n import top_ids
+
+    logits = torch.tensor([logits_of(vector)], dtype=torch.float32)
+    assert top_ids(logits, min(vector["n"], logits.shape[1])).tolist() == [vector["top_ids"]]
+
+
+@each("logprobs/rounding")
+def test_engine_rounds_as_the_vector_says(vector, torch):
+    from tidewire_server.generation.torch_engine.engine import _rounded
+
+    exact = -math.inf if vector["logprob"] is None else vector["logprob"]
+    assert _rounded(exact, vector["decimals"]) == vector["written"]
+
+
+def members_served():
+    from tidewire_server.generation.engine import CORE_MEMBERS
+    from tidewire_server.generation.torch_engine.engine import SERVED
+
+    return CORE_MEMBERS | SERVED
+
+
+@each("logprobs/columns")
+def test_engine_gives_the_columns_of_the_vector_or_refuses_the_input(vector, torch):
+    from tidewire_server.generation.engine import Caps, InputError, check_members
+    from tidewire_server.generation.request import Generate
+
+    request = Generate(**vector["input"])
+    caps = Caps("m", 64, 20, 1, members_served(), None)
+    if vector["input"].keys() <= caps.members:
+        check_members(request, caps)
+        assert request.columns[0] == "text"
+        assert sorted(request.columns) == sorted(vector["columns"])
+    else:
+        with pytest.raises(InputError, match="is not served"):
+            check_members(request, caps)
+
+
+def test_engine_serves_nothing_more_that_these_vectors_could_judge(torch):
+    unserved = {"ties", "logprobs_mode", "logit_bias", "logprob_token_ids", "prompt_logprobs"}
+    assert not unserved & members_served(), "hold the engine to the vectors of it as well"

@@ -1,0 +1,56 @@
+"""Event streams, wherever they are cut: what our decoder and our encoder make of each is what the vectors say."""
+
+import base64
+
+import pytest
+
+from tidewire.protocol.sse import Decoder, Event, encode
+from vectors.vector_files import each, whole
+
+
+def decode(chunks, last_event_id):
+    decoder = Decoder(last_event_id=last_event_id)
+    events = [event for chunk in chunks for event in decoder.feed(chunk)]
+    return events, decoder.last_event_id, decoder.retry_ms
+
+
+def one_byte_each(stream):
+    return [stream[i : i + 1] for i in range(len(stream))]
+
+
+@each("sse/framing")
+def test_stream_is_decoded_wherever_it_is_cut(vector):
+    stream, before = base64.b64decode(vector["stream"]), vector.get("initial_last_event_id", "")
+    expected = (
+        [Event(e["type"], e["data"], e["id"]) for e in vector["events"]],
+        vector["last_event_id"],
+        vector["retry_ms"],
+    )
+    with_empty_chunks = [b"", *(part for byte in one_byte_each(stream) for part in (byte, b""))]
+    assert decode([stream], before) == expected
+    assert decode(one_byte_each(stream), before) == expected
+    assert decode(with_empty_chunks, before) == expected
+    for cut in range(1, len(stream)):
+        assert decode([stream[:cut], stream[cut:]], before) == expected, f"cut at byte {cut}"
+
+
+@each("sse/encode")
+def test_event_is_written_or_refused(vector):
+    event = dict(vector["event"])
+    arguments = {"data": event.pop("data"), "event": event.pop("type", None), **event}
+    if vector["stream"] is None:
+        with pytest.raises(ValueError, match=r"cannot|must"):
+            encode(**arguments)
+        return
+    stream = base64.b64decode(vector["stream"])
+    assert encode(**arguments) == stream
+    read = Event(arguments["event"] or "message", arguments["data"], arguments.get("id", ""))
+    assert decode([stream], "") == ([read], read.id, arguments.get("retry_ms"))
+
+
+@pytest.mark.parametrize("name", ["sse/framing", "sse/encode"])
+def test_vectors_show_the_bytes_that_they_hold(name):
+    for vector in whole(name)["vectors"]:
+        if vector["stream"] is not None:
+            shown = base64.b64decode(vector["stream"]).decode("latin-1").encode("unicode_escape").decode()
+            assert shown.startswith(vector["shown"].removesuffix("…")), vector["name"]
