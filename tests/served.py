@@ -31,7 +31,8 @@ class Point(BaseModel):
 
 @contextmanager
 def served(**settings: Any) -> Iterator[str]:
-    """Serve in a process of its own; gives the URL."""
+    """Serve in a process of its own; gives the URL. What still runs at the end is not waited for."""
+    settings = {"shutdown_timeout": 0.1, "cancel_timeout": 0.1} | settings
     command = [sys.executable, str(Path(__file__)), json.dumps(settings)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -108,8 +108,6 @@ def test_bad_input_gets_one_clear_error_each_and_the_server_goes_on(url):
             client.job("A" * 22).result()
         with pytest.raises(InvalidInputError):
             client.submit("point", {"x": 1, "label": "x" * 9_000_000})
-        with pytest.raises(RequestError):
-            client.with_options(headers={"Accept": "text/html"}).discover()
         assert client.run("count", n=3) == 2
 
 

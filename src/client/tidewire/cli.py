@@ -322,7 +322,7 @@ def jobs(
                     )
                 )
         elif found:
-            screen.out.print(display.jobs(found), crop=False)
+            screen.wide(display.jobs(found))
         else:
             screen.note("no jobs")
 

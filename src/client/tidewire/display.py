@@ -22,6 +22,9 @@ from tidewire.protocol.messages import Progress, Queue
 PROGRESS_EVERY: Final = 1.0
 """Seconds between two lines of progress where standard error is no terminal."""
 
+UNSHORTENED: Final = 1000
+"""Columns of a table that is as wide as its cells."""
+
 
 class Screen:
     """Where one command writes."""
@@ -100,6 +103,10 @@ class Screen:
             self.out.print_json(json.dumps(value), ensure_ascii=False)
         else:
             self.json(value)
+
+    def wide(self, table: Table) -> None:
+        """A table whose cells are to be copied from it, such as ids: never shortened, wherever lines end."""
+        Console(highlight=False, width=UNSHORTENED).print(table)
 
     def note(self, text: str) -> None:
         """A line beside the output."""

@@ -1,0 +1,207 @@
+"""Connections that break at every byte of a short stream, and at random bytes of long ones: nothing is lost or doubled.
+
+Two runs are equal when each seq is covered by exactly one update, the texts joined are equal, and so are the final
+state and its digest. `CHAOS_SEED` repeats a run.
+"""
+
+import os
+import random
+import socket
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import httpx
+import pytest
+
+from scripted_server import hurried
+from served import sentence, served
+from tidewire import AsyncClient, Checkpoint, Client
+from tidewire.protocol.integrity import digest
+from tidewire.protocol.sse import Decoder
+from tidewire_conformance.cutting_proxy import Cut, CuttingProxy
+
+SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
+
+
+@pytest.fixture(scope="module")
+def url():
+    # Events that are not merged, waits of milliseconds, and silence that is found out soon.
+    with served(retry=0.002, merge_window=0, heartbeat=0.1) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    print(f"CHAOS_SEED={SEED}")
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+@dataclass
+class Knife:
+    """What the proxy does to its connections: the cuts that were asked for, first come first served, then none."""
+
+    cuts: list[Cut] = field(default_factory=list)
+
+    def __call__(self, _: int) -> Cut | None:
+        return self.cuts.pop(0) if self.cuts else None
+
+
+@dataclass
+class Run:
+    """What a reader was handed."""
+
+    covered: list[tuple[int, int]] = field(default_factory=list)
+    text: str = ""
+    value: Any = None
+
+    def take(self, update):
+        self.covered.append((update.first_seq, update.seq))
+        self.text = self.text[: len(self.text) - update.deleted] + update.text
+        self.value = update.value
+
+    def assert_whole(self):
+        first, last = self.covered[0][0], self.covered[-1][1]
+        assert all(after[0] == before[1] + 1 for before, after in pairwise(self.covered)), self.covered
+        assert all(start <= end for start, end in self.covered)
+        return first, last
+
+
+def address(url):
+    parts = urlsplit(url)
+    return parts.hostname, parts.port
+
+
+def beginning(url, job):
+    """A checkpoint before the first event of a job that has ended, and the bytes of the stream from there."""
+    with httpx.stream("GET", f"{url}/v1/jobs/{job}/events", params={"after": "0-0"}) as answer:
+        events = Decoder().feed(answer.read())
+    snapshot = next(event for event in events if event.type == "snapshot")
+    saved = Checkpoint.model_validate_json(
+        f'{{"job":"{job}","cursor":"{snapshot.id}",'
+        + snapshot.data.removeprefix("{").replace(',"reason":"start"', "")
+    )
+    with socket.create_connection(address(url)) as raw:
+        raw.sendall(
+            f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: x\r\nLast-Event-ID: {snapshot.id}\r\n\r\n".encode()
+        )
+        raw.settimeout(5)
+        size = 0
+        while chunk := raw.recv(65536):
+            size += len(chunk)
+            if chunk.endswith(b"0\r\n\r\n"):
+                break
+    return saved, size
+
+
+async def read(client, saved):
+    job = client.job(checkpoint=saved)
+    run = Run()
+    async for update in job:
+        run.take(update)
+    return run, job
+
+
+@pytest.mark.anyio
+async def test_a_short_job_cut_at_every_byte_is_read_whole(url, anyio_backend):
+    timing, _ = hurried()
+    knife = Knife()
+    with CuttingProxy(address(url), knife) as proxy:
+        async with AsyncClient(url) as straight, AsyncClient(proxy.url, _timing=timing) as client:
+            job = await straight.submit("talk", words=3)
+            final = await job.result()
+            saved, size = beginning(url, job.id)
+            clean, _ = await read(straight, saved)
+            assert clean.text == final == sentence(3)
+            for at in range(size + 1):
+                # Between the two event loops each byte is cut both ways.
+                how = "fin" if (at + len(anyio_backend)) % 2 else "rst"
+                knife.cuts = [Cut(after=at, how=how)]
+                run, reader = await read(client, saved)
+                assert run == clean, f"cut by {how} after {at} bytes"
+                assert reader._stream.follower.document.value() == job._stream.follower.document.value()
+        # The reader itself closes at `done`, which may be before the last few bytes pass.
+        assert len(proxy.cuts) >= size - 10
+
+
+@pytest.mark.anyio
+async def test_a_submit_cut_at_random_bytes_starts_one_job(url):
+    rng = random.Random(SEED)
+    timing, _ = hurried()
+    knife = Knife()
+    with CuttingProxy(address(url), knife) as proxy:
+        before = await starts(url)
+        for _ in range(25):
+            # A connection of its own for each: a kept one would count on where it stands.
+            async with AsyncClient(proxy.url, _timing=timing) as client:
+                knife.cuts = [
+                    Cut(after=rng.randrange(1000), how=rng.choice(["fin", "rst"]))
+                    for _ in range(rng.randrange(3))
+                ]
+                assert await client.run("talk", words=3) == sentence(3)
+        assert await starts(url) == before + 25
+
+
+async def starts(url):
+    async with AsyncClient(url) as client:
+        return await client.run("starts_so_far")
+
+
+@pytest.mark.anyio
+async def test_long_jobs_cut_at_random_bytes_are_read_whole(url):
+    rng = random.Random(SEED)
+
+    def knife(_):
+        if rng.random() < 0.15:
+            return None
+        how = rng.choices(["fin", "rst", "stall"], [6, 6, 1])[0]
+        return Cut(after=rng.randrange(300, 4000), how=how)
+
+    async def follow(client, endpoint, **members):
+        job = await client.submit(endpoint, **members)
+        run = Run()
+        async for update in job:
+            run.take(update)
+        first, _ = run.assert_whole()
+        assert first == 1
+        held = await straight.job(job.id).read()
+        [item] = held.state["items"]
+        assert run.value == item["value"] == await job.result()
+        assert digest(held.state["items"]) == held.done.digest == job._stream.follower.done.digest
+        if endpoint == "talk":
+            assert run.text == sentence(members["words"])
+        repeats.append(job._stream.follower.repeats)
+
+    repeats = []
+    with CuttingProxy(address(url), knife) as proxy:
+        async with (
+            AsyncClient(url) as straight,
+            AsyncClient(proxy.url) as client,
+            anyio.create_task_group() as tasks,
+        ):
+            for _ in range(3):
+                tasks.start_soon(lambda: follow(client, "talk", words=250, slow=True))
+            tasks.start_soon(lambda: follow(client, "hesitate", words=80))
+            tasks.start_soon(lambda: follow(client, "grow", steps=150))
+        assert len(proxy.cuts) >= 5
+    assert repeats == [0] * 5
+
+
+def test_the_blocking_client_reads_whole_what_is_cut(url):
+    rng = random.Random(SEED)
+    with CuttingProxy(
+        address(url), lambda n: Cut(after=rng.randrange(400, 3000)) if n % 4 else None
+    ) as proxy:
+        with Client(proxy.url) as client:
+            run = Run()
+            for update in client.submit("talk", words=150, slow=True):
+                run.take(update)
+            assert run.assert_whole()[0] == 1
+            assert run.text == sentence(150)
+            assert "".join(client.submit("talk", words=80, slow=True).iter_text()) == sentence(80)

@@ -1,0 +1,187 @@
+"""The commands, as a shell runs them, against the reference server."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+import typer.testing
+
+from served import sentence, served
+from tidewire import cli
+
+COMMAND = [sys.executable, "-W", "error", "-m", "tidewire.cli"]
+
+
+@pytest.fixture(scope="module")
+def url():
+    with served(retry=0.005) as url:
+        yield url
+
+
+def run(*arguments, stdin=""):
+    """In this process, since a fresh interpreter for each would take its time."""
+    result = typer.testing.CliRunner().invoke(cli.app, list(arguments), input=stdin)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_call_writes_a_text_as_it_is(url):
+    result = run("call", url, "talk", "words=9")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, sentence(9), "")
+
+
+def test_call_writes_any_other_value_as_json(url):
+    assert run("call", url, "point", "x=2").stdout == '{"x":2.0,"label":"at 2"}\n'
+    assert run("call", url, "count", "n=3").stdout == "2\n"
+
+
+@pytest.mark.parametrize("how", ["inline", "file", "stdin"])
+def test_an_input_comes_inline_from_a_file_or_from_standard_input(url, how, tmp_path):
+    file = tmp_path / "input.json"
+    file.write_text('{"x": 4}')
+    given = {"inline": '{"x": 4}', "file": f"@{file}", "stdin": "-"}[how]
+    assert (
+        run("call", url, "point", "--input", given, stdin='{"x": 4}').stdout == '{"x":4.0,"label":"at 4"}\n'
+    )
+
+
+def test_json_is_one_line_per_update_and_a_last_one(url):
+    lines = [
+        json.loads(line)
+        for line in run("call", url, "talk", "words=20", "slow=true", "--json").stdout.splitlines()
+    ]
+    *updates, last = lines
+    assert {line["type"] for line in updates} == {"update"}
+    assert "".join(line["text"] for line in updates) == sentence(20)
+    assert (last["type"], last["value"]) == ("result", sentence(20))
+
+
+def test_a_failed_job_is_told_on_both_channels_and_by_the_exit_code(url):
+    result = run("call", url, "point", "x=1", "fail=true", "--json")
+    assert result.exit_code == 1
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert (last["type"], last["error"]) == ("error", "JobFailedError")
+    assert "no such point" in last["message"]
+    assert result.stderr.startswith("tidewire: the job failed: no such point")
+
+
+def test_a_detached_job_is_attached_to_listed_and_cancelled(url):
+    job = run("call", url, "forever", "--detach").stdout.strip()
+    assert run("attach", url, job, "--timeout", "0.3").exit_code == 3
+    assert run("cancel", url, job).exit_code == 0
+    assert run("attach", url, job).exit_code == 1
+    assert (
+        run("cancel", url, job, "--json").stdout
+        == json.dumps({"job": job, "status": "cancelled"}, separators=(",", ":")) + "\n"
+    )
+    assert job in run("jobs", url).stdout
+    newest = json.loads(run("jobs", url, "--json", "--limit", "1").stdout)
+    assert (newest["id"], newest["status"]) == (job, "cancelled")
+
+
+def test_describe_says_what_there_is(url):
+    assert "talk" in run("describe", url).stdout
+    one = run("describe", url, "talk").stdout
+    assert "words" in one
+    assert "integer" in one
+    assert (
+        json.loads(run("describe", url, "talk", "--json").stdout)["input_schema"]["properties"]["words"][
+            "default"
+        ]
+        == 12
+    )
+    assert json.loads(run("describe", url, "--json").stdout)["protocol"] == "tidewire/1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["call", "URL", "nope"], 2, "there is no endpoint 'nope'"),
+        (["call", "URL"], 2, "this server has 7 endpoints"),
+        (["call", "URL", "point", "x=far"], 2, "/input/x"),
+        (["call", "URL", "point", "x"], 2, "'x' is not of the form KEY=VALUE"),
+        (["call", "URL", "point", "x=1", "x=2"], 2, "'x' is given twice"),
+        (["call", "URL", "point", "x=1", "--input", "{}"], 2, "not both"),
+        (["call", "URL", "point", "--input", "{"], 2, "--input: not JSON"),
+        (["call", "URL", "point", "--input", "@/no/such/file"], 2, "No such file"),
+        (["call", "URL", "point", "x=1", "--header", "nonsense"], 2, "NAME: VALUE"),
+        (["attach", "URL", "A" * 22], 2, "job_not_found"),
+        (["cancel", "URL", "A" * 22], 2, "job_not_found"),
+        (["call", "127.0.0.1:8000", "point"], 2, "http://127.0.0.1:8000"),
+        (["describe", "http://127.0.0.1:1"], 3, "nothing listens at 127.0.0.1:1"),
+        (["call", "URL", "forever", "--timeout", "0.2"], 3, "tidewire attach"),
+    ],
+)
+def test_what_goes_wrong_is_one_paragraph_and_an_exit_code(url, arguments, code, says):
+    result = run(*(url if argument == "URL" else argument for argument in arguments))
+    assert result.exit_code == code
+    assert says in result.stderr.replace("\n", " ")
+    assert result.stderr.splitlines()[-1].startswith("tidewire: ")
+    assert "Traceback" not in result.output
+
+
+def test_wrong_usage_is_told_by_the_exit_code():
+    assert run("call").exit_code == 2
+    assert run("dance").exit_code == 2
+
+
+def test_another_kind_of_server_is_a_protocol_fault(url):
+    result = run("describe", url + "/v1/endpoints/talk")
+    assert result.exit_code in {2, 4}
+
+
+def test_help_tells_the_commands_and_the_exit_codes():
+    text = run("--help").stdout
+    for word in ("call", "attach", "cancel", "jobs", "describe", "serve", "Exit codes"):
+        assert word in text
+
+
+def test_an_interrupt_leaves_the_job_and_says_how_to_see_it_again(url):
+    with subprocess.Popen(
+        [*COMMAND, "call", url, "forever"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.read(7) == "on and "
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "the job goes on: tidewire attach" in errors
+    job = errors.split()[-1]
+    assert run("cancel", url, job).exit_code == 0
+
+
+def test_on_a_terminal_the_text_comes_live_and_whole(url):
+    main, side = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "call", url, "talk", "words=12", "slow=true"],
+        stdout=side,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        os.close(side)
+        shown = b""
+        try:
+            while chunk := os.read(main, 4096):
+                shown += chunk
+        except OSError:
+            pass  # the terminal's other end is gone
+        _, errors = process.communicate(timeout=20)
+    os.close(main)
+    assert (process.returncode, errors) == (0, "")
+    assert shown.decode().strip() == sentence(12)
+
+
+def test_a_command_whose_package_is_not_there_prints_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setattr(
+        cli,
+        "_others",
+        lambda: {"judge": EntryPoint("judge", "tidewire_conformance_missing.cli:app", "tidewire.commands")},
+    )
+    result = run("judge", "--all", "http://127.0.0.1:8000")
+    assert result.exit_code == 2
+    assert "pip install" in result.stderr
