@@ -85,7 +85,7 @@ def _load(target: str) -> "Server":
         _fail(f"{target!r} is not MODULE:SERVER or FILE.py:SERVER", code=2)
     found = getattr(_load_file(Path(place)) if place.endswith(".py") else _load_module(place), name, None)
     if not isinstance(found, Server):
-        what = "nothing" if found is None else f"a {type(found).__name__}"
+        what = "nothing" if found is None else f"of type {type(found).__name__}"
         _fail(f"{name!r} in {place} is {what}, not a tidewire_server.Server", code=2)
     return found
 

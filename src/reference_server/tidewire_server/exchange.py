@@ -60,7 +60,11 @@ def accepts(request: Request, media_type: str) -> None:
         ProblemError: Its Accept names neither the media type nor a range that covers it.
     """
     ranges = _ranges(request)
-    if request.headers.get("accept", "").strip() and not {media_type, f"{media_type.partition('/')[0]}/*", "*/*"} & set(ranges):
+    if request.headers.get("accept", "").strip() and not {
+        media_type,
+        f"{media_type.partition('/')[0]}/*",
+        "*/*",
+    } & set(ranges):
         raise refuse("not_acceptable", f"here is {media_type}, not {', '.join(ranges)[:200]}")
 
 

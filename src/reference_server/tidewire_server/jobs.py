@@ -203,6 +203,10 @@ class Job:
                 else:
                     await self._end_item(index, "cancelled")
 
+    def cancel_soon(self) -> None:
+        """Cancel all items, from a callback of the event loop."""
+        self._in_background(self.cancel())
+
     async def abandon(self) -> None:
         """Cancel all that has not ended, without waiting for any function."""
         for index, item in enumerate(self._items):

@@ -138,7 +138,11 @@ class ValueShape:
             InvalidValueError: Says where and why.
         """
         try:
-            self.adapter.validate_json(orjson.dumps(value), strict=True)
+            encoded = orjson.dumps(value)
+        except TypeError as error:
+            raise InvalidValueError(str(error)) from None
+        try:
+            self.adapter.validate_json(encoded, strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = build(first["loc"]) or "the value"

@@ -295,7 +295,7 @@ class Service:
         if readers.grace is None or readers.attached or self.draining or job_id not in self._live:
             return
         job = self._live[job_id]
-        readers.timer = self._loop.call_later(readers.grace, lambda: self._loop.create_task(job.cancel()))
+        readers.timer = self._loop.call_later(readers.grace, job.cancel_soon)
 
     # ---- what the parts call -----------------------------------------------------------------------------------
 

@@ -178,24 +178,27 @@ class UvicornServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Handle signals on the event loop. uvicorn's own way raises them again at the end, as an exit code or a traceback."""
-        loop = asyncio.get_running_loop()
-        try:
-            for each in _SIGNALS:
-                loop.add_signal_handler(each, self._signalled)
-        except (NotImplementedError, RuntimeError, ValueError):
-            yield  # no main thread, or no signals on this system: whoever runs the loop ends it
+        """Handle signals. uvicorn's own way raises them again at the end: as an exit code, or as a traceback."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # whoever runs the loop ends it
             return
+        loop = asyncio.get_running_loop()
+        told = False
+
+        def handle(_signum: int, _frame: object) -> None:
+            nonlocal told
+            if told:
+                os._exit(1)
+            told = True
+            loop.call_soon_threadsafe(self.end)
+
+        # Not by the event loop: a second signal must end the process also where a function never gives the loop back.
+        before = [(each, signal.signal(each, handle)) for each in _SIGNALS]
         try:
             yield
         finally:
-            for each in _SIGNALS:
-                loop.remove_signal_handler(each)
-
-    def _signalled(self) -> None:
-        if self._settling is not None:
-            os._exit(1)
-        self.end()
+            for each, handler in before:
+                signal.signal(each, handler)
 
     def end(self) -> None:
         """Begin to shut down; call on the event loop."""

@@ -7,9 +7,10 @@ variables (`TIDEWIRE_MAX_BODY_BYTES`). Times are seconds.
 import math
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tidewire.protocol.description import Limits
+from tidewire_server.auth import Tokens
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -20,7 +21,8 @@ MIB = KIB * KIB
 class Settings(BaseModel):
     """The settings of one server."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    # Without the values: errors are printed and logged, and one of the settings is secret.
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True)
 
     # ---- what runs ---------------------------------------------------------------------------------------------
     default_concurrency_limit: int | None = Field(
@@ -91,6 +93,12 @@ class Settings(BaseModel):
     root_path: str = Field(
         "", pattern=r"^(/[^/?#]+)*$", description="Prefix under which a proxy serves this server."
     )
+
+    @field_validator("tokens")
+    @classmethod
+    def _are_tokens(cls, tokens: tuple[str, ...]) -> tuple[str, ...]:
+        Tokens(tokens)
+        return tokens
 
     @property
     def limits(self) -> Limits:

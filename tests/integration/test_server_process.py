@@ -1,0 +1,251 @@
+"""The server as a process: `tidewire serve`, its screen, its signals, its exit codes."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from integration.reference_server import Peer, eventually, serving
+from tidewire_server import Server
+
+ENDPOINTS = """
+import asyncio
+from collections.abc import AsyncIterator
+from tidewire_server import Server, Stream
+
+server = Server(retry=0.01)
+
+
+@server.endpoint
+async def tick(n: int = 3, pause: float = 0.0) -> AsyncIterator[int]:
+    "Count."
+    for number in range(n):
+        yield number
+        await asyncio.sleep(pause)
+
+
+@server.endpoint(concurrency_limit=None)
+async def deaf(stream: Stream[str]) -> None:
+    while True:
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            pass
+
+
+@server.endpoint(concurrency_limit=None)
+async def block() -> None:
+    print("blocked", flush=True)
+    while True:
+        pass
+
+
+not_a_server = 5
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("serve")
+    (path / "mine.py").write_text(ENDPOINTS)
+    return path
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tidewire_server", *arguments],
+        cwd=folder,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextmanager
+def served(folder: Path, *arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], Peer]]:
+    port_file = folder / "port"
+    port_file.unlink(missing_ok=True)
+    process = run(folder, *arguments, "--port", "0", "--port-file", str(port_file), **environment)
+    try:
+        eventually(lambda: port_file.exists() or process.poll() is not None, within=30)
+        assert process.poll() is None, process.communicate()
+        with Peer(f"http://127.0.0.1:{int(port_file.read_text())}") as peer:
+            yield process, peer
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refused(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+    process = run(folder, *arguments, **environment)
+    out, err = process.communicate(timeout=30)
+    assert "Traceback" not in err
+    return process.returncode, out + err
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_cleanly_and_says_goaway(folder, signum):
+    with served(folder, "mine.py:server", "--shutdown-timeout", "0.1") as (process, peer):
+        job = peer.start("tick", {"n": 1000, "pause": 0.02})
+        with peer.stream(job) as reading:
+            reading.until("snapshot")
+            process.send_signal(signum)
+            assert reading.until("goaway", "done").type == "goaway"
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert err == ""
+    assert "tidewire_server/" in out
+
+
+def test_running_jobs_have_a_bounded_time_to_end(folder):
+    with served(folder, "mine:server", "--shutdown-timeout", "20", TIDEWIRE_HEARTBEAT="2") as (process, peer):
+        assert peer.http.get("/v1").json()["heartbeat_ms"] == 2000
+        job = peer.start("tick", {"n": 25, "pause": 0.02})
+        process.send_signal(signal.SIGTERM)
+        eventually(lambda: peer.http.get("/readyz").status_code == 503)
+        answer = peer.submit("tick")
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        assert answer.headers["retry-after"] == "1"
+        assert peer.http.get(f"/v1/jobs/{job}/events").status_code == 503
+        assert peer.job(job)["status"] in {"queued", "running"}
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_a_function_that_swallows_its_cancellation_does_not_keep_the_process(folder):
+    with served(folder, "mine.py:server", "--shutdown-timeout", "0.1", "--cancel-timeout", "0.1") as (
+        process,
+        peer,
+    ):
+        job = peer.start("deaf")
+        eventually(lambda: peer.job(job)["status"] == "running")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_a_second_signal_ends_it_at_once(folder):
+    with served(folder, "mine.py:server", "--shutdown-timeout", "60") as (process, peer):
+        peer.start("tick", {"n": 1000, "pause": 0.05})
+        process.send_signal(signal.SIGTERM)
+        eventually(lambda: peer.http.get("/readyz").status_code == 503)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=10)
+    assert process.returncode == 1
+
+
+def test_a_function_that_never_gives_the_loop_back_falls_to_the_second_signal(folder):
+    with served(folder, "mine.py:server") as (process, peer):
+        peer.start("block")
+        assert process.stdout is not None
+        eventually(lambda: "blocked" in process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=10)
+    assert process.returncode == 1
+
+
+def test_the_screen_says_where_what_and_what_is_off(folder):
+    with served(folder, "mine.py:server", "--max-queue-size", "7", "--token", "me:s3cret") as (process, peer):
+        assert peer.http.get("/v1").status_code == 401
+        assert peer.http.get("/v1", headers={"authorization": "Bearer s3cret"}).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=20)
+    assert peer.url in out
+    assert "1 at a time" in out
+    assert "Count." in out
+    assert "queue 7" in out
+    assert "authentication" not in out
+    assert "s3cret" not in out
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_1(folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, said = refused(folder, "mine.py:server", "--port", str(taken.getsockname()[1]))
+    assert code == 1
+    assert said.count("\n") == 1
+    assert "cannot bind" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["mine.py:other"], "'other' in mine.py is nothing"),
+        (["mine.py:not_a_server"], "is of type int, not a tidewire_server.Server"),
+        (["yours.py:server"], "there is no file yours.py"),
+        (["no_such_module:server"], "there is no module 'no_such_module'"),
+        (["mine"], "is not MODULE:SERVER or FILE.py:SERVER"),
+        (["mine.py:server", "--heartbeat", "0"], "/heartbeat"),
+        (["mine.py:server", "--token", ""], "token"),
+        (["mine.py:server", "--log-level", "loud"], "--log-level"),
+        (["--model", "no/such/folder"], "there is no folder no/such/folder"),
+    ],
+)
+def test_a_command_that_is_wrong_says_so_in_one_line(folder, arguments, said):
+    code, text = refused(folder, *arguments)
+    assert code == 2
+    assert said in text
+    assert text.count("\n") == 1
+
+
+def test_a_missing_extra_prints_the_line_that_installs_it(folder):
+    (folder / "without").mkdir(exist_ok=True)
+    (folder / "without" / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    code, said = refused(folder, PYTHONPATH=str(folder / "without"))
+    assert code == 1
+    assert 'pip install "tidewire[engine]"' in said
+    (folder / "without" / "sitecustomize.py").write_text("import sys\nsys.modules['uvicorn'] = None\n")
+    code, said = refused(folder, "mine.py:server", PYTHONPATH=str(folder / "without"))
+    assert code == 1
+    assert 'pip install "tidewire[server]"' in said
+
+
+def test_a_server_runs_under_any_asgi_server(folder):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "mine:server.app",
+        "--port",
+        str(port),
+        "--log-level",
+        "warning",
+    ]
+    process = subprocess.Popen([*command, "--http", "h11", "--loop", "asyncio"], cwd=folder)
+    try:
+        with Peer(f"http://127.0.0.1:{port}") as peer:
+
+            def answers() -> bool:
+                try:
+                    return peer.http.get("/readyz").status_code == 200
+                except OSError:
+                    return False
+                except Exception as error:
+                    return "refused" not in str(error)
+
+            eventually(answers, within=20)
+            assert peer.value("tick") == 2
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_a_server_can_be_started_again_in_the_same_process():
+    server = Server()
+
+    @server.endpoint
+    def one() -> int:
+        return 1
+
+    for _ in range(2):
+        with serving(server) as peer:
+            assert peer.value("one") == 1
