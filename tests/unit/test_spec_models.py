@@ -191,7 +191,9 @@ def test_what_a_schema_demands_the_model_demands(name):
 
 
 def test_every_schema_has_a_model_or_a_reason():
-    assert MODELS.keys() | NO_MODEL == SCHEMAS.keys()
+    # Of data of the specification itself, which no server and no client reads.
+    own = {name for name in SCHEMAS if name.split("-")[0] in {"vector", "scenario"}}
+    assert MODELS.keys() | NO_MODEL | own == SCHEMAS.keys()
     assert not MODELS.keys() & NO_MODEL
 
 

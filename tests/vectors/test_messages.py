@@ -111,23 +111,17 @@ ANSWERS = {
 
 
 @each("messages/bodies")
-def test_body_is_taken_or_refused(vector):
-    receive = receive_request if vector["body"] in {"submit", "cancel"} else receive_answer
-    receive(vector)
-
-
-def receive_answer(vector):
-    def read():
-        return messages.read(ANSWERS[vector["body"]], vector["data"], what="the body")
-
+def test_body_of_an_answer_is_taken_or_refused(vector):
+    model = ANSWERS[vector["body"]]
     if vector["outcome"] == "accept":
-        read()
+        messages.read(model, vector["data"], what="the body")
     else:
         with pytest.raises(MessageError):
-            read()
+            messages.read(model, vector["data"], what="the body")
 
 
-def receive_request(vector):
+@each("messages/requests")
+def test_body_of_a_request_is_taken_or_refused(vector):
     pytest.importorskip("starlette", reason="the server is not installed")
     from tidewire_server.errors import ProblemError
 
