@@ -540,7 +540,7 @@ def test_limits_hold_at_their_bound():
         assert peer.submit("greet", inputs=[{}, {}]).status_code == 201
         problem = refused(peer.submit("greet", inputs=[{}, {}, {}]), "batch_too_large")
         assert (problem["pointer"], problem["limit"]) == ("/inputs", 2)
-        eventually(lambda: all(job["done"] for job in peer.http.get("/v1/jobs").json()["jobs"]))
+        eventually(lambda: all(job.get("done") for job in peer.http.get("/v1/jobs").json()["jobs"]))
         held = [peer.start("wait"), peer.start("wait")]
         answer = peer.submit("greet")
         refused(answer, "too_many_jobs")

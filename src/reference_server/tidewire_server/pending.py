@@ -63,7 +63,7 @@ class Pending:
         max_event_bytes: int,
         max_state_bytes: int,
         state_bytes: int,
-        reserve: int,
+        reserve: int = 0,
     ) -> None:
         """Begin with nothing pending.
 

@@ -1,0 +1,226 @@
+"""What a function's signature says: the input's schema, the value's, and what cannot be an endpoint."""
+
+import functools
+from collections.abc import AsyncIterator, Iterator
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from tidewire_server import Server, Stream
+from tidewire_server.endpoints import Endpoint, Options
+from tidewire_server.errors import ProblemError
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    a: int = 1
+
+
+class Square(BaseModel):
+    kind: Literal["square"]
+    side: float
+
+
+class Circle(BaseModel):
+    kind: Literal["circle"]
+    radius: float
+
+
+def endpoint(function: Any, **options: Any) -> Endpoint:
+    return Endpoint(function, Options(**options))
+
+
+def test_members_come_from_parameters_whatever_they_are_called():
+    def odd(
+        json: str,
+        _private: int = 1,
+        model_x: float = 2,
+        *,
+        copy: Annotated[int, Field(ge=3)] = 3,
+        schema: Any = None,
+    ) -> str:
+        return f"{json} {_private} {model_x} {copy} {schema}"
+
+    found = endpoint(odd)
+    assert list(found.input.schema["properties"]) == ["json", "_private", "model_x", "copy", "schema"]
+    assert found.input.schema["required"] == ["json"]
+    assert found.input.schema["properties"]["copy"]["minimum"] == 3
+    value = found.input.read({"json": "a", "_private": 5}, "/input")
+    assert odd(**found.input.arguments(value, None)) == "a 5 2 3 None"
+    assert found.input.as_given(value).json == "a"
+
+
+def test_defaults_decide_whether_an_empty_input_is_valid():
+    def some(a: int, b: int = 1) -> int: ...
+    def all_of_them(a: int = 1) -> int: ...
+    def none() -> int: ...
+
+    assert [endpoint(each).input.defaults for each in (some, all_of_them, none)] == [False, True, True]
+
+
+def test_enums_and_unions_are_read_from_json():
+    def paint(colour: Colour, shape: Square | Circle, at: tuple[int, int] = (0, 0)) -> str: ...
+
+    found = endpoint(paint)
+    value = found.input.read(
+        {"colour": "red", "shape": {"kind": "circle", "radius": 1}, "at": [1, 2]}, "/input"
+    )
+    given = found.input.arguments(value, None)
+    assert given == {"colour": Colour.RED, "shape": Circle(kind="circle", radius=1), "at": (1, 2)}
+    with pytest.raises(ProblemError) as refused:
+        found.input.read({"colour": "red", "shape": {"kind": "circle", "radius": "x"}}, "/input")
+    assert refused.value.problem.pointer.startswith("/input/shape")
+
+
+def test_a_model_says_itself_what_to_do_with_unknown_members():
+    def takes_all(request: Open) -> int: ...
+    def takes_known(request: Square) -> int: ...
+
+    assert endpoint(takes_all).input.read({"b": 2}, "").b == 2
+    found = endpoint(takes_known).input
+    assert isinstance(found.read({"kind": "square", "side": 1}, ""), Square)
+    with pytest.raises(ProblemError, match="no member 'sides'; did you mean 'side'"):
+        found.read({"kind": "square", "side": 1, "sides": 1}, "/input")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema"),
+    [
+        (Iterator[int], {"type": "integer"}),
+        (AsyncIterator[list[str]], {"items": {"type": "string"}, "type": "array"}),
+        (Iterator, {}),
+    ],
+)
+def test_the_value_of_a_generator_is_what_it_yields(annotation, schema):
+    def generate() -> Any:
+        yield 1
+
+    generate.__annotations__["return"] = annotation
+    assert endpoint(generate).value.schema == schema
+
+
+def test_a_stream_names_the_value_and_its_first_state():
+    async def text(s: Stream[str]) -> None: ...
+    async def array(s: Stream[list[int]]) -> None: ...
+    async def table(s: Stream[dict[str, int]]) -> None: ...
+    async def model(s: Stream[Square]) -> None: ...
+    async def free(s: Stream) -> None: ...
+    async def said() -> str: ...
+
+    found = [endpoint(each) for each in (text, array, table, model, free, said)]
+    assert [each.initial(each.input.read({}, "")) for each in found] == ["", [], {}, None, None, None]
+    assert [each.columns(each.input.read({}, "")) for each in found] == [[""], [], [], [], [], [""]]
+    assert [each.streams for each in found] == [True] * 5 + [False]
+    assert [list(each.input.schema["properties"]) for each in found] == [[]] * 6
+
+
+def test_kinds_of_callables_are_told_apart():
+    class Called:
+        async def __call__(self, n: int) -> AsyncIterator[int]:
+            yield n
+
+    class Model:
+        def run(self, n: int) -> int:
+            return n
+
+    async def coroutine(n: int) -> int: ...
+    def generator(n: int) -> Iterator[int]:
+        yield n
+
+    found = [
+        endpoint(Called(), name="called"),
+        endpoint(Model().run),
+        endpoint(coroutine),
+        endpoint(generator),
+        endpoint(functools.partial(coroutine), name="partial"),
+    ]
+    assert [(each.is_async, each.is_generator) for each in found] == [
+        (True, True),
+        (False, False),
+        (True, False),
+        (False, True),
+        (True, False),
+    ]
+    assert all(list(each.input.schema["properties"]) == ["n"] for each in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"name": "two words"}, "cannot name an endpoint"),
+        ({"name": "1st"}, "cannot name an endpoint"),
+        ({"name": "x" * 65}, "cannot name an endpoint"),
+        ({"concurrency_limit": 0}, "concurrency_limit is 0"),
+        ({"examples": [{"m": 1}]}, "no valid input"),
+        ({"capabilities": {"logprobs": {"max_top": "many"}}}, "max_top"),
+    ],
+)
+def test_an_option_that_is_wrong_is_told_where_it_is_given(options, said):
+    def function(n: int = 1) -> int: ...
+
+    with pytest.raises(ValueError, match=said):
+        endpoint(function, **options)
+
+
+def test_signatures_that_cannot_be_an_input_are_told():
+    def any_number(*args: int) -> int: ...
+    def any_name(**kwargs: int) -> int: ...
+    def by_place(a: int, /) -> int: ...
+    def unknown(a: "Nowhere") -> int: ...  # noqa: F821
+    def no_schema(a: object = None, b: Any = None, *, c: threading_lock) -> int: ...
+
+    for function in (any_number, any_name, by_place, unknown, no_schema):
+        with pytest.raises(TypeError, match=function.__name__):
+            endpoint(function)
+
+
+class threading_lock:  # noqa: N801
+    """A type that pydantic knows nothing of."""
+
+
+def test_a_server_refuses_two_endpoints_of_one_name_and_batches():
+    server = Server()
+
+    @server.endpoint
+    def one() -> int:
+        return 1
+
+    with pytest.raises(ValueError, match="there is an endpoint 'one' already"):
+        server.endpoint(one)
+    with pytest.raises(ValueError, match="batch=True is not supported"):
+        server.endpoint(name="two", batch=True)(one)
+
+
+def test_settings_are_named_and_bounded():
+    with pytest.raises(ValueError, match="heartbeet"):
+        Server(heartbeet=1)
+    with pytest.raises(ValueError, match="merge_window"):
+        Server(merge_window=2)
+    with pytest.raises(ValueError, match="stands twice") as error:
+        Server(tokens=["a:same", "b:same"])
+    assert "same" not in str(error.value).replace("stands twice", "")
+    server = Server(heartbeat=3)
+    server.configure(retry=2)
+    assert (server.settings.heartbeat, server.settings.retry) == (3, 2)
+    assert server.app is server.app
+    with pytest.raises(RuntimeError, match="in use"):
+        server.configure(retry=3)
+
+
+def test_every_setting_is_a_flag_and_an_environment_variable():
+    import inspect
+
+    from tidewire_server.cli import serve
+    from tidewire_server.settings import Settings
+
+    flags = inspect.signature(serve).parameters
+    assert set(Settings.model_fields) <= set(flags)
+    for name in Settings.model_fields:
+        (option,) = flags[name].annotation.__metadata__
+        assert option.envvar == f"TIDEWIRE_{name.upper()}"
