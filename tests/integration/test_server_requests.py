@@ -611,6 +611,8 @@ def test_a_handler_that_breaks_is_a_problem_without_a_trace(caplog):
 
 def test_head_and_options_are_answered(peer):
     assert peer.http.head("/v1").status_code == 200
+    head = peer.http.head(f"/v1/jobs/{peer.start('wait')}/events")
+    assert (head.status_code, head.headers["content-type"], head.content) == (200, "text/event-stream", b"")
     answer = peer.http.options("/v1/jobs")
     assert (answer.status_code, answer.headers["allow"]) == (204, "GET, HEAD, OPTIONS")
 

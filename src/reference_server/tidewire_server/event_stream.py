@@ -86,6 +86,10 @@ class EventStream:
         Raises:
             ProblemError: The stream cannot be opened; nothing was sent.
         """
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
         self._send = send
         self._connection = scope["tidewire.connection"]
         with self._service.reading(self._record):
