@@ -13,7 +13,7 @@ from pydantic import BaseModel, JsonValue
 from tidewire.protocol.description import Batch, EndpointCapabilities, EndpointDescription, EndpointSummary
 from tidewire.protocol.pointer import escape, parse
 from tidewire_server.errors import ProblemError, refuse
-from tidewire_server.schemas import InputShape, ValueShape, is_async, is_generator, shapes_of
+from tidewire_server.schemas import InputShape, ValueShape, is_async, is_generator, names_in, shapes_of
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
@@ -98,9 +98,21 @@ class Endpoint:
                 raise ValueError(f"endpoint {self.name!r}: an example is no valid input: {error}") from None
         self._capabilities = {
             "streams": self.streams,
+            "rollback": self._may_take_back(),
             **(options.capabilities or {}),
         }
         EndpointCapabilities.model_validate(self._capabilities, strict=True)
+
+    @property
+    def rollback(self) -> bool:
+        """Whether text that was written may be taken back."""
+        return bool(self._capabilities["rollback"])
+
+    def _may_take_back(self) -> bool:
+        """What holds where the author says nothing: a whole value may replace what was there, a stream is believed to
+        only grow unless its function names `truncate`. A stream that takes back more than that is refused.
+        """
+        return self.is_generator or (self.input.stream is not None and "truncate" in names_in(self.function))
 
     # ---- the first state of an item ----------------------------------------------------------------------------
 

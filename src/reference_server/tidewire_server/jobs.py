@@ -93,7 +93,12 @@ class Job:
             _Item(
                 value,
                 Stream(
-                    journal, index, columns=columns[index], tell=self._tell, to_json=endpoint.value.to_json
+                    journal,
+                    index,
+                    columns=columns[index],
+                    rollback=endpoint.rollback,
+                    tell=self._tell,
+                    to_json=endpoint.value.to_json,
                 ),
             )
             for index, value in enumerate(values)
@@ -116,14 +121,18 @@ class Job:
         item = self._items[index]
         if item.status != "queued":
             return
-        self._start(index)
-        item.task = self._loop.create_task(run(self.endpoint, item.value, item.stream, self._journal))
         try:
+            self._start(index)
+            item.task = self._loop.create_task(run(self.endpoint, item.value, item.stream, self._journal))
             await asyncio.wait({item.task})
+            await self._returned(index, item)
         except asyncio.CancelledError:
-            item.task.cancel()
+            if item.task is not None:
+                item.task.cancel()
             raise
-        await self._returned(index, item)
+        except Exception:
+            _log.exception("job %s item %d: it could not be run", self.record.id, index)
+            await self._fail_all(problem("internal", "the server's log says why"))
 
     def _start(self, index: int) -> None:
         self._items[index].status = "running"

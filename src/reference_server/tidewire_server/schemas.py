@@ -193,6 +193,18 @@ def is_generator(function: Callable[..., Any]) -> bool:
     return inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body)
 
 
+def names_in(function: Callable[..., Any]) -> set[str]:
+    """The names that a function's own code uses: of attributes, of globals, and those in functions inside it."""
+    pending = [getattr(_annotated(function), "__code__", None)]
+    names: set[str] = set()
+    while pending:
+        code = pending.pop()
+        if isinstance(code, types.CodeType):
+            names.update(code.co_names)
+            pending.extend(code.co_consts)
+    return names
+
+
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
     """What carries the annotations: the function itself, or the `__call__` of an object."""
     if isinstance(function, types.FunctionType | types.MethodType):

@@ -106,7 +106,8 @@ class Server:
             validate: Called with each validated input before it is queued. What it raises as a `ValueError` refuses
                 the submit; the error's `member` and `code`, if it has them, say what is wrong.
             capabilities: What discovery says of it beyond what is known: `{"logprobs": {"max_top": 20}}`,
-                `{"rollback": True}`.
+                `{"rollback": False}`. Where `rollback` (text that was written may be taken back) is not said, it holds
+                for generators, whose values may replace each other, and for streams whose function names `truncate`.
             examples: Valid inputs.
             links: Further resources under the endpoint's URL, by name: bytes, JSON, or a function that gives either.
             batch: Reserved for functions that take many inputs in one call.

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NO_ROLLBACK: Final = (
+    "this endpoint says that text which was written is never taken back; "
+    "if it may be, declare that: @server.endpoint(capabilities={'rollback': True})"
+)
+
 
 class Stream(Generic[T]):
     """The value of one item while its function runs. `T` is the type of the value.
@@ -35,6 +40,7 @@ class Stream(Generic[T]):
         index: int,
         *,
         columns: Sequence[str],
+        rollback: bool,
         tell: Callable[[str, messages.Progress], None],
         to_json: Callable[[Any], Any],
     ) -> None:
@@ -44,6 +50,7 @@ class Stream(Generic[T]):
         self._index = index
         self._columns = tuple(self._place + column for column in columns)
         self._growing = self._columns[0] if len(self._columns) == 1 else self._place
+        self._rollback = rollback
         self._column_is_text: tuple[bool, ...] | None = None
         self._tell = tell
         self._to_json = to_json
@@ -86,10 +93,13 @@ class Stream(Generic[T]):
             at: JSON Pointer within the value; without it as in `append`.
 
         Raises:
-            ValueError: There are fewer, or no text and no array.
+            ValueError: There are fewer, or no text and no array; or it is a text, and the endpoint has no rollback.
             StreamClosedError: The item has ended.
         """
-        self._write(self._journal.change, [["t", self._path(at), n_last]])
+        path = self._path(at)
+        if n_last:
+            self._hold_text(path)
+        self._write(self._journal.change, [["t", path, n_last]])
 
     def row(self, *members: Any) -> None:
         """Grow each of the endpoint's columns by one: a text by a string, an array by one element.
@@ -112,11 +122,14 @@ class Stream(Generic[T]):
             value: JSON, or what pydantic turns into JSON.
 
         Raises:
-            ValueError: There is no such place, or the value is no JSON.
+            ValueError: There is no such place, or the value is no JSON; or a text is there that this would take back,
+                and the endpoint has no rollback.
             StreamClosedError: The item has ended.
         """
         value = self._to_json(value) if pointer == "" else plain(value)
-        self._write(self._journal.change, [["s", self._path(pointer), value]])
+        path = self._path(pointer)
+        self._hold_text(path, value)
+        self._write(self._journal.change, [["s", path, value]])
 
     # ---- beside the value --------------------------------------------------------------------------------------
 
@@ -176,18 +189,19 @@ class Stream(Generic[T]):
             StateTooLargeError: The state would pass its limit.
             StreamClosedError: The item has ended.
         """
-        with self._lock:
-            if self._shadow is None:
-                self._shadow = Shadow(self._journal.value(self._place), self._place)
+        # Looking for what changed can take long, and the event loop must not wait for it: only writing takes the lock.
+        shadow = self._shadow or Shadow(self._journal.value(self._place), self._place)
+        try:
             try:
-                try:
-                    ops = self._shadow.step(value)
-                except NotPlainError:
-                    ops = self._shadow.step(self._to_json(value))
+                ops = shadow.step(value)
+            except NotPlainError:
+                ops = shadow.step(self._to_json(value))
+            with self._lock:
                 if ops:
                     self._put(ops)
-            except ValueError as error:
-                raise InvalidValueError(str(error)) from None
+                self._shadow = shadow
+        except ValueError as error:
+            raise InvalidValueError(str(error)) from None
 
     def close(self) -> dict[str, int | float]:
         """Refuse whatever is written later; returns what was used."""
@@ -196,14 +210,15 @@ class Stream(Generic[T]):
         return self._usage
 
     def _put(self, ops: list[Op]) -> None:
-        shadow = self._shadow
         if any(op[0] != "a" for op in ops):
+            for op in ops:
+                if op[0] == "t" or op[0] == "s":
+                    self._hold_text(str(op[1]), op[2] if op[0] == "s" else None)
             self._write(self._journal.change, ops)
         elif (row := self._as_row(ops)) is not None:
             self._write(self._journal.row, row)
         else:
             self._write(self._journal.append, [(op[1], op[2]) for op in ops])
-        self._shadow = shadow
 
     def _as_appends(self, row: list[Any]) -> list[tuple[str, Any]]:
         """A row of an item whose job has no columns, because it has other items."""
@@ -241,12 +256,29 @@ class Stream(Generic[T]):
         if self.failure is not None:
             raise self.failure
 
+    def _hold_text(self, path: str, value: Any = None) -> None:
+        """Refuse to take back a text that grows, where readers were promised that none is."""
+        if self._rollback:
+            return
+        for column in self._columns:
+            if (column == path or column.startswith(f"{path}/")) and self._journal.is_text(column):
+                old, new = self._journal.value(column), _at(value, column[len(path) :])
+                if old and not (isinstance(new, str) and new.startswith(str(old))):
+                    raise ValueError(NO_ROLLBACK)
+
     def _path(self, pointer: str | None) -> str:
         if pointer is None:
             return self._growing
         if pointer:
             parse(pointer)
         return self._place + pointer
+
+
+def _at(value: Any, pointer: str) -> Any:
+    """The place within a value, None where there is none."""
+    for token in parse(pointer):
+        value = value.get(token) if isinstance(value, dict) else None
+    return value
 
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
