@@ -7,7 +7,7 @@ does not fit the value is refused where it is made, with a `ValueError` that say
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
