@@ -1,8 +1,8 @@
-"""Extract requirements.json, and the table of README.md, from the chapters. `--check` writes nothing and fails on drift.
+"""Extract requirements.json, coverage.md and the table of README.md. `--check` writes nothing and fails on drift.
 
-    python spec/extract.py              write what the chapters say
-    python spec/extract.py --check      1 if a file does not say what the chapters say, or a chapter breaks a rule
-    python spec/extract.py --coverage   which sentences vectors, scenarios and transcripts name, and which none does
+    python spec/extract.py              write what the chapters, vectors and scenarios say
+    python spec/extract.py --check      1 if a file does not say what they say, or a chapter breaks a rule
+    python spec/extract.py --coverage   print what exercises each sentence
 
 The rules for a chapter:
 
@@ -12,6 +12,7 @@ The rules for a chapter:
   exempted within its brackets: `[TW-FRM-001 client]`, `[TW-BRW-020 client/client]`.
 - An identifier elsewhere is a reference; what it refers to exists or is withdrawn.
 - An identifier that requirements.json has does not vanish: it is withdrawn in the chapter on changes.
+- A sentence with MUST or MUST NOT is named by a vector, a scenario or a transcript, or README.md tells why by none.
 
 `checks` and `mutants` of a requirement are kept as they stand in requirements.json: the conformance suite fills them.
 """  # fmt: skip
@@ -21,6 +22,7 @@ import argparse
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,7 @@ from pathlib import Path
 SPEC = Path(__file__).resolve().parent
 REQUIREMENTS = SPEC / "requirements.json"
 README = SPEC / "README.md"
+COVERAGE = SPEC / "coverage.md"
 
 ROLES = ("server", "client", "both")
 PROFILES = ("core", "durable", "batch", "logprobs", "browser", "client")
@@ -51,6 +54,8 @@ AREAS = {
 """Chapter → the area in the identifiers of its sentences."""
 
 WITHDRAWN_HEADING = "Withdrawn identifiers"
+UNSEEN_HEADING = "Not seen on the wire"
+WITHOUT_DATA_HEADING = "Seen on the wire, but in no data here"
 
 _KEYWORD = re.compile(
     r"\b(MUST NOT|SHALL NOT|SHOULD NOT|NOT RECOMMENDED|MUST|SHALL|SHOULD|REQUIRED|RECOMMENDED|MAY|OPTIONAL)\b"
@@ -236,62 +241,116 @@ def readme(spec: Specification, old: str) -> str:
     return _TABLE.sub(lambda match: match[1] + "\n".join(rows) + "\n" + match[2], old)
 
 
+def identifiers(text: str) -> list[str]:
+    """The identifiers that stand in a text."""
+    return _ID.findall(text)
+
+
 def covered(spec: Specification, folder: Path = SPEC) -> dict[str, list[str]]:
-    """Identifier → the vectors, scenarios and transcripts that name it."""
+    """Identifier → the vectors, scenarios and transcripts that exercise it, such as `vectors sse/framing ×3`."""
     found: dict[str, list[str]] = {}
-    for file in sorted([*folder.glob("vectors/**/*.json"), *folder.glob("scenarios/**/*.json")]):
-        for name in sorted(set(_ID.findall(file.read_text(encoding="utf-8")))):
-            found.setdefault(name, []).append(str(file.relative_to(folder)))
+    for kind in ("vectors", "scenarios"):
+        for file in sorted((folder / kind).glob("**/*.json")):
+            name = str(file.relative_to(folder / kind).with_suffix(""))
+            times = Counter(_required(json.loads(file.read_text(encoding="utf-8"))))
+            for one, count in times.items():
+                found.setdefault(one, []).append(f"{kind} {name} ×{count}")
     for fence in spec.fences:
-        for name in _ID.findall(fence.tags.get("covers", "")):
-            found.setdefault(name, []).append(f"transcript {fence.tags.get('transcript', '?')}")
+        for one in identifiers(fence.tags.get("covers", "")):
+            found.setdefault(one, []).append(f"transcript {fence.tags.get('transcript', '?')}")
     return found
 
 
-def unseen(text: str) -> set[str]:
-    """Identifiers that README.md lists as not visible on the wire."""
-    section = text.partition("## Not seen on the wire")[2].partition("\n## ")[0]
-    return set(_ID.findall(section))
+def _required(node: object) -> Iterator[str]:
+    """What stands in the members `requirements` of a file, at any depth."""
+    if isinstance(node, list):
+        for child in node:
+            yield from _required(child)
+    elif isinstance(node, dict):
+        yield from node.get("requirements", [])
+        for name, child in node.items():
+            if name != "requirements":
+                yield from _required(child)
+
+
+def reasons(text: str, heading: str) -> dict[str, str]:
+    """Identifier → why no data exercises it, by the table under a heading of README.md."""
+    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = (line.strip("| ").split(" | ", 1) for line in section.splitlines() if line.startswith("| TW-"))
+    return {name: why for names, why in rows for name in identifiers(names)}
+
+
+def coverage(spec: Specification, text: str) -> tuple[str, list[str]]:
+    """The text of coverage.md, and the sentences of which neither data nor README.md tells."""
+    found = covered(spec)
+    unseen, without = reasons(text, UNSEEN_HEADING), reasons(text, WITHOUT_DATA_HEADING)
+    musts = [one for one in spec.requirements if one.level.startswith("MUST")]
+    lines, untold = list[str](), list[str]()
+    counts = Counter[str]()
+    for chapter in AREAS:
+        lines += [f"## {chapter}", "", "| sentence | for | exercised by |", "|---|---|---|"]
+        for one in (one for one in musts if one.chapter == chapter):
+            data = found.get(one.id, [])
+            counts.update({label.split()[0] for label in data})
+            if data:
+                by = "; ".join(data)
+            elif one.id in unseen:
+                by, counts["unseen"] = f"– not seen on the wire: {unseen[one.id]}", counts["unseen"] + 1
+            elif one.id in without:
+                by, counts["without"] = f"– {without[one.id]}", counts["without"] + 1
+            else:
+                by = "– **nothing**"
+                untold.append(one.id)
+            lines.append(f"| {one.id} | {one.role} | {by} |")
+        lines.append("")
+    top = [
+        "# What exercises each sentence",
+        "",
+        "Written by `extract.py`, for every sentence with MUST or MUST NOT. `×n`: so many vectors or scenarios of that file.",
+        "The reasons are those of README.md.",
+        "",
+        "| | sentences |",
+        "|---|---|",
+        f"| all | {len(musts)} |",
+        f"| named by vectors | {counts['vectors']} |",
+        f"| named by scenarios | {counts['scenarios']} |",
+        f"| named by transcripts | {counts['transcript']} |",
+        f"| seen on the wire, but in no data here | {counts['without']} |",
+        f"| not seen on the wire | {counts['unseen']} |",
+        "",
+    ]
+    return "\n".join([*top, *lines]), untold
 
 
 def main() -> int:
     """Write, or compare."""
     parser = argparse.ArgumentParser(description="Extract requirements.json from the chapters.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail on drift")
-    parser.add_argument("--coverage", action="store_true", help="tell which sentences nothing exercises")
+    parser.add_argument("--coverage", action="store_true", help="print what exercises each sentence")
     options = parser.parse_args()
     spec = read()
-    old = REQUIREMENTS.read_text(encoding="utf-8")
-    problems = spec.errors + [f"{name} has vanished: withdraw it" for name in vanished(spec, old)]
+    old, text = REQUIREMENTS.read_text(encoding="utf-8"), README.read_text(encoding="utf-8")
+    covers, untold = coverage(spec, text)
+    broken = spec.errors + [f"{name} has vanished: withdraw it" for name in vanished(spec, old)]
+    problems = [*broken, *(f"{name}: no data names it, and README.md tells no reason" for name in untold)]
     for problem in problems:
         print(problem, file=sys.stderr)
     if options.coverage:
-        _tell_coverage(spec)
-        return 0
-    if problems:
-        return 1
+        print(covers)
+    if options.coverage or broken:
+        return int(bool(problems))
     drift = False
-    text = README.read_text(encoding="utf-8")
-    for file, now in ((REQUIREMENTS, requirements_json(spec, old)), (README, readme(spec, text))):
-        if file.read_text(encoding="utf-8") == now:
+    now = {REQUIREMENTS: requirements_json(spec, old), README: readme(spec, text), COVERAGE: covers}
+    for file, written in now.items():
+        if file.exists() and file.read_text(encoding="utf-8") == written:
             continue
         drift = True
         if options.check:
-            print(f"{file.name} is not what the chapters say: run python spec/extract.py", file=sys.stderr)
+            print(f"{file.name} has drifted: run python spec/extract.py", file=sys.stderr)
         else:
-            file.write_text(now, encoding="utf-8")
+            file.write_text(written, encoding="utf-8")
             print(f"wrote {file.name}: {len(spec.requirements)} requirements")
-    return int(drift and options.check)
-
-
-def _tell_coverage(spec: Specification) -> None:
-    found, hidden = covered(spec), unseen(README.read_text(encoding="utf-8"))
-    for one in spec.requirements:
-        by = ", ".join(found.get(one.id, [])) or ("not seen on the wire" if one.id in hidden else "-")
-        print(f"{one.id}  {one.level:10}  {by}")
-    open_ = [one for one in spec.requirements if one.level.startswith("MUST")]
-    open_ = [one for one in open_ if one.id not in found and one.id not in hidden]
-    print(f"{len(open_)} sentences with MUST are neither exercised nor listed as not seen on the wire")
+    return int(bool(problems) or (drift and options.check))
 
 
 if __name__ == "__main__":

@@ -53,11 +53,22 @@ def test_every_chapter_has_an_area_and_every_area_a_chapter():
     assert [file.stem for file in sorted(SPEC.glob("[0-9][0-9]-*.md"))] == list(extract.AREAS)
 
 
-def test_sentences_that_are_not_seen_on_the_wire_exist():
+def test_sentences_without_data_exist_and_have_one_reason():
     text = (SPEC / "README.md").read_text(encoding="utf-8")
-    unseen = extract.unseen(text)
+    unseen = extract.reasons(text, extract.UNSEEN_HEADING)
+    without = extract.reasons(text, extract.WITHOUT_DATA_HEADING)
     assert unseen
-    assert unseen <= {one.id for one in document.requirements}
+    assert without
+    assert not unseen.keys() & without.keys()
+    assert unseen.keys() | without.keys() <= {one.id for one in document.requirements}
+    listed = extract.identifiers(text)
+    assert len(listed) == len(set(listed)), "one reason each"
+
+
+def test_sentences_that_data_names_need_no_reason():
+    found = extract.covered(document)
+    without = extract.reasons((SPEC / "README.md").read_text(encoding="utf-8"), extract.WITHOUT_DATA_HEADING)
+    assert not without.keys() & found.keys()
 
 
 def judge(*lines, chapter="03-framing"):
@@ -132,6 +143,17 @@ def test_an_identifier_that_vanishes_is_told_unless_it_is_withdrawn():
     old = '[{"id": "TW-FRM-001"}, {"id": "TW-FRM-002"}, {"id": "TW-FRM-003"}]'
     spec.withdrawn.add("TW-FRM-003")
     assert extract.vanished(spec, old) == ["TW-FRM-002"]
+
+
+def test_sentence_that_nothing_exercises_is_told_unless_there_is_a_reason():
+    spec = judge("- A server MUST do it. [TW-FRM-999]", "- A server MAY do it. [TW-FRM-998]")
+    text, untold = extract.coverage(spec, "")
+    assert untold == ["TW-FRM-999"]
+    assert "| TW-FRM-999 | server | – **nothing** |" in text
+    readme = f"## {extract.WITHOUT_DATA_HEADING}\n\n| TW-FRM-999, TW-FRM-998 | it is late |\n"
+    text, untold = extract.coverage(spec, readme)
+    assert untold == []
+    assert "| TW-FRM-999 | server | – it is late |" in text
 
 
 def test_checks_and_mutants_outlive_an_extraction():
@@ -361,8 +383,14 @@ def test_transcript_is_a_conversation_whose_bodies_fit_their_schemas(fence):
 @pytest.mark.parametrize("fence", TRANSCRIPTS, ids=lambda fence: fence.tags["transcript"])
 def test_streams_of_a_transcript_fold_without_a_breach_up_to_a_done_that_verifies(fence):
     follower = Follower()
-    streams = [answer for answer in exchanges(fence.text) if answer.is_stream]
-    for answer in streams:
+    streams = []
+    for answer in exchanges(fence.text):
+        if not answer.is_stream:
+            body = strict_json.loads(answer.body) if answer.body.strip() else {}
+            if {"state", "columns", "cursor"} <= body.keys() and follower.cursor is None:
+                follower.restore(body["state"], body["columns"], Cursor.parse(body["cursor"]))
+            continue
+        streams.append(answer)
         follower.connected()
         outcomes = [follower.receive(event) for event in events_of(answer.body)]
         problems = [one for one in outcomes if isinstance(one, Fatal) and one.kind is FatalKind.PROBLEM]
@@ -370,6 +398,15 @@ def test_streams_of_a_transcript_fold_without_a_breach_up_to_a_done_that_verifie
         assert broken == []
         assert answer.cut == (follower.done is None and not problems)
     assert bool(streams) == (follower.done is not None or any("event:problem" in a.body for a in streams))
+
+
+@pytest.mark.parametrize("fence", TRANSCRIPTS, ids=lambda fence: fence.tags["transcript"])
+def test_transcript_covers_sentences_of_servers(fence):
+    roles = {one.id: one.role for one in document.requirements}
+    covered = extract.identifiers(fence.tags["covers"])
+    assert covered
+    assert len(covered) == len(set(covered))
+    assert {roles[name] for name in covered} <= {"server", "both"}
 
 
 def test_transcripts_have_names_of_their_own():
