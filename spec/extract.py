@@ -267,9 +267,10 @@ def _required(node: object) -> Iterator[str]:
         for child in node:
             yield from _required(child)
     elif isinstance(node, dict):
-        yield from node.get("requirements", [])
         for name, child in node.items():
-            if name != "requirements":
+            if name == "requirements" and isinstance(child, list):
+                yield from child
+            else:
                 yield from _required(child)
 
 
