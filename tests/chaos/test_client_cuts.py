@@ -18,7 +18,8 @@ import pytest
 
 from scripted_server import hurried
 from served import sentence, served
-from tidewire import AsyncClient, Checkpoint, Client
+from tidewire import AsyncClient, Checkpoint, Client, RetryPolicy
+from tidewire.exchange import Timing
 from tidewire.protocol.integrity import digest
 from tidewire.protocol.sse import Decoder
 from tidewire_conformance.cutting_proxy import Cut, CuttingProxy
@@ -122,6 +123,7 @@ async def test_a_short_job_cut_at_every_byte_is_read_whole(url, anyio_backend):
             for at in range(size + 1):
                 # Between the two event loops each byte is cut both ways.
                 how = "fin" if (at + len(anyio_backend)) % 2 else "rst"
+                # At most two: a submit is attempted four times.
                 knife.cuts = [Cut(after=at, how=how)]
                 run, reader = await read(client, saved)
                 assert run == clean, f"cut by {how} after {at} bytes"
@@ -140,6 +142,7 @@ async def test_a_submit_cut_at_random_bytes_starts_one_job(url):
         for _ in range(25):
             # A connection of its own for each: a kept one would count on where it stands.
             async with AsyncClient(proxy.url, _timing=timing) as client:
+                # At most two: a submit is attempted four times.
                 knife.cuts = [
                     Cut(after=rng.randrange(1000), how=rng.choice(["fin", "rst"]))
                     for _ in range(rng.randrange(3))
@@ -157,8 +160,8 @@ async def starts(url):
 async def test_long_jobs_cut_at_random_bytes_are_read_whole(url):
     rng = random.Random(SEED)
 
-    def knife(_):
-        if rng.random() < 0.15:
+    def knife(connection):
+        if connection > 10 and rng.random() < 0.15:
             return None
         how = rng.choices(["fin", "rst", "stall"], [6, 6, 1])[0]
         return Cut(after=rng.randrange(300, 4000), how=how)
@@ -179,10 +182,12 @@ async def test_long_jobs_cut_at_random_bytes_are_read_whole(url):
         repeats.append(job._stream.follower.repeats)
 
     repeats = []
+    patient = RetryPolicy(max_attempts=100, submit_attempts=100, initial=0.01, maximum=0.1)
+    soon = Timing(hello_timeout=0.5, answer_timeout=0.5)
     with CuttingProxy(address(url), knife) as proxy:
         async with (
             AsyncClient(url) as straight,
-            AsyncClient(proxy.url) as client,
+            AsyncClient(proxy.url, retry=patient, _timing=soon) as client,
             anyio.create_task_group() as tasks,
         ):
             for _ in range(3):
@@ -198,7 +203,9 @@ def test_the_blocking_client_reads_whole_what_is_cut(url):
     with CuttingProxy(
         address(url), lambda n: Cut(after=rng.randrange(400, 3000)) if n % 4 else None
     ) as proxy:
-        with Client(proxy.url) as client:
+        with Client(
+            proxy.url, retry=RetryPolicy(max_attempts=100, submit_attempts=100, initial=0.01, maximum=0.1)
+        ) as client:
             run = Run()
             for update in client.submit("talk", words=150, slow=True):
                 run.take(update)

@@ -6,12 +6,19 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
+import anyio
 from pydantic import JsonValue
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tidewire.batch import AsyncBatchJob
 from tidewire.checkpoint import Checkpoint
-from tidewire.errors import CheckpointError, EndpointNotFoundError, InvalidInputError, TidewireError
+from tidewire.errors import (
+    CheckpointError,
+    EndpointNotFoundError,
+    InvalidInputError,
+    TidewireError,
+    TotalTimeoutError,
+)
 from tidewire.exchange import Auth, Exchange, Timing
 from tidewire.job import AsyncJob
 from tidewire.options import OnDisconnect, Options
@@ -181,8 +188,11 @@ class AsyncClient:
         **members: Any,
     ) -> Any:
         """Start a job and wait for its value: `submit`, then `result`."""
-        job = await self.submit(endpoint, input, returns=returns, **members)
-        return await job.result()
+        job: AsyncJob[Any] | None = None
+        with anyio.move_on_after(self._options.timeout):
+            job = await self.submit(endpoint, input, returns=returns, **members)
+            return await job.result()
+        raise TotalTimeoutError("the timeout passed during the submit") if job is None else job.timed_out()
 
     @overload
     async def submit_batch(

@@ -20,6 +20,7 @@ from tidewire.errors import (
     NotATidewireServerError,
     ProtocolError,
     TidewireError,
+    TotalTimeoutError,
     TransportError,
     Where,
     class_of,
@@ -32,7 +33,7 @@ from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.description import API_ROOT, Discovery, EndpointDescription
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.problems import Problem
-from tidewire.transport import Answer, Transport, no_http, origin, resolve
+from tidewire.transport import ANSWER_TIMEOUT, Answer, Transport, no_http, origin, resolve
 
 log = logging.getLogger("tidewire")
 log.addHandler(logging.NullHandler())
@@ -56,6 +57,7 @@ class Timing:
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
     rng: random.Random = field(default_factory=random.Random)
     hello_timeout: float = HELLO_TIMEOUT
+    answer_timeout: float = ANSWER_TIMEOUT
 
 
 class Exchange:
@@ -97,7 +99,24 @@ class Exchange:
 
         Raises:
             TidewireError: What the answer means, or why there is none.
+            TotalTimeoutError: The options' timeout passed.
         """
+        with anyio.move_on_after(options.timeout):
+            return await self._ask(method, url, options, asked, headers, body, job_id)
+        what = f"the timeout of {options.timeout:g} s passed"
+        advice = _MAY_RUN if asked is Asked.SUBMIT else None
+        raise TotalTimeoutError(what, where=Where(method, url, job_id), advice=advice)
+
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        options: Options,
+        asked: Asked,
+        headers: Mapping[str, str] | None,
+        body: bytes | None,
+        job_id: str | None,
+    ) -> Answer:
         backoff = Backoff(options.retry, self.timing.rng)
         refreshed = False
         redirects = 0
@@ -106,7 +125,11 @@ class Exchange:
             wait: float | None = None
             try:
                 answer = await self.transport.request(
-                    method, url, headers=await self.headers(options, headers, body), body=body
+                    method,
+                    url,
+                    headers=await self.headers(options, headers, body),
+                    body=body,
+                    answer_timeout=self.timing.answer_timeout,
                 )
             except NotATidewireServerError as error:
                 fault: TidewireError = error
@@ -280,6 +303,9 @@ class Exchange:
             return False
 
 
+_MAY_RUN = (
+    "The job may or may not have started: submit again with the same idempotency_key, or see client.jobs()."
+)
 _UNKEPT = (
     "The job may or may not have started: without credentials this server keeps no idempotency keys, so nothing was "
     "repeated. client.jobs() lists what runs, where the server has that."

@@ -103,8 +103,7 @@ class FollowedJob(ABC, Generic[U]):
         with self.bounded(self.deadline()):
             while not self.ended:
                 async with self._turn():
-                    if not self.ended:
-                        self._receive(await self._stream.step(), fold=True)
+                    await self._advance(fold=True)
 
     def checkpoint(self) -> Checkpoint:
         """How far the job was handed over: what to save to read on from there with `client.job(checkpoint=…)`."""
@@ -140,11 +139,7 @@ class FollowedJob(ABC, Generic[U]):
         """Wait for updates and return those that are there, oldest first; none when the job has ended."""
         async with self._turn():
             while not self._ready and not self._folded and not self.ended:
-                self._receive(await self._stream.step(), silent=silent)
-            while len(self._ready) < BLOCK and (told := self._stream.step_at_once()) is not None:
-                self._receive(told, silent=silent)
-            if self.ended:
-                await self._stream.aclose()
+                await self._advance(silent=silent)
             # The last of what was folded has the latest place: with it, all is handed over up to there.
             folded = sorted(self._folded.values(), key=lambda update: update.cursor)
             for update in folded:
@@ -187,6 +182,19 @@ class FollowedJob(ABC, Generic[U]):
     @property
     def _driven(self) -> bool:
         return self._lock is not None and self._lock.locked()
+
+    async def _advance(self, *, silent: bool = False, fold: bool = False) -> None:
+        """Wait for what comes next, and take with it what can be had without waiting."""
+        if self.ended:
+            return
+        self._receive(await self._stream.step(), silent=silent, fold=fold)
+        for _ in range(BLOCK - 1):
+            told = self._stream.step_at_once()
+            if told is None:
+                break
+            self._receive(told, silent=silent, fold=fold)
+        if self.ended:
+            await self._stream.aclose()
 
     def _receive(self, told: Any, *, silent: bool = False, fold: bool = False) -> None:
         if not isinstance(told, Advance):
@@ -268,9 +276,10 @@ class FollowedJob(ABC, Generic[U]):
         with anyio.CancelScope(deadline=deadline) as scope:
             yield
         if scope.cancelled_caught:
-            raise self._timed_out()
+            raise self.timed_out()
 
-    def _timed_out(self) -> TidewireError:
+    def timed_out(self) -> TidewireError:
+        """The error for a wait that its caller's timeout ended."""
         document = self._stream.follower.document
         queued = document is not None and document.value("/status") == "queued"
         kind = QueueTimeoutError if queued else TotalTimeoutError

@@ -86,7 +86,7 @@ class JobStream:
         """
         try:
             while True:
-                outcome, self._due = self._due or await self._next(), None
+                outcome = self._due or await self._next()
                 match outcome:
                     case Advance():
                         if outcome.done is not None:
@@ -97,8 +97,12 @@ class JobStream:
                     case Ignored(why):
                         log.debug("%s: %s", self._name, why)
                     case Reconnect():
+                        # Whoever cancels the wait and asks again waits again: a hurry must not become a storm.
+                        self._due = outcome
                         await self._reconnect(outcome)
+                        self._due = None
                     case Fatal():
+                        self._due = None
                         raise self._error(outcome)
         except BaseException:
             await self.aclose()

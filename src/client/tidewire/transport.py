@@ -137,9 +137,22 @@ class Transport:
         self._closed = False
 
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        answer_timeout: float = ANSWER_TIMEOUT,
     ) -> Answer:
         """Make one request and read its answer.
+
+        Args:
+            method: GET, POST, …
+            url: Absolute.
+            headers: Beside the client's own name.
+            body: What to send.
+            answer_timeout: Seconds without a byte of the answer.
 
         Raises:
             TransportError: No connection, or it broke; `sent` says whether the request may have arrived.
@@ -148,7 +161,7 @@ class Transport:
         """
         client = await self._ready()
         content = bytearray()
-        timeout = httpx.Timeout(ANSWER_TIMEOUT, connect=self.connect_timeout, pool=None)
+        timeout = httpx.Timeout(answer_timeout, connect=self.connect_timeout, pool=None)
         with self._errors(method, url):
             async with client.stream(
                 method, url, headers=_headers(headers), content=body, timeout=timeout
@@ -237,7 +250,7 @@ class Transport:
         except (httpx.ConnectError, httpx.ProxyError) as error:
             raise _no_connection(error, url, where) from error
         except httpx.ReadTimeout as error:
-            raise SilenceTimeoutError(f"no answer within {ANSWER_TIMEOUT:g} s", where=where) from error
+            raise SilenceTimeoutError("no answer in time", where=where) from error
         except httpx.RemoteProtocolError as error:
             if _is_cut(error):
                 raise TransportError(_cut(error), where=where) from error
