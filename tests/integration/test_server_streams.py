@@ -318,6 +318,10 @@ def test_a_retryable_problem_in_band_has_no_id_and_says_when_to_retry():
         job = peer.start("hold")
         with peer.stream(job) as first:
             first.until("snapshot")
+            before = peer.metrics()["tidewire_events_logged_total"]
+            submit = peer.http.post("/v1/endpoints/spell/jobs", json={"input": {}}, headers=STREAM)
+            assert (submit.status_code, submit.json()["code"]) == (429, "too_many_streams")
+            assert peer.metrics()["tidewire_events_logged_total"] == before
             answer = peer.http.get(f"/v1/jobs/{job}/events")
             assert (answer.status_code, answer.json()["code"]) == (429, "too_many_streams")
             assert answer.headers["retry-after"] == "5"

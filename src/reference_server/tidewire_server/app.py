@@ -33,7 +33,7 @@ from tidewire_server.event_stream import EventStream, send_problem
 from tidewire_server.exchange import Resource, answer, read_body
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
 from tidewire_server.opening import NOTHING, opening
-from tidewire_server.service import Service
+from tidewire_server.service import Service, Submitted
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import JobRecord
 from tidewire_server.submit import read_json
@@ -194,15 +194,25 @@ class App:
         endpoint = self._endpoint(request)
         key = _idempotency_key(request)
         body = await self._body(request)
-        submitted = await self.service.submit(request.state.principal, endpoint, body, key)
-        record, root = submitted.record, _root(request)
-        headers = {"location": f"{root}/jobs/{record.id}"}
-        if submitted.replayed:
-            headers["idempotency-replayed"] = "true"
-        if as_stream:
-            headers["content-location"] = f"{root}/jobs/{record.id}/events"
-            return await self._stream(request, record, None, headers)
-        return answer(await self.service.resource(record, root), 201, headers)
+        principal, root = request.state.principal, _root(request)
+        if not as_stream:
+            submitted = await self.service.submit(principal, endpoint, body, key)
+            resource = await self.service.resource(submitted.record, root)
+            return answer(resource, 201, _submit_headers(submitted, root))
+        # Its place is taken first: a job must not run whose submit was answered with an error.
+        give_back = self.service.take_place(principal)
+        try:
+            submitted = await self.service.submit(principal, endpoint, body, key)
+            log = await self.service.log(submitted.record)
+        except BaseException:
+            give_back()
+            raise
+        headers = _submit_headers(submitted, root)
+        headers["content-location"] = events_url = f"{root}/jobs/{submitted.record.id}/events"
+        begins = opening(None, log.extent())
+        return EventStream(
+            self.service, submitted.record, log, begins, give_back, events_url=events_url, headers=headers
+        )
 
     async def _list(self, request: Request) -> ASGIApp:
         exchange.accepts(request, "application/json")
@@ -271,27 +281,19 @@ class App:
         self._admit(request)
         exchange.accepts(request, "text/event-stream")
         record = await self._record(request)
-        return await self._stream(request, record, _cursor(asked), {})
-
-    async def _stream(
-        self, request: Request, record: JobRecord, cursor: Cursor | None, headers: dict[str, str]
-    ) -> ASGIApp:
-        log = await self.service.log(record)
+        cursor = _cursor(asked)
         interval = None
         if _choice(request, "diffs", "1", "0") == "0":
             least = round(self._settings.min_snapshot_interval * 1000)
             interval = max(least, _integer(request, "min_interval_ms", least, 0, 2**31)) / 1000
+        log = await self.service.log(record)
         begins = opening(cursor, log.extent())
         if begins == NOTHING:
             return Response(status_code=204, headers={"cache-control": "no-store"})
+        give_back = self.service.take_place(record.principal)
+        events_url = f"{_root(request)}/jobs/{record.id}/events"
         return EventStream(
-            self.service,
-            record,
-            log,
-            begins,
-            events_url=f"{_root(request)}/jobs/{record.id}/events",
-            headers=[(name.encode(), value.encode()) for name, value in headers.items()],
-            snapshot_interval=interval,
+            self.service, record, log, begins, give_back, events_url=events_url, snapshot_interval=interval
         )
 
     # ---- operators ---------------------------------------------------------------------------------------------
@@ -327,6 +329,11 @@ class App:
 
 def _nobody(_request: Request) -> None:
     """Nobody is asked who they are."""
+
+
+def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:
+    headers = {"location": f"{root}/jobs/{submitted.record.id}"}
+    return headers | {"idempotency-replayed": "true"} if submitted.replayed else headers
 
 
 def _root(request: Request) -> str:

@@ -6,6 +6,7 @@ buffer, the ASGI server's write buffer, and one chunk of at most `_CHUNK_BYTES` 
 
 import asyncio
 import random
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from starlette.types import Message, Receive, Scope, Send
@@ -50,9 +51,10 @@ class EventStream:
         record: JobRecord,
         log: LogReader,
         opening: Opening,
+        give_back: Callable[[], None],
         *,
         events_url: str,
-        headers: list[tuple[bytes, bytes]] | None = None,
+        headers: Mapping[str, str] | None = None,
         snapshot_interval: float | None = None,
     ) -> None:
         """Prepare a stream.
@@ -62,6 +64,7 @@ class EventStream:
             record: The job.
             log: Its log.
             opening: What the stream begins with.
+            give_back: Gives back the place that was taken for this stream; called once, when it ends.
             events_url: URI reference of the stream, for `hello`.
             headers: Further headers of the answer.
             snapshot_interval: Send snapshots only, this many seconds apart at least.
@@ -72,7 +75,8 @@ class EventStream:
         self._log = log
         self._opening = opening
         self._events_url = events_url
-        self._headers = HEADERS + (headers or [])
+        self._give_back = give_back
+        self._headers = HEADERS + [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         self._interval = snapshot_interval
         self._wake = asyncio.Event()
         self._gone = False
@@ -81,34 +85,37 @@ class EventStream:
         self._connection: Connection
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve.
+        """Serve."""
+        detach = self._service.readers.attach(self._record.id)
+        try:
+            await self._respond(scope, receive, send)
+        finally:
+            detach()
+            self._give_back()
 
-        Raises:
-            ProblemError: The stream cannot be opened; nothing was sent.
-        """
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "HEAD":
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
         self._send = send
         self._connection = scope["tidewire.connection"]
-        with self._service.reading(self._record):
-            unwatch = self._log.watch(self._wake.set)
-            self._service.streams.add(self)
-            listener = asyncio.create_task(self._listen(receive))
-            try:
-                await self._deliver({"type": "http.response.start", "status": 200, "headers": self._headers})
-                await self._serve()
-                await self._deliver({"type": "http.response.body", "body": b"", "more_body": False})
-            except _StalledError:
-                self._service.metrics.stalled.inc()
-                await self._abort(listener)
-            except _GoneError:
-                pass
-            finally:
-                unwatch()
-                self._service.streams.discard(self)
-                listener.cancel()
+        unwatch = self._log.watch(self._wake.set)
+        self._service.streams.add(self)
+        listener = asyncio.create_task(self._listen(receive))
+        try:
+            await self._deliver({"type": "http.response.start", "status": 200, "headers": self._headers})
+            await self._serve()
+            await self._deliver({"type": "http.response.body", "body": b"", "more_body": False})
+        except _StalledError:
+            self._service.metrics.stalled.inc()
+            await self._abort(listener)
+        except _GoneError:
+            pass
+        finally:
+            unwatch()
+            self._service.streams.discard(self)
+            listener.cancel()
 
     def go_away(self) -> None:
         """Ask the reader to come back later, because this server ends."""

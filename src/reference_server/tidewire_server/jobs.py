@@ -130,7 +130,7 @@ class Job:
             if item.task is not None:
                 item.task.cancel()
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - a fault of the server's own: the item must end all the same
             _log.exception("job %s item %d: it could not be run", self.record.id, index)
             await self._fail_all(problem("internal", "the server's log says why"))
 

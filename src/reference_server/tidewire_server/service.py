@@ -8,8 +8,8 @@ import contextlib
 import hashlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from pydantic import JsonValue
@@ -23,6 +23,7 @@ from tidewire_server.errors import refuse
 from tidewire_server.jobs import ROOM_FOR_END, Job
 from tidewire_server.journal import Journal, first_block
 from tidewire_server.metrics import Metrics
+from tidewire_server.readers import Readers
 from tidewire_server.scheduling import Scheduler
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import JobRecord, Key, LogReader, Retention, Store, Ticket, Tombstone
@@ -42,22 +43,12 @@ class ClosableStream(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Readers:
-    """Who reads a job's stream, and what happens once nobody does."""
-
-    grace: float | None
-    """Seconds after which a job without readers is cancelled; None: never."""
-    attached: int = 0
-    timer: asyncio.TimerHandle | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """What a submit led to."""
 
     record: JobRecord
-    replayed: bool = field(default=False)
+    replayed: bool = False
 
 
 class Service:
@@ -72,8 +63,7 @@ class Service:
         self.streams: set[ClosableStream] = set()
         """The streams that are open."""
         self._live: dict[str, Job] = {}
-        self._readers: dict[str, _Readers] = {}
-        self._streams: dict[str, int] = {}
+        self.readers = Readers(settings.max_streams_per_principal, metrics.open_streams)
         self._sweep_needed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._scheduler = Scheduler(
@@ -155,10 +145,8 @@ class Service:
                 ended=self._ended,
             )
             self._live[record.id] = job
-            self._readers[record.id] = readers = _Readers(
-                max(submission.grace, settings.min_grace) if submission.cancel_on_disconnect else None
-            )
-            self._count_down(record.id, readers)
+            if submission.cancel_on_disconnect:
+                self.readers.watch(record.id, max(submission.grace, settings.min_grace), job.cancel_soon)
             self.metrics.jobs_submitted.labels(endpoint.name).inc()
             self._logged(1, len(block.frames[0]))
             if submission.deadline is not None:
@@ -256,46 +244,15 @@ class Service:
 
     # ---- readers -----------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def reading(self, record: JobRecord) -> Iterator[None]:
-        """Be a reader of a job's stream for a while.
+    def take_place(self, principal: str) -> Callable[[], None]:
+        """Take a stream's place, before anything is promised to its caller; returns how to give it back.
 
         Raises:
             ProblemError: The caller has too many streams, or the server is shutting down.
         """
         if self.draining:
             raise refuse("unavailable", "this server is shutting down")
-        principal, limit = record.principal, self.settings.max_streams_per_principal
-        if self._streams.get(principal, 0) >= limit:
-            raise refuse(
-                "too_many_streams",
-                f"{limit} of your streams are open, no more may be (max_streams_per_principal)",
-            )
-        self._streams[principal] = self._streams.get(principal, 0) + 1
-        self.metrics.open_streams.inc()
-        readers = self._readers.get(record.id)
-        if readers is not None:
-            readers.attached += 1
-            if readers.timer is not None:
-                readers.timer.cancel()
-                readers.timer = None
-        try:
-            yield
-        finally:
-            self.metrics.open_streams.dec()
-            self._streams[principal] -= 1
-            if not self._streams[principal]:
-                del self._streams[principal]
-            if readers is not None:
-                readers.attached -= 1
-                self._count_down(record.id, readers)
-
-    def _count_down(self, job_id: str, readers: _Readers) -> None:
-        # A server that closes its streams itself is not what the submit meant by a disconnect.
-        if readers.grace is None or readers.attached or self.draining or job_id not in self._live:
-            return
-        job = self._live[job_id]
-        readers.timer = self._loop.call_later(readers.grace, job.cancel_soon)
+        return self.readers.take_place(principal)
 
     # ---- what the parts call -----------------------------------------------------------------------------------
 
@@ -320,9 +277,7 @@ class Service:
     async def _ended(self, job: Job) -> None:
         record = job.record
         self._live.pop(record.id, None)
-        readers = self._readers.pop(record.id, None)
-        if readers is not None and readers.timer is not None:
-            readers.timer.cancel()
+        self.readers.forget(record.id)
         self.metrics.jobs_ended.labels(record.endpoint, record.status).inc()
         await self.store.jobs.save(record)
         self._sweep_needed.set()
@@ -347,6 +302,7 @@ class Service:
     async def settle(self, within: float) -> None:
         """Send all readers away, take nothing new, and give what runs some time to end."""
         self.draining = True
+        self.readers.pause()
         for stream in tuple(self.streams):
             stream.go_away()
         over = [self._loop.create_task(job.over.wait()) for job in self._live.values()]

@@ -40,7 +40,7 @@ class Settings(BaseModel):
     )
 
     # ---- streams -----------------------------------------------------------------------------------------------
-    heartbeat: float = Field(15.0, gt=0, le=300, description="Silence after which a stream sends a ping.")
+    heartbeat: float = Field(15.0, ge=0.001, le=300, description="Silence after which a stream sends a ping.")
     retry: float = Field(1.0, ge=0.001, le=60, description="Base of the reconnection time told to readers.")
     merge_window: float = Field(
         0.005,

@@ -215,7 +215,8 @@ class MemoryJobs:
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         found: list[JobRecord] = []
         # A page's place is the id of its last job; where that is gone meanwhile, the listing starts over.
-        passed = before is None or before not in self._kept
+        place = None if before is None else self._kept.get(before)
+        passed = place is None or place.record.principal != principal
         for job, kept in reversed(self._kept.items()):
             if passed and kept.record.principal == principal:
                 found.append(kept.record)
