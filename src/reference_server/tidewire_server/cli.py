@@ -40,6 +40,9 @@ def _serve(
         typer.Option(help="Folder of a Hugging Face checkpoint; without it, the model that ships."),
     ] = None,
     device: Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    script: Annotated[
+        bool, typer.Option("--script", help="Offer tidewire.script as well, which does what its input says.")
+    ] = False,
     host: Annotated[str, typer.Option(envvar="TIDEWIRE_HOST", help="Address to bind to.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(envvar="TIDEWIRE_PORT", min=0, max=65535, help="Port; 0 takes a free one.")
@@ -57,11 +60,14 @@ def _serve(
     given = {name: value for name, value in settings.items() if value is not None}
     try:
         from tidewire_server.screen import screen  # noqa: PLC0415 - the command's help needs no server
+        from tidewire_server.script import add_script  # noqa: PLC0415
         from tidewire_server.serving import bind  # noqa: PLC0415
     except ModuleNotFoundError as error:
         _missing(error, "server")
     try:
         server = _default_server(model, device, given) if target is None else _load(target)
+        if script:
+            add_script(server)
         server.configure(**given)
     except ValidationError as error:
         _fail(f"settings: {describe(error)}", code=2)
