@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
-MAX_TOKENS = 1_000_000
 MAX_TOP = 64
 """No engine returns more alternatives than this per token, whatever its own cap."""
 MIN_TEMPERATURE = 1e-4
@@ -41,7 +40,6 @@ class Generate(BaseModel):
     max_tokens: int = Field(
         64,
         ge=1,
-        le=MAX_TOKENS,
         description="Tokens to generate at most; with the prompt they must fit the context.",
     )
     temperature: float = Field(
@@ -99,13 +97,11 @@ class Generate(BaseModel):
     top_logprobs: int = Field(
         0,
         ge=0,
-        le=MAX_TOP,
         description="The most probable tokens at each position and their log-probabilities: this many. Includes `logprobs`.",
     )
     prompt_logprobs: int | None = Field(
         None,
         ge=0,
-        le=MAX_TOP,
         description="Log-probabilities of the prompt's tokens, with this many alternatives.",
     )
     logprob_token_ids: list[int] = Field(

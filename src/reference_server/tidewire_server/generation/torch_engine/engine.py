@@ -248,6 +248,7 @@ class TorchEngine:
                 f"max_tokens is {request.max_tokens}, but after the {len(ids)} tokens of {member} "
                 f"the context of {context} has room for {context - len(ids)}",
                 member="max_tokens",
+                code="input_too_long",
             )
         return ids
 
