@@ -12,7 +12,7 @@ import pytest
 import typer.testing
 
 from served import sentence, served
-from tidewire import cli
+from tidewire import Client, cli
 
 COMMAND = [sys.executable, "-W", "error", "-m", "tidewire.cli"]
 
@@ -83,6 +83,16 @@ def test_a_detached_job_is_attached_to_listed_and_cancelled(url):
     assert job in run("jobs", url).stdout
     newest = json.loads(run("jobs", url, "--json", "--limit", "1").stdout)
     assert (newest["id"], newest["status"]) == (job, "cancelled")
+
+
+def test_a_job_of_many_items_is_one_line_per_item(url):
+    with Client(url) as client:
+        job = client.submit_batch("point", [{"x": 1}, {"x": 2, "fail": True}]).id
+    result = run("attach", url, job)
+    lines = {line["item"]: line for line in map(json.loads, result.stdout.splitlines())}
+    assert lines[0] == {"item": 0, "value": {"x": 1.0, "label": "at 1"}}
+    assert lines[1]["type"] == "error"
+    assert (result.exit_code, "item 1 failed" in result.stderr) == (1, True)
 
 
 def test_describe_says_what_there_is(url):

@@ -163,7 +163,7 @@ async def test_done_closes_at_once_without_waiting_for_the_server():
 
 
 async def test_silence_of_two_and_a_half_heartbeats_is_a_cut():
-    opening = STREAM + hello(heartbeat_ms=20) + OPENING[len(hello()) :]
+    opening = STREAM + hello(heartbeat_ms=100) + OPENING[len(hello()) :]
     _, cursors, _ = await follow(by_turn([opening + FIRST, HOLD], [REST, CLOSE]))
     assert cursors == [None, "1-3"]
 

@@ -23,7 +23,7 @@ from tidewire.errors import (
     TotalTimeoutError,
 )
 from tidewire.protocol.strict_json import StrictJsonError, loads
-from tidewire.sync import Client, Job
+from tidewire.sync import BatchJob, Client, Job
 from tidewire.types import UNSET
 
 COMMANDS: Final = "tidewire.commands"
@@ -164,7 +164,9 @@ def _follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool
     """Show a job until its end."""
     job.listener = screen.tell
     try:
-        if as_json:
+        if (job.item_count or len((job.read().state or {})["items"])) > 1:
+            _follow_items(client.batch_job(job.id), screen, as_json)
+        elif as_json:
             _follow_as_json(job, screen)
         elif screen.live:
             _follow_live(job, screen)
@@ -177,6 +179,22 @@ def _follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool
     except TotalTimeoutError as error:
         error.advice = f"The job goes on: tidewire attach {client.url} {job.id}"
         raise
+
+
+def _follow_items(batch: BatchJob[Any], screen: display.Screen, as_json: bool) -> None:
+    """Several items: each when it has ended, as a line; a failure among them is told, and raised at the end."""
+    batch.listener = screen.tell
+    failed: ItemFailedError | None = None
+    for index, result in batch.as_completed():
+        if isinstance(result, ItemFailedError):
+            failed = failed or result
+            screen.json({"type": "error", "item": index, "code": result.code, "message": str(result)})
+        elif as_json:
+            screen.json({"type": "result", "item": index, "job": batch.id, "value": result})
+        else:
+            screen.json({"item": index, "value": result})
+    if failed is not None:
+        raise failed
 
 
 def _follow_live(job: Job[Any], screen: display.Screen) -> None:

@@ -4,12 +4,12 @@ Whoever waits drives: a loop over the job, or a `result()`, or both in turn. Wha
 takes it is folded into one update per item, so that what is held stays as small as the state.
 """
 
-import contextlib
 import logging
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
@@ -88,6 +88,12 @@ class FollowedJob(ABC, Generic[U]):
     def ended(self) -> bool:
         """Whether the job's end was received: what was handed over until then is all there is."""
         return self._stream.ended
+
+    @property
+    def item_count(self) -> int:
+        """How many items the job has; 0 as long as nothing of it was received."""
+        document = self._stream.follower.document
+        return 0 if document is None else document.array_length("/items")
 
     async def status(self) -> JobStatus:
         """Ask the server for the job's status."""
@@ -176,7 +182,7 @@ class FollowedJob(ABC, Generic[U]):
     def _turn(self) -> anyio.Lock:
         # Made where it is used: a lock belongs to the library whose loop runs when it is made.
         if self._lock is None:
-            self._lock = anyio.Lock()
+            self._lock = anyio.Lock(fast_acquire=True)
         return self._lock
 
     @property
@@ -263,16 +269,16 @@ class FollowedJob(ABC, Generic[U]):
         timeout = self._options.timeout
         return None if timeout is None else anyio.current_time() + timeout
 
-    @contextlib.contextmanager
-    def bounded(self, deadline: float | None) -> Iterator[None]:
+    def bounded(self, deadline: float | None) -> AbstractContextManager[None]:
         """End what takes longer.
 
         Raises:
             TotalTimeoutError: The deadline passed.
         """
-        if deadline is None:
-            yield
-            return
+        return nullcontext() if deadline is None else self._bounded(deadline)
+
+    @contextmanager
+    def _bounded(self, deadline: float) -> Iterator[None]:
         with anyio.CancelScope(deadline=deadline) as scope:
             yield
         if scope.cancelled_caught:

@@ -151,6 +151,11 @@ class _Facade(Generic[_Job]):
         return self._job.ended
 
     @property
+    def item_count(self) -> int:
+        """How many items the job has; 0 as long as nothing of it was received."""
+        return self._job.item_count
+
+    @property
     def queue(self) -> Queue | None:
         """The last that the server told of the job's place in its queue."""
         return self._job.queue

@@ -1,0 +1,74 @@
+"""What type checkers make of the client's calls: `mypy --strict tests/typing` and `pyright tests/typing` find nothing."""
+
+from collections.abc import Iterator
+from typing import assert_type
+
+from pydantic import BaseModel, JsonValue, TypeAdapter
+
+from tidewire import (
+    AsyncBatchJob,
+    AsyncClient,
+    AsyncJob,
+    BatchJob,
+    Checkpoint,
+    Client,
+    ItemUpdate,
+    Job,
+    TextDelta,
+    Update,
+)
+from tidewire.errors import ItemFailedError
+
+
+class Caption(BaseModel):
+    text: str
+
+
+EITHER: TypeAdapter[int | str] = TypeAdapter(int | str)
+
+
+def blocking(client: Client, checkpoint: Checkpoint) -> None:
+    job = client.submit("caption", {"image": "…"}, returns=Caption)
+    assert_type(job, Job[Caption])
+    assert_type(job.result(), Caption)
+    assert_type(iter(job), Iterator[Update[Caption]])
+    for update in job:
+        assert_type(update.parse(), Caption)
+        assert_type(update.value, JsonValue)
+        assert_type(update.text, str)
+    for delta in job.iter_text_deltas():
+        assert_type(delta, TextDelta)
+
+    assert_type(client.submit(), Job[JsonValue])
+    assert_type(client.submit("generate", prompt="x").result(), JsonValue)
+    assert_type(client.submit("either", returns=EITHER), Job[int | str])
+    assert_type(client.submit("list", returns=list[int]).result(), list[int])
+    assert_type(client.run("caption", returns=Caption), Caption)
+    assert_type(client.run("caption"), JsonValue)
+    assert_type(client.job("id"), Job[JsonValue])
+    assert_type(client.job(checkpoint=checkpoint, returns=Caption), Job[Caption])
+    assert_type(client.with_options(timeout=3.0), Client)
+
+    batch = client.submit_batch("caption", [{"image": "…"}], returns=Caption, tone="dry")
+    assert_type(batch, BatchJob[Caption])
+    assert_type(batch.results(), list[Caption])
+    assert_type(batch.results(return_exceptions=True), list[Caption | ItemFailedError])
+    for index, result in batch.as_completed():
+        assert_type(index, int)
+        assert_type(result, Caption | ItemFailedError)
+    for item in batch:
+        assert_type(item, ItemUpdate[Caption])
+    assert_type(client.submit_batch("caption", []), BatchJob[JsonValue])
+
+
+async def asynchronous(client: AsyncClient) -> None:
+    job = await client.submit("caption", {"image": "…"}, returns=Caption)
+    assert_type(job, AsyncJob[Caption])
+    assert_type(await job.result(), Caption)
+    async for update in job:
+        assert_type(update, Update[Caption])
+    async for text in job.iter_text():
+        assert_type(text, str)
+    assert_type(client.job("id", returns=Caption), AsyncJob[Caption])
+    assert_type(await client.run("either", returns=EITHER), int | str)
+    assert_type(await client.submit_batch("caption", [], returns=Caption), AsyncBatchJob[Caption])
