@@ -1,0 +1,36 @@
+"""Plays the scenarios for clients (`spec/scenarios/client`) with any client that stands behind an `Adapter`.
+
+for verdict in play_all(load_all(), ProgramAdapter(["node", "my-client.js"])):
+    if verdict.outcome is not Outcome.PASS:
+        print(describe(verdict))
+"""
+
+from tidewire_conformance.player.adapter import (
+    Adapter,
+    AdapterError,
+    AdapterHungError,
+    ProgramAdapter,
+    Tell,
+)
+from tidewire_conformance.player.judge import Finding
+from tidewire_conformance.player.play import Outcome, Verdict, play, play_all
+from tidewire_conformance.player.report import describe
+from tidewire_conformance.player.scenario import Scenario, ScenarioError, load, load_all
+
+__all__ = [
+    "Adapter",
+    "AdapterError",
+    "AdapterHungError",
+    "Finding",
+    "Outcome",
+    "ProgramAdapter",
+    "Scenario",
+    "ScenarioError",
+    "Tell",
+    "Verdict",
+    "describe",
+    "load",
+    "load_all",
+    "play",
+    "play_all",
+]

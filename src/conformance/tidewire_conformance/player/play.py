@@ -1,0 +1,150 @@
+"""Plays scenarios: lets a client meet the server of each, and judges what came of it."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from tidewire_conformance.player import specification
+from tidewire_conformance.player.adapter import Adapter, AdapterError, AdapterHungError
+from tidewire_conformance.player.adversary import Adversary
+from tidewire_conformance.player.conversation import Conversation, Run
+from tidewire_conformance.player.judge import Finding, judge
+from tidewire_conformance.player.scenario import JOB, JOB_2, Members, Scenario
+
+WORKERS = 16
+"""Scenarios that are played at the same time: most of their time is spent waiting."""
+_CLOSES_WITHIN = 2.0
+"""Seconds that a client has to close a connection, once it has reported its end."""
+
+_numbers = itertools.count(1)
+
+
+class Outcome(Enum):
+    """How a scenario went."""
+
+    PASS = "pass"  # noqa: S105 - no password
+    FAIL = "fail"
+    WARN = "warn"
+    """Only sentences with SHOULD are broken."""
+    SKIPPED = "skipped"
+    """The client cannot do what the scenario needs."""
+    ERROR = "error"
+    """The client broke down, or reported what is no report: nothing is known of its conformance."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one client met one scenario."""
+
+    scenario: Scenario
+    client: str
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    note: str = ""
+    conversation: Conversation = field(default_factory=Conversation)
+
+
+def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> Verdict:
+    """Play one scenario.
+
+    Args:
+        scenario: What to play.
+        adapter: The client under test.
+        patience: A factor to all time that a client may take; what a sentence counts in seconds stays as it is.
+    """
+    lacking = scenario.needs - adapter.traits
+    if lacking:
+        note = f"the client does not say that it can: {', '.join(sorted(lacking))}"
+        return Verdict(scenario, adapter.name, Outcome.SKIPPED, note=note)
+    seconds = scenario.patience * patience
+    with Adversary(scenario, patience=seconds / 2) as server:
+        conversation = server.conversation
+        try:
+            for action in scenario.actions:
+                _act(action, server, adapter, seconds)
+                if conversation.runs[-1].hung:
+                    break
+        except AdapterError as error:
+            return Verdict(scenario, adapter.name, Outcome.ERROR, note=str(error), conversation=conversation)
+        _let_rest(scenario, server)
+    findings = tuple(judge(scenario, conversation))
+    return Verdict(scenario, adapter.name, _outcome(findings), findings, conversation=conversation)
+
+
+def play_all(
+    scenarios: Iterable[Scenario], adapter: Adapter, *, patience: float = 1.0, workers: int = WORKERS
+) -> Iterator[Verdict]:
+    """Play many scenarios at the same time, and give each verdict when it stands; those that last begin first."""
+    ordered = sorted(scenarios, key=lambda scenario: -scenario.patience)
+    with ThreadPoolExecutor(workers, thread_name_prefix="player") as pool:
+        verdicts: list[Future[Verdict]] = [
+            pool.submit(play, scenario, adapter, patience=patience) for scenario in ordered
+        ]
+        for verdict in as_completed(verdicts):
+            yield verdict.result()
+
+
+def _act(action: Members, server: Adversary, adapter: Adapter, seconds: float) -> None:
+    runs = server.conversation.runs
+    command = _command(action, server.url, runs)
+    run = Run(command)
+    runs.append(run)
+    reports = specification.validator("scenario", "report")
+
+    def tell(report: Mapping[str, Any]) -> None:
+        for error in reports.iter_errors(report):
+            raise AdapterError(f"{report!r} is no report: {error.message[:200]}")
+        if report["id"] != command["id"]:
+            raise AdapterError(f"a report of {report['id']!r} while {command['id']!r} is under way")
+        server.took(run, report)
+
+    try:
+        adapter.run(command, tell, seconds)
+    except AdapterHungError:
+        run.hung = True
+    else:
+        if run.end is None:
+            raise AdapterError("the client came to no end")
+
+
+def _command(action: Members, url: str, runs: list[Run]) -> dict[str, Any]:
+    command = {name: value for name, value in action.items() if name not in {"resume", "end"}}
+    command |= {"op": "run", "id": f"c{next(_numbers)}", "base_url": url}
+    if action["do"] == "follow":
+        command.setdefault("job", "{job}")
+    for name in ("job", "then_job"):
+        if name in command:
+            command[name] = command[name].replace("{job}", JOB).replace("{job2}", JOB_2)
+    if action.get("resume"):
+        end = runs[-1].end or {}
+        if "checkpoint" not in end:
+            raise AdapterError("the client gave no checkpoint to go on from")
+        command["checkpoint"] = end["checkpoint"]
+    if action["do"] == "submit":
+        command.setdefault("endpoint", "demo")
+        if "inputs" not in command:
+            command.setdefault("input", {})
+    return command
+
+
+def _let_rest(scenario: Scenario, server: Adversary) -> None:
+    """Give the client time for what it has to do, or must not do, after it has reported its end."""
+    talks = server.conversation.talks
+    server.wait(
+        lambda: all(talk.closed for talk in talks if (talk.exchange or {}).get("closes")), _CLOSES_WITHIN
+    )
+    quiet = scenario.expect.get("quiet_ms", 0) / 1000
+    count = len(talks)
+    if quiet:
+        server.wait(lambda: len(talks) > count, quiet)
+
+
+def _outcome(findings: tuple[Finding, ...]) -> Outcome:
+    if not findings:
+        return Outcome.PASS
+    known = specification.sentences()
+    levels = {known[rule].level for finding in findings for rule in finding.rules if rule in known}
+    return Outcome.WARN if levels and levels <= {"SHOULD", "SHOULD NOT", "MAY"} else Outcome.FAIL

@@ -1,0 +1,589 @@
+"""A plain client, written from the specification alone with the standard library: what a scenario can ask for, and no
+more. It is right; the wrong ones (`wrong_clients`) each change one thing. As a program it speaks lines of JSON.
+"""
+
+import http.client
+import json
+import random
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+sys.path.insert(0, __file__.rpartition("/conformance/")[0])
+
+from conformance.plain_state import (
+    ENDS,
+    ID,
+    Decoder,
+    Event,
+    MalformedError,
+    State,
+    UnknownError,
+    demand,
+    is_count,
+    parse,
+)
+
+TRAITS = [
+    "submit",
+    "batch",
+    "checkpoint",
+    "cancel",
+    "discover",
+    "credentials",
+    "attempts",
+    "in_turn",
+    "exact_json",
+    "digests",
+]
+PROTOCOL = "tidewire/1"
+
+
+class CutError(Exception):
+    """The connection is of no more use."""
+
+    def __init__(self, why: str, *, least: float = 0.0, counts: bool = True, spread: float = 1.0) -> None:
+        super().__init__(why)
+        self.least, self.counts, self.spread = least, counts, spread
+
+
+class EndError(Exception):
+    """It is over."""
+
+    def __init__(self, end: str, **members: Any) -> None:
+        super().__init__(end)
+        self.report = {"end": end, **members}
+
+
+def key_of(cursor: str) -> tuple[int, int]:
+    epoch, _, seq = cursor.partition("-")
+    return int(epoch), int(seq)
+
+
+def text_of(value: Any) -> str | None:
+    value = value.get("text") if isinstance(value, dict) else value
+    return value if isinstance(value, str) else None
+
+
+def read(text: str, **members: type) -> Any:
+    """The data of an event, with the members that it has to have."""
+    data = parse(text)
+    demand(isinstance(data, dict), "data that is no object")
+    for name, kind in members.items():
+        demand(type(data.get(name)) is kind, f"a member {name}")
+    return data
+
+
+def read_id(job: Any) -> Any:
+    return job.get("id") if isinstance(job, dict) else None
+
+
+class Answer:
+    """A response whose body may still come."""
+
+    def __init__(self, connection: http.client.HTTPConnection, response: Any, sock: Any, url: str) -> None:
+        self.connection, self.response, self.sock, self.url = connection, response, sock, url
+        self.status, self.headers = response.status, response.headers
+
+    def is_stream(self) -> bool:
+        kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        coding = self.headers.get("Content-Encoding", "identity").lower()
+        return self.status == 200 and kind == "text/event-stream" and coding == "identity"
+
+    def read(self, seconds: float) -> bytes:
+        self.sock.settimeout(max(seconds, 0.001))
+        try:
+            return self.response.read1(65536)
+        except (OSError, http.client.HTTPException) as error:
+            raise CutError(f"{type(error).__name__}: {error}") from None
+
+    def json(self) -> Any:
+        try:
+            return json.loads(self.response.read())
+        except (ValueError, OSError, http.client.HTTPException):
+            return None
+
+    def close(self) -> None:
+        self.response.close()
+        self.connection.close()
+
+
+class PlainClient:
+    decoder: type[Decoder] = Decoder
+    state_type: type[State] = State
+
+    def __init__(self, command: dict[str, Any], tell: Callable[[dict[str, Any]], None], until: float) -> None:
+        self.command, self.tell_report, self.until = command, tell, until
+        self.base = command["base_url"]
+        self.credentials = [*command.get("credentials", ())]
+        self.values: list[Any] = []
+        self.answers: list[Answer] = []
+        self.cancelled = False
+
+    # ---- what it is told to do ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        command = self.command
+        try:
+            self.start(command.get("job", ""))
+            if command["do"] == "discover":
+                self.discover()
+            opened = self.submit() if command["do"] == "submit" else None
+            self.restore(command.get("checkpoint"))
+            end = self.follow(opened)
+            if "then_job" in command:
+                self.start(command["then_job"])
+                end = self.follow(None)
+        except EndError as error:
+            end = {"value": self.last(), "incomplete": True, **error.report}
+        finally:
+            for answer in self.answers:
+                self.hang_up(answer)
+        self.tell_report({"id": command["id"], "kept": self.values, **end})
+
+    def start(self, job: str) -> None:
+        self.job = job
+        self.stream_url = f"{self.base}/v1/jobs/{job}/events"
+        self.state: State | None = None
+        self.cursor: str | None = None
+        self.given: dict[int, Any] = {}
+        self.failures = self.faults = self.resyncs = self.applied = 0
+        self.retry, self.heartbeat = 1.0, 15.0
+        self.batch = "inputs" in self.command
+
+    def restore(self, saved: Any) -> None:
+        if saved is not None:
+            if saved["job"] != self.job:
+                raise EndError("usage_error", detail="a checkpoint of another job")
+            self.cursor = saved["cursor"]
+            self.state = self.state_type(saved["state"], saved["columns"])
+            self.given = {i: item["value"] for i, item in enumerate(saved["state"]["items"])}
+
+    def checkpoint(self) -> Any:
+        held = self.state
+        assert held is not None
+        return {"job": self.job, "cursor": self.cursor, "state": held.value, "columns": held.columns}
+
+    def last(self) -> Any:
+        return self.given.get(0)
+
+    def discover(self) -> None:
+        answer = self.ask("GET", f"{self.base}/v1")
+        found = answer.json()
+        answer.close()
+        if found["protocol"] != PROTOCOL:
+            raise EndError("unsupported", detail=found["protocol"])
+        raise EndError("discovered", incomplete=False)
+
+    # ---- requests ----------------------------------------------------------------------------------------------
+
+    def ask(
+        self, method: str, url: str, headers: dict[str, str] | None = None, body: bytes | None = None
+    ) -> Answer:
+        refreshed, redirects = False, 0
+        while True:
+            answer = self.once(method, url, headers or {}, body)
+            if answer.status in {401, 403} and not refreshed and len(self.credentials) > 1:
+                refreshed = True
+                self.credentials.pop(0)
+            elif answer.status in {301, 302, 303, 307, 308}:
+                there = urljoin(url, answer.headers.get("Location", ""))
+                redirects += 1
+                self.judge_redirect(method, there, redirects)
+                url = there
+            else:
+                return answer
+            answer.close()
+
+    def judge_redirect(self, method: str, there: str, redirects: int) -> None:
+        if method != "GET" or urlsplit(there)[:2] != urlsplit(self.base)[:2] or redirects > 5:
+            raise EndError("refused", status=307, detail="a redirect that is not followed")
+
+    def once(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> Answer:
+        parts = urlsplit(url)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=self.at_most(10.0))
+        if self.credentials and self.home(url):
+            headers = {**headers, "Authorization": f"Bearer {self.credentials[0]}"}
+        try:
+            connection.putrequest(
+                method, parts.path + (f"?{parts.query}" if parts.query else ""), skip_accept_encoding=True
+            )
+            if body is not None:
+                headers = {**headers, "Content-Type": "application/json", "Content-Length": str(len(body))}
+            for name, value in headers.items():
+                connection.putheader(name, value)
+            connection.endheaders(body)
+            sock = connection.sock
+            answer = Answer(connection, connection.getresponse(), sock, url)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise CutError(f"{type(error).__name__}: {error}") from None
+        self.answers.append(answer)
+        return answer
+
+    def home(self, url: str) -> bool:
+        return urlsplit(url)[:2] == urlsplit(self.base)[:2]
+
+    def refuse(self, answer: Answer) -> None:
+        problem = answer.json()
+        members = {"problem": problem} if isinstance(problem, dict) else {}
+        raise EndError("refused", status=answer.status, **members)
+
+    def retry_after(self, answer: Answer) -> float:
+        value = answer.headers.get("Retry-After", "")
+        return float(value) if value.isascii() and value.isdigit() else 0.0
+
+    def submit(self) -> Answer | None:
+        inputs = {name: self.command[name] for name in ("input", "inputs") if name in self.command}
+        body = json.dumps(inputs).encode()
+        headers = {"Idempotency-Key": secrets.token_urlsafe(16), **self.submit_headers()}
+        while True:
+            try:
+                answer = self.ask("POST", f"{self.base}/v1/endpoints/demo/jobs", headers, body)
+            except CutError as cut:
+                if not self.may_repeat():
+                    raise EndError("connection_error", detail=str(cut)) from None
+                self.fail(cut)
+                continue
+            if answer.status in {200, 201}:
+                if not answer.is_stream() and not read_id(answer.json()):
+                    raise EndError("protocol_error", detail="no job")
+                self.job = urlsplit(answer.headers["Location"]).path.rpartition("/")[2]
+                self.stream_url = f"{self.base}/v1/jobs/{self.job}/events"
+                if answer.is_stream():
+                    return answer
+                answer.close()
+                return None
+            wait = self.retry_after(answer)
+            if answer.status not in {409, 429, 503}:
+                self.refuse(answer)
+            answer.close()
+            self.fail(CutError(str(answer.status), least=wait))
+
+    def submit_headers(self) -> dict[str, str]:
+        return {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+
+    def may_repeat(self) -> bool:
+        if self.credentials:
+            return True
+        try:
+            answer = self.ask("GET", f"{self.base}/v1")
+        except CutError:
+            return False
+        found = answer.json()
+        answer.close()
+        return isinstance(found, dict) and "idempotency" in found.get("capabilities", ())
+
+    # ---- time --------------------------------------------------------------------------------------------------
+
+    def at_most(self, seconds: float) -> float:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return min(seconds, left)
+
+    def sleep(self, seconds: float) -> None:
+        left = self.until - time.monotonic()
+        time.sleep(max(0.0, min(seconds, left)))
+        if seconds > left:
+            raise TimeoutError
+
+    def fail(self, cut: CutError) -> None:
+        """Wait as the n-th failure in a row asks for, or give up."""
+        wait = 0.0
+        if cut.counts:
+            self.failures += 1
+            if self.failures > self.command.get("attempts", 1000):
+                raise EndError("connection_error", detail=str(cut))
+            wait = self.backoff(self.failures)
+        self.sleep(max(wait, cut.least * random.uniform(1.0, 1.5)))
+
+    def backoff(self, failures: int) -> float:
+        return min(30.0, self.retry * 2 ** (failures - 1)) * random.uniform(0.5, 1.5)
+
+    # ---- the stream --------------------------------------------------------------------------------------------
+
+    def follow(self, opened: Answer | None) -> dict[str, Any]:
+        while True:
+            try:
+                answer, opened = opened or self.open(), None
+                try:
+                    return self.read(answer)
+                finally:
+                    self.hang_up(answer)
+            except CutError as cut:
+                self.fail(cut)
+            except MalformedError as breach:
+                self.resync(breach)
+                self.fail(CutError(str(breach)))
+
+    def hang_up(self, answer: Answer) -> None:
+        answer.close()
+
+    def resync(self, breach: MalformedError) -> None:
+        self.cursor = None
+        self.applied = 0
+        self.resyncs += 1
+        if self.resyncs > 3:
+            unknown = isinstance(breach, UnknownError)
+            raise EndError("unsupported" if unknown else "protocol_error", detail=str(breach))
+
+    def open(self) -> Answer:
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        if cursor := self.cursor_to_send():
+            headers["Last-Event-ID"] = cursor
+        answer = self.ask("GET", self.stream_url, headers)
+        if answer.is_stream() or answer.status == 204:
+            return answer
+        wait = self.retry_after(answer)
+        try:
+            self.judge_status(answer, wait)
+        finally:
+            answer.close()
+        raise CutError(f"an answer {answer.status}", least=wait)
+
+    def cursor_to_send(self) -> str | None:
+        return self.cursor
+
+    def judge_status(self, answer: Answer, wait: float) -> None:
+        status = answer.status
+        if status == 400 and self.cursor is not None:
+            raise MalformedError("the cursor is refused")
+        if status in {429, 503}:
+            raise CutError("wait", least=wait)
+        if 400 <= status < 500:
+            self.refuse(answer)
+        self.faults += 1
+        if self.faults > 10:
+            self.refuse(answer)
+
+    def read(self, answer: Answer) -> dict[str, Any]:
+        if answer.status == 204:
+            return self.read_job()
+        self.faults = self.pings = 0
+        self.greeted, self.opening, self.progress = False, True, False
+        self.url = answer.url
+        decoder = self.new_decoder(answer)
+        hello_by = time.monotonic() + 10.0
+        while True:
+            limit = self.silence() if self.greeted else hello_by - time.monotonic()
+            chunk = answer.read(self.at_most(limit))
+            events = decoder.feed(chunk) if chunk else decoder.end()
+            if decoder.retry is not None:
+                self.retry = decoder.retry / 1000
+            for event in events:
+                if end := self.receive(event):
+                    self.hang_up(answer)
+                    return end
+            if not chunk:
+                self.at_eof()
+
+    def new_decoder(self, answer: Answer) -> Decoder:
+        return self.decoder(self.cursor or "")
+
+    def silence(self) -> float:
+        return 2.5 * self.heartbeat
+
+    def at_eof(self) -> None:
+        raise CutError("the end of the body")
+
+    def read_job(self) -> dict[str, Any]:
+        answer = self.ask("GET", f"{self.base}/v1/jobs/{self.job}")
+        job = answer.json()
+        answer.close()
+        if answer.status != 200:
+            raise CutError("no job")
+        if not isinstance(job, dict) or not {"state", "columns", "cursor"} <= job.keys():
+            raise EndError("protocol_error", detail="no job")
+        if job.get("done") is None:
+            self.cursor = None
+            raise CutError("204, and it still runs")
+        status = job["state"].pop("status")
+        self.state = self.state_type({**job["state"], "status": "running"}, job["columns"])
+        self.state.value["status"] = status
+        self.verify(job["done"])
+        self.hand_over()
+        return self.finish(job["done"])
+
+    # ---- events ------------------------------------------------------------------------------------------------
+
+    def receive(self, event: Event) -> dict[str, Any] | None:
+        match event.type:
+            case "snapshot" | "message" | "done":
+                return self.logged(event)
+            case "hello":
+                self.hello(read(event.data, protocol=str, job=str, events=str, head=str, heartbeat_ms=int))
+            case "ping":
+                self.ping(read(event.data, head=str))
+            case "goaway":
+                self.goaway(read(event.data, reason=str, retry_ms=int))
+            case "problem":
+                data = read(event.data, code=str, title=str, status=int)
+                if data.get("retryable"):
+                    raise CutError("a problem", least=data.get("retry_after_ms", 0) / 1000)
+                raise EndError("refused", status=data["status"], problem=data)
+            case "queue" | "progress":
+                read(event.data)
+            case _:
+                self.unknown(event)
+        return None
+
+    def goaway(self, data: Any) -> None:
+        raise CutError("goaway", least=max(0.1, data["retry_ms"] / 1000), counts=not self.progress)
+
+    def unknown(self, event: Event) -> None:
+        if event.own_id:
+            raise UnknownError("an unknown logged event")
+
+    def hello(self, data: Any) -> None:
+        if data["protocol"] != PROTOCOL:
+            raise EndError("unsupported", detail=data["protocol"])
+        if data["job"] != self.job:
+            raise EndError("protocol_error", detail="another job")
+        demand(data["heartbeat_ms"] >= 1, "a heartbeat")
+        self.heartbeat = data["heartbeat_ms"] / 1000
+        self.stream_url = urljoin(self.url, data["events"])
+        self.greeted = True
+
+    def ping(self, data: Any) -> None:
+        demand(ID.fullmatch(data["head"]), "a head")
+        above = self.cursor is None or key_of(data["head"]) > key_of(self.cursor)
+        self.pings = self.pings + 1 if above else 0
+        if self.pings == 2:
+            raise CutError("a deaf subscription")
+
+    def logged(self, event: Event) -> dict[str, Any] | None:
+        data = parse(event.data)
+        if not ID.fullmatch(event.id):
+            raise MalformedError("an id")
+        if event.type == "snapshot":
+            self.snapshot(event.id, data)
+            return None
+        if event.type == "message" and isinstance(data, dict) and "on" in data:
+            on = data["on"]
+            if not is_count(on) or on >= key_of(event.id)[1]:
+                raise MalformedError("on")
+        else:
+            on = key_of(event.id)[1] - 1
+        if self.is_repeat(event.id):
+            return None
+        state = self.base_of(event.id, on)
+        if event.type == "done":
+            self.verify(data)
+            self.cursor = event.id
+            return self.finish(data)
+        self.moved(state.apply(data), event.id)
+        return None
+
+    def is_repeat(self, name: str) -> bool:
+        return self.cursor is not None and key_of(name) <= key_of(self.cursor)
+
+    def base_of(self, name: str, on: int) -> State:
+        held = self.state
+        if self.cursor is None or held is None or key_of(self.cursor) != (key_of(name)[0], on):
+            raise MalformedError(f"{name} does not continue from {self.cursor}")
+        return held
+
+    def snapshot(self, name: str, data: Any) -> None:
+        if not isinstance(data, dict) or not {"state", "columns", "reason"} <= data.keys():
+            raise MalformedError("a snapshot that lacks a member")
+        state = self.state_type(data["state"], data["columns"])
+        if data["reason"] != "rewound" and self.is_repeat(name):
+            return
+        opening, self.opening = self.opening, False
+        self.moved(state, name, forward=not opening)
+
+    def moved(self, state: State, name: str, *, forward: bool = True) -> None:
+        if forward and (self.cursor is None or key_of(name) > key_of(self.cursor)):
+            self.progress, self.failures = True, 0
+        self.opening = False
+        self.pings = 0
+        self.applied += 1
+        if self.applied >= 256:
+            self.applied = self.resyncs = 0
+        self.state, self.cursor = state, name
+        self.hand_over()
+
+    def verify(self, done: Any) -> None:
+        if not isinstance(done, dict) or done.get("status") not in ENDS or "digest" not in done:
+            raise MalformedError("done")
+        if done["status"] == "failed" and "error" not in done:
+            raise MalformedError("a failed job without an error")
+        assert self.state is not None
+        self.state.verify(done.get("check") or [])
+        if self.state.digest() != done["digest"]:
+            raise MalformedError("the digest")
+
+    # ---- its user ----------------------------------------------------------------------------------------------
+
+    def hand_over(self) -> None:
+        assert self.state is not None
+        for index, item in enumerate(self.state.value["items"]):
+            value, before = item["value"], self.given.get(index)
+            if value != before:
+                self.given[index] = value
+                self.give(index, value, before)
+
+    def give(self, index: int, value: Any, before: Any) -> None:
+        report: dict[str, Any] = {"id": self.command["id"], "saw": "value", "value": value}
+        if self.batch:
+            report["index"] = index
+        if (now := text_of(value)) is not None:
+            report["deleted"], report["text"] = self.difference(text_of(before) or "", now)
+        self.values.append(value)
+        self.tell_report(report)
+        if "stop_at" in self.command and value == self.command["stop_at"]:
+            raise EndError("stopped", checkpoint=self.checkpoint())
+        if "cancel_at" in self.command and value == self.command["cancel_at"] and not self.cancelled:
+            self.cancelled = True
+            self.cancel()
+
+    def cancel(self) -> None:
+        self.ask("POST", f"{self.base}/v1/jobs/{self.job}/cancel").close()
+
+    def difference(self, old: str, new: str) -> tuple[int, str]:
+        common = 0
+        while common < min(len(old), len(new)) and old[common] == new[common]:
+            common += 1
+        return len(old) - common, new[common:]
+
+    def finish(self, done: Any) -> dict[str, Any]:
+        assert self.state is not None
+        items = self.state.value["items"]
+        end = {"end": done["status"], "value": items[0]["value"], "incomplete": done["status"] != "succeeded"}
+        errors = [item["error"] for item in items if "error" in item]
+        if problem := done.get("error") or next(iter(errors), None):
+            end["problem"] = problem
+        if self.batch:
+            end["items"] = [
+                {"status": item["status"], **({"code": item["error"]["code"]} if "error" in item else {})}
+                for item in items
+            ]
+        return end
+
+
+def run(
+    client: type[PlainClient], command: dict[str, Any], tell: Callable[[dict[str, Any]], None], seconds: float
+) -> None:
+    client(command, tell, time.monotonic() + seconds).run()
+
+
+def commands() -> Iterator[dict[str, Any]]:
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["op"] == "bye":
+            return
+        yield command
+
+
+if __name__ == "__main__":
+
+    def write(report: dict[str, Any]) -> None:
+        print(json.dumps(report), flush=True)
+
+    write({"client": "plain client", "can": TRAITS})
+    for one in commands():
+        run(PlainClient, one, write, 3600.0)

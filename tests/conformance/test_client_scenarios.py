@@ -1,0 +1,137 @@
+"""Every scenario of the specification, with each form of our client and with a plain one that knows only the text of
+the specification; and the proof that the scenarios find faults.
+"""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from conformance.adapters import AsyncAdapter, BlockingAdapter, PlainAdapter
+from conformance.wrong_clients import all_wrong
+from tidewire_conformance.player import Outcome, describe, load_all, play
+from tidewire_conformance.player.scenario import JOB
+from unit.spec_document import SCHEMA_OF_EVENT, SPEC, breaches, document
+
+SCENARIOS = sorted(load_all(), key=lambda scenario: scenario.patience)
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+CLIENTS = [AsyncAdapter("asyncio"), AsyncAdapter("trio"), BlockingAdapter(), PlainAdapter()]
+WRONG = list(all_wrong())
+
+AT_THE_SAME_TIME = 24
+"""Most of a scenario is waiting, some ten seconds: all that is selected is played at once, and each test takes its own."""
+
+FAULTS = {
+    "page-in-place-of-the-first-stream": "takes it at once for the address of another server, to tell its user so",
+    "redirects-without-end": "follows six redirects",
+    "discovery-of-another-protocol": "does not look at the protocol of discovery",
+    "link-of-hello": "goes on asking at the link that it had from the job",
+    "user-goes-on-after-a-restart": "does not tell what became void of a text that a checkpoint holds",
+    "ten-faults": "gives up at the tenth fault",
+    "eleven-faults": "gives up at the tenth fault",
+    "no-status-line-in-time": "adds the time for a connection to that for the status line: twenty seconds",
+}
+"""Where our client is known to be wrong, and how. It is an error once it is right: then the line goes."""
+
+
+@pytest.fixture(scope="module")
+def verdicts(request):
+    """The verdicts of the selected tests by their names, in the making; those that last begin first."""
+    right = test_client_does_what_the_scenario_demands.__name__
+    wrong = test_wrong_client_is_caught_for_its_reason.__name__
+    plays = {
+        f"{right}[{scenario.name}-{client.name}]": (scenario, client, 1.0)
+        for scenario in SCENARIOS
+        for client in CLIENTS
+    }
+    for client in WRONG:
+        plays[f"{wrong}[{client.__name__}]"] = BY_NAME[client.scenario], PlainAdapter(client), client.patience
+    selected = [item.name for item in request.session.items if item.name in plays]
+    with ThreadPoolExecutor(AT_THE_SAME_TIME) as pool:
+        yield {
+            name: pool.submit(play, plays[name][0], plays[name][1], patience=plays[name][2])
+            for name in sorted(selected, key=lambda name: -plays[name][0].patience)
+        }
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_client_does_what_the_scenario_demands(scenario, client, verdicts, request):
+    verdict = verdicts[request.node.name].result()
+    if scenario.name in FAULTS and not isinstance(client, PlainAdapter):
+        assert verdict.outcome is not Outcome.PASS, (
+            f"{scenario.name} is mended: take it from the list of faults"
+        )
+    else:
+        assert verdict.outcome is Outcome.PASS, describe(verdict)
+
+
+# ---- the scenarios find faults ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_wrong_client_is_caught_for_its_reason(wrong, verdicts, request):
+    verdict = verdicts[request.node.name].result()
+    assert verdict.outcome in {Outcome.FAIL, Outcome.WARN}, describe(verdict)
+    assert wrong.kind in {finding.kind for finding in verdict.findings}, describe(verdict)
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_wrong_client_passes_a_scenario_that_is_about_something_else(wrong):
+    verdict = play(BY_NAME[wrong.control], PlainAdapter(wrong))
+    assert verdict.outcome is Outcome.PASS, describe(verdict)
+
+
+# ---- the scenarios are what they say ---------------------------------------------------------------------------
+
+
+def steps_of(scenario):
+    for exchange in scenario.lanes.get("streams", ()):
+        yield from exchange.get("events", ())
+    yield from scenario.log
+
+
+def messages_of(scenario):
+    """Type and data of each event that is not a lie."""
+    for step in steps_of(scenario):
+        if "lie" in step:
+            continue
+        if "hello" in step:
+            default = {"protocol": "tidewire/1", "events": "/x", "head": "1-1", "heartbeat_ms": 15000}
+            yield "hello", default | step["hello"] | {"job": JOB}
+        elif "data" in step:
+            yield step.get("event", "message"), step["data"]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_events_fit_their_schemas_unless_they_lie(scenario):
+    for kind, data in messages_of(scenario):
+        if kind in SCHEMA_OF_EVENT:
+            assert breaches(SCHEMA_OF_EVENT[kind], data) == [], (kind, data)
+        else:
+            assert "." in kind, "an extension has a dot in its name"
+
+
+def test_scenarios_name_sentences_that_clients_have_to_keep():
+    roles = {one.id: one.role for one in document.requirements}
+    for scenario in SCENARIOS:
+        assert {roles.get(name) for name in scenario.requirements} <= {"client", "both"}, scenario.name
+
+
+def test_each_row_of_the_table_of_clients_has_a_scenario():
+    table = (
+        (SPEC / "13-client.md").read_text(encoding="utf-8").partition("## 13.2")[2].partition("## 13.3")[0]
+    )
+    rows = [re.findall(r"TW-[A-Z]{3}-\d{3}", line) for line in table.splitlines()]
+    rows = [row for row in rows if row]
+    assert len(rows) >= 19
+    named = {name for scenario in SCENARIOS for name in scenario.requirements}
+    assert [row for row in rows if not set(row) <= named] == []
+
+
+def test_each_sentence_on_clients_has_a_scenario_or_is_not_seen_on_the_wire():
+    text = (SPEC / "README.md").read_text(encoding="utf-8")
+    unseen = text.partition("## Not seen on the wire")[2].partition("\n## ")[0]
+    named = {name for scenario in SCENARIOS for name in scenario.requirements}
+    chapter = {one.id for one in document.requirements if one.chapter == "13-client"}
+    assert [name for name in sorted(chapter - named) if name not in unseen] == []
