@@ -38,20 +38,23 @@ async def until(engine: TorchEngine, holds: Callable[[Stats], bool]) -> Stats:
 
 
 class Gate:
-    """A model that waits before each forward pass until it is let through, and fails when told to."""
+    """A model that stops before a forward pass of its choice until it is let through, and fails at one of its choice.
 
-    def __init__(self, model: Any, *, is_open: bool = True) -> None:
+    The engine's thread runs ahead of the test's loop, so a test holds it where it wants to look.
+    """
+
+    def __init__(self, model: Any, *, is_open: bool, holds_at: int | None, fails_at: int | None) -> None:
         self._model = model
         self._open = threading.Event()
-        self.fails = False
-        if is_open:
-            self._open.set()
+        self._holds_at = 1 if not is_open else holds_at
+        self._fails_at = fails_at
+        self._passes = 0
 
     def __call__(self, **inputs: Any) -> Any:
-        if not self._open.wait(10):
+        self._passes += 1
+        if self._passes == self._holds_at and not self._open.wait(10):
             raise TimeoutError("the test did not open the gate")
-        if self.fails:
-            self.fails = False
+        if self._passes == self._fails_at:
             raise MemoryError("secret details")
         return self._model(**inputs)
 
@@ -59,16 +62,20 @@ class Gate:
         self._open.set()
 
 
-def gated(checkpoint: Checkpoint, *, is_open: bool = True) -> tuple[Checkpoint, Gate]:
-    gate = Gate(checkpoint.model, is_open=is_open)
+def gated(
+    checkpoint: Checkpoint, *, is_open: bool = True, holds_at: int | None = None, fails_at: int | None = None
+) -> tuple[Checkpoint, Gate]:
+    gate = Gate(checkpoint.model, is_open=is_open, holds_at=holds_at, fails_at=fails_at)
     return dataclasses.replace(checkpoint, model=gate), gate
 
 
 async def test_closing_the_iterator_frees_the_slot(start: Start, random_checkpoint: Checkpoint):
-    engine = start(random_checkpoint, slots=1)
+    checkpoint, gate = gated(random_checkpoint, holds_at=10)
+    engine = start(checkpoint, slots=1)
     async with aclosing(engine.generate(Generate(max_tokens=100, seed=1))) as deltas:
         await anext(deltas)
         assert (await engine.stats()).running == 1
+    gate.let_through()
     stats = await until(engine, lambda s: s.running == 0)
     assert stats.generated_tokens < 100
     assert len((await collect(engine, Generate(max_tokens=5, seed=1))).text) == 5
@@ -98,6 +105,8 @@ async def test_a_request_cancelled_while_it_waits_never_runs(start: Start, rando
     second = asyncio.create_task(collect(engine, Generate(prompt="x" * 50, max_tokens=3)))
     await until(engine, lambda s: s.waiting == 1)
     second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
     gate.let_through()
     await first
     await until(engine, lambda s: s.waiting == 0)
@@ -140,17 +149,16 @@ async def test_the_queue_is_bounded_and_says_so(start: Start, random_checkpoint:
 async def test_a_failing_step_fails_its_requests_and_the_engine_goes_on(
     start: Start, random_checkpoint: Checkpoint
 ):
-    checkpoint, gate = gated(random_checkpoint)
+    checkpoint, _ = gated(random_checkpoint, fails_at=6)
     engine = start(checkpoint, slots=2)
     got = Delta()
 
-    async def read_and_break() -> None:
+    async def read_until_it_breaks() -> None:
         async for delta in engine.generate(Generate(max_tokens=50, seed=1)):
             got.extend(delta)
-            gate.fails = len(got.text) >= 3
 
     with pytest.raises(EngineError, match=r"failed in a step of 1 requests \(MemoryError\)") as failure:
-        await read_and_break()
+        await read_until_it_breaks()
     assert len(got.text) >= 3
     assert "secret" not in str(failure.value)
     assert (await engine.stats()).running == 0

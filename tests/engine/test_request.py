@@ -43,7 +43,9 @@ def test_numbers_are_taken_up_to_their_bounds_and_not_beyond(member: str, least:
             Generate(**{member: beyond})
 
 
-@pytest.mark.parametrize(("member", "least"), [("max_tokens", 1), ("top_logprobs", 0), ("prompt_logprobs", 0)])
+@pytest.mark.parametrize(
+    ("member", "least"), [("max_tokens", 1), ("top_logprobs", 0), ("prompt_logprobs", 0)]
+)
 def test_what_an_engine_bounds_has_no_bound_of_its_own(member: str, least: int):
     Generate(**{member: 2**53})
     with pytest.raises(ValidationError, match=member):
