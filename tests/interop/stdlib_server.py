@@ -1,0 +1,149 @@
+"""A server of tidewire/1 out of the standard library: `python stdlib_server.py [RETRY_MS]` prints its URL."""
+
+import hashlib, json, random, re, secrets, sys, threading, time, zlib  # noqa: E401, I001
+from socketserver import ThreadingMixIn
+from wsgiref.simple_server import WSGIServer, make_server
+
+RETRY_MS, KEPT_S, PATH, TEXT = int((*sys.argv, 1000)[1]), 86_400, "/items/0/value", {"type": "string"}
+LIMITS = dict.fromkeys(("max_jobs_per_principal", "max_streams_per_principal", "max_log_bytes"), 2**22)
+LIMITS |= {"max_state_bytes": 2**22, "max_event_bytes": 2**22, "max_body_bytes": 65_536, "max_inputs": 1}
+LIMITS |= {"max_depth": 64, "log_ttl_s": KEPT_S, "state_ttl_s": KEPT_S, "tombstone_ttl_s": 0}
+RULES = {"text": TEXT, "delay_ms": {"type": "integer", "minimum": 0, "maximum": 10_000}}
+INPUT = {"type": "object", "properties": RULES, "required": ["text"], "additionalProperties": False}
+WORDS = {"name": "words", "input_schema": INPUT, "value_schema": TEXT, "capabilities": {"streams": True}}
+HELLO = {"protocol": "tidewire/1", "heartbeat_ms": 15_000}
+ABOUT = {**HELLO, "server": "stdlib", "durability": "process", "capabilities": [], "limits": LIMITS}
+ABOUT |= {"endpoints": [{"name": "words", "href": "/v1/endpoints/words"}]}
+STREAM, TIME = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}, "%Y-%m-%dT%H:%M:%SZ"
+jobs, changed = {}, threading.Condition()  # the one lock of all jobs
+
+
+def words(text, delay_ms=0):  # any generator of strings can stand here
+    for word in re.findall(r"\s*\S+|\s+$", text):
+        yield word
+        time.sleep(delay_ms / 1000)
+
+
+def dump(value):  # the RFC 8785 form as well, where no number has a fraction
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+
+
+def event(data, **fields):
+    return "".join(f"{name}:{fields[name]}\n" for name in fields).encode() + b"data:%b\n\n" % dump(data)
+
+
+class Job:  # of one item, whose value is a text; event i of the log has the id 1-(i+1)
+    def __init__(self, pieces):
+        self.id, self.created = secrets.token_urlsafe(16), time.strftime(TIME, time.gmtime())
+        self.log, self.owed, self.done, self.item = [], 0, None, {"status": "queued", "value": ""}
+        self.state = {"status": "queued", "items": [self.item], "usage": {}, "notes": []}
+        self.whole = {"state": self.state, "columns": [PATH]}
+        self.commit(self.whole | {"reason": "start"}, event="snapshot")
+        self.state["status"] = self.item["status"] = "running"
+        self.commit([["s", "/status", "running"], ["s", "/items/0/status", "running"]])
+        threading.Thread(target=self.run, args=[pieces], daemon=True).start()
+
+    def commit(self, data, **fields):
+        if isinstance(data, list) and self.owed:  # ops that follow a growth of the text prove it
+            check = [PATH, len(self.item["value"]), zlib.crc32(self.item["value"].encode())]
+            data, self.owed = {"ops": data, "check": [check]}, 0
+        with changed:
+            self.log.append(event(data, id=f"1-{len(self.log) + 1}", **fields))
+            changed.notify_all()
+
+    def run(self, pieces):
+        for piece in pieces:
+            with changed:
+                if self.done:
+                    return
+                self.item["value"], self.owed = self.item["value"] + piece, self.owed + 1
+                self.commit(piece if self.owed < 64 else [["a", PATH, piece]])
+        self.end("succeeded")
+
+    def end(self, status):
+        with changed:
+            if not self.done:
+                self.item["status"] = status
+                self.commit([["s", "/items/0/status", status]])
+                digest = hashlib.sha256(dump([self.item])).hexdigest()[:16]
+                self.done = {"status": status, "usage": {}, "check": [], "digest": digest}
+                self.done["expires_at"] = time.strftime(TIME, time.gmtime(time.time() + KEPT_S))
+                self.commit(self.done, event="done")
+        return self.body()
+
+    def body(self):
+        with changed:
+            url, status = f"/v1/jobs/{self.id}", (self.done or self.state)["status"]
+            body = {"id": self.id, "endpoint": "words", "batch": False, "attempt": 1, "status": status}
+            body |= {"links": {"self": url, "events": f"{url}/events", "cancel": f"{url}/cancel"}}
+            body |= {"state": self.state | {"status": status}, "columns": [PATH], "created_at": self.created}
+            return body | {"cursor": f"1-{len(self.log)}", "done": self.done}
+
+    def events(self, cursor):  # the table of section 4.2
+        with changed:
+            (epoch, seq), head, first = map(int, (cursor or "2-1").split("-")), len(self.log), b""
+            if cursor != "0-0" and (epoch != 1 or seq > head):
+                seq, reason = head - bool(self.done), {"reason": "rewound" if cursor else "compacted"}
+                first = event(self.whole | reason, id=f"1-{seq}", event="snapshot")
+        hello = HELLO | {"job": self.id, "events": f"/v1/jobs/{self.id}/events", "head": f"1-{head}"}
+        yield event(hello, event="hello", retry=int(RETRY_MS * random.uniform(0.75, 1.5))) + first
+        while not self.done or seq < len(self.log):
+            with changed:
+                changed.wait_for(lambda seq=seq: len(self.log) > seq, 15)
+                news, seq = b"".join(self.log[seq:]), len(self.log)
+            yield news or event({"head": f"1-{seq}"}, event="ping")
+
+
+def app(environ, start):
+    def send(status, body, pointer="", **headers):
+        headers = {"Content-Type": "application/json", "Cache-Control": "no-store, no-transform", **headers}
+        if isinstance(body, str):  # the code of a problem
+            body = {"code": body, "title": body.replace("_", " "), "status": status, "pointer": pointer}
+            headers["Content-Type"] = "application/problem+json"
+        start(f"{status} -", [*headers.items()])
+        return [dump(body)] if isinstance(body, dict) else body
+
+    def follow(job, cursor="", **headers):
+        if not re.fullmatch(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}|0-[01]|", cursor):
+            return send(400, "bad_cursor")
+        nothing = cursor in {"0-1", job.done and f"1-{len(job.log)}"}
+        return send(204, []) if nothing else send(200, job.events(cursor), **STREAM, **headers)
+
+    def submit():
+        try:
+            submit = json.loads(body.decode(), parse_constant=int)
+            given = submit["input"]
+            is_text = dump(given["text"]).startswith(b'"')  # and no lone surrogate, which has no UTF-8
+            if not is_text or given.get("delay_ms", 0) not in range(10_001) or "inputs" in submit:
+                raise TypeError
+            job = Job(words(**given))
+        except (TypeError, AttributeError, KeyError):
+            return send(422, "invalid_input", "/input")
+        except ValueError:
+            return send(400, "malformed_body")
+        jobs[job.id], headers = job, {"Location": f"/v1/jobs/{job.id}"}
+        if "text/event-stream" in environ.get("HTTP_ACCEPT", ""):
+            return follow(job, **headers, **{"Content-Location": f"/v1/jobs/{job.id}/events"})
+        return send(201, job.body(), **headers)
+
+    path, after = environ["PATH_INFO"], re.findall(r"\bafter=([^&]*)", environ["QUERY_STRING"])
+    job, cursor = jobs.get(path[9:].split("/")[0]), environ.get("HTTP_LAST_EVENT_ID") or "".join(after)
+    body = environ["wsgi.input"].read(min(int(environ.get("CONTENT_LENGTH") or 0), 65_537))
+    routes = {
+        "/v1": ("GET", lambda: send(200, ABOUT)),
+        "/v1/endpoints/words": ("GET", lambda: send(200, WORDS)),
+        "/v1/endpoints/words/jobs": ("POST", submit),
+        "/v1/jobs/*": ("GET", lambda: send(200, job.body())),
+        "/v1/jobs/*/events": ("GET", lambda: follow(job, cursor)),
+        "/v1/jobs/*/cancel": ("POST", lambda: send(200 if job.done else 202, job.end("cancelled"))),
+    }
+    gone = {"/v1/jobs/": "job_not_found", "/v1/endpo": "endpoint_not_found"}.get(path[:9], "not_found")
+    method, answer = routes.get(path.replace(job.id, "*") if job else path, (None, lambda: send(404, gone)))
+    if method not in {None, environ["REQUEST_METHOD"]}:
+        return send(405, "method_not_allowed", Allow=method)
+    return answer() if len(body) <= LIMITS["max_body_bytes"] else send(413, "body_too_large")
+
+
+server = make_server("127.0.0.1", 0, app, type("Threads", (ThreadingMixIn, WSGIServer), {}))
+print(f"http://127.0.0.1:{server.server_port}", flush=True)
+server.serve_forever()
