@@ -3,6 +3,8 @@
 import json
 import math
 import ssl
+import threading
+from pathlib import Path
 
 import anyio
 
@@ -19,7 +21,7 @@ from tidewire.errors import (
     TransportError,
     UnsupportedProtocolError,
 )
-from tidewire_conformance.player import AdapterError, AdapterHungError
+from tidewire_conformance.player import AdapterError, AdapterHungError, ProgramAdapter
 
 # Making one costs more than a whole scenario.
 TLS = ssl.create_default_context()
@@ -45,6 +47,27 @@ class PlainAdapter:
             raise AdapterHungError from None
         except Exception as error:
             raise AdapterError(f"the client broke down: {error!r}") from error
+
+
+class JavaScriptAdapter:
+    """The JavaScript client, as a program that is started when it is first needed."""
+
+    name = "JavaScript"
+    traits = frozenset(TRAITS)
+    argv = ("node", str(Path(__file__).with_name("javascript_client.mjs")))
+
+    def __init__(self):
+        self.program = None
+        self.lock = threading.Lock()
+
+    def run(self, command, tell, seconds):
+        with self.lock:
+            self.program = self.program or ProgramAdapter(self.argv)
+        self.program.run(command, tell, seconds)
+
+    def close(self):
+        if self.program is not None:
+            self.program.close()
 
 
 class _Ours:

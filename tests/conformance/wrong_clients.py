@@ -550,7 +550,7 @@ class RefreshesCredentialsForEver(WrongClient):
 
 
 class CountsFaultsForEver(WrongClient):
-    scenario, kind = "eleven-faults", "count"
+    scenario, kind, patience = "eleven-faults", "count", 1.0
 
     def judge_status(self, answer, wait):
         self.faults = 0

@@ -84,6 +84,10 @@ class ProgramAdapter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Tell all programs to end."""
         with self._lock:
             programs, self._idle = self._idle, []
         for program in programs:
