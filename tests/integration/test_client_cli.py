@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -160,9 +161,15 @@ def test_an_interrupt_leaves_the_job_and_says_how_to_see_it_again(url):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "the job goes on: tidewire attach" in errors
-    job = errors.split()[-1]
-    assert run("cancel", url, job).exit_code == 0
+    told = re.search(rf"the job goes on: tidewire attach {url} (\S+)", errors)
+    assert told is not None, errors
+    assert run("cancel", url, told[1]).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["attach", "cancel"])
+def test_an_id_that_begins_with_a_dash_is_an_id(url, command):
+    result = run(command, url, "-XrCxrsDIssI4maOt_M2Lg")
+    assert (result.exit_code, "there is no job '-XrCxrsDIssI4maOt_M2Lg'" in result.stderr) == (2, True)
 
 
 def test_on_a_terminal_the_text_comes_live_and_whole(url):

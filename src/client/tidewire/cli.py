@@ -114,7 +114,7 @@ Timeout = Annotated[
 ]
 Headers = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", metavar="NAME: VALUE", help="Sent with every request; repeatable."),
+    typer.Option("--header", metavar="NAME: VALUE", help="Sent with every request; repeatable."),
 ]
 
 
@@ -173,6 +173,7 @@ def _follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool
         else:
             _follow_into_pipe(job, screen)
     except KeyboardInterrupt:
+        job.listener = None
         screen.end_line()
         screen.note(f"interrupted; the job goes on: tidewire attach {client.url} {job.id}")
         raise typer.Exit(INTERRUPTED) from None
@@ -305,7 +306,11 @@ def call(
         _follow(client, job, screen, as_json)
 
 
-@app.command(epilog=_EPILOG)
+# The id of a job may begin with a dash: what is no option of theirs is an argument to these two.
+_IDS = {"ignore_unknown_options": True}
+
+
+@app.command(epilog=_EPILOG, context_settings=_IDS)
 def attach(
     url: Url, job: JobId, as_json: AsJson = False, timeout: Timeout = None, header: Headers = None
 ) -> None:
@@ -314,7 +319,7 @@ def attach(
         _follow(client, client.job(job), screen, as_json)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, context_settings=_IDS)
 def cancel(url: Url, job: JobId, as_json: AsJson = False, header: Headers = None) -> None:
     """Cancel a job; one that has ended stays as it is."""
     with _client(url, header) as (client, screen):
