@@ -1,12 +1,15 @@
 """The conversations that the specification shows, held with the reference server over raw sockets."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from conformance.transcript_notation import Remark, read
 from conformance.transcript_scenes import SCENES, TRANSCRIPTS, Scene, playing
-from conformance.transcripts import CUES
+from conformance.transcripts import CUES, Player
+from integration.reference_server import eventually
 
 
 def transcript(name: str) -> Any:
@@ -33,3 +36,17 @@ def test_scenes_are_of_transcripts_that_exist_and_cues_of_remarks_that_they_hold
         step.text for fence in TRANSCRIPTS.values() for step in read(fence.text) if isinstance(step, Remark)
     }
     assert CUES.keys() <= everywhere
+
+
+def test_a_server_process_that_offers_scripts_says_it_too(tmp_path):
+    (tmp_path / "mine.py").write_text("from tidewire_server import Server\nserver = Server()\n")
+    command = [sys.executable, "-m", "tidewire_server", "mine.py:server", "--script", "--merge-window", "0"]
+    command += ["--port", "0", "--port-file", "port"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+        try:
+            eventually((tmp_path / "port").exists, within=20)
+            with Player(("127.0.0.1", int((tmp_path / "port").read_text()))) as player:
+                player.play(TRANSCRIPTS["plain-stream"].text)
+        finally:
+            process.terminate()
+    assert process.returncode == 0
