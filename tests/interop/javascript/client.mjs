@@ -1,21 +1,21 @@
 // A client of tidewire/1 for Node: submits, follows, resumes. What an event means is decided in follower.mjs,
-// what an answer means in `verdict` below, and how long is waited in `Patience`.
+// what an answer means in answers.mjs, and how long is waited in patience.mjs.
 
 import { randomBytes } from "node:crypto";
+import { retryAfterMs, verdict } from "./answers.mjs";
 import { Decoder, EventTooLarge } from "./decoder.mjs";
 import { Follower, ProtocolError, UnsupportedProtocol } from "./follower.mjs";
 import { NetworkError, request } from "./http.mjs";
-import { ENDS, FITS } from "./messages.mjs";
+import { FITS } from "./messages.mjs";
+import { GivenUp, Patience } from "./patience.mjs";
 import { JSONError, parse, plain } from "./strict_json.mjs";
 
-export { ProtocolError, UnsupportedProtocol };
+export { GivenUp, ProtocolError, UnsupportedProtocol };
 
 const STATUS_LINE_MS = 10_000; // TW-CLI-011
 const HELLO_MS = 10_000;
 const HEARTBEAT_MS = 15_000; // before hello has told another
 const SILENT_HEARTBEATS = 2.5;
-const LONGEST_WAIT_MS = 30_000;
-const MAX_STRANGE_ANSWERS = 10; // TW-CLI-043
 const MAX_REDIRECTS = 5;
 const ANSWER_MS = 30_000;
 const MAX_EVENT_BYTES = 32 * 1024 * 1024; // twice the default of max_state_bytes, for escapes
@@ -31,27 +31,10 @@ export class Refusal extends Error {
 }
 /** 410: the job was purged or has expired. */
 export class JobExpired extends Refusal {}
-/** So many failures in a row that the user wanted no more. */
-export class GivenUp extends Error {}
 /** The submit may have arrived, and may not be repeated. */
 export class FateUnknown extends Error {}
 
 // ---- answers ---------------------------------------------------------------------------------------------------
-
-/** Section 13.6: what a status leads to, for a request other than one that got what it asked for. */
-function verdict(status, { submit = false, cursor = false }) {
-  if (status === 429 || status === 503) return "wait";
-  if (status === 409 && submit) return "wait";
-  if (status >= 500) return "strange";
-  if (status === 200 && !submit) return "strange"; // not the media type that was asked for
-  if (status === 400 && cursor) return "resync";
-  return "refused";
-}
-
-function retryAfterMs(answer) {
-  const value = answer.headers["retry-after"] ?? "";
-  return /^[0-9]{1,9}$/.test(value) ? Number(value) * 1000 : undefined;
-}
 
 async function jsonOf(answer) {
   const text = await answer.text({ withinMs: ANSWER_MS, limit: MAX_EVENT_BYTES });
@@ -76,58 +59,6 @@ async function problemOf(answer) {
 
 function refusal(status, problem, what) {
   return new (status === 410 ? JobExpired : Refusal)(status, problem, what);
-}
-
-async function refused(answer) {
-  return refusal(answer.status, await problemOf(answer), answer.url);
-}
-
-function isEventStream(answer) {
-  const [type] = (answer.headers["content-type"] ?? "").split(";");
-  const coding = answer.headers["content-encoding"] ?? "identity";
-  return answer.status === 200 && type.trim().toLowerCase() === "text/event-stream" && coding === "identity";
-}
-
-// ---- waiting ---------------------------------------------------------------------------------------------------
-
-/** Section 13.3: failures in a row, and the wait that they lead to. */
-class Patience {
-  #failures = 0;
-  #strange = 0;
-
-  constructor({ baseMs = 1000, maxFailures = Infinity, random = Math.random, sleep = pause }) {
-    Object.assign(this, { baseMs, maxFailures, random, sleep });
-  }
-
-  /** A connection did what it should. */
-  wellOpened() {
-    this.#strange = 0;
-  }
-
-  progress() {
-    this.#failures = 0;
-  }
-
-  strangeAnswer(error) {
-    this.#strange += 1;
-    if (this.#strange > MAX_STRANGE_ANSWERS) throw error;
-  }
-
-  async afterFailure(leastMs = 0) {
-    this.#failures += 1;
-    if (this.#failures > this.maxFailures) throw new GivenUp(`${this.maxFailures} failures in a row`);
-    const grown = Math.min(LONGEST_WAIT_MS, this.baseMs * 2 ** (this.#failures - 1)) * (0.5 + this.random());
-    await this.sleep(Math.max(leastMs * (1 + this.random() / 2), grown));
-  }
-
-  async afterGoaway(retryMs, progressed) {
-    if (progressed) await this.sleep(retryMs * (1 + this.random() / 2));
-    else await this.afterFailure(retryMs);
-  }
-}
-
-function pause(ms) {
-  return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
 // ---- the client ------------------------------------------------------------------------------------------------
@@ -176,16 +107,48 @@ export class Client {
     return answer;
   }
 
-  async #json(url) {
-    const answer = await this.get(url);
-    if (answer.status !== 200) throw await refused(answer);
-    return jsonOf(answer);
+  /** A body that is read by GET, and fits a schema; repeated for as long as the server says later. */
+  async read(url, schema) {
+    const patience = this.patience();
+    for (;;) {
+      let answer;
+      try {
+        answer = await this.get(url);
+        if (verdict("other", answer.status, answer.headers) === "use") {
+          const body = await jsonOf(answer);
+          if (schema === "discovery" && body?.protocol !== "tidewire/1") {
+            throw new UnsupportedProtocol(`the server speaks ${JSON.stringify(body?.protocol)}`);
+          }
+          if (!FITS[schema](body)) throw new ProtocolError(`${url} does not fit the schema of ${schema}`);
+          return body;
+        }
+      } catch (error) {
+        if (!(error instanceof NetworkError)) throw error;
+        await patience.afterFailure();
+        continue;
+      }
+      await this.#laterOr(answer, patience, "other");
+    }
+  }
+
+  /** Wait, where an answer means that the same request may be sent again; else it is an error. */
+  async #laterOr(answer, patience, asked) {
+    const problem = await problemOf(answer);
+    const error = refusal(answer.status, problem, answer.url);
+    const word = verdict(asked, answer.status, answer.headers);
+    if (word === "wait") return patience.afterFailure(retryAfterMs(answer.headers) ?? problem?.retry_after_ms);
+    if (word !== "cut") throw error;
+    patience.strangeAnswer(error);
+    if (asked === "submit") await this.#requireRepeatable(error);
+    return patience.afterFailure();
   }
 
   async discover() {
-    const found = await this.#json(`${this.base}/v1`);
-    if (found?.protocol !== "tidewire/1") throw new UnsupportedProtocol(`the server speaks ${JSON.stringify(found?.protocol)}`);
-    return plain(found);
+    return plain(await this.read(`${this.base}/v1`, "discovery"));
+  }
+
+  async describe(endpoint) {
+    return plain(await this.read(`${this.base}/v1/endpoints/${endpoint}`, "endpoint"));
   }
 
   /** Submit `body`: `{input}` or `{inputs}`. Repeated with one key until its fate is known. */
@@ -209,15 +172,7 @@ export class Client {
         await patience.afterFailure();
         continue;
       }
-      const problem = await problemOf(answer);
-      const error = refusal(answer.status, problem, url);
-      const kind = verdict(answer.status, { submit: true });
-      if (kind === "wait") await patience.afterFailure(retryAfterMs(answer) ?? problem?.retry_after_ms);
-      else if (kind === "strange") {
-        patience.strangeAnswer(error);
-        await this.#requireRepeatable(error);
-        await patience.afterFailure();
-      } else throw error;
+      await this.#laterOr(answer, patience, "submit");
     }
   }
 
@@ -285,16 +240,16 @@ export class Job {
   }
 
   async read() {
-    const answer = await this.#client.get(this.url);
-    if (answer.status !== 200) throw await refused(answer);
-    return plain(await jsonOf(answer));
+    return plain(await this.#client.read(this.url, "job"));
   }
 
   async cancel(items = null) {
     const headers = { "content-type": "application/json" };
     const body = Buffer.from(JSON.stringify(items === null ? {} : { items }));
     const answer = await this.#client.send("POST", `${this.url}/cancel`, { headers, body });
-    if (answer.status !== 200 && answer.status !== 202) throw await refused(answer);
+    if (verdict("other", answer.status, answer.headers) !== "use") {
+      throw refusal(answer.status, await problemOf(answer), answer.url);
+    }
     answer.close();
   }
 
@@ -338,8 +293,9 @@ export class Job {
     const headers = { accept: "text/event-stream", "cache-control": "no-store", ...cursor };
     const answer = await this.#client.get(this.#streamUrl, { headers, withinMs: STATUS_LINE_MS });
     try {
-      if (answer.status === 204) return yield* this.#afterNothing(patience);
-      if (!isEventStream(answer)) return await this.#judge(answer, patience, follower.id !== null);
+      const word = verdict("stream", answer.status, answer.headers, follower.id !== null);
+      if (word === "read") return yield* this.#afterNothing(patience);
+      if (word !== "use") return await this.#judge(answer, patience, word);
       patience.wellOpened();
       return yield* this.#stream(answer, patience);
     } finally {
@@ -384,19 +340,19 @@ export class Job {
   /** 204: nothing follows the cursor, so the job itself says how things are (TW-CLI-033). */
   async *#afterNothing(patience) {
     const answer = await this.#client.get(this.url);
-    if (answer.status !== 200) return this.#judge(answer, patience, false);
+    const word = verdict("other", answer.status, answer.headers);
+    if (word !== "use") return this.#judge(answer, patience, word);
     const action = this.#follower.ended(await jsonOf(answer));
     if (action?.do === "done") yield this.#handed(action.update);
     return action ?? { do: "cut" };
   }
 
-  async #judge(answer, patience, cursor) {
-    const problem = answer.status === 200 ? null : await problemOf(answer);
-    const kind = verdict(answer.status, { cursor });
+  async #judge(answer, patience, word) {
+    const problem = await problemOf(answer);
     const error = refusal(answer.status, problem, answer.url);
-    if (kind === "resync") return this.#follower.resync("400 to a request with a cursor");
-    if (kind === "wait") return { do: "busy", retryMs: retryAfterMs(answer) ?? problem?.retry_after_ms };
-    if (kind !== "strange") throw error;
+    if (word === "resync") return this.#follower.resync("400 to a request with a cursor");
+    if (word === "wait") return { do: "busy", retryMs: retryAfterMs(answer.headers) ?? problem?.retry_after_ms };
+    if (word !== "cut") throw error;
     patience.strangeAnswer(error);
     return { do: "cut" };
   }
@@ -414,6 +370,3 @@ export class Job {
     return error;
   }
 }
-
-/** Whether a status is an end. */
-export const hasEnded = (status) => ENDS.includes(status);

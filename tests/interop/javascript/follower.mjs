@@ -9,7 +9,7 @@
 //   cut                     close, wait, come back with the cursor
 //   goaway   retryMs        the same, after that time
 //   busy     retryMs        the same, as after a 503
-//   resync   reason         close, wait, come back without a cursor
+//   resync   reason, unknown    close, wait, come back without a cursor; unknown: it may be a newer protocol
 //   fatal    error
 //
 // The state that was handed over stays when the cursor is dropped: the snapshot that follows is compared with it.
@@ -86,11 +86,11 @@ export class Follower {
   // ---- ephemeral events ----------------------------------------------------------------------------------------
 
   _hello(data) {
-    if (data?.protocol !== "tidewire/1") {
-      return { do: "fatal", error: new UnsupportedProtocol(`the server speaks ${JSON.stringify(data?.protocol)}`) };
+    fitting("hello", data);
+    if (data.protocol !== "tidewire/1") {
+      return { do: "fatal", error: new UnsupportedProtocol(`the server speaks ${data.protocol}`) };
     }
     if (data.job !== this.job) return { do: "fatal", error: new ProtocolError(`the stream of another job: ${data.job}`) };
-    fitting("hello", data);
     this.greeted = true;
     return { do: "hello", events: data.events, heartbeatMs: data.heartbeat_ms };
   }
@@ -202,7 +202,7 @@ export class Follower {
     this.#appliedSince = 0;
     this.#resyncs += 1;
     this.resyncs += 1;
-    if (this.#resyncs <= MAX_RESYNCS) return { do: "resync", reason };
+    if (this.#resyncs <= MAX_RESYNCS) return { do: "resync", reason, unknown };
     const kind = unknown ? UnsupportedProtocol : ProtocolError;
     return { do: "fatal", error: new kind(`${this.#resyncs} times in a row: ${reason}`) };
   }

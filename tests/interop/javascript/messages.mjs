@@ -51,6 +51,15 @@ const state = object(
   { status: word("queued", "running", ...ENDS), items: list(item, 1) },
   { usage: isObject, notes: list(object({ level: isText, text: isText })), error: problem },
 );
+const least = (one, names) => Object.fromEntries(names.split(" ").map((name) => [name, integer(one)]));
+const LIMITS_FROM_1 = "max_body_bytes max_inputs max_jobs_per_principal max_streams_per_principal max_log_bytes max_retained_jobs max_tombstones";
+/** No limit is used by this client: one that is missing does no harm (TW-CLI-055). */
+const limits = object({}, {
+  ...least(1, LIMITS_FROM_1),
+  ...least(1024, "max_state_bytes max_event_bytes"),
+  ...least(0, "log_ttl_s state_ttl_s tombstone_ttl_s"),
+  max_depth: (value) => value === 64,
+});
 const eventId = (value) => isText(value) && parseId(value) !== null;
 const done = (value) =>
   object({ status: word(...ENDS), digest: isText }, { usage: isObject, error: problem, check: Array.isArray, expires_at: isText })(
@@ -68,7 +77,48 @@ export const FITS = {
   ping: object({ head: eventId }),
   goaway: object({ reason: isText, retry_ms: integer(0) }),
   job: object(
-    { id: isText, status: word("queued", "running", ...ENDS), batch: isFlag, state, columns: list(isPointer), cursor: eventId },
-    { done, links: isObject },
+    {
+      id: isText,
+      endpoint: isText,
+      status: word("queued", "running", ...ENDS),
+      batch: isFlag,
+      state,
+      columns: list(isPointer),
+      cursor: eventId,
+      attempt: integer(1),
+      created_at: isText,
+      links: object({ self: isText, events: isText, cancel: isText }),
+    },
+    { done, started_at: isText, ended_at: isText, expires_at: isText },
+  ),
+  discovery: object(
+    {
+      protocol: word("tidewire/1"),
+      server: isText,
+      durability: word("process", "host", "replicated"),
+      capabilities: list(isText),
+      limits,
+      heartbeat_ms: integer(1),
+      endpoints: list(object({ name: isText, href: isText }, { summary: isText, defaults: isFlag })),
+    },
+    { min_interval_ms: integer(0) },
+  ),
+  endpoint: object(
+    {
+      name: isText,
+      input_schema: isObject,
+      value_schema: isObject,
+      capabilities: object(
+        {},
+        {
+          streams: isFlag,
+          cancel: isFlag,
+          rollback: isFlag,
+          batch: object({ max_items: integer(1) }),
+          logprobs: object({ max_top: integer(0) }),
+        },
+      ),
+    },
+    { summary: isText, description: isText, examples: Array.isArray, links: isObject },
   ),
 };
