@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import os
+import random
 import signal
 import subprocess
 import sys
@@ -270,3 +272,58 @@ def test_an_interrupt_ends_a_wait():
             _, errors = process.communicate(timeout=20)
         assert errors.rstrip().endswith("KeyboardInterrupt")
         server.wait_until_none_is_open()
+
+
+@pytest.fixture
+def interruptible():
+    """A function that interrupts this thread where it is ready for it, each time once."""
+    ready = threading.Event()
+
+    def interrupt(*_):
+        if ready.is_set():
+            ready.clear()
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    yield ready
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupts_at_any_moment_lose_nothing_and_repeat_nothing(interruptible):
+    waits = random.Random(2)
+    interrupts = 40
+
+    def script(request):
+        nonlocal interrupts
+        if request.method == "POST":
+            yield answer(201, job(columns=[TEXT]))
+            return
+        after = int((request.cursor or "1-1").partition("-")[2])
+        yield STREAM + hello()
+        if after < 2:
+            yield snapshot("1-1", state(None, status="queued"), columns=[TEXT])
+            yield event([["s", TEXT, ""]], id="1-2")
+        for start in range(max(after + 1, 3), 1003, 20):
+            if interrupts and waits.random() < 0.3:
+                interrupts -= 1
+                os.kill(os.getpid(), signal.SIGINT)
+            yield b"".join(event(f"{seq} ", id=f"1-{seq}") for seq in range(start, min(start + 20, 1003)))
+        yield done("1-1003", [{"status": "queued", "value": whole}])
+        yield CLOSE
+
+    whole = "".join(f"{seq} " for seq in range(3, 1003))
+    pieces, interrupted = [], 0
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        job_ = client.submit("count")
+        while not job_.ended or "".join(pieces) != whole:
+            try:
+                interruptible.set()
+                for update in job_:
+                    pieces.append(update.text)
+                interruptible.clear()
+                break
+            except KeyboardInterrupt:
+                interrupted += 1
+        interruptible.clear()
+    assert interrupted > 0
+    assert "".join(pieces) == whole

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Final, Generic, Literal, Self, TypeVar, overload
 
 import anyio
 import anyio.from_thread
@@ -34,6 +34,9 @@ from tidewire.reading import Reading
 from tidewire.transport import CONNECT_TIMEOUT
 from tidewire.types import UNSET, ItemUpdate, Returns, TextDelta, Unset, Update
 
+INTERRUPT_TIMEOUT: Final = 5.0
+"""Seconds that an interrupted call may take to stop, closing its connection included."""
+
 T = TypeVar("T")
 X = TypeVar("X")
 _Job = TypeVar("_Job", bound=FollowedJob[Any])
@@ -49,14 +52,14 @@ class _Thread:
 
     def call(self, work: Callable[..., Awaitable[X]], *args: Any) -> X:
         """Run a coroutine function to its end and return what it returns."""
-        future = self._state.portal().start_task_soon(work, *args)
+        crossing = _Crossing(work, args)
         try:
-            return future.result()
+            return self._state.portal().start_task_soon(crossing.run).result()
         except CancelledError:
             raise ClientClosedError("this client was closed meanwhile") from None
         except BaseException:
-            # An interrupt of this thread: what was waited for is not wanted any more.
-            future.cancel()
+            with suppress(RuntimeError):
+                crossing.give_up(self._state.portal())
             raise
 
     def pump(self, reading: Reading[Any, X]) -> Iterator[X]:
@@ -74,6 +77,34 @@ class _Thread:
                 # Nothing may be waited for here: a generator is closed wherever its last reference goes.
                 with suppress(RuntimeError):
                     self._state.portal().start_task_soon(self._bury)
+
+
+class _Crossing(Generic[X]):
+    """One call's work on the other thread. An interrupt may hit the caller before it begins, within, or after it."""
+
+    def __init__(self, work: Callable[..., Awaitable[X]], args: tuple[Any, ...]) -> None:
+        self._work = work
+        self._args = args
+        self._unwanted = False
+        self._scope: anyio.CancelScope | None = None
+        self._over = threading.Event()
+
+    async def run(self) -> X:
+        with anyio.CancelScope() as self._scope:
+            try:
+                if not self._unwanted:
+                    return await self._work(*self._args)
+            finally:
+                self._over.set()
+        raise CancelledError
+
+    def give_up(self, portal: anyio.from_thread.BlockingPortal) -> None:
+        """Stop the work and wait until it is over: up to then it may still bring something in."""
+        self._unwanted = True
+        # Set after it was looked for: then the work has seen that it is unwanted.
+        if self._scope is not None and not self._over.is_set():
+            portal.start_task_soon(self._scope.cancel)
+            self._over.wait(INTERRUPT_TIMEOUT)
 
 
 class _State:
