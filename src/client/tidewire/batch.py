@@ -42,7 +42,6 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
     ) -> None:
         super().__init__(exchange, options, stream, cancel_url=cancel_url, taken=taken)
         self._shape = shape
-        self._last = taken
         if begun is not None:
             self._receive(begun)
 
@@ -106,7 +105,6 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
             changed = self._changed(place)
         else:
             changed = sorted(_items_of(advance.diff, place.columns))
-        self._last = place
         for index in changed:
             deleted, text = self._text_change(index, place, advance.texts)
             yield ItemUpdate(
@@ -122,7 +120,7 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
 
     def _changed(self, place: Place) -> list[int]:
         """The items that a snapshot changed."""
-        before: Any = [] if self._last is None else self._last.view.value("/items")
+        before: Any = [] if self._latest is None else self._latest.view.value("/items")
         now: Any = place.view.value("/items")
         return [index for index, item in enumerate(now) if index >= len(before) or item != before[index]]
 

@@ -1,7 +1,7 @@
 """What a job of one input and a batch share: one job, one stream, one place up to which it was handed over.
 
 Whoever waits drives: a loop over the job, or a `result()`, or both in turn. What a `result()` brings in while nobody
-takes it is folded into one update per item, so that what is held stays as small as the state.
+takes it is folded into one update per item, which is a state before and a state after: nothing grows beside the state.
 """
 
 import logging
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import anyio
 
@@ -70,8 +70,10 @@ class FollowedJob(ABC, Generic[U]):
         self._cancel_url = cancel_url
         self._lock: anyio.Lock | None = None
         self._ready: deque[U] = deque()
-        self._folded: dict[int, U] = {}
+        self._folded: dict[int, _Fold[U]] = {}
         self._taken = taken
+        self._latest = taken
+        """Where the stream is."""
         self._reading: weakref.ref[Reading[U, Any]] | None = None
         self._text_columns: dict[int, str] = {}
         """Item → pointer of its first text column, once it holds a text."""
@@ -146,13 +148,8 @@ class FollowedJob(ABC, Generic[U]):
         async with self._turn():
             while not self._ready and not self._folded and not self.ended:
                 await self._advance(silent=silent)
-            # The last of what was folded has the latest place: with it, all is handed over up to there.
-            folded = sorted(self._folded.values(), key=lambda update: update.cursor)
-            for update in folded:
-                update.settles = update is folded[-1]
-            updates = [*self._ready, *folded]
+            updates = [*self._ready, *self._unfold()]
             self._ready.clear()
-            self._folded.clear()
             return updates
 
     def took(self, update: U) -> None:
@@ -209,11 +206,24 @@ class FollowedJob(ABC, Generic[U]):
         for update in self._updates(told):
             if not update.visible and (fold or not silent):
                 continue
-            earlier = self._folded.get(update.index)
             if fold or self._folded:
-                self._folded[update.index] = update if earlier is None else update.after(earlier)  # type: ignore[assignment]
+                earlier = self._folded.get(update.index)
+                first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
+                self._folded[update.index] = _Fold(first_seq, base, update)
             else:
                 self._ready.append(update)
+        self._latest = self._place(told)
+
+    def _unfold(self) -> list[U]:
+        """What was folded, as one update per item."""
+        folds = sorted(self._folded.values(), key=lambda fold: fold.latest.cursor)
+        self._folded.clear()
+        for first_seq, base, update in folds:
+            update.first_seq = min(first_seq, update.seq)
+            update.deleted, update.text = self._text_between(update.index, base, update.place)
+            # The last one has the latest place: with it, all is handed over up to there.
+            update.settles = update is folds[-1].latest
+        return [fold.latest for fold in folds]
 
     def _tell(self, message: Queue | Progress) -> None:
         if isinstance(message, Queue):
@@ -241,11 +251,9 @@ class FollowedJob(ABC, Generic[U]):
         """Pointer of the first text column of an item, once it holds a text."""
         known = self._text_columns.get(index)
         if known is None or known not in place.columns:
-            root = f"/items/{index}/value"
-            for pointer in place.columns:
-                if pointer.startswith(root) and place.text(pointer) is not None:
-                    self._text_columns[index] = pointer
-                    return pointer
+            known = _first_text(index, place) or known
+            if known is not None:
+                self._text_columns[index] = known
         return known
 
     def _text_change(self, index: int, place: Place, changes: Sequence[TextChange]) -> tuple[int, str]:
@@ -261,6 +269,16 @@ class FollowedJob(ABC, Generic[U]):
             if change.pointer == now:
                 text = change.text
         return deleted, text
+
+    def _text_between(self, index: int, base: Place | None, place: Place) -> tuple[int, str]:
+        """The same, between two places that may be far apart."""
+        before, now = (None if one is None else _first_text(index, one) for one in (base, place))
+        old = (base.text(before) if base is not None and before is not None else None) or ""
+        new = (place.text(now) if now is not None else None) or ""
+        if before is not None and now is not None and before != now:
+            return len(old), new
+        change = TextChange.between("", old, new)
+        return change.deleted, change.text
 
     # ---- time --------------------------------------------------------------------------------------------------
 
@@ -301,3 +319,19 @@ class FollowedJob(ABC, Generic[U]):
     def _where(self) -> Where:
         cursor = self._stream.follower.cursor
         return Where("GET", self._stream.job_url, self.id, None if cursor is None else str(cursor))
+
+
+class _Fold(NamedTuple, Generic[U]):
+    """Updates of one item as one: from a place to the latest of them."""
+
+    first_seq: int
+    base: Place | None
+    latest: U
+
+
+def _first_text(index: int, place: Place) -> str | None:
+    root = f"/items/{index}/value"
+    for pointer in place.columns:
+        if pointer.startswith(root) and place.text(pointer) is not None:
+            return pointer
+    return None

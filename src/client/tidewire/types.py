@@ -92,12 +92,13 @@ class Update(Generic[T]):
     """How a job's value is at one event, and what became of it since the update before.
 
     Attributes:
+        text: What the value's first text column gained, after `deleted` code points were taken from its end.
         deleted: Code points at the end of the text that have become void (a rollback, a restart).
         first_seq: The seq of the first event that this update covers: the one after the update before.
         cursor: The id of the last event that it covers.
     """
 
-    __slots__ = ("_shape", "_text", "cursor", "deleted", "first_seq", "index", "place", "settles", "visible")
+    __slots__ = ("_shape", "cursor", "deleted", "first_seq", "index", "place", "settles", "text", "visible")
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Update(Generic[T]):
         self.place = place
         self.settles = settles
         self._shape = shape
-        self._text: str | list[str] = text
+        self.text = text
         self.cursor = place.cursor
         self.deleted = deleted
         self.first_seq = first_seq
@@ -130,13 +131,6 @@ class Update(Generic[T]):
     def id(self) -> str:
         """The id of the last event that this update covers: `epoch-seq`."""
         return str(self.cursor)
-
-    @property
-    def text(self) -> str:
-        """What the value's first text column gained, after `deleted` code points were taken from its end."""
-        if type(self._text) is list:
-            self._text = "".join(self._text)
-        return self._text  # type: ignore[return-value]
 
     @property
     def value(self) -> JsonValue:
@@ -167,20 +161,6 @@ class Update(Generic[T]):
     def with_text(self, text: str) -> "Update[T]":
         """The same update, of whose text only a part is left to hand over."""
         return type(self)(self.place, self._shape, self.first_seq, text=text, index=self.index)
-
-    def after(self, earlier: "Update[T]") -> "Update[T]":
-        """This update and the one before it as one. The earlier one is used up."""
-        pieces = earlier._text if type(earlier._text) is list else [earlier.text]
-        if self.deleted:
-            void, kept = self.deleted, "".join(pieces)
-            pieces = [kept[: max(0, len(kept) - void)]]
-            self.deleted = earlier.deleted + max(0, void - len(kept))
-        else:
-            self.deleted = earlier.deleted
-        pieces.append(self.text)
-        self._text = pieces
-        self.first_seq = min(earlier.first_seq, self.seq)
-        return self
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} text={self.text[:40]!r}>"
