@@ -11,6 +11,7 @@ import pytest
 from conformance.adapters import AsyncAdapter, BlockingAdapter, JavaScriptAdapter, PlainAdapter
 from conformance.wrong_clients import all_wrong
 from tidewire_conformance.player import Outcome, describe, load_all, play
+from tidewire_conformance.player.bodies import ENDPOINT, discovery_body, job_body, problem_body
 from tidewire_conformance.player.scenario import JOB
 from unit.spec_document import SCHEMA_OF_EVENT, SPEC, breaches, document
 
@@ -114,6 +115,19 @@ def test_events_fit_their_schemas_unless_they_lie(scenario):
             assert breaches(SCHEMA_OF_EVENT[kind], data) == [], (kind, data)
         else:
             assert "." in kind, "an extension has a dot in its name"
+
+
+def test_bodies_fit_their_schemas():
+    assert breaches("endpoint", ENDPOINT) == []
+    for scenario in SCENARIOS:
+        if "protocol" not in scenario.discovery:
+            assert breaches("discovery", discovery_body(scenario.discovery)) == [], scenario.name
+        for exchange in (one for lane in scenario.lanes.values() for one in lane):
+            if "job" in exchange:
+                assert breaches("job", job_body(exchange["job"])) == [], scenario.name
+            if "problem" in exchange:
+                problem = problem_body(exchange["problem"], exchange["status"])
+                assert breaches("problem", problem) == [], scenario.name
 
 
 def test_scenarios_name_sentences_that_clients_have_to_keep():

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from tidewire_conformance.player.bodies import ENDPOINT, discovery_body, job_body, problem_body
 from tidewire_conformance.player.conversation import Conversation, Run, Talk, read_request
 from tidewire_conformance.player.scenario import JOB, JOB_2, Members, Scenario
 from tidewire_conformance.player.steps import (
@@ -26,7 +27,6 @@ from tidewire_conformance.player.steps import (
     UntilSaw,
     compact,
     cut,
-    job_body,
     regroup,
     render,
 )
@@ -36,16 +36,6 @@ _JOBS_OF = re.compile(r"/v1/endpoints/[^/]+/jobs")
 _PROBE = 0.02
 """Seconds between two looks at a connection while the server holds still."""
 _FLOOD_PIECE = 65536
-_LIMITS = {
-    "max_body_bytes": 8388608,
-    "max_jobs_per_principal": 10000,
-    "max_streams_per_principal": 1000,
-    "max_state_bytes": 16777216,
-    "max_event_bytes": 1048576,
-    "max_depth": 64,
-    "state_ttl_s": 3600,
-    "tombstone_ttl_s": 86400,
-}
 _BEYOND: Members = {
     "status": 410,
     "problem": {"code": "job_expired", "detail": "the scenario expects no further request of this kind"},
@@ -168,9 +158,9 @@ class Adversary:
             return talk.exchange
         match talk.lane:
             case "discovery":
-                return {"json": _discovery(self._scenario.discovery)}
+                return {"json": discovery_body(self._scenario.discovery)}
             case "endpoint":
-                return {"json": _ENDPOINT}
+                return {"json": ENDPOINT}
             case "jobs" | "attaching":
                 found = _JOB.fullmatch(talk.path)
                 return {"json": job_body({}, JOB if found is None else found[1])}
@@ -232,9 +222,7 @@ class Adversary:
     ) -> None:
         kind, text = "application/json", ""
         if "problem" in exchange:
-            code = exchange["problem"]["code"]
-            kind = "application/problem+json"
-            text = compact({"title": code, "status": status, "retryable": False} | exchange["problem"])
+            kind, text = "application/problem+json", compact(problem_body(exchange["problem"], status))
         elif "job" in exchange:
             text = compact(job_body(exchange["job"]))
         elif "json" in exchange:
@@ -396,26 +384,3 @@ def _is_closed(connection: socket.socket) -> bool:
         return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
     except (OSError, ValueError):
         return True
-
-
-def _discovery(members: Members) -> dict[str, Any]:
-    return {
-        "protocol": "tidewire/1",
-        "server": "scenario/1.0",
-        "durability": "process",
-        "capabilities": [],
-        "limits": _LIMITS,
-        "heartbeat_ms": 15_000,
-        "endpoints": [{"name": "demo", "href": "/v1/endpoints/demo", "defaults": True}],
-        **members,
-    }
-
-
-_ENDPOINT: Members = {
-    "name": "demo",
-    "input_schema": {},
-    "value_schema": {},
-    "examples": [{}],
-    "capabilities": {"streams": True, "batch": {"max_items": 64}, "cancel": True, "rollback": True},
-    "links": {"self": "/v1/endpoints/demo", "jobs": "/v1/endpoints/demo/jobs"},
-}

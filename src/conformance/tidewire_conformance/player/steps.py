@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidewire_conformance.player.scenario import JOB, Members
+from tidewire_conformance.player.scenario import Members
 
 LINE_ENDS = {"lf": b"\n", "cr": b"\r", "crlf": b"\r\n"}
 
@@ -131,31 +131,6 @@ def _hello(members: Members) -> dict[str, Any]:
         "heartbeat_ms": 15_000,
         **members,
     }
-
-
-def job_body(members: Members, job: str = JOB) -> dict[str, Any]:
-    """The job as it is read: queued at 1-1, but for what `members` say."""
-    queued = {"status": "queued", "items": [{"status": "queued", "value": None}], "usage": {}, "notes": []}
-    state = members.get("state", queued)
-    done = members.get("done")
-    return {
-        "id": job,
-        "endpoint": "demo",
-        "status": state["status"],
-        "batch": False,
-        "state": state if done is None else {**state, "status": done["status"]},
-        "columns": ["/items/0/value"],
-        "cursor": "1-1",
-        "attempt": 1,
-        "created_at": "2026-03-01T12:00:00Z",
-        "done": None,
-        "links": {
-            "self": f"/v1/jobs/{job}",
-            "events": f"/v1/jobs/{job}/events",
-            "cancel": f"/v1/jobs/{job}/cancel",
-        },
-        **{name: value for name, value in members.items() if name != "state"},
-    } | ({} if done is None else {"status": done["status"]})
 
 
 # ---- in which pieces the bytes go ------------------------------------------------------------------------------

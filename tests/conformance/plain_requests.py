@@ -1,0 +1,198 @@
+"""Requests, and the waits between them, for the plain client: what the specification says of answers and of backoff."""
+
+import http.client
+import json
+import random
+import secrets
+import time
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+PROTOCOL = "tidewire/1"
+
+
+class CutError(Exception):
+    """The connection is of no more use."""
+
+    def __init__(self, why: str, *, least: float = 0.0, counts: bool = True, spread: float = 1.0) -> None:
+        super().__init__(why)
+        self.least, self.counts, self.spread = least, counts, spread
+
+
+class EndError(Exception):
+    """It is over."""
+
+    def __init__(self, end: str, **members: Any) -> None:
+        super().__init__(end)
+        self.report = {"end": end, **members}
+
+
+def read_id(job: Any) -> Any:
+    return job.get("id") if isinstance(job, dict) else None
+
+
+class Answer:
+    """A response whose body may still come."""
+
+    def __init__(self, connection: http.client.HTTPConnection, response: Any, sock: Any, url: str) -> None:
+        self.connection, self.response, self.sock, self.url = connection, response, sock, url
+        self.status, self.headers = response.status, response.headers
+
+    def is_stream(self) -> bool:
+        kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        coding = self.headers.get("Content-Encoding", "identity").lower()
+        return self.status == 200 and kind == "text/event-stream" and coding == "identity"
+
+    def read(self, seconds: float) -> bytes:
+        self.sock.settimeout(max(seconds, 0.001))
+        try:
+            return self.response.read1(65536)
+        except (OSError, http.client.HTTPException) as error:
+            raise CutError(f"{type(error).__name__}: {error}") from None
+
+    def json(self) -> Any:
+        try:
+            return json.loads(self.response.read())
+        except (ValueError, OSError, http.client.HTTPException):
+            return None
+
+    def close(self) -> None:
+        self.response.close()
+        self.connection.close()
+
+
+class PlainRequests:
+    command: dict[str, Any]
+    base: str
+    until: float
+    """When the client has to be done, by the monotonic clock."""
+    credentials: list[str]
+    answers: list[Answer]
+    retry: float
+    failures: int
+    job: str
+    stream_url: str
+
+    def ask(
+        self, method: str, url: str, headers: dict[str, str] | None = None, body: bytes | None = None
+    ) -> Answer:
+        refreshed, redirects = False, 0
+        while True:
+            answer = self.once(method, url, headers or {}, body)
+            if answer.status in {401, 403} and not refreshed and len(self.credentials) > 1:
+                refreshed = True
+                self.credentials.pop(0)
+            elif answer.status in {301, 302, 303, 307, 308}:
+                there = urljoin(url, answer.headers.get("Location", ""))
+                redirects += 1
+                self.judge_redirect(method, there, redirects)
+                url = there
+            else:
+                return answer
+            answer.close()
+
+    def judge_redirect(self, method: str, there: str, redirects: int) -> None:
+        if method != "GET" or urlsplit(there)[:2] != urlsplit(self.base)[:2] or redirects > 5:
+            raise EndError("refused", status=307, detail="a redirect that is not followed")
+
+    def once(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> Answer:
+        parts = urlsplit(url)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=self.at_most(10.0))
+        if self.credentials and self.home(url):
+            headers = {**headers, "Authorization": f"Bearer {self.credentials[0]}"}
+        try:
+            connection.putrequest(
+                method, parts.path + (f"?{parts.query}" if parts.query else ""), skip_accept_encoding=True
+            )
+            if body is not None:
+                headers = {**headers, "Content-Type": "application/json", "Content-Length": str(len(body))}
+            for name, value in headers.items():
+                connection.putheader(name, value)
+            connection.endheaders(body)
+            sock = connection.sock
+            answer = Answer(connection, connection.getresponse(), sock, url)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise CutError(f"{type(error).__name__}: {error}") from None
+        self.answers.append(answer)
+        return answer
+
+    def home(self, url: str) -> bool:
+        return urlsplit(url)[:2] == urlsplit(self.base)[:2]
+
+    def refuse(self, answer: Answer) -> None:
+        problem = answer.json()
+        members = {"problem": problem} if isinstance(problem, dict) else {}
+        raise EndError("refused", status=answer.status, **members)
+
+    def retry_after(self, answer: Answer) -> float:
+        value = answer.headers.get("Retry-After", "")
+        return float(value) if value.isascii() and value.isdigit() else 0.0
+
+    def submit(self) -> Answer | None:
+        inputs = {name: self.command[name] for name in ("input", "inputs") if name in self.command}
+        body = json.dumps(inputs).encode()
+        headers = {"Idempotency-Key": secrets.token_urlsafe(16), **self.submit_headers()}
+        while True:
+            try:
+                answer = self.ask("POST", f"{self.base}/v1/endpoints/demo/jobs", headers, body)
+            except CutError as cut:
+                if not self.may_repeat():
+                    raise EndError("connection_error", detail=str(cut)) from None
+                self.fail(cut)
+                continue
+            if answer.status in {200, 201}:
+                if not answer.is_stream() and not read_id(answer.json()):
+                    raise EndError("protocol_error", detail="no job")
+                self.job = urlsplit(answer.headers["Location"]).path.rpartition("/")[2]
+                self.stream_url = f"{self.base}/v1/jobs/{self.job}/events"
+                if answer.is_stream():
+                    return answer
+                answer.close()
+                return None
+            wait = self.retry_after(answer)
+            if answer.status not in {409, 429, 503}:
+                self.refuse(answer)
+            answer.close()
+            self.fail(CutError(str(answer.status), least=wait))
+
+    def submit_headers(self) -> dict[str, str]:
+        return {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+
+    def may_repeat(self) -> bool:
+        if self.credentials:
+            return True
+        try:
+            answer = self.ask("GET", f"{self.base}/v1")
+        except CutError:
+            return False
+        found = answer.json()
+        answer.close()
+        return isinstance(found, dict) and "idempotency" in found.get("capabilities", ())
+
+    # ---- time --------------------------------------------------------------------------------------------------
+
+    def at_most(self, seconds: float) -> float:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return min(seconds, left)
+
+    def sleep(self, seconds: float) -> None:
+        left = self.until - time.monotonic()
+        time.sleep(max(0.0, min(seconds, left)))
+        if seconds > left:
+            raise TimeoutError
+
+    def fail(self, cut: CutError) -> None:
+        """Wait as the n-th failure in a row asks for, or give up."""
+        wait = 0.0
+        if cut.counts:
+            self.failures += 1
+            if self.failures > self.command.get("attempts", 1000):
+                raise EndError("connection_error", detail=str(cut))
+            wait = self.backoff(self.failures)
+        self.sleep(max(wait, cut.least * random.uniform(1.0, 1.5)))
+
+    def backoff(self, failures: int) -> float:
+        return min(30.0, self.retry * 2 ** (failures - 1)) * random.uniform(0.5, 1.5)

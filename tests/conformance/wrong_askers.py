@@ -1,0 +1,282 @@
+"""Wrong clients: what they make of answers and of ends, and what they do for their users."""
+
+from conformance.plain_requests import CutError, EndError
+from conformance.wrong_clients import WrongClient
+
+# ---- answers -------------------------------------------------------------------------------------------------
+
+
+class Ignores204(WrongClient):
+    scenario, kind = "204-and-the-job-runs", "value"
+
+    def read_job(self):
+        raise EndError("succeeded", value=self.last())
+
+
+class Takes400ForTheEnd(WrongClient):
+    scenario, kind = "400-on-a-cursor", "end"
+
+    def judge_status(self, answer, wait):
+        if answer.status == 400:
+            self.refuse(answer)
+        super().judge_status(answer, wait)
+
+
+class Repeats404ForEver(WrongClient):
+    scenario, kind = "404", "count"
+
+    def judge_status(self, answer, wait):
+        if answer.status == 404:
+            raise CutError("404")
+        super().judge_status(answer, wait)
+
+    def backoff(self, failures):
+        return 0.05
+
+
+class GivesUpOnTheFirst503(WrongClient):
+    scenario, kind = "retry-after", "end"
+
+    def judge_status(self, answer, wait):
+        self.refuse(answer)
+
+
+class IgnoresRetryAfter(WrongClient):
+    scenario, kind = "retry-after", "wait"
+
+    def retry_after(self, answer):
+        return 0.0
+
+
+class RefreshesCredentialsForEver(WrongClient):
+    scenario, kind = "401-twice", "count"
+
+    def judge_status(self, answer, wait):
+        if answer.status == 401:
+            raise CutError("401")
+        super().judge_status(answer, wait)
+
+
+class CountsFaultsForEver(WrongClient):
+    scenario, kind, patience = "eleven-faults", "count", 1.0
+
+    def judge_status(self, answer, wait):
+        self.faults = 0
+        super().judge_status(answer, wait)
+
+
+class TakesAnyMediaType(WrongClient):
+    scenario, kind = "stream-of-another-media-type", "never"
+
+    def ask(self, *args):
+        answer = super().ask(*args)
+        answer.is_stream = lambda: answer.status == 200
+        return answer
+
+
+class FollowsEveryRedirect(WrongClient):
+    scenario, kind = "redirect-to-another-origin", "foreign"
+
+    def judge_redirect(self, method, there, redirects):
+        pass
+
+
+class SendsCredentialsEverywhere(WrongClient):
+    scenario, kind = "link-to-another-origin", "foreign"
+
+    def home(self, url):
+        return True
+
+
+class DropsCredentialsAtARedirect(WrongClient):
+    scenario, kind = "redirect-with-credentials", "header"
+
+    def home(self, url):
+        return "replica" not in url
+
+
+class SubmitsAgain(WrongClient):
+    scenario, kind = "submit-and-a-cut", "count"
+
+    def open(self):
+        if self.command["do"] == "submit" and self.cursor:
+            return self.submit()
+        return super().open()
+
+
+class RepeatsASubmitWithoutAKey(WrongClient):
+    scenario, kind = "submit-lost-without-a-key", "count"
+
+    def may_repeat(self):
+        return True
+
+
+class RepeatsASubmitWithAnotherKey(WrongClient):
+    scenario, kind = "submit-409", "repeat"
+    count = 0
+
+    def once(self, method, url, headers, body):
+        self.count += 1
+        if "Idempotency-Key" in headers:
+            headers = headers | {"Idempotency-Key": f"{headers['Idempotency-Key']}{self.count}"}
+        return super().once(method, url, headers, body)
+
+
+class TakesAnyJob(WrongClient):
+    scenario, kind = "hello-of-another-job", "never"
+
+    def hello(self, data):
+        super().hello(data | {"job": self.job})
+
+
+class IgnoresTheLinkOfHello(WrongClient):
+    scenario, kind = "link-of-hello", "path"
+
+    def hello(self, data):
+        url = self.stream_url
+        super().hello(data)
+        self.stream_url = url
+
+
+class AcceptsCompressedStreams(WrongClient):
+    scenario, kind, control = "handed-over-at-once", "header", "discovery"
+
+    def once(self, method, url, headers, body):
+        return super().once(method, url, headers | {"Accept-Encoding": "gzip"}, body)
+
+
+# ---- ends and users ------------------------------------------------------------------------------------------
+
+
+class ReconnectsAfterDone(WrongClient):
+    scenario, kind, control = "done-closes", "count", "404"
+
+    def follow(self, opened):
+        end = super().follow(opened)
+        self.hang_up(self.open())
+        return end
+
+
+class LeavesItsSocketOpen(WrongClient):
+    scenario, kind = "user-stops-reading", "open"
+    left = ()
+
+    def hang_up(self, answer):
+        self.left = [*self.left, answer]
+        type(self).kept = self.left
+
+
+class WaitsForTheEndOfTheBodyAfterDone(WrongClient):
+    scenario, kind = "done-closes", "hung"
+    ended = None
+
+    def receive(self, event):
+        self.ended = self.ended or super().receive(event)
+
+    def at_eof(self):
+        raise EndError(**self.ended)
+
+
+class LosesWhatComesWithDone(WrongClient):
+    scenario, kind = "done-in-one-piece", "end"
+
+    def new_decoder(self, answer):
+        decoder = super().new_decoder(answer)
+        right = decoder.feed
+
+        def feed(chunk):
+            events = right(chunk)
+            ends = [event for event in events if event.type == "done"]
+            return ends or events
+
+        decoder.feed = feed
+        return decoder
+
+    def base_of(self, name, on):
+        return self.state
+
+    def verify(self, done):
+        if self.state is None:
+            raise EndError("connection_error", detail="nothing came")
+
+
+class HangsWhenTheJobFails(WrongClient):
+    scenario, kind = "failed", "hung"
+
+    def finish(self, done):
+        return None if done["status"] == "failed" else super().finish(done)
+
+
+class DropsTheReasonOfAFailure(WrongClient):
+    scenario, kind = "failed", "problem"
+
+    def finish(self, done):
+        return {name: value for name, value in super().finish(done).items() if name != "problem"}
+
+
+class TakesACancelledJobForAFailedOne(WrongClient):
+    scenario, kind = "cancelled", "end"
+
+    def finish(self, done):
+        return super().finish(done) | ({"end": "failed"} if done["status"] == "cancelled" else {})
+
+
+class DoesNotMarkWhatIsIncomplete(WrongClient):
+    scenario, kind = "410", "incomplete"
+
+    def refuse(self, answer):
+        try:
+            super().refuse(answer)
+        except EndError as error:
+            error.report["incomplete"] = False
+            raise
+
+
+class DropsMembersOfAProblem(WrongClient):
+    scenario, kind = "problem-handed-over-whole", "problem"
+
+    def refuse(self, answer):
+        try:
+            super().refuse(answer)
+        except EndError as error:
+            error.report["problem"] = {"code": error.report["problem"]["code"]}
+            raise
+
+
+class MixesItemsUp(WrongClient):
+    scenario, kind = "batch", "value"
+
+    def give(self, index, value, before):
+        super().give((index + 1) % 3 if self.batch else index, value, before)
+
+
+class CancelsWhenItsUserStops(WrongClient):
+    scenario, kind = "user-stops-reading", "count"
+
+    def checkpoint(self):
+        self.cancel()
+        return super().checkpoint()
+
+
+class NeverCancels(WrongClient):
+    scenario, kind = "user-cancels", "promptness"
+
+    def cancel(self):
+        pass
+
+
+class AcceptsACheckpointOfAnotherJob(WrongClient):
+    scenario, kind = "checkpoint-of-another-job", "end"
+
+    def restore(self, saved):
+        super().restore(saved and saved | {"job": self.job})
+
+
+class SharesItsCursorBetweenJobs(WrongClient):
+    scenario, kind = "two-jobs-in-turn", "cursor"
+    cursor = None
+
+    def start(self, job):
+        cursor = self.cursor
+        super().start(job)
+        self.cursor = cursor

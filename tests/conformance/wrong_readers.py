@@ -1,0 +1,332 @@
+"""Wrong clients: how they read event streams, ids, diffs and breaches."""
+
+import contextlib
+import json
+import re
+
+from conformance.plain_client import key_of
+from conformance.plain_requests import EndError
+from conformance.plain_state import Decoder, Event, State
+from conformance.wrong_clients import WrongClient
+
+# ---- framing -------------------------------------------------------------------------------------------------
+
+
+def decodes(**members):
+    return type("WrongDecoder", (Decoder,), members)
+
+
+class SplitsAtUnicodeLineEnds(WrongClient):
+    scenario, kind = "line-ends-of-other-standards", "count"
+    decoder = decodes(line_end=re.compile(rb"\r\n|\r|\n|\xe2\x80\xa8|\xe2\x80\xa9|\xc2\x85"))
+
+
+class DispatchesAnUnfinishedEvent(WrongClient):
+    scenario, kind = "cut-before-the-empty-line", "cursor"
+    decoder = decodes(end=lambda self: self.line(b"".join(self.pieces)) + self.line(b""))
+
+
+class LosesTheEventAfterAByteOrderMark(WrongClient):
+    scenario, kind = "byte-order-mark", "count"
+    decoder = decodes(without_mark=lambda self, line: line)
+
+
+class DispatchesAnEventWithoutData(WrongClient):
+    scenario, kind = "blocks-without-data", "cursor"
+
+    def new_decoder(self, answer):
+        decoder = super().new_decoder(answer)
+        right = decoder.dispatch
+
+        def dispatch():
+            named = decoder.type or decoder.new_id is not None
+            return right() or ([Event("message", "", decoder.last_id, True)] if named else [])
+
+        decoder.dispatch = dispatch
+        return decoder
+
+
+class DecodesChunksApart(WrongClient):
+    scenario, kind = "one-byte-at-a-time", "count"
+    decoder = decodes(feed=lambda self, chunk: Decoder.feed(self, chunk.decode("utf-8", "replace").encode()))
+
+
+class TakesCrLfInPiecesForTwoLineEnds(WrongClient):
+    scenario, kind = "cr-lf-in-pieces", "count"
+
+    def new_decoder(self, answer):
+        decoder = super().new_decoder(answer)
+        right = decoder.feed
+
+        def feed(chunk):
+            decoder.after_cr = False
+            return right(chunk)
+
+        decoder.feed = feed
+        return decoder
+
+
+class WaitsForTheLfAfterACr(WrongClient):
+    scenario, kind = "event-complete-with-its-cr", "promptness"
+    decoder = decodes(line_end=re.compile(rb"\r\n|\r(?!\Z)|\n"))
+
+
+class HonoursAnotherCharset(WrongClient):
+    scenario, kind = "media-type-in-capitals", "count"
+
+    def new_decoder(self, answer):
+        decoder = super().new_decoder(answer)
+        if charset := answer.headers.get_param("charset"):
+            decoder.text = lambda value: value.decode(charset)
+        return decoder
+
+
+class AcceptsARetryThatIsNoNumber(WrongClient):
+    scenario, kind = "retry-that-is-no-number", "wait"
+
+    def new_decoder(self, answer):
+        decoder = super().new_decoder(answer)
+
+        def take_retry(value):
+            with contextlib.suppress(ValueError):
+                decoder.retry = max(0, int(value.decode()))
+
+        decoder.take_retry = take_retry
+        return decoder
+
+
+class KeepsTheIdOfAnUnfinishedEvent(WrongClient):
+    scenario, kind = "cut-after-an-id", "cursor"
+
+    def new_decoder(self, answer):
+        self.last_decoder = super().new_decoder(answer)
+        return self.last_decoder
+
+    def cursor_to_send(self):
+        return self.cursor and (self.last_decoder.new_id or self.cursor)
+
+
+class KeepsTheIdOfABlockWithoutData(KeepsTheIdOfAnUnfinishedEvent):
+    scenario, kind = "blocks-without-data", "cursor"
+
+    def cursor_to_send(self):
+        return self.cursor and self.last_decoder.last_id
+
+
+class HasNoBound(WrongClient):
+    scenario, kind = "endless-line", "hung"
+    decoder = decodes(bound=lambda self: None)
+
+
+class ReadsALineAnewWithEachPiece(WrongClient):
+    scenario, kind = "long-line-in-small-pieces", "hung"
+
+    def new_decoder(self, answer):
+        decoder = super().new_decoder(answer)
+        right, rest = decoder.feed, bytearray()
+
+        def feed(chunk):
+            rest.extend(chunk)
+            whole = [end.end() for end in re.finditer(rb"\n|\r", bytes(rest))]
+            if not whole:
+                return []
+            lines = bytes(rest[: whole[-1]])
+            del rest[: whole[-1]]
+            return right(lines)
+
+        decoder.feed = feed
+        return decoder
+
+
+# ---- ids -----------------------------------------------------------------------------------------------------
+
+
+class HandsOverRepeats(WrongClient):
+    scenario, kind = "one-event-again", "text"
+
+    def is_repeat(self, name):
+        return False
+
+    def base_of(self, name, on):
+        return self.state
+
+    def verify(self, done):
+        pass
+
+
+class AcceptsAGap(WrongClient):
+    scenario, kind = "gap", "never"
+
+    def base_of(self, name, on):
+        return self.state
+
+
+class AcceptsADiffOfAnotherEpoch(WrongClient):
+    scenario, kind = "diff-across-epochs", "never"
+
+    def base_of(self, name, on):
+        return super().base_of(f"{key_of(self.cursor)[0]}-{key_of(name)[1]}", on)
+
+
+class ComparesSeqsWithoutEpochs(WrongClient):
+    scenario, kind = "epoch-before-seq", "count"
+
+    def is_repeat(self, name):
+        return self.cursor is not None and key_of(name)[1] <= key_of(self.cursor)[1]
+
+
+class ComparesIdsAsTexts(WrongClient):
+    scenario, kind = "ids-are-numbers", "cursor"
+
+    def is_repeat(self, name):
+        return self.cursor is not None and name <= self.cursor
+
+
+class IgnoresTheBaseThatADiffNames(WrongClient):
+    scenario, kind = "merged-diff", "count"
+
+    def base_of(self, name, on):
+        return super().base_of(name, key_of(name)[1] - 1)
+
+
+class IgnoresRewound(WrongClient):
+    scenario, kind = "rewound-to-a-lower-id", "count"
+
+    def snapshot(self, name, data):
+        super().snapshot(name, data | {"reason": "compacted"})
+
+
+class TakesASnapshotForARepeatOfNothing(WrongClient):
+    scenario, kind = "older-snapshot", "never"
+
+    def snapshot(self, name, data):
+        super().snapshot(name, data | {"reason": "rewound"})
+
+
+class AppliesADiffToNothing(WrongClient):
+    scenario, kind = "diff-before-any-snapshot", "never"
+
+    def base_of(self, name, on):
+        if self.state is None:
+            empty = {"status": "running", "items": [{"status": "running", "value": ""}]}
+            return self.state_type(empty, ["/items/0/value"])
+        return super().base_of(name, on)
+
+
+# ---- breaches ------------------------------------------------------------------------------------------------
+
+
+class TakesWhateverIsJson(WrongClient):
+    scenario, kind = "nan", "never"
+
+    parse = staticmethod(json.loads)
+
+
+class DoesNotVerify(WrongClient):
+    scenario, kind = "failed-check", "never"
+    state_type = type("Unverified", (State,), {"verify": lambda self, checks: None})
+
+
+class DoesNotVerifyTheDigest(WrongClient):
+    scenario, kind = "wrong-digest", "count"
+
+    def verify(self, done):
+        pass
+
+
+class DoesNotHoldToStable(WrongClient):
+    scenario, kind = "stable-is-replaced", "never"
+    state_type = type("Unstable", (State,), {"keep_stable": lambda self, after: None})
+
+
+class IgnoresAnUnknownLoggedEvent(WrongClient):
+    scenario, kind = "unknown-logged-event", "hung"
+
+    def unknown(self, event):
+        pass
+
+
+class DiesOfAnUnknownEvent(WrongClient):
+    scenario, kind = "unknown-ephemeral-event", "end"
+
+    def unknown(self, event):
+        raise EndError("protocol_error", detail=event.type)
+
+
+class DiesOfAnUnknownMember(WrongClient):
+    scenario, kind = "unknown-members", "end"
+
+    def hello(self, data):
+        if len(data) > 5:
+            raise EndError("protocol_error", detail="a member too many")
+        super().hello(data)
+
+
+class KeepsItsCursorThroughAResync(WrongClient):
+    scenario, kind = "gap", "cursor"
+
+    def resync(self, breach):
+        cursor = self.cursor
+        super().resync(breach)
+        self.cursor = cursor
+
+
+class ResyncsWithoutABound(WrongClient):
+    scenario, kind = "fourth-resync", "count"
+
+    def resync(self, breach):
+        self.resyncs = 0
+        super().resync(breach)
+
+
+class NeverForgetsAResync(WrongClient):
+    scenario, kind = "resyncs-are-forgotten", "end"
+
+    def moved(self, state, name, *, forward=True):
+        self.applied = -1
+        super().moved(state, name, forward=forward)
+
+
+class ForgetsWhatItHandedOver(WrongClient):
+    scenario, kind = "resync-remembers", "text"
+
+    def resync(self, breach):
+        super().resync(breach)
+        self.given.clear()
+
+
+class EndsAtTheFirstBreach(WrongClient):
+    scenario, kind = "data-that-is-no-json", "end"
+
+    def resync(self, breach):
+        raise EndError("protocol_error", detail=str(breach))
+
+
+class CountsUtf16(WrongClient):
+    scenario, kind = "code-points", "count"
+    state_type = type(
+        "Utf16", (State,), {"length": staticmethod(lambda x: len(str(x).encode("utf-16-le")) // 2)}
+    )
+
+
+class DoesNotTellWhatIsVoid(WrongClient):
+    scenario, kind = "rollback", "text"
+
+    def difference(self, old, new):
+        return 0, new.removeprefix(old)
+
+
+class VoidsWhatATruncationTouches(WrongClient):
+    scenario, kind = "rollback-to-the-same-text", "void"
+
+    def difference(self, old, new):
+        return (0, new[len(old) :]) if new.startswith(old) and len(new) - len(old) != 2 else (len(old), new)
+
+
+class ChangesValuesThatWereGiven(WrongClient):
+    scenario, kind = "values-stay-as-they-were", "kept"
+    state_type = type("Aliased", (State,), {"copied": lambda self: self.value})
+
+    def hand_over(self):
+        self.given[0] = None
+        super().hand_over()
