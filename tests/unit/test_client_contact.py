@@ -100,6 +100,7 @@ STRANGERS = {
     "other JSON that says 404": (answer(404, {"detail": "Not Found"}), "404 application/json"),
     "a page that says 400": (answer(400, b"", media="text/html"), "400 text/html without a body"),
     "a page that says 405": (answer(405, HTML, media="text/html"), "405 text/html"),
+    "a page that says 501": (answer(501, HTML, media="text/html"), "501 text/html"),
     "an empty answer": (
         b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
         "200 no content type without a body",
@@ -118,6 +119,15 @@ async def test_a_server_of_another_kind_is_told_at_once_with_what_came(contact, 
                 await contact(client)
         assert server.url in str(caught.value)
         assert len(server.requests) == 1
+    assert waits == []
+
+
+async def test_a_submit_answered_with_no_content_is_told_at_once():
+    timing, waits = hurried()
+    with ScriptedServer(lambda _: iter([b"HTTP/1.1 204 No Content\r\n\r\n"])) as server:
+        async with AsyncClient(server.url, _timing=timing) as client:
+            with pytest.raises(NotATidewireServerError, match="204"):
+                await client.submit("count")
     assert waits == []
 
 

@@ -157,6 +157,8 @@ class Exchange:
                         continue
                     case Then.WAIT | Then.CUT:
                         fault = self.refused(answer, job_id)
+                        if isinstance(fault, NotATidewireServerError):
+                            raise fault
                         at_least = retry_after(answer.headers.get("retry-after"))
                     case _:
                         raise self.refused(answer, job_id)
@@ -249,7 +251,15 @@ class Exchange:
             self.contacted = True
             return refusal(problem, where)
         # Gateways answer these in their own words; everything else at first contact is another server.
-        if not self.contacted and answer.status < 500 and answer.status not in {401, 403, 407, 413, 429}:
+        # 501 is a server that knows no such method.
+        of_gateway = (answer.status >= 500 and answer.status != 501) or answer.status in {
+            401,
+            403,
+            407,
+            413,
+            429,
+        }
+        if not self.contacted and not of_gateway:
             return self.stranger(answer)
         return class_of(answer.status)(
             f"refused with {_kind(answer)}", where=where, retryable=answer.status >= 500

@@ -251,6 +251,8 @@ class JobStream:
             case Then.USE | Then.CUT:
                 if what is Then.USE and not self._exchange.contacted:
                     raise self._exchange.stranger(answer)
+                if isinstance(refused, NotATidewireServerError):
+                    raise refused
                 self._server_faults += 1
                 if self._server_faults >= MAX_SERVER_FAULTS:
                     raise refused
