@@ -261,6 +261,25 @@ async def test_a_result_midway_hands_nothing_over_twice():
     assert texts == ["", "Hel", "lo", ""]
 
 
+@pytest.mark.parametrize("taken", range(4))
+async def test_a_restart_that_a_result_brought_in_is_told_in_net_effect(taken):
+    restarted = snapshot("9-5", state({"text": "Help", "tokens": [1]}), columns=[TEXT], reason="restart")
+    end = done("9-6", [{"status": "running", "value": {"text": "Help", "tokens": [1]}}])
+    async with Opened(replying(*EVENTS[:4], HOLD)) as (client, server):
+        following = await client.submit("reply")
+        updates = following.updates()
+        seen = [await anext(updates) for _ in range(taken)]
+        await updates.aclose()
+        server.script = replying(*EVENTS[:4], restarted, end)
+        await following.result()
+        seen += [update async for update in following]
+    text = ""
+    for update in seen:
+        text = text[: len(text) - update.deleted] + update.text
+        assert text == update.value["text"]
+    assert text == "Help"
+
+
 async def test_a_result_and_a_loop_at_the_same_time_share_one_stream():
     async with Opened(replying(*EVENTS)) as (client, server), anyio.create_task_group() as tasks:
         following = await client.submit("reply")
