@@ -268,18 +268,20 @@ class Job:
         place = f"/items/{index}"
         ends: list[Any] = [["s", f"{place}/status", status]]
         try:
-            if value is not UNSET:
-                self._journal.change([["s", f"{place}/value", value], *ends])
-            elif error is None:
-                self._journal.change(ends, settle=place, ends=True)
-            else:
-                error = self._change_to_failed(place, ends, error)
-                self._errors.append(error)
-            item.status = status
+            with self._journal.lock:  # a thread that writes between an item's end and its close changes what has ended
+                if value is not UNSET:
+                    self._journal.change([["s", f"{place}/value", value], *ends])
+                elif error is None:
+                    self._journal.change(ends, settle=place, ends=True)
+                else:
+                    error = self._change_to_failed(place, ends, error)
+                    self._errors.append(error)
+                item.status = status
+                used = item.stream.close()
             if item.timer is not None:
                 item.timer.cancel()
             self._log.tell(f"progress-{index}", None)
-            for name, number in item.stream.close().items():
+            for name, number in used.items():
                 self._usage[name] = self._usage.get(name, 0) + number
             if all(each.status in ENDED for each in self._items):
                 await self._finish()

@@ -132,6 +132,15 @@ class Journal:
         with self._lock:
             return self._pending.is_text(pointer)
 
+    def wait_for_room(self) -> None:
+        """Wait, in a worker thread, while too much is pending; call with the lock held, before whatever is checked.
+
+        The lock is let go meanwhile: what was true before it may not be true after it.
+        """
+        # A function on the event loop cannot wait here: it would wait for itself.
+        if self._pending.size > _MAX_PENDING_BYTES and threading.get_ident() != self._thread:
+            self._room.wait_for(lambda: self._ended or self._pending.size <= _MAX_PENDING_BYTES)
+
     def append(self, additions: Sequence[tuple[str, str | list[Any]]]) -> None:
         """Append to places, as one; see `Pending.append`.
 
@@ -168,9 +177,6 @@ class Journal:
     def _admit(self) -> None:
         if self._ended:
             raise StreamClosedError("this job has ended: nothing more can be written to its stream")
-        # A function on the event loop cannot wait here: it would wait for itself.
-        if self._pending.size > _MAX_PENDING_BYTES and threading.get_ident() != self._thread:
-            self._room.wait_for(lambda: self._ended or self._pending.size <= _MAX_PENDING_BYTES)
 
     def _signal(self, *, urgent: bool) -> None:
         if self._signalled and (self._urgent or not urgent):

@@ -242,6 +242,7 @@ class Stream(Generic[T]):
 
     def _write(self, write: Callable[[Any], None], change: Any) -> None:
         with self._lock:
+            self._journal.wait_for_room()
             self._check_open()
             self._shadow = None
             try:
