@@ -42,3 +42,74 @@ def test_a_thread_that_waited_for_room_writes_nothing_once_its_item_has_ended(co
         ends = [items[0] for items in fold.states.values() if items[0]["status"] == "cancelled"]
         assert all(each == ends[0] for each in ends)
         assert peer.job(job)["state"]["items"] == fold.items
+
+
+def test_a_full_queue_is_full_also_where_only_the_threads_are_limited():
+    server = Server(**QUICK, max_threads=1, max_queue_size=2)
+    over = threading.Event()
+
+    @server.endpoint(concurrency_limit=None)
+    def hold() -> None:
+        over.wait(10)
+
+    with serving(server) as peer:
+        assert [peer.submit("hold").status_code for _ in range(5)] == [201, 201, 201, 429, 429]
+        over.set()
+
+
+def test_an_endpoint_may_let_nothing_wait():
+    server = Server(**QUICK)
+    over = threading.Event()
+
+    @server.endpoint(max_queue_size=0)
+    def hold() -> None:
+        over.wait(10)
+
+    with serving(server) as peer:
+        assert [peer.submit("hold").status_code for _ in range(2)] == [201, 429]
+        over.set()
+
+
+def test_endpoints_that_wait_for_a_thread_take_turns():
+    server = Server(**QUICK, default_concurrency_limit=None, max_threads=1)
+    order, filled = [], threading.Event()
+
+    @server.endpoint
+    def many() -> None:
+        filled.wait(10)
+        order.append("many")
+
+    @server.endpoint
+    def few() -> None:
+        order.append("few")
+
+    @server.endpoint
+    def fewer() -> None:
+        order.append("fewer")
+
+    with serving(server) as peer:
+        jobs = [peer.start(name) for name in ["many"] * 6 + ["few"] * 2 + ["fewer"]]
+        filled.set()
+        assert all(peer.ended(job)["status"] == "succeeded" for job in jobs)
+    assert order == ["many", "few", "fewer", "many", "few", "many", "many", "many", "many"]
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+def test_a_function_that_raises_an_interrupt_fails_its_item_and_the_server_goes_on(kind):
+    server = Server(**QUICK)
+
+    if kind == "async":
+
+        @server.endpoint(name="interrupt")
+        async def interrupt() -> None:
+            raise KeyboardInterrupt
+
+    else:
+
+        @server.endpoint(name="interrupt")
+        def interrupt_in_a_thread() -> None:
+            raise KeyboardInterrupt
+
+    with serving(server) as peer:
+        for _ in range(2):
+            assert peer.run("interrupt")["state"]["items"][0]["error"]["code"] == "internal"

@@ -57,8 +57,8 @@ async def run(
     """
     try:
         return await _run(endpoint, value, stream, journal)
-    except SystemExit as error:  # on its way it would end the server
-        raise RuntimeError("the function called sys.exit") from error
+    except (SystemExit, KeyboardInterrupt) as error:  # on its way it would end the server
+        raise RuntimeError(f"the function raised {type(error).__name__}") from error
 
 
 async def _run(

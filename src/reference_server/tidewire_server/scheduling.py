@@ -1,11 +1,13 @@
 """Which item runs next: first in, first out for each endpoint, under its concurrency limit.
 
 Nothing polls: an item starts when it is put in, when a slot of its endpoint becomes free, or when a worker thread
-does. Positions are announced when they change, at most once in `queue_interval` for each endpoint.
+does. Endpoints that wait for a thread take turns. Positions are announced when they change, at most once in
+`queue_interval` for each endpoint.
 """
 
 import asyncio
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -64,6 +66,8 @@ class Scheduler:
         self._announce = announce
         self._threads = settings.max_threads
         self._lanes = {name: _lane(endpoint, settings) for name, endpoint in endpoints.items()}
+        self._turns = OrderedDict.fromkeys(name for name, each in endpoints.items() if not each.is_async)
+        """The endpoints that share the worker threads; the one that took a thread last is served last."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumping = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -85,7 +89,7 @@ class Scheduler:
         """
         lane = self._lanes[endpoint]
         waiting = self._queue.size(endpoint) + lane.reserved
-        free = max(0, lane.limit - lane.running) + lane.max_queue_size
+        free = max(0, self._startable(lane)) + lane.max_queue_size
         if waiting + items > free:
             eta = self._eta(lane, 1)
             raise refuse(
@@ -127,15 +131,21 @@ class Scheduler:
 
     # ---- starting ----------------------------------------------------------------------------------------------
 
+    def _startable(self, lane: _Lane) -> float:
+        free = lane.limit - lane.running
+        return free if lane.endpoint.is_async else min(free, self._threads)
+
     async def _pump(self, name: str) -> None:
         lane = self._lanes[name]
         async with self._pumping:
-            while lane.running < lane.limit and (lane.endpoint.is_async or self._threads > 0):
+            while self._startable(lane) > 0:
                 ticket = await self._queue.take(name)
                 if ticket is None:
                     return
                 lane.running += 1
-                self._threads -= not lane.endpoint.is_async
+                if not lane.endpoint.is_async:
+                    self._threads -= 1
+                    self._turns.move_to_end(name)
                 task = self._loop.create_task(self._run(lane, ticket))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -153,11 +163,7 @@ class Scheduler:
             if not lane.endpoint.is_async:
                 self._threads += 1
                 # The thread may be what another endpoint waits for.
-                names += [
-                    name
-                    for name, other in self._lanes.items()
-                    if not other.endpoint.is_async and other is not lane
-                ]
+                names = list(self._turns)
             for name in names:
                 await self._pump(name)
             self._announce_soon(lane)
@@ -194,6 +200,5 @@ def _lane(endpoint: Endpoint, settings: Settings) -> _Lane:
     limit = endpoint.concurrency_limit
     if isinstance(limit, Default):
         limit = settings.default_concurrency_limit
-    return _Lane(
-        endpoint, math.inf if limit is None else limit, endpoint.max_queue_size or settings.max_queue_size
-    )
+    waiting = settings.max_queue_size if endpoint.max_queue_size is None else endpoint.max_queue_size
+    return _Lane(endpoint, math.inf if limit is None else limit, waiting)
