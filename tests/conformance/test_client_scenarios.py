@@ -25,16 +25,7 @@ WRONG = list(all_wrong())
 AT_THE_SAME_TIME = 24
 """Most of a scenario is waiting, some ten seconds: all that is selected is played at once, and each test takes its own."""
 
-FAULTS = {
-    "page-in-place-of-the-first-stream": "takes it at once for the address of another server, to tell its user so",
-    "redirects-without-end": "follows six redirects",
-    "discovery-of-another-protocol": "does not look at the protocol of discovery",
-    "link-of-hello": "goes on asking at the link that it had from the job",
-    "user-goes-on-after-a-restart": "does not tell what became void of a text that a checkpoint holds",
-    "ten-faults": "gives up at the tenth fault",
-    "eleven-faults": "gives up at the tenth fault",
-    "no-status-line-in-time": "adds the time for a connection to that for the status line: twenty seconds",
-}
+FAULTS: dict[str, str] = {}
 """Where our client is known to be wrong, and how. It is an error once it is right: then the line goes."""
 
 

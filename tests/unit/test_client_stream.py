@@ -279,7 +279,7 @@ async def test_faults_between_are_given_up_after_a_bounded_number_in_a_row():
             with pytest.raises(RequestError, match="502 text/html: '<html>bad gateway'") as caught:
                 await client.job("j1").result()
             assert caught.value.status_code == 502
-        assert len(server.requests) == 1 + MAX_SERVER_FAULTS
+        assert len(server.requests) == 1 + MAX_SERVER_FAULTS + 1
 
 
 async def test_an_endless_page_where_a_stream_should_be_is_not_read_for_ever():

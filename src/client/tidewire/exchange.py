@@ -22,6 +22,7 @@ from tidewire.errors import (
     TidewireError,
     TotalTimeoutError,
     TransportError,
+    UnsupportedProtocolError,
     Where,
     class_of,
     refusal,
@@ -32,6 +33,7 @@ from tidewire.protocol.answers import Asked, Then, retry_after, then
 from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.description import API_ROOT, Discovery, EndpointDescription
 from tidewire.protocol.follower import HELLO_TIMEOUT
+from tidewire.protocol.messages import PROTOCOL
 from tidewire.protocol.problems import Problem
 from tidewire.transport import ANSWER_TIMEOUT, Answer, Transport, no_http, origin, resolve
 
@@ -285,7 +287,11 @@ class Exchange:
         """The server's discovery, asked for once."""
         if self._discovery is None:
             answer = await self.ask("GET", self.base + API_ROOT, options)
-            self._discovery = self.read(Discovery, answer, what="discovery")
+            discovery = self.read(Discovery, answer, what="discovery")
+            if discovery.protocol != PROTOCOL:
+                what = f"the server speaks {discovery.protocol!r}, this client {PROTOCOL!r}"
+                raise UnsupportedProtocolError(what, where=Where("GET", answer.url))
+            self._discovery = discovery
         return self._discovery
 
     async def describe(self, endpoint: str, options: Options) -> EndpointDescription:

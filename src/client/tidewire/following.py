@@ -75,7 +75,7 @@ class FollowedJob(ABC, Generic[U]):
         self._latest = taken
         """Where the stream is."""
         self._reading: weakref.ref[Reading[U, Any]] | None = None
-        self._text_columns: dict[int, str] = {}
+        self._text_columns: dict[int, str] = {} if taken is None else _text_columns(taken)
         """Item → pointer of its first text column, once it holds a text."""
 
     @property
@@ -327,6 +327,16 @@ class _Fold(NamedTuple, Generic[U]):
     first_seq: int
     base: Place | None
     latest: U
+
+
+def _text_columns(place: Place) -> dict[int, str]:
+    """The first text column of each item."""
+    found: dict[int, str] = {}
+    for pointer in place.columns:
+        _, items, index, *_ = f"{pointer}///".split("/")
+        if items == "items" and index.isdigit() and place.text(pointer) is not None:
+            found.setdefault(int(index), pointer)
+    return found
 
 
 def _first_text(index: int, place: Place) -> str | None:

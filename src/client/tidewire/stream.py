@@ -39,7 +39,7 @@ from tidewire.protocol.follower import (
     Told,
 )
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
-from tidewire.transport import Answer, Connection
+from tidewire.transport import Answer, Connection, origin, resolve
 
 MAX_EVENT_BYTES: Final = 64 * 2**20
 """Bytes of one event, snapshots included, that the client is ready to hold."""
@@ -71,6 +71,8 @@ class JobStream:
         self._due: Reconnect | Fatal | None = None
         self._hello_by = 0.0
         self._server_faults = 0
+        self._answered_at: str | None = None
+        """URL of the answer that was the last stream: links in it are relative to that."""
         self._last_fault: TidewireError | None = None
 
     @property
@@ -186,9 +188,9 @@ class JobStream:
         follower = self.follower
         follower.connected()
         cursor = "" if follower.cursor is None else str(follower.cursor)
-        url = self.events_url
-        refreshed = False
-        for _ in range(MAX_REDIRECTS + 2):
+        url = self._next_url()
+        refreshed, redirects = False, 0
+        while True:
             headers = await self._exchange.headers(self._options)
             headers.pop("Accept")
             if cursor:
@@ -201,7 +203,7 @@ class JobStream:
                 return await self._no_answer(error)
             what = then(connection.status, Asked.STREAM, has_cursor=bool(cursor))
             if what is Then.USE and _is_stream(connection):
-                self._connect(connection, cursor)
+                self._connect(connection, cursor, url)
                 return Ignored(f"connected, after {cursor or 'nothing'}")
             try:
                 answer = await connection.answer()
@@ -212,13 +214,26 @@ class JobStream:
             if what is Then.REFRESH and await self._exchange.refresh(refreshed):
                 refreshed = True
             elif what is Then.REDIRECT:
+                redirects += 1
+                if redirects > MAX_REDIRECTS:
+                    raise ProtocolError(f"more than {MAX_REDIRECTS} redirects", where=self._where)
                 url = self._exchange.redirected(answer)
             else:
                 return await self._judge(what, answer)
-        raise ProtocolError(f"more than {MAX_REDIRECTS} redirects", where=self._where)
 
-    def _connect(self, connection: Connection, cursor: str) -> None:
+    def _next_url(self) -> str:
+        """Where the last `hello` said that the stream is, unless that would take credentials to another origin."""
+        link = self.follower.events_url
+        if link is not None and self._answered_at is not None:
+            place = resolve(self._answered_at, link)
+            if origin(place) == origin(self._exchange.base):
+                return place
+            log.info("%s: the link %r in hello leads to another origin; it is not followed", self._name, link)
+        return self.events_url
+
+    def _connect(self, connection: Connection, cursor: str, url: str) -> None:
         self._connection = connection
+        self._answered_at = url
         self._exchange.contacted = True
         self._server_faults = 0
         self._decoder = Decoder(max_event_bytes=MAX_EVENT_BYTES, last_event_id=cursor)
@@ -254,7 +269,7 @@ class JobStream:
                 if isinstance(refused, NotATidewireServerError):
                     raise refused
                 self._server_faults += 1
-                if self._server_faults >= MAX_SERVER_FAULTS:
+                if self._server_faults > MAX_SERVER_FAULTS:
                     raise refused
                 return self.follower.lost(refused.what)
             case _:

@@ -179,7 +179,7 @@ class Transport:
         Args:
             url: The stream's.
             headers: Beside those that every stream is asked for with.
-            answer_timeout: Seconds for the status line, once there is a connection.
+            answer_timeout: Seconds for the status line, those for the connection among them.
 
         Raises:
             TransportError: No connection, it broke, or no answer came in time.
@@ -189,7 +189,7 @@ class Transport:
         timeout = httpx.Timeout(None, connect=self.connect_timeout, write=answer_timeout)
         with self._errors("GET", url):
             async with contextlib.AsyncExitStack() as stack:
-                with anyio.move_on_after(self.connect_timeout + answer_timeout):
+                with anyio.move_on_after(max(self.connect_timeout, answer_timeout)):
                     opening = httpx_sse.aconnect_sse(
                         client,
                         "GET",
