@@ -321,7 +321,7 @@ export class Job {
           if (error instanceof EventTooLarge) return follower.resync(error.message);
           throw error;
         } finally {
-          patience.baseMs = decoder.retryMs ?? patience.baseMs;
+          if (decoder.retryMs !== null) patience.baseMs = Math.max(1, decoder.retryMs); // TW-CLI-016
         }
         if (next.done) break;
         const action = follower.take(next.value);

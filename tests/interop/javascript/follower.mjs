@@ -74,12 +74,12 @@ export class Follower {
       case "goaway":
       case "queue":
       case "progress":
-        if (event.id !== null) throw new Malformed(`${event.type} with an id`);
         return this[`_${event.type}`](parse(event.data));
       case "problem":
         return problem(fitting("problem", parse(event.data)));
       default:
-        return event.id === null ? IGNORE : this.resync(`unknown event ${event.type}`, true);
+        if (event.id === null) return IGNORE;
+        return this.#isKnown(parseId(event.id)) ? this.#drop() : this.resync(`unknown event ${event.type}`, true);
     }
   }
 
@@ -124,7 +124,7 @@ export class Follower {
     const opening = this.firstLogged && type === "snapshot";
     this.firstLogged = false;
     this.pingsAhead = 0;
-    const forward = this.id === null || compareIds(id, this.id) > 0;
+    const forward = !this.#isKnown(id);
     if (!forward && type !== "snapshot") return this.#drop();
     const content = parse(data);
     if (type === "snapshot") {
@@ -142,6 +142,10 @@ export class Follower {
     const state = apply(this.state, this.columns, content, id.seq);
     if (!FITS.state(state) || ENDS.includes(state.status)) throw new Malformed(`${text} leaves no state`);
     return this.#moved(id, state, this.columns, true, null);
+  }
+
+  #isKnown(id) {
+    return id !== null && this.id !== null && compareIds(id, this.id) <= 0;
   }
 
   #drop() {
