@@ -129,7 +129,7 @@ class Service:
                 )
                 raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
             record = JobRecord(
-                secrets.token_urlsafe(16), endpoint.name, principal, submission.batch, time.time()
+                secrets.token_hex(16), endpoint.name, principal, submission.batch, time.time()
             )
             log = await self.store.jobs.add(record, block, key)
             journal = Journal(log, document, settings, state_bytes=size, reserve=reserve, logged=self._logged)
