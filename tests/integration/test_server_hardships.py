@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from integration.reference_server import QUICK, Fold, eventually, serving
-from tidewire_server import Server, Stream
+from tidewire_server import ItemError, Server, Stream
 from tidewire_server.errors import StreamClosedError
 
 
@@ -113,3 +113,75 @@ def test_a_function_that_raises_an_interrupt_fails_its_item_and_the_server_goes_
     with serving(server) as peer:
         for _ in range(2):
             assert peer.run("interrupt")["state"]["items"][0]["error"]["code"] == "internal"
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 2**53 + 1, 10**400, True, "1"])
+def test_usage_that_no_reader_could_take_is_refused_where_it_is_reported(number):
+    server, said = Server(**QUICK), []
+
+    @server.endpoint
+    async def report(stream: Stream[str]) -> None:
+        try:
+            stream.usage(tokens=number)
+        except ValueError as error:
+            said.append(str(error))
+        stream.usage(tokens=2**53)
+
+    with serving(server) as peer:
+        assert peer.run("report", inputs=[{}, {}])["done"]["usage"] == {"tokens": 2.0**54}
+        assert "'tokens' is not one" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "members"),
+    [
+        ("\ud800", {}),
+        (12, {}),
+        ("x", {"thing": object()}),
+        ("x", {"n": 2**60}),
+    ],
+)
+def test_an_item_error_that_cannot_be_told_fails_its_item_and_no_other(message, members):
+    server = Server(**(QUICK | {"default_concurrency_limit": None}))
+    failed = threading.Event()
+
+    @server.endpoint
+    def either(fail: bool) -> str:
+        if fail:
+            raise ItemError(message, **members)
+        failed.wait(10)
+        return "fine"
+
+    with serving(server) as peer:
+        job = peer.start("either", inputs=[{"fail": True}, {"fail": False}])
+        eventually(lambda: peer.job(job)["state"]["items"][0]["status"] == "failed")
+        failed.set()
+        bad, good = peer.ended(job)["state"]["items"]
+        assert (bad["error"]["code"], good["value"]) == ("internal", "fine")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (lambda: ItemError("no", code="input_too_long"), "input_too_long"),
+        (lambda: ItemError("no"), "urn:tidewire:item-error"),
+        (lambda: CodedError("no"), "urn:tidewire:item-error:empty"),
+    ],
+)
+def test_whatever_an_endpoints_judgement_raises_on_purpose_refuses_the_submit(error, code):
+    server = Server(**QUICK)
+
+    def judge(_given: object) -> None:
+        raise error()
+
+    @server.endpoint(validate=judge)
+    def judged() -> None: ...
+
+    with serving(server) as peer:
+        answer = peer.submit("judged")
+        found = answer.json()
+        assert (answer.status_code, found["code"], found["pointer"]) == (422, code, "/input")
+
+
+class CodedError(ValueError):
+    code = "empty"

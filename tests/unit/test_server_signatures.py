@@ -159,6 +159,13 @@ def test_kinds_of_callables_are_told_apart():
         ({"concurrency_limit": 0}, "concurrency_limit is 0"),
         ({"examples": [{"m": 1}]}, "no valid input"),
         ({"capabilities": {"logprobs": {"max_top": "many"}}}, "max_top"),
+        ({"concurrency_limit": "4"}, "concurrency_limit is '4'"),
+        ({"concurrency_limit": 1.5}, "concurrency_limit is 1.5"),
+        ({"max_queue_size": -1}, "max_queue_size is -1"),
+        ({"columns": ["text"]}, "columns: 'text': a JSON Pointer"),
+        ({"initial": object()}, "initial: "),
+        ({"links": {"jobs": b""}}, "cannot be called 'jobs'"),
+        ({"links": {"a/b": b""}}, "cannot be called 'a/b'"),
     ],
 )
 def test_an_option_that_is_wrong_is_told_where_it_is_given(options, said):
@@ -174,14 +181,24 @@ def test_signatures_that_cannot_be_an_input_are_told():
     def by_place(a: int, /) -> int: ...
     def unknown(a: "Nowhere") -> int: ...  # noqa: F821
     def no_schema(a: object = None, b: Any = None, *, c: threading_lock) -> int: ...
+    def two_streams(a: Stream[str], b: Stream[str]) -> None: ...
 
-    for function in (any_number, any_name, by_place, unknown, no_schema):
+    for function in (any_number, any_name, by_place, unknown, no_schema, two_streams):
         with pytest.raises(TypeError, match=function.__name__):
             endpoint(function)
 
 
 class threading_lock:  # noqa: N801
     """A type that pydantic knows nothing of."""
+
+
+def test_what_is_of_another_kind_than_it_should_be_is_told():
+    with pytest.raises(TypeError, match="an endpoint is a function, not 'count'; a name is given as name="):
+        Server().endpoint("count")
+    with pytest.raises(TypeError, match="validate is a function"):
+        endpoint(lambda n: n, name="f", validate=5)
+    with pytest.raises(TypeError, match=r"a list of JSON Pointers, \['/text'\]"):
+        endpoint(lambda n: n, name="f", columns="/text")
 
 
 def test_a_server_refuses_two_endpoints_of_one_name_and_batches():

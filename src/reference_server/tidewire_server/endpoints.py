@@ -10,9 +10,10 @@ from typing import Any, Final
 import orjson
 from pydantic import BaseModel, JsonValue
 
+from tidewire.protocol import strict_json
 from tidewire.protocol.description import Batch, EndpointCapabilities, EndpointDescription, EndpointSummary
 from tidewire.protocol.pointer import escape, parse
-from tidewire_server.errors import ProblemError, refuse
+from tidewire_server.errors import ItemError, ProblemError
 from tidewire_server.schemas import InputShape, ValueShape, is_async, is_generator, names_in, shapes_of
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
@@ -63,6 +64,8 @@ class Endpoint:
             TypeError: The signature cannot be an endpoint's.
             ValueError: An option is wrong, or an example is no valid input.
         """
+        if not callable(function):
+            raise TypeError(f"an endpoint is a function, not {function!r}; a name is given as name=…")
         self.function = function
         self.name: str = options.name or str(getattr(function, "__name__", ""))
         if _NAME.fullmatch(self.name) is None:
@@ -76,10 +79,15 @@ class Endpoint:
         self.is_generator = is_generator(function)
         self.streams = self.is_generator or self.input.stream is not None
         """Whether the value grows while the function runs; else it is set once, when it is complete."""
-        if isinstance(options.concurrency_limit, int) and options.concurrency_limit < 1:
-            raise ValueError(
-                f"endpoint {self.name!r}: concurrency_limit is {options.concurrency_limit}: 1 at least, or None"
-            )
+        for name, least in (("concurrency_limit", 1), ("max_queue_size", 0)):
+            given = getattr(options, name)
+            if not (given is None or isinstance(given, Default)) and (
+                type(given) is not int or given < least
+            ):
+                raise ValueError(
+                    f"endpoint {self.name!r}: {name} is {given!r}: a whole number, {least} at least, or None"
+                )
+        self._check_places(options)
         self.concurrency_limit = options.concurrency_limit
         self.max_queue_size = options.max_queue_size
         self.validate = options.validate
@@ -102,6 +110,29 @@ class Endpoint:
             **(options.capabilities or {}),
         }
         EndpointCapabilities.model_validate(self._capabilities, strict=True)
+
+    def _check_places(self, options: Options) -> None:
+        """Refuse now what would else fail at the first submit."""
+        here = f"endpoint {self.name!r}"
+        columns = options.columns
+        if isinstance(columns, str):
+            raise TypeError(f"{here}: columns is one text: give a list of JSON Pointers, [{columns!r}]")
+        if columns is not None and not callable(columns):
+            for pointer in columns:
+                try:
+                    parse(pointer)
+                except ValueError as error:
+                    raise ValueError(f"{here}: columns: {pointer!r}: {error}") from None
+        if options.validate is not None and not callable(options.validate):
+            raise TypeError(f"{here}: validate is a function of the input, not {options.validate!r}")
+        if options.initial is not DEFAULT and not callable(options.initial):
+            try:
+                strict_json.check(self.value.to_json(options.initial))
+            except ValueError as error:
+                raise ValueError(f"{here}: initial: {error}") from None
+        for name in options.links or {}:
+            if _NAME.fullmatch(name) is None or name == "jobs":
+                raise ValueError(f"{here}: a link cannot be called {name!r}: its URL would lead elsewhere")
 
     @property
     def rollback(self) -> bool:
@@ -148,11 +179,14 @@ class Endpoint:
                 await judged
         except ProblemError:
             raise
+        except ItemError as error:
+            raise ProblemError(error.problem().model_copy(update={"pointer": pointer})) from None
         except ValueError as error:
             member = getattr(error, "member", None)
             code = getattr(error, "code", None) or "invalid_input"
             where = pointer if member is None else f"{pointer}/{escape(str(member))}"
-            raise refuse(code, f"{where}: {error}", pointer=where) from None
+            refused = ItemError(f"{where}: {error}", code=str(code), pointer=where)
+            raise ProblemError(refused.problem()) from None
         return value
 
     # ---- what is told of it ------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, JsonValue
 
-from tidewire.protocol import messages, problems
+from tidewire.protocol import messages, problems, strict_json
 from tidewire.protocol.messages import ENDED, Done, JobStatus
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server.endpoints import Endpoint
@@ -176,7 +176,15 @@ class Job:
         """What a caller reads of an exception. Of one that was not meant for callers: only that it was there."""
         match raised:
             case ItemError():
-                return _cut(raised.problem())
+                try:
+                    found = _cut(raised.problem())
+                    strict_json.check(problems.to_json(found))
+                except ValueError as error:
+                    _log.error(
+                        "job %s item %d: its ItemError cannot be told: %s", self.record.id, index, error
+                    )
+                else:
+                    return found
             case InvalidValueError():
                 return _cut(problem("invalid_value", str(raised)))
             case StateTooLargeError():
@@ -268,7 +276,9 @@ class Job:
         place = f"/items/{index}"
         ends: list[Any] = [["s", f"{place}/status", status]]
         try:
-            with self._journal.lock:  # a thread that writes between an item's end and its close changes what has ended
+            with (
+                self._journal.lock
+            ):  # a thread that writes between an item's end and its close changes what has ended
                 if value is not UNSET:
                     self._journal.change([["s", f"{place}/value", value], *ends])
                 elif error is None:
@@ -282,7 +292,8 @@ class Job:
                 item.timer.cancel()
             self._log.tell(f"progress-{index}", None)
             for name, number in used.items():
-                self._usage[name] = self._usage.get(name, 0) + number
+                total = self._usage.get(name, 0) + number
+                self._usage[name] = total if abs(total) <= strict_json.MAX_INTEGER else float(total)
             if all(each.status in ENDED for each in self._items):
                 await self._finish()
         except (HeadMovedError, StreamClosedError) as lost:

@@ -166,6 +166,10 @@ def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, Valu
     for parameter in inspect.signature(function).parameters.values():
         annotation = hints.get(parameter.name, Any)
         if annotation is Stream or get_origin(annotation) is Stream:
+            if stream is not None:
+                raise TypeError(
+                    f"endpoint {name!r}: {stream} and {parameter.name} are streams, and there is one"
+                )
             stream, streamed = parameter.name, (get_args(annotation) or (Any,))[0]
         elif parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
             default = ... if parameter.default is parameter.empty else parameter.default

@@ -99,12 +99,12 @@ class Server:
             name: The endpoint's name; the function's by default.
             concurrency_limit: Calls that run at a time; None for any number. By default the server's
                 `default_concurrency_limit`.
-            max_queue_size: Items that may wait; by default the server's.
+            max_queue_size: Items that may wait, 0 for none; by default the server's.
             columns: JSON Pointers, within the value, of the places that grow; or a function of the input that gives
                 them. A value that is a text is its own column.
             initial: The value of an item before its function has given one; or a function of the input.
             validate: Called with each validated input before it is queued. What it raises as a `ValueError` refuses
-                the submit; the error's `member` and `code`, if it has them, say what is wrong.
+                the submit; the error's `member` and `code`, if it has them, say what is wrong. So does an `ItemError`.
             capabilities: What discovery says of it beyond what is known: `{"logprobs": {"max_top": 20}}`,
                 `{"rollback": False}`. Where `rollback` (text that was written may be taken back) is not said, it holds
                 for generators, whose values may replace each other, and for streams whose function names `truncate`.

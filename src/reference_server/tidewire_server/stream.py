@@ -14,6 +14,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from tidewire.protocol import messages
 from tidewire.protocol.diff import Op
 from tidewire.protocol.pointer import parse
+from tidewire.protocol.strict_json import MAX_INTEGER
 from tidewire_server.deltas import NotPlainError, Shadow
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 
@@ -161,13 +162,14 @@ class Stream(Generic[T]):
         is the sum over its items.
 
         Raises:
-            ValueError: Something is no finite number.
+            ValueError: Something is no number, or passes ±2^53.
             StreamClosedError: The item has ended.
         """
         self._check_open()
         checked: Any = plain(numbers)
-        if not all(type(number) in {int, float} for number in checked.values()):
-            raise ValueError("usage takes numbers")
+        for name, number in checked.items():
+            if type(number) not in {int, float} or not abs(number) <= MAX_INTEGER:
+                raise ValueError(f"usage takes numbers up to ±2^53, and {name!r} is not one")
         self._usage |= checked
 
     @property
