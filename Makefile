@@ -24,7 +24,7 @@ test: $(STAMP)  ## all tests that need no GPU; says what was skipped and why
 
 check: $(STAMP)  ## lint, format, types, drift of the specification
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy && $(BIN)/mypy --strict tests/typing
 	$(BIN)/python spec/extract.py --check
 
 fix: $(STAMP)  ## mend what the linter can mend

@@ -128,9 +128,7 @@ class Service:
                     f"the first state alone takes {size} bytes: max_state_bytes is {settings.max_state_bytes}"
                 )
                 raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
-            record = JobRecord(
-                secrets.token_hex(16), endpoint.name, principal, submission.batch, time.time()
-            )
+            record = JobRecord(secrets.token_hex(16), endpoint.name, principal, submission.batch, time.time())
             log = await self.store.jobs.add(record, block, key)
             journal = Journal(log, document, settings, state_bytes=size, reserve=reserve, logged=self._logged)
             job = Job(
