@@ -1,5 +1,6 @@
 """The server where things come at the worst moment: ends while threads write, crowds, odd errors, broken connections."""
 
+import socket
 import threading
 
 import pytest
@@ -185,3 +186,42 @@ def test_whatever_an_endpoints_judgement_raises_on_purpose_refuses_the_submit(er
 
 class CodedError(ValueError):
     code = "empty"
+
+
+def test_a_reader_that_asked_for_more_behind_its_stream_is_missed_when_it_goes(caplog):
+    server = Server(**QUICK, heartbeat=0.05)
+    over = threading.Event()
+
+    @server.endpoint
+    def hold() -> None:
+        over.wait(10)
+
+    with serving(server) as peer:
+        job = peer.start("hold")
+        host, port = peer.http.base_url.host, peer.http.base_url.port
+        with socket.create_connection((host, port)) as reader:
+            asked = b"GET /v1/jobs/%b/events HTTP/1.1\r\nhost: x\r\n\r\n" % job.encode()
+            reader.sendall(asked + b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert reader.recv(1000).startswith(b"HTTP/1.1 200")
+            eventually(lambda: peer.metrics()["tidewire_open_streams"] == 1)
+        eventually(lambda: peer.metrics()["tidewire_open_streams"] == 0)
+        over.set()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_white_space_around_a_cursor_is_no_part_of_it():
+    server = Server(**QUICK)
+
+    @server.endpoint
+    def nothing() -> None: ...
+
+    with serving(server) as peer:
+        job = peer.ended(peer.start("nothing"))
+        host, port = peer.http.base_url.host, peer.http.base_url.port
+        with socket.create_connection((host, port)) as reader:
+            cursor = job["cursor"].encode()
+            reader.sendall(
+                b"GET /v1/jobs/%b/events HTTP/1.1\r\nhost: x\r\nlast-event-id:  %b \t\r\n\r\n"
+                % (job["id"].encode(), cursor)
+            )
+            assert reader.recv(1000).startswith(b"HTTP/1.1 204")

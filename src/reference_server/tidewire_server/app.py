@@ -261,7 +261,7 @@ class App:
     # ---- streams -----------------------------------------------------------------------------------------------
 
     async def _events(self, request: Request) -> ASGIApp:
-        asked = request.headers.get("last-event-id") or _parameter(request, "after") or None
+        asked = request.headers.get("last-event-id", "").strip(" \t") or _parameter(request, "after") or None
         self.metrics.stream_requests.labels("no" if asked is None else "yes").inc()
         if _choice(request, "errors", "http", "inband") == "http":
             return await self._open(request, asked)

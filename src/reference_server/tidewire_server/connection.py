@@ -1,8 +1,8 @@
 """What lies beneath an ASGI server's `send`: the one file that looks under the interface, and only at uvicorn.
 
-Three things cannot be done through ASGI: to tell a slow reader from one that takes nothing, to drop the latter with
-what is buffered for it, and to send a body of unknown length to HTTP/1.0, which knows no chunks. Under another ASGI
-server they are left out.
+Four things cannot be done through ASGI: to tell a slow reader from one that takes nothing, to drop the latter with
+what is buffered for it, to notice that a reader has gone who had asked for more behind its stream, and to send a body
+of unknown length to HTTP/1.0, which knows no chunks. Under another ASGI server they are left out.
 """
 
 import asyncio
@@ -20,14 +20,24 @@ class Connection:
     """One request's connection."""
 
     def __init__(self, send: Send) -> None:
-        cycle: Any = getattr(send, "__self__", None)
-        self._transport: Any = getattr(cycle, "transport", None)
-        self._flow: Any = getattr(cycle, "flow", None)
+        self._cycle: Any = getattr(send, "__self__", None)
+        self._transport: Any = getattr(self._cycle, "transport", None)
+        self._flow: Any = getattr(self._cycle, "flow", None)
 
     def buffered(self) -> int | None:
         """Bytes that wait for the reader to take them; None where that cannot be seen."""
         size = getattr(self._transport, "get_write_buffer_size", None)
         return None if size is None else size()
+
+    def lost(self) -> bool:
+        """Whether it has closed under an answer that is still being sent.
+
+        Of pipelined requests uvicorn tells the last one only that its reader has gone, and not the one it answers.
+        """
+        if self._transport is None or not self._transport.is_closing():
+            return False
+        self._cycle.disconnected = True
+        return True
 
     def abort(self) -> None:
         """Drop the connection with what is buffered for it: to close it would be to wait for its reader."""

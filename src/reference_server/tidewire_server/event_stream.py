@@ -229,7 +229,7 @@ class EventStream:
     async def _deliver(self, message: Message) -> None:
         """Hand a message over, however slowly the reader takes it; give up once it takes nothing at all."""
         while True:
-            if self._gone:
+            if self._gone or self._connection.lost():
                 raise _GoneError
             before = self._connection.buffered()
             try:
