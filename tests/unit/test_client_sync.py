@@ -261,6 +261,37 @@ def test_the_end_of_the_program_leaves_nothing_behind():
         server.wait_until_none_is_open()
 
 
+FORKED = """
+import os, sys
+from tidewire import Client
+from tidewire.errors import ClientClosedError
+client = Client(sys.argv[1])
+client.run("count")
+child = os.fork()
+if not child:
+    try:
+        client.run("count")
+    except ClientClosedError as error:
+        print(error, flush=True)
+    print(len(Client(sys.argv[1]).run("count")), flush=True)
+    sys.exit(0)
+os.waitpid(child, 0)
+print(len(client.run("count")))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_in_a_forked_process_a_client_that_was_used_says_so_and_a_new_one_works():
+    with ScriptedServer(talking()) as server:
+        command = [sys.executable, "-c", FORKED, server.url]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    told, *lengths = ended.stdout.splitlines()
+    assert "before the process forked" in told
+    assert "in each process" in told
+    assert lengths == [str(COUNT + 1)] * 2
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_an_interrupt_ends_a_wait():
     with ScriptedServer(talking(hold=True)) as server:
         command = [sys.executable, "-c", SCRIPT, server.url]

@@ -4,13 +4,14 @@ No logic of its own. A call crosses to the thread once; a loop crosses once per 
 job moves when its reader takes an update here, not when the block crosses.
 """
 
+import os
 import ssl
 import threading
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError
-from contextlib import AbstractContextManager, suppress
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar, overload
@@ -114,20 +115,35 @@ class _State:
         self._at_close = at_close
         self._lock = threading.Lock()
         self._closed = False
-        self._running: AbstractContextManager[anyio.from_thread.BlockingPortal] | None = None
-        self._portal: anyio.from_thread.BlockingPortal | None = None
-        self._ident: int | None = None
+        self._portal: Future[anyio.from_thread.BlockingPortal] | None = None
+        self._thread: threading.Thread | None = None
+        self._process: int | None = None
+
+    @property
+    def _forked(self) -> bool:
+        """Whether the thread is in another process, of which this one is a copy: here nobody would answer."""
+        return self._process not in {None, os.getpid()}
 
     def portal(self) -> anyio.from_thread.BlockingPortal:
+        if self._forked:
+            advice = (
+                "Make a client of its own in each process; a job goes on there with client.job(checkpoint=…)."
+            )
+            raise ClientClosedError("this client was used before the process forked", advice=advice)
         with self._lock:
             if self._closed:
                 raise ClientClosedError("this client was closed")
             if self._portal is None:
                 self._tell()
-                self._running = anyio.from_thread.start_blocking_portal("asyncio", name="tidewire-client")
-                self._portal = self._running.__enter__()
-                self._ident = self._portal.call(threading.get_ident)
-            return self._portal
+                self._process = os.getpid()
+                portal: Future[anyio.from_thread.BlockingPortal] = Future()
+                self._thread = threading.Thread(
+                    target=_serve, args=(portal,), name="tidewire-client", daemon=True
+                )
+                self._thread.start()
+                self._portal = portal
+            portal = self._portal
+        return portal.result()
 
     def _tell(self) -> None:
         try:
@@ -141,27 +157,41 @@ class _State:
         )
 
     def stop(self) -> None:
+        if self._forked:
+            return
         with self._lock:
             self._closed = True
-            portal, running = self._portal, self._running
-            self._portal = self._running = None
-        if portal is None or running is None:
+            portal, thread = self._portal, self._thread
+            self._portal = self._thread = None
+        if portal is None or thread is None:
             return
-        if threading.get_ident() == self._ident:
+        if threading.current_thread() is thread:
             # The garbage collector may run on the very thread that is to end.
-            threading.Thread(target=self._end, args=(portal, running), daemon=True).start()
+            threading.Thread(target=self._end, args=(portal.result(), thread), daemon=True).start()
         else:
-            self._end(portal, running)
+            self._end(portal.result(), thread)
 
-    def _end(
-        self,
-        portal: anyio.from_thread.BlockingPortal,
-        running: AbstractContextManager[anyio.from_thread.BlockingPortal],
-    ) -> None:
+    def _end(self, portal: anyio.from_thread.BlockingPortal, thread: threading.Thread) -> None:
         with suppress(RuntimeError):
             portal.call(self._at_close)
             portal.call(portal.stop, True)
-        running.__exit__(None, None, None)
+        thread.join()
+
+
+def _serve(started: "Future[anyio.from_thread.BlockingPortal]") -> None:
+    """The thread's life. It is not anyio's own, which a copy of this process would wait for at its end."""
+
+    async def live() -> None:
+        async with anyio.from_thread.BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    try:
+        anyio.run(live, backend="asyncio")
+    except BaseException as error:
+        if started.done():
+            raise
+        started.set_exception(error)
 
 
 class _Facade(Generic[_Job]):
