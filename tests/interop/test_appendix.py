@@ -1,0 +1,37 @@
+"""The appendix quotes programs that run here, and binds nobody."""
+
+import re
+
+from interop.appendix import APPENDIX, ROOT, quoted
+
+TEXT = APPENDIX.read_text(encoding="utf-8")
+NUMBERS = {"Thirty-eight": 38, "A hundred and forty-nine": 149}
+KEY_WORDS = r"\b(MUST|SHALL|SHOULD|REQUIRED|RECOMMENDED|MAY|OPTIONAL)\b"
+
+
+def test_the_appendix_quotes_the_programs_as_they_are():
+    found = quoted(TEXT)
+    assert set(found) == {"tests/interop/browser_client.js", "tests/interop/stdlib_server.py"}
+    for file, text in found.items():
+        assert text == (ROOT / file).read_text(encoding="utf-8"), (
+            "python tests/interop/appendix.py writes it anew"
+        )
+
+
+def test_the_appendix_counts_their_lines_right():
+    counted = [NUMBERS[words] for words in re.findall(r"^([A-Z][a-z -]+) lines", TEXT, re.MULTILINE)]
+    assert counted == [len(text.splitlines()) for text in quoted(TEXT).values()]
+
+
+def test_the_appendix_binds_nobody():
+    prose = re.sub(r"^```.*?^```$", "", TEXT, flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(KEY_WORDS, prose) == []
+
+
+def test_the_sentences_that_the_appendix_names_exist():
+    from unit.spec_document import document
+
+    known = {one.id for one in document.requirements}
+    named = set(re.findall(r"TW-[A-Z]{3}-\d{3}", TEXT))
+    assert named
+    assert named <= known
