@@ -3,6 +3,7 @@
 import re
 
 from interop.appendix import APPENDIX, ROOT, quoted
+from unit.spec_document import document
 
 TEXT = APPENDIX.read_text(encoding="utf-8")
 NUMBERS = {"Thirty-eight": 38, "A hundred and forty-nine": 149}
@@ -29,9 +30,14 @@ def test_the_appendix_binds_nobody():
 
 
 def test_the_sentences_that_the_appendix_names_exist():
-    from unit.spec_document import document
-
     known = {one.id for one in document.requirements}
     named = set(re.findall(r"TW-[A-Z]{3}-\d{3}", TEXT))
     assert named
     assert named <= known
+
+
+def test_the_sentences_that_answer_the_questions_exist():
+    text = (ROOT / "tests/interop/javascript/QUESTIONS.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"TW-[A-Z]{3}-\d{3}", text))
+    assert len(named) > 40
+    assert named <= {one.id for one in document.requirements}
