@@ -107,6 +107,15 @@ class Opened:
         self.server.__exit__()
 
 
+async def first(count, stream):
+    """At most so many of a stream."""
+    for _ in range(count):
+        try:
+            yield await anext(stream)
+        except StopAsyncIteration:
+            return
+
+
 # ---- updates -----------------------------------------------------------------------------------------------------
 
 
@@ -369,8 +378,8 @@ def wavering(*, restart=False):
     """Text that is taken back in part, with promises of what stays."""
     events = [
         *EVENTS[:2],
-        event([["a", TEXT, "I like cats"]], id="1-4"),
-        event([["s", "/items/0/stable", {"/text": 7}]], id="1-5"),
+        event([["a", TEXT, "I like "]], id="1-4"),
+        event([["a", TEXT, "cats"], ["s", "/items/0/stable", {"/text": 7}]], id="1-5"),
         event([["t", TEXT, 4], ["a", TEXT, "dogs"]], id="1-6"),
     ]
     value = {"text": "I like dogs.", "tokens": []}
@@ -402,7 +411,12 @@ async def test_text_that_was_handed_over_and_became_void_is_an_error():
 async def test_deltas_tell_what_becomes_void():
     async with Opened(replying(*wavering(), rollback=True)) as (client, _):
         deltas = [delta async for delta in (await client.submit("reply")).iter_text_deltas()]
-    assert deltas == [TextDelta(0, "I like cats"), TextDelta(4, "dogs"), TextDelta(0, ".")]
+    assert deltas == [
+        TextDelta(0, "I like "),
+        TextDelta(0, "cats"),
+        TextDelta(4, "dogs"),
+        TextDelta(0, "."),
+    ]
 
 
 async def test_text_that_is_held_back_is_not_lost_to_the_next_loop():
@@ -417,6 +431,69 @@ async def test_text_that_is_held_back_is_not_lost_to_the_next_loop():
     for delta in deltas:
         text = text[: len(text) - delta.deleted] + delta.text
     assert text == "I like dogs."
+
+
+def with_a_promise_within_an_update(request):
+    """Of `defgh` the first two code points are promised, the others are taken back."""
+    events = [
+        event([["s", VALUE, {"text": "", "tokens": []}]], id="1-2"),
+        event([["a", TEXT, "abc"], ["s", "/items/0/stable", {"/text": 3}]], id="1-3"),
+        event([["a", TEXT, "defgh"]], id="1-4"),
+        event([["s", "/items/0/stable", {"/text": 5}]], id="1-5"),
+        event([["t", TEXT, 3], ["a", TEXT, "FGH"]], id="1-6"),
+        event([["a", TEXT, "ij"], ["s", "/items/0/stable", {"/text": 8}]], id="1-7"),
+        event([["s", "/items/0/status", "succeeded"]], id="1-8"),
+    ]
+    value = {"text": "abcdeFGHij", "tokens": []}
+    items = [{"status": "succeeded", "value": value, "stable": {"/text": 8}}]
+    ended = state(status="succeeded") | {"items": items}
+    if request.method == "GET" and request.path.endswith("/j1"):
+        yield answer(200, job(ended, cursor="1-9", columns=[TEXT], ended=ending(items)))
+    elif request.cursor == "1-9":
+        yield b"HTTP/1.1 204 X\r\n\r\n"
+    else:
+        yield from replying(*events, done("1-9", items), rollback=True)(request)
+
+
+@pytest.mark.parametrize("taken", range(4))
+async def test_held_text_goes_on_where_a_loop_or_another_process_left_it(taken):
+    async with Opened(with_a_promise_within_an_update) as (client, _):
+        following = await client.submit("reply")
+        texts = following.iter_text()
+        before = [text async for text in first(taken, texts)]
+        saved = following.checkpoint()
+        assert len(saved.state["items"][0]["value"]["text"] if taken else "") == len("".join(before))
+        await texts.aclose()
+        for again in (following, client.job(checkpoint=saved)):
+            rest = [text async for text in again.iter_text()]
+            assert "".join(before + rest) == "abcdeFGHij"
+
+
+async def test_held_text_is_left_to_a_loop_of_another_kind_with_every_seq_covered_once():
+    async with Opened(with_a_promise_within_an_update) as (client, _):
+        following = await client.submit("reply")
+        texts = following.iter_text()
+        assert await anext(texts) == "abc"
+        await texts.aclose()
+        updates = [update async for update in following]
+        text = "abc"
+        for update in updates:
+            text = text[: len(text) - update.deleted] + update.text
+        assert text == "abcdeFGHij"
+        for earlier, later in itertools.pairwise(updates):
+            assert later.first_seq == earlier.seq + 1
+
+
+async def test_text_that_became_void_is_told_to_the_next_loop():
+    async with Opened(replying(*wavering(restart=True), rollback=True)) as (client, _):
+        following = await client.submit("reply")
+        texts = following.iter_text()
+        text = await anext(texts)
+        with pytest.raises(VoidTextError):
+            await anext(texts)
+        async for delta in following.iter_text_deltas():
+            text = text[: len(text) - delta.deleted] + delta.text
+        assert text == "No."
 
 
 async def test_an_attached_job_asks_for_the_endpoint_to_know_whether_it_takes_text_back():

@@ -144,7 +144,6 @@ class _Ended(Generic[T]):
     """Hands over each item once, when it has ended."""
 
     silent = True
-    settled = True
 
     def __init__(
         self, result: Callable[[int, Any], T | ItemFailedError], final: Callable[[], list[Any]]
@@ -156,6 +155,9 @@ class _Ended(Generic[T]):
 
     async def prepare(self) -> None:
         """Nothing to ask."""
+
+    def settled(self, update: ItemUpdate[T] | None) -> ItemUpdate[T] | None:
+        return update
 
     def give(self, update: ItemUpdate[T]) -> Iterator[tuple[int, T | ItemFailedError]]:
         view = update.place.view

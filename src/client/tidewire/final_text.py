@@ -3,15 +3,25 @@
 Where the endpoint has no rollback, text is final as it comes. Elsewhere the server promises by `stable` how many code
 points at the start stay within an epoch; the rest is final when the job has ended. A restart may break either: then
 nothing that was handed over can be taken back, and the reader is told by an error.
+
+Text is released by whole updates: what was handed over is then the text at one event, from which another reader can
+go on.
 """
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidewire.errors import VoidTextError, Where
 from tidewire.types import Update
 
 _VALUE = "/items/0/value"
+
+
+class _Held(NamedTuple):
+    end: int
+    """Code points of the whole text at this update."""
+    update: Update[Any]
 
 
 class FinalText:
@@ -39,39 +49,52 @@ class FinalText:
         self._handed = handed
         self._column = column
         self._job_id = job_id
-        self._held = ""
-        self._last: Update[Any] | None = None
+        self._length = handed
+        self._held: deque[_Held] = deque()
+        self._settled: Update[Any] | None = None
 
-    @property
-    def settled(self) -> bool:
-        return not self._held
+    def settled(self, update: Update[Any] | None) -> Update[Any] | None:
+        return self._settled
 
     async def prepare(self) -> None:
         self._rollback = await self._ask()
 
     def give(self, update: Update[Any]) -> Iterable[str]:
-        self._last = update
-        deleted = update.deleted
-        if deleted > len(self._held):
-            void = deleted - len(self._held)
+        kept = self._length - update.deleted
+        if kept < self._handed:
+            self._held.append(_Held(self._length, update))
+            void = self._handed - kept
             what = f"{void} code points of text that were handed over as final have become void: the job started over"
             raise VoidTextError(what, where=Where(job_id=self._job_id, last_event_id=update.id))
-        if deleted:
-            self._held = self._held[:-deleted]
-        self._held += update.text
-        if not self._rollback:
-            return self.finish()
-        return self._release(max(0, self._stable(update) - self._handed))
+        self._length = kept + len(update.text)
+        self._held.append(_Held(self._length, self._cut(update, kept)))
+        return self._release(max(self._handed, self._stable(update)) if self._rollback else self._length)
+
+    def _cut(self, update: Update[Any], kept: int) -> Update[Any]:
+        """An update that deletes, as one with those that it deletes from."""
+        text, first_seq = update.text, update.first_seq
+        while self._held and self._held[-1].end > kept:
+            end, cut = self._held.pop()
+            text = cut.text[: max(0, len(cut.text) - (end - kept))] + text
+            first_seq = min(first_seq, cut.first_seq)
+        if not update.deleted:
+            return update
+        whole = update.with_text(text)
+        whole.first_seq = first_seq
+        return whole
 
     def finish(self) -> Iterable[str]:
-        return self._release(len(self._held))
+        return self._release(self._length)
 
     def rest(self) -> Iterable[Update[Any]]:
-        return () if self._last is None or not self._held else (self._last.with_text(self._held),)
+        return [held.update for held in self._held]
 
-    def _release(self, count: int) -> Iterable[str]:
-        text, self._held = self._held[:count], self._held[count:]
-        self._handed += len(text)
+    def _release(self, final: int) -> Iterable[str]:
+        texts = []
+        while self._held and self._held[0].end <= final:
+            self._handed, self._settled = self._held.popleft()
+            texts.append(self._settled.text)
+        text = "".join(texts)
         return (text,) if text else ()
 
     def _stable(self, update: Update[Any]) -> int:

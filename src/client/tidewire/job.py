@@ -59,8 +59,8 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
     def iter_text(self) -> Reading[Update[T], str]:
         """The text of the value's first text column, as far as it can no longer become void.
 
-        Where the endpoint has no rollback, each piece comes at once. Elsewhere what the server calls stable comes,
-        and the rest at the end. A checkpoint moves when nothing is held back.
+        Where the endpoint has no rollback, each piece comes at once. Elsewhere what came up to an event comes when the
+        server calls all of it stable, and the rest at the end. A checkpoint moves with the text.
 
         Raises:
             VoidTextError: On the way: the job started over, and text that was handed over is void.

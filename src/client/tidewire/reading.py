@@ -27,9 +27,8 @@ class Hand(Protocol[U_contra, X_co]):
     silent: bool
     """Whether it needs also the updates in which no value changed."""
 
-    @property
-    def settled(self) -> bool:
-        """Whether all that it was given has been handed over."""
+    def settled(self, update: U_contra | None) -> Any:
+        """The last update of which nothing is held back, after `update` was given, or (None) after all were."""
 
     async def prepare(self) -> None:
         """Ask what must be known before the first update."""
@@ -48,10 +47,12 @@ class Updates(Generic[U]):
     """Hands over the updates themselves."""
 
     silent = False
-    settled = True
 
     async def prepare(self) -> None:
         """Nothing to ask."""
+
+    def settled(self, update: U | None) -> U | None:
+        return update
 
     def give(self, update: U) -> Iterable[U]:
         return (update,) if update.visible else ()
@@ -67,10 +68,12 @@ class Deltas:
     """Hands over how the text changes, at once."""
 
     silent = False
-    settled = True
 
     async def prepare(self) -> None:
         """Nothing to ask."""
+
+    def settled(self, update: Update[Any] | None) -> Update[Any] | None:
+        return update
 
     def give(self, update: Update[Any]) -> Iterable[TextDelta]:
         text = update.text
@@ -139,18 +142,28 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         while not self._given:
             if self._updates:
                 update = self._updates.popleft()
-                self._given.extend(self._hand.give(update))
-                if self._hand.settled and update.settles:
-                    self._job.took(update)
+                try:
+                    self._given.extend(self._hand.give(update))
+                except TidewireError:
+                    self.finished = True
+                    self.abandon()
+                    raise
+                self._settle(update)
             elif self._ended and not self._last_given:
                 self._last_given = True
                 self._given.extend(self._hand.finish())
+                self._settle(None)
             elif self._ended and not self.finished:
                 self.finished = self.closed = True
                 self._job.raise_outcome()
             else:
                 return False
         return True
+
+    def _settle(self, update: U | None) -> None:
+        settled = self._hand.settled(update)
+        if settled is not None and settled.settles:
+            self._job.took(settled)
 
     def take(self) -> X:
         """What is ready."""
