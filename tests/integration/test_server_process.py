@@ -16,6 +16,7 @@ from tidewire_server import Server
 
 ENDPOINTS = """
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from tidewire_server import Server, Stream
 
@@ -37,6 +38,11 @@ async def deaf(stream: Stream[str]) -> None:
             await asyncio.sleep(0.01)
         except asyncio.CancelledError:
             pass
+
+
+@server.endpoint
+async def beside() -> None:
+    await asyncio.to_thread(time.sleep, 600)
 
 
 @server.endpoint(concurrency_limit=None)
@@ -129,6 +135,17 @@ def test_a_function_that_swallows_its_cancellation_does_not_keep_the_process(fol
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
     assert process.returncode == 0
+
+
+def test_a_thread_that_a_function_left_behind_does_not_keep_the_process(folder):
+    limits = ("--shutdown-timeout", "0.1", "--cancel-timeout", "0.1")
+    with served(folder, "mine.py:server", *limits) as (process, peer):
+        job = peer.start("beside")
+        eventually(lambda: peer.job(job)["status"] == "running")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert "left behind at exit, still running" in err
 
 
 def test_a_second_signal_ends_it_at_once(folder):

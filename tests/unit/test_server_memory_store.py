@@ -200,6 +200,18 @@ def test_ended_jobs_tombstones_and_keys_are_bounded():
     run(body())
 
 
+def test_nothing_is_kept_for_a_job_that_went_before_its_time():
+    async def body() -> None:
+        store, clock = jobs()
+        for number in range(7):
+            await made(store, f"j{number}", clock)
+        for job in ("j4", "j5", "j6"):
+            await store.bury(job)
+        assert await store.expire(clock.now) == clock.now + RETENTION.tombstone_ttl
+
+    run(body())
+
+
 def test_a_purged_log_stays_readable_for_who_holds_it_and_takes_nothing_more():
     async def body() -> None:
         store, clock = jobs()

@@ -8,7 +8,9 @@ import importlib
 import importlib.util
 import inspect
 import logging
+import os
 import sys
+import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +30,9 @@ ENV_PREFIX = "TIDEWIRE_"
 
 # Settings that a person gives once for each value go by the singular.
 _REPEATED = {"tokens": "--token", "cors_origins": "--cors-origin"}
+
+_LAST_GRACE = 1.0
+"""Seconds that threads have to end once the server has."""
 
 
 def _serve(
@@ -80,6 +85,21 @@ def _serve(
     server.run(
         listener=listener, port_file=port_file, started=lambda url: print(screen(server, url), flush=True)
     )
+    _leave()
+
+
+def _leave() -> None:
+    """End the process also where a function left a thread that runs on: the interpreter would wait for it, for ever."""
+    left = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    for thread in left:
+        thread.join(_LAST_GRACE / len(left))
+    left = [each for each in left if each.is_alive()]
+    if left:
+        names = ", ".join(each.name for each in left)
+        logging.getLogger(__name__).warning("left behind at exit, still running: %s", names)
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def _load(target: str) -> "Server":

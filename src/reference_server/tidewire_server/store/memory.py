@@ -167,7 +167,7 @@ class MemoryJobs:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._unfinished: dict[str, int] = {}
         self._ended: OrderedDict[str, _Kept] = OrderedDict()
-        self._logs_due: deque[tuple[float, str]] = deque()
+        self._logs_due: OrderedDict[str, float] = OrderedDict()
         self._tombstones: OrderedDict[str, tuple[float, Tombstone]] = OrderedDict()
         self._keys: OrderedDict[Key, tuple[float, KeyUse]] = OrderedDict()
 
@@ -208,7 +208,7 @@ class MemoryJobs:
             return
         self._finished(record.principal)
         self._ended[record.id] = kept
-        self._logs_due.append((record.ended_at + self._retention.log_ttl, record.id))
+        self._logs_due[record.id] = record.ended_at + self._retention.log_ttl
         while len(self._ended) > self._retention.max_retained_jobs:
             await self.bury(next(iter(self._ended)))
 
@@ -234,6 +234,7 @@ class MemoryJobs:
             return
         if self._ended.pop(job, None) is None:
             self._finished(kept.record.principal)
+        self._logs_due.pop(job, None)
         kept.log.close()
         until = self._clock() + self._retention.tombstone_ttl
         self._tombstones[job] = (until, Tombstone(job, kept.record.principal))
@@ -241,17 +242,15 @@ class MemoryJobs:
             self._tombstones.popitem(last=False)
 
     async def expire(self, now: float) -> float | None:
-        while self._logs_due and self._logs_due[0][0] <= now:
-            kept = self._kept.get(self._logs_due.popleft()[1])
-            if kept is not None:
-                kept.log.forget_events()
+        while self._logs_due and next(iter(self._logs_due.values())) <= now:
+            self._kept[self._logs_due.popitem(last=False)[0]].log.forget_events()
         while self._ended and _expiry(next(iter(self._ended.values()))) <= now:
             await self.bury(next(iter(self._ended)))
         while self._tombstones and next(iter(self._tombstones.values()))[0] <= now:
             self._tombstones.popitem(last=False)
         while self._keys and next(iter(self._keys.values()))[0] <= now:
             self._keys.popitem(last=False)
-        due = [until for until, _ in islice(self._logs_due, 1)]
+        due = list(islice(self._logs_due.values(), 1))
         due += [_expiry(kept) for kept in islice(self._ended.values(), 1)]
         due += [until for until, _ in islice(self._tombstones.values(), 1)]
         due += [until for until, _ in islice(self._keys.values(), 1)]
