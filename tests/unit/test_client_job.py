@@ -260,14 +260,17 @@ async def test_a_loop_after_a_result_gets_everything_as_one_update():
 async def test_a_result_midway_hands_nothing_over_twice():
     async with Opened(replying(*EVENTS)) as (client, _):
         following = await client.submit("reply")
-        texts = []
+        updates = []
         async for update in following:
-            texts.append(update.text)
-            if texts[-1] == "Hel":
+            updates.append(update)
+            if update.text == "Hel":
                 break
         assert await following.result() == REPLY
-        texts += [update.text async for update in following]
-    assert texts == ["", "Hel", "lo", ""]
+        updates += [update async for update in following]
+    # What came in with "Hel" is handed over by itself, what the result brought in as one: how much depends on the chunks.
+    assert "".join(update.text for update in updates) == "Hello"
+    assert [update.first_seq for update in updates[1:]] == [update.seq + 1 for update in updates[:-1]]
+    assert updates[-1].value == REPLY
 
 
 @pytest.mark.parametrize("taken", range(4))
