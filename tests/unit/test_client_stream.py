@@ -1,8 +1,10 @@
 """One job's stream over real sockets: what the shell does at each break, byte by byte from a scripted server."""
 
+import asyncio
 import gzip
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import tidewire.stream
@@ -26,6 +28,7 @@ from scripted_server import (
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.errors import (
     AuthenticationError,
+    ConcurrentReadError,
     JobExpiredError,
     JobNotFoundError,
     NotATidewireServerError,
@@ -39,7 +42,7 @@ from tidewire.errors import (
     UnsupportedProtocolError,
 )
 from tidewire.protocol.answers import MAX_SERVER_FAULTS
-from tidewire.transport import REFUSAL_BYTES
+from tidewire.transport import REFUSAL_BYTES, Connection
 
 pytestmark = pytest.mark.anyio
 
@@ -496,6 +499,64 @@ async def test_a_wait_that_is_cancelled_loses_nothing():
             await anyio.to_thread.run_sync(server.wait_until_none_is_open)
             texts += [update.text async for update in updates]
             assert texts == ["Hel", "lo", " world"]
+
+
+async def test_a_loop_that_was_cancelled_makes_way_while_its_error_is_handled():
+    with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD], [REST, CLOSE])) as server:
+        async with AsyncClient(server.url) as client:
+            following = client.job("j1")
+            texts, into = read_into(following)
+            try:
+                with anyio.fail_after(0.3):
+                    await into
+            except TimeoutError:
+                texts += [update.text async for update in following]
+            assert texts == ["Hel", "lo", " world"]
+
+
+async def test_a_loop_that_was_left_cannot_go_on_beside_another():
+    with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD], [REST, CLOSE])) as server:
+        async with AsyncClient(server.url) as client:
+            following = client.job("j1")
+            updates = following.updates()
+            assert (await anext(updates)).text == "Hel"
+            await updates.aclose()
+            with pytest.raises(ConcurrentReadError, match="was left"):
+                await anext(updates)
+            assert [update.text async for update in following] == ["lo", " world"]
+
+
+async def test_what_comes_after_the_end_is_not_taken():
+    too_late = event([["s", TEXT, "not this"]], id="1-7") + event("nor this", id="1-8")
+    texts, _, _ = await follow(by_turn([STREAM + OPENING + FIRST + LAST + END + too_late, HOLD]))
+    assert texts == ["Hel", "lo", " world"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_cancellation_while_the_ended_stream_is_closed_loses_no_update(monkeypatch):
+    close = Connection.aclose
+
+    async def closed_as_the_task_is_cancelled(self):
+        monkeypatch.setattr(Connection, "aclose", close)
+        asyncio.current_task().cancel()
+        await close(self)
+        await anyio.lowlevel.checkpoint()
+
+    def script(request):
+        yield STREAM + hello()
+        if request.cursor is None:
+            yield snapshot("1-1", state(None)) + event([["s", "/items/0/status", "succeeded"]], id="1-2")
+            yield CLOSE
+        monkeypatch.setattr(Connection, "aclose", closed_as_the_task_is_cancelled)
+        yield done("1-3", [{"status": "succeeded"}])
+        yield HOLD
+
+    with ScriptedServer(script) as server:
+        async with AsyncClient(server.url) as client:
+            following = client.job("j1")
+            with pytest.raises(asyncio.CancelledError):
+                await anext(following.updates())
+            assert [update.seq async for update in following] == [3]
 
 
 async def test_closing_the_client_closes_its_streams():

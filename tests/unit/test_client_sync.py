@@ -246,16 +246,20 @@ SCRIPT = """
 import sys
 from tidewire import Client
 client = Client(sys.argv[1])
-for update in client.submit("count"):
+updates = iter(client.submit("count"))
+for update in updates:
     print(update.seq, flush=True)
     if "leave" in sys.argv:
+        updates = None
+    if len(sys.argv) > 2:
         break
 """
 
 
-def test_the_end_of_the_program_leaves_nothing_behind():
+@pytest.mark.parametrize("how", ["leave", "keep"])
+def test_the_end_of_the_program_leaves_nothing_behind(how):
     with ScriptedServer(talking(hold=True)) as server:
-        command = [sys.executable, "-W", "error", "-c", SCRIPT, server.url, "leave"]
+        command = [sys.executable, "-W", "error", "-c", SCRIPT, server.url, how]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2\n", "")
         server.wait_until_none_is_open()

@@ -140,7 +140,10 @@ class FollowedJob(ABC, Generic[U]):
         """
         other = None if self._reading is None else self._reading()
         if other is not None and other is not reading and not other.closed:
-            raise ConcurrentReadError("this job is being read by another loop", where=self._where)
+            if not other.interrupted:
+                raise ConcurrentReadError("this job is being read by another loop", where=self._where)
+            # A traceback may hold a loop that a cancellation ended.
+            other.abandon()
         self._reading = weakref.ref(reading)
 
     async def take(self, *, silent: bool) -> list[U]:
@@ -192,7 +195,8 @@ class FollowedJob(ABC, Generic[U]):
             return
         self._receive(await self._stream.step(), silent=silent, fold=fold)
         for _ in range(BLOCK - 1):
-            told = self._stream.step_at_once()
+            # Nothing follows an end, whatever came with it.
+            told = None if self.ended else self._stream.step_at_once()
             if told is None:
                 break
             self._receive(told, silent=silent, fold=fold)

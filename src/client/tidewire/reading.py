@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
-from tidewire.errors import TidewireError
+from tidewire.errors import ConcurrentReadError, TidewireError
 from tidewire.types import TextDelta, Update
 
 if TYPE_CHECKING:
@@ -91,11 +91,14 @@ class Reading(AsyncIterator[X], Generic[U, X]):
 
     Attributes:
         finished: Whether all was handed over.
+        closed: Whether it was left.
+        interrupted: Whether its last wait was cancelled: it may go on, unless another reading begins before.
     """
 
     def __init__(self, job: "FollowedJob[U]", hand: Hand[U, X]) -> None:
         self.finished = False
         self.closed = False
+        self.interrupted = False
         self._job = job
         self._hand = hand
         self._updates: deque[U] = deque()
@@ -115,6 +118,9 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         """
         if self._ended:
             return
+        if self.closed:
+            raise ConcurrentReadError("this loop was left, and cannot go on", advice="Begin another.")
+        self.interrupted = False
         try:
             if not self._prepared:
                 await self._begin()
@@ -123,6 +129,9 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         except TidewireError:
             self._leave()
             self.finished = True
+            raise
+        except BaseException:
+            self.interrupted = True
             raise
         self._ended = not self._updates
 
@@ -196,9 +205,10 @@ class Reading(AsyncIterator[X], Generic[U, X]):
             self._job.abandon()
 
     def _leave(self) -> None:
-        self.closed = True
         self._job.give_back([*self._hand.rest(), *self._updates])
         self._updates.clear()
+        # Last: from here on another reading may begin, in another thread, too.
+        self.closed = True
 
     def __del__(self) -> None:
         # `async for` drops its iterator when it is left early, and tells nobody else.

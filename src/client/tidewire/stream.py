@@ -90,11 +90,8 @@ class JobStream:
             while True:
                 outcome = self._due or await self._next()
                 match outcome:
-                    case Advance():
-                        if outcome.done is not None:
-                            await self.aclose()
-                        return outcome
-                    case Told():
+                    case Advance() | Told():
+                        # Nothing may be awaited before it is handed over: a cancellation there would lose it.
                         return outcome
                     case Ignored(why):
                         log.debug("%s: %s", self._name, why)
@@ -126,6 +123,7 @@ class JobStream:
         """Close the connection, if there is one."""
         connection, self._connection = self._connection, None
         self._events.clear()
+        self._oversized = None
         if connection is not None:
             await connection.aclose()
 

@@ -68,6 +68,7 @@ class Connection:
         url: Where the answer came from.
         status: The HTTP status.
         headers: Names in lower case.
+        waited_for: Whether somebody waits for its next bytes.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class Connection:
         self._closing = closing
         # Raw bytes: a stream has no content coding.
         self._chunks: AsyncGenerator[bytes, None] = response.aiter_raw()  # type: ignore[assignment]
+        self.waited_for = False
+        owner.open.add(self)
 
     async def read(self) -> bytes | None:
         """The next bytes, None at the end of the body.
@@ -89,12 +92,15 @@ class Connection:
         Raises:
             TransportError: The connection broke.
         """
+        self.waited_for = True
         try:
             return await self._chunks.__anext__()
         except StopAsyncIteration:
             return None
         except httpx.HTTPError as error:
             raise TransportError(_cut(error), where=Where("GET", self.url)) from error
+        finally:
+            self.waited_for = False
 
     async def answer(self) -> Answer:
         """Read what is no stream, as far as `REFUSAL_BYTES`: enough to say what came instead."""
@@ -106,6 +112,7 @@ class Connection:
 
     async def aclose(self) -> None:
         """Close, also when the caller is being cancelled."""
+        self._owner.open.discard(self)
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             with contextlib.suppress(httpx.HTTPError):
                 await self._closing.aclose()
@@ -131,6 +138,7 @@ class Transport:
         self, *, connect_timeout: float = CONNECT_TIMEOUT, verify: bool | ssl.SSLContext = True
     ) -> None:
         self.connect_timeout = connect_timeout
+        self.open: set[Connection] = set()
         self.abandoned: list[Connection] = []
         self._verify = verify
         self._client: httpx.AsyncClient | None = None
@@ -222,6 +230,9 @@ class Transport:
         """Close every connection. Further requests are refused."""
         self._closed = True
         await self.bury()
+        # One that is waited for ends with the pool, and its reader unwinds it.
+        for connection in [one for one in self.open if not one.waited_for]:
+            await connection.aclose()
         if self._client is not None:
             await self._client.aclose()
 
