@@ -33,7 +33,7 @@ fix: $(STAMP)  ## mend what the linter can mend
 bench: $(STAMP)  ## the measurements of the documentation, peers beside us where they are installed
 	$(BIN)/python bench/decoder.py
 	$(BIN)/python bench/apply.py
-	$(BIN)/python bench/wire.py
+	$(BIN)/python bench/wire.py && $(BIN)/python bench/page.py
 
 clean:  ## remove the environment and what was built
 	rm -rf $(VENV) .demo dist build bench/results

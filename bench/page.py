@@ -1,0 +1,71 @@
+"""Writes docs/explanation/measurements.md from what bench/decoder.py and bench/wire.py have left in bench/results/."""
+
+import json
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs/explanation/measurements.md"
+JUDGED = "tidewire, response"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def versions(found: dict) -> str:
+    return ", ".join(f"{name} {version}" for name, version in found.items() if version)
+
+
+def decoder() -> str:
+    result = json.loads((HERE / "results/decoder.json").read_text())
+    names = [name for name in result["workloads"][0]["ratio"] if "floor" not in name]
+    head = ["times as fast as httpx-sse", *(workload["name"] for workload in result["workloads"])]
+    rows = [[name, *(f"{workload['ratio'][name]:.1f}" for workload in result["workloads"])] for name in names]
+    bars = [f"{workload['bar']:.1f}" if workload.get("bar") else "" for workload in result["workloads"]]
+    rows.append(["*bar for “" + JUDGED + "”*", *bars])
+    return (
+        f"{table(head, rows)}\n\n"
+        f"Medians of {result['repetitions']} repetitions in one process, Python {result['machine']['python']}, "
+        f"{result['machine']['cpus']} cores; {versions(result['versions'])}.\n"
+    )
+
+
+def wire() -> str:
+    result = json.loads((HERE / "results/wire.json").read_text())
+    gradio = {row["n"]: row["stream"] for row in result["rows"] if row["server"] == "gradio"}
+    rows = [
+        [
+            row["server"],
+            f"{row['n']:,}",
+            f"{row['floor']:,}",
+            f"{row['stream']:,}",
+            f"{row['stream'] / row['floor']:.2f}",
+            f"{row['wire']:,}",
+            f"{gradio[row['n']] / row['stream']:.1f}" if row["n"] in gradio else "not run",
+        ]
+        for row in result["rows"]
+    ]
+    head = ["server", "N", "text, bytes", "event stream, bytes", "× text", "with HTTP, bytes", "gradio / it"]
+    return f"{table(head, rows)}\n\nPython {result['python']}; {versions(result['versions'])}.\n"
+
+
+def main() -> None:
+    PAGE.write_text(
+        "# Measurements\n\n"
+        "This page is written by `bench/page.py` from what the scripts measured last; run them to get your own.\n"
+        "Machines are noisy: what counts are the ratios inside one run.\n\n"
+        "## Bytes while a chat's last text grows\n\n"
+        "The workload of Gradio's pull request 7102: an answer grows by one number at a time, N times, and each step\n"
+        "yields the whole history. `python bench/wire.py`. The bars at N = 20,000 are 4.6 × the text and 1/13 of gradio\n"
+        "for one event per step, 1.1 × when merged. The checks that each text owes every 64 events are part of the\n"
+        "count, and are what takes one event per step above its bar.\n\n"
+        f"{wire()}\n"
+        "## Decoding event streams\n\n"
+        "`python bench/decoder.py`; higher is better.\n\n"
+        f"{decoder()}"
+    )
+
+
+if __name__ == "__main__":
+    main()
