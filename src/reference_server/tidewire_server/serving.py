@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
+from tidewire_server.request_head import http_protocol
+
 if TYPE_CHECKING:
     from tidewire_server.app import App
     from tidewire_server.server import Server
@@ -152,6 +154,7 @@ def uvicorn_config(server: "Server") -> uvicorn.Config:
     """How uvicorn is set up."""
     return uvicorn.Config(
         server.app,
+        http=http_protocol(server.settings),
         lifespan="on",
         ws="none",
         log_config=None,

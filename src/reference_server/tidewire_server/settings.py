@@ -56,6 +56,10 @@ class Settings(BaseModel):
     )
 
     # ---- limits ------------------------------------------------------------------------------------------------
+    max_head_bytes: int = Field(64 * KIB, ge=KIB, description="Of one request's line and headers.")
+    head_timeout: float = Field(
+        30.0, gt=0, le=3600, description="Time in which a request's head must arrive."
+    )
     max_body_bytes: Count = Field(8 * MIB, description="Of one request's body.")
     body_timeout: float = Field(
         30.0, gt=0, le=3600, description="Time in which a request's body must arrive."

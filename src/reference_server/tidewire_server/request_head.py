@@ -1,0 +1,77 @@
+"""Bounds on the head of a request: its request line and headers, which come before anybody is known.
+
+uvicorn's fast parser keeps what it gets until the head is whole, however long and however slow it comes. Without that
+parser uvicorn takes h11, which has a bound of its own.
+"""
+
+import asyncio
+import json
+from typing import Any
+
+from tidewire.protocol.problems import MEDIA_TYPE, problem, to_json
+from tidewire_server.settings import Settings
+
+
+def http_protocol(settings: Settings) -> Any:
+    """What uvicorn shall speak HTTP with: its fast parser within bounds, or the name of the other one."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415 - an extra of uvicorn's
+    except ImportError:
+        return "h11"
+
+    class BoundedHttp(HttpToolsProtocol):
+        """One connection."""
+
+        _in_head = False
+        _head_bytes = 0
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._late = self.loop.call_later(settings.head_timeout, self._refuse_late)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_clock()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._in_head:
+                self._head_bytes += len(data)
+                if self._head_bytes > settings.max_head_bytes:
+                    self._refuse(f"the head of the request is larger than {settings.max_head_bytes} bytes")
+
+        def on_message_begin(self) -> None:
+            self._in_head, self._head_bytes = True, 0
+            if self._late is None:
+                self._late = self.loop.call_later(settings.head_timeout, self._refuse_late)
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._in_head = False
+            self._stop_clock()
+            super().on_headers_complete()
+
+        def _stop_clock(self) -> None:
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
+
+        def _refuse_late(self) -> None:
+            self._late = None
+            self._refuse(f"no whole request came within {settings.head_timeout:g} s")
+
+        def _refuse(self, detail: str) -> None:
+            """Say so, unless an answer to an earlier request is on its way, and close."""
+            self._in_head = False
+            if self.transport.is_closing():
+                return
+            if self.cycle is None or self.cycle.response_complete:
+                body = json.dumps(to_json(problem("bad_parameter", detail))).encode()
+                head = f"HTTP/1.1 400 \r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n"
+                self.transport.write(
+                    f"{head}Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode() + body
+                )
+            self.transport.close()
+
+    return BoundedHttp

@@ -1,0 +1,88 @@
+"""The head of a request is bounded in size and time: nobody is known yet who sends it."""
+
+import json
+import socket
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tidewire_server import Server
+
+
+@pytest.fixture(scope="module")
+def address():
+    server = Server(max_head_bytes=4096, head_timeout=0.5, shutdown_timeout=0.1)
+
+    @server.endpoint
+    def double(n: int = 1) -> int:
+        return 2 * n
+
+    with server.running() as url:
+        yield urlsplit(url).hostname, urlsplit(url).port
+
+
+def say(address, *parts: bytes) -> bytes:
+    """Send the parts and read until the server closes."""
+    with socket.create_connection(address, timeout=10) as connection:
+        try:
+            for part in parts:
+                connection.sendall(part)
+            answer = b""
+            while chunk := connection.recv(65536):
+                answer += chunk
+        except ConnectionError:
+            return b""
+        return answer
+
+
+def problem(answer: bytes) -> dict:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert b"application/problem+json" in head
+    return json.loads(body)
+
+
+def head(size: int) -> bytes:
+    """A request whose head has so many bytes."""
+    start = b"GET /v1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX: "
+    return start + b"x" * (size - len(start) - 4) + b"\r\n\r\n"
+
+
+def test_a_head_at_its_bound_is_served(address):
+    assert say(address, head(4096)).startswith(b"HTTP/1.1 200")
+
+
+def test_a_head_that_is_not_whole_at_its_bound_is_refused_by_name(address):
+    assert "4096 bytes" in problem(say(address, head(4099)[:-2]))["detail"]
+
+
+def test_a_head_without_end_is_left_at_its_bound(address):
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(b"GET /v1 HTTP/1.1\r\nX: ")
+        with pytest.raises(ConnectionError):
+            connection.sendall(b"x" * 50_000_000)
+
+
+@pytest.mark.parametrize("part", [b"", b"GET /v1 HTTP/1.1\r\nHost: a\r\n"], ids=["nothing", "half a head"])
+def test_a_head_that_does_not_come_is_not_waited_for(address, part):
+    assert "0.5 s" in problem(say(address, part))["detail"]
+
+
+def test_a_stream_that_lasts_longer_than_a_head_may_take_is_left_alone(address):
+    with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
+        for _ in range(2):
+            job = client.post("/v1/endpoints/double/jobs", json={"input": {}}).json()["id"]
+            assert "done" in client.get(f"/v1/jobs/{job}/events").text
+    with socket.create_connection(address, timeout=10) as connection:
+        body = json.dumps({"input": {}}).encode()
+        connection.sendall(
+            b"POST /v1/endpoints/double/jobs HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        )
+        connection.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(10)
+        connection.sendall(body)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 201")
