@@ -37,6 +37,14 @@ def test_call_writes_a_text_as_it_is(url):
     assert (result.exit_code, result.stdout, result.stderr) == (0, sentence(9), "")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_pipe_carries_utf_8_whatever_the_locale(url, encoding):
+    command = [sys.executable, "-m", "tidewire", "call", url, "talk", "words=9"]
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    called = subprocess.run(command, capture_output=True, env=environment, timeout=30, check=False)
+    assert (called.returncode, called.stdout.decode(), called.stderr) == (0, sentence(9), b"")
+
+
 def test_call_writes_any_other_value_as_json(url):
     assert run("call", url, "point", "x=2").stdout == '{"x":2.0,"label":"at 2"}\n'
     assert run("call", url, "count", "n=3").stdout == "2\n"

@@ -3,6 +3,7 @@
 What was asked for goes to standard output, everything else to standard error, so that a pipe carries results only.
 """
 
+import io
 import json
 import sys
 import time
@@ -30,6 +31,12 @@ class Screen:
     """Where one command writes."""
 
     def __init__(self) -> None:
+        # A result is not lost to a locale: a pipe carries UTF-8, a terminal shows what it can.
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            if sys.stdout.isatty():
+                sys.stdout.reconfigure(errors="replace")
+            else:
+                sys.stdout.reconfigure(encoding="utf-8")
         self.out = Console(highlight=False, soft_wrap=True)
         self.err = Console(stderr=True, highlight=False, soft_wrap=True)
         self._status: Status | None = None
