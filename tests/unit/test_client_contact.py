@@ -193,7 +193,20 @@ async def test_a_gateway_in_front_of_a_server_that_starts_is_waited_for():
     assert len(waits) == 2
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "", "ftp://host", "http://", "//host", "host"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8000",
+        "",
+        "ftp://host",
+        "http://",
+        "//host",
+        "host",
+        "http://[::1",
+        "http://host:65536",
+        "http://ho\0st",
+    ],
+)
 def test_an_address_that_is_none_is_refused_with_an_example(url):
     with pytest.raises(ValueError, match=re.escape("http://127.0.0.1:8000")):
         AsyncClient(url)

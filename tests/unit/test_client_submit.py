@@ -283,6 +283,22 @@ async def test_a_link_to_another_origin_is_not_followed():
     assert "192.0.2.1" not in started._stream.events_url
 
 
+@pytest.mark.parametrize("link", ["http://[::1", "\0", "http://a\tb/"])
+async def test_a_link_that_is_none_is_a_fault_of_the_server(link):
+    broken = job()
+    broken["links"]["events"] = link
+    error, _, _ = await submitted("count", script=by_turn([answer(201, broken)]))
+    assert isinstance(error, ProtocolError)
+    assert "is no link" in str(error)
+
+
+async def test_a_redirect_to_what_is_no_link_is_a_fault_of_the_server():
+    with ScriptedServer(lambda _: iter([answer(302, Location="javascript:1")])) as server:
+        async with AsyncClient(server.url) as client:
+            with pytest.raises(ProtocolError, match="link that is none"):
+                await client.job("j1").result()
+
+
 async def test_a_server_under_a_path_is_spoken_to_under_it():
     with ScriptedServer(by_turn(ACCEPTED)) as server:
         async with AsyncClient(server.url + "/ai/v1/") as client:

@@ -336,8 +336,11 @@ def first_wait(error: TransportError, failures: int) -> float | None:
 
 
 def _base(url: str) -> str:
-    scheme, host, _ = origin(url)
-    if scheme not in {"http", "https"} or not host:
+    try:
+        scheme, host, port = origin(url)
+    except ValueError:
+        scheme, host, port = "", "", None
+    if scheme not in {"http", "https"} or not host or not 0 < (port or 0) < 2**16:
         raise ValueError(f"{url!r} is no address of a server: write it like http://127.0.0.1:8000")
     return url.partition("?")[0].partition("#")[0].rstrip("/").removesuffix(API_ROOT)
 

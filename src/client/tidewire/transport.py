@@ -269,7 +269,8 @@ class Transport:
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise TransportError(_cut(error), where=where) from error
         except (httpx.InvalidURL, httpx.CookieConflict) as error:
-            raise ValueError(f"{url!r} is no URL: {error}") from error
+            # Not that of the request, which was parsed before: httpx reads a redirect's also where it follows none.
+            raise ProtocolError(f"an answer with a link that is none: {error}", where=where) from error
         except RuntimeError as error:
             # httpx's only word for a client that another task closed meanwhile.
             if self._closed:
@@ -295,15 +296,29 @@ def no_http(url: str, instead: str, where: Where) -> NotATidewireServerError:
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port of a URL."""
-    parsed = httpx.URL(url)
+    """Scheme, host and port of a URL.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{url!r} is no URL: {error}") from None
     port = parsed.port or {"http": 80, "https": 443}.get(parsed.scheme)
     return parsed.scheme, parsed.host, port
 
 
 def resolve(base: str, reference: str) -> str:
-    """A URI reference, resolved against the URL of the answer that carried it."""
-    return str(httpx.URL(base).join(reference))
+    """A URI reference, resolved against the URL of the answer that carried it.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    try:
+        return str(httpx.URL(base).join(reference))
+    except httpx.InvalidURL as error:
+        raise ProtocolError(f"{reference[:200]!r} is no link: {error}", where=Where(url=base)) from None
 
 
 _UNREACHABLE = (
