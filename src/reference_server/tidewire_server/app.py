@@ -282,10 +282,9 @@ class App:
         exchange.accepts(request, "text/event-stream")
         record = await self._record(request)
         cursor = _cursor(asked)
-        interval = None
-        if _choice(request, "diffs", "1", "0") == "0":
-            least = round(self._settings.min_snapshot_interval * 1000)
-            interval = max(least, _integer(request, "min_interval_ms", least, 0, 2**31)) / 1000
+        least = round(self._settings.min_snapshot_interval * 1000)
+        spacing = _integer(request, "min_interval_ms", least, 0, 2**31)
+        interval = max(least, spacing) / 1000 if _choice(request, "diffs", "1", "0") == "0" else None
         log = await self.service.log(record)
         begins = opening(cursor, log.extent())
         if begins == NOTHING:
@@ -378,9 +377,10 @@ def _integer(request: Request, name: str, default: int, least: int, most: int) -
 
 
 def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
-    if key is None:
+    keys = request.headers.getlist("idempotency-key")
+    if not keys:
         return None
+    key = ", ".join(keys)
     if not 1 <= len(key) <= _MAX_KEY or not all("!" <= character <= "~" for character in key):
         raise refuse("bad_parameter", f"an Idempotency-Key has 1 to {_MAX_KEY} visible ASCII characters")
     return key

@@ -50,7 +50,7 @@ def problem_answer(found: Problem, headers: Mapping[str, str] | None = None) -> 
 
 def names(request: Request, media_type: str) -> bool:
     """Whether Accept names a media type, not by a wildcard, with a weight above 0."""
-    return media_type in _ranges(request)
+    return media_type in _ranges(request)[0]
 
 
 def accepts(request: Request, media_type: str) -> None:
@@ -59,22 +59,24 @@ def accepts(request: Request, media_type: str) -> None:
     Raises:
         ProblemError: Its Accept names neither the media type nor a range that covers it.
     """
-    ranges = _ranges(request)
-    if request.headers.get("accept", "").strip() and not {
-        media_type,
-        f"{media_type.partition('/')[0]}/*",
-        "*/*",
-    } & set(ranges):
+    ranges, refused = _ranges(request)
+    covering = {media_type, f"{media_type.partition('/')[0]}/*", "*/*"}
+    asked = bool(request.headers.get("accept", "").strip())
+    # The most specific range that covers a type decides.
+    if media_type in refused or (asked and not covering & set(ranges)):
         raise refuse("not_acceptable", f"here is {media_type}, not {', '.join(ranges)[:200]}")
 
 
-def _ranges(request: Request) -> list[str]:
-    ranges = []
+def _ranges(request: Request) -> tuple[list[str], list[str]]:
+    """The media ranges of Accept: those with a weight above 0, and those with none."""
+    ranges: list[str] = []
+    refused: list[str] = []
     for part in ",".join(request.headers.getlist("accept")).split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        if name and not any(parameter.replace(" ", "") in _NEVER for parameter in parameters):
-            ranges.append(name)
-    return ranges
+        if name:
+            never = any(parameter.replace(" ", "") in _NEVER for parameter in parameters)
+            (refused if never else ranges).append(name)
+    return ranges, refused
 
 
 _NEVER = frozenset({"q=0", "q=0.", "q=0.0", "q=0.00", "q=0.000"})
