@@ -211,8 +211,6 @@ class Adversary:
             if not self._stopping.is_set() and talk.in_vain is None:
                 self._gone(talk)
             return False
-        finally:
-            self._hold_on_to(talk)
         if then == "reset":
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return bool(then == "keep")
@@ -291,6 +289,9 @@ class Adversary:
     def _send(self, connection: socket.socket, talk: Talk, data: bytes, framed: bytes | None = None) -> None:
         talk.said = time.monotonic()
         talk.sent.append((talk.said, data))
+        # Before the bytes leave: a quick client has asked again before this thread goes on.
+        if b"\n\n" in b"".join(said[-1:] for _, said in talk.sent[-2:-1]) + data:
+            self._hold_on_to(talk)
         connection.sendall(data if framed is None else framed)
 
     def _head(
