@@ -1,0 +1,256 @@
+"""Many jobs through a network that breaks nearly every answer: what the application gets equals a clean run.
+
+Two runs are equal when each seq is covered by exactly one update, the texts joined are equal, and so are the final
+state and its digest. Each job ends in its value or in the error that it was to end in, and each within `PATIENCE`.
+
+`CHAOS_JOBS` says how many (`make chaos`: 10,000), `CHAOS_SEED` repeats what was drawn.
+"""
+
+import os
+import random
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+
+from faulty_proxy import WEIGHTS, FaultyProxy
+from served import sentence, served
+from tidewire import AsyncClient, Client, RetryPolicy
+from tidewire.errors import ItemFailedError, JobCancelledError, JobFailedError, TotalTimeoutError
+from tidewire.exchange import Timing
+from tidewire.protocol.integrity import digest
+
+SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
+JOBS = int(os.environ.get("CHAOS_JOBS", "200"))
+AT_ONCE = 20
+PATIENCE = 60
+"""Seconds within which each job must have ended for its reader; a job takes well under one."""
+
+RETRY = RetryPolicy(max_attempts=200, submit_attempts=100, initial=0.005, maximum=0.05)
+TIMING = Timing(hello_timeout=1, answer_timeout=1)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    print(f"CHAOS_SEED={SEED} CHAOS_JOBS={JOBS}")
+
+
+@pytest.fixture(scope="module")
+def url():
+    with served(retry=0.005, heartbeat=0.2, merge_window=0.002, max_queue_size=100_000) as url:
+        yield url
+
+
+@pytest.fixture
+def broken(url):
+    """The same server behind the proxy; a client must have met it once before the faults begin."""
+    parts = urlsplit(url)
+    with FaultyProxy((parts.hostname, parts.port), SEED) as proxy:
+        yield proxy
+
+
+@dataclass
+class Run:
+    """What a reader was handed."""
+
+    covered: list[tuple[int, int]] = field(default_factory=list)
+    text: str = ""
+    value: Any = None
+
+    def take(self, update):
+        self.covered.append((update.first_seq, update.seq))
+        self.text = self.text[: len(self.text) - update.deleted] + update.text
+        self.value = update.value
+
+    def assert_whole(self):
+        assert self.covered[0][0] == 1, self.covered[:3]
+        assert all(start <= end for start, end in self.covered)
+        assert all(after[0] == before[1] + 1 for before, after in pairwise(self.covered)), self.covered
+
+
+class Chaos:
+    """Draws jobs, follows each in its own way, and compares it with what the server holds."""
+
+    def __init__(self, seed, straight):
+        self.draw = random.Random(seed)
+        self.straight = straight
+        self.ended = Counter()
+
+    def next(self):
+        kinds = {
+            "talk": 6,
+            "hesitate": 3,
+            "grow": 3,
+            "point": 3,
+            "batch": 2,
+            "cancel": 2,
+            "hand over": 2,
+            "late": 1,
+        }
+        [kind] = self.draw.choices(list(kinds), list(kinds.values()))
+        return kind, self.draw.randrange(4, 60)
+
+    async def follow(self, client, kind, size):
+        with anyio.fail_after(PATIENCE):
+            await getattr(self, kind.replace(" ", "_"))(client, size)
+        self.ended[kind] += 1
+
+    async def compare(self, job, run, text=None):
+        run.assert_whole()
+        held = await self.straight.job(job.id).read()
+        [item] = held.state["items"]
+        assert run.value == item["value"] == await job.result()
+        assert digest(held.state["items"]) == held.done.digest == job._stream.follower.done.digest
+        if text is not None:
+            assert run.text == run.value == text
+
+    async def talk(self, client, size):
+        job, run = await client.submit("talk", words=size, slow=True), Run()
+        async for update in job:
+            run.take(update)
+        await self.compare(job, run, sentence(size))
+
+    async def hesitate(self, client, size):
+        job, run = await client.submit("hesitate", words=size // 4), Run()
+        async for update in job:
+            run.take(update)
+        await self.compare(job, run)
+        assert run.text == run.value
+
+    async def grow(self, client, size):
+        job, run = await client.submit("grow", steps=size), Run()
+        async for update in job:
+            run.take(update)
+        await self.compare(job, run)
+
+    async def point(self, client, size):
+        if size % 3:
+            assert await client.run("point", x=size) == {"x": float(size), "label": f"at {size}"}
+        else:
+            with pytest.raises(JobFailedError, match="no such point"):
+                await client.run("point", x=size, fail=True)
+
+    async def batch(self, client, size):
+        inputs = [{"x": at, "fail": at % 3 == 1} for at in range(size // 4 + 2)]
+        batch = await client.submit_batch("point", inputs)
+        results = await batch.results(return_exceptions=True)
+        for at, result in enumerate(results):
+            if at % 3 == 1:
+                assert isinstance(result, ItemFailedError)
+            else:
+                assert result == {"x": float(at), "label": f"at {at}"}
+        assert len(results) == len(inputs)
+
+    async def cancel(self, client, size):
+        job, run = await client.submit("forever"), Run()
+        with pytest.raises(JobCancelledError):
+            async for update in job:
+                run.take(update)
+                if len(run.covered) == 5:
+                    await job.cancel()
+        run.assert_whole()
+        assert ("on and " * (len(run.text) // 7 + 1)).startswith(run.text)
+
+    async def hand_over(self, client, size):
+        """A reader stops anywhere; another goes on from its checkpoint, as another process would."""
+        job, run = await client.submit("talk", words=size, slow=True), Run()
+        while True:
+            async for update in job:
+                run.take(update)
+                if len(run.covered) % 3 == 0:
+                    break
+            else:
+                break
+            job = client.job(checkpoint=type(job.checkpoint()).from_json(job.checkpoint().to_json()))
+        await self.compare(job, run, sentence(size))
+
+    async def late(self, client, size):
+        job = await client.submit("forever")
+        with pytest.raises(TotalTimeoutError):
+            async for _ in client.with_options(timeout=0.2).job(job.id):
+                pass
+        await job.cancel()
+        with pytest.raises(JobCancelledError):
+            await job.result()
+
+
+async def storm(url, broken, count, seed):
+    async with (
+        AsyncClient(url) as straight,
+        AsyncClient(broken.url, retry=RETRY, _timing=TIMING) as client,
+    ):
+        chaos = Chaos(seed, straight)
+        before = await straight.run("starts_so_far")
+        broken.active = False
+        await client.describe("talk")
+        broken.active = True
+        send, receive = anyio.create_memory_object_stream[tuple[str, int]](0)
+
+        async def worker(source):
+            async with source:
+                async for kind, size in source:
+                    await chaos.follow(client, kind, size)
+
+        async with anyio.create_task_group() as tasks, send:
+            for _ in range(AT_ONCE):
+                tasks.start_soon(worker, receive.clone())
+            receive.close()
+            for _ in range(count):
+                await send.send(chaos.next())
+        assert sum(chaos.ended.values()) == count
+        # Whatever was lost on the way there or back: nothing was started twice.
+        assert await straight.run("starts_so_far") - before == chaos.ended["talk"] + chaos.ended["hand over"]
+
+
+@pytest.mark.timeout(60 + JOBS)
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_jobs_through_a_network_that_breaks_equal_clean_runs(url, broken, backend):
+    anyio.run(storm, url, broken, JOBS * 2 // 5, SEED + (backend == "trio"), backend=backend)
+    assert sum(broken.faults.values()) >= JOBS // 5
+
+
+@pytest.mark.timeout(60 + JOBS)
+def test_the_blocking_client_in_many_threads_equals_clean_runs(url, broken):
+    draw = random.Random(SEED)
+    sizes = [draw.randrange(4, 60) for _ in range(JOBS // 5)]
+    with Client(broken.url, retry=RETRY, _timing=TIMING) as client:
+        broken.active = False
+        client.describe("talk")
+        broken.active = True
+
+        def follow(size):
+            run, job = Run(), client.submit("talk", words=size, slow=True)
+            for update in job:
+                run.take(update)
+            run.assert_whole()
+            assert run.text == run.value == job.result() == sentence(size)
+            return "".join(client.submit("talk", words=size, slow=True).iter_text()) == sentence(size)
+
+        with ThreadPoolExecutor(8) as threads:
+            assert all(threads.map(follow, sizes, timeout=60 + JOBS))
+
+
+@pytest.mark.parametrize("fault", [name for name in WEIGHTS if name != "none"])
+def test_each_fault_of_the_proxy_happens_and_is_survived(url, fault):
+    """A storm in which a fault never happens would prove nothing about it."""
+    parts = urlsplit(url)
+    weights = {"none": 1, fault: 1}
+    with FaultyProxy((parts.hostname, parts.port), SEED, weights=weights, reach=600) as broken:
+
+        async def some():
+            async with AsyncClient(broken.url, retry=RETRY, _timing=TIMING) as client:
+                broken.active = False
+                await client.describe("talk")
+                broken.active = True
+                for _ in range(100):
+                    assert await client.run("talk", words=30) == sentence(30)
+                    if broken.faults[fault]:
+                        return
+
+        anyio.run(some)
+        assert broken.faults[fault]
