@@ -12,10 +12,9 @@ from tidewire_server.store.base import (
     Key,
     Retention,
     StateAt,
-    Ticket,
     Tombstone,
 )
-from tidewire_server.store.memory import MARKS, MemoryJobs, MemoryLog, MemoryQueue
+from tidewire_server.store.memory import MARKS, MemoryJobs, MemoryLog
 
 RETENTION = Retention(
     log_ttl=10,
@@ -222,25 +221,5 @@ def test_a_purged_log_stays_readable_for_who_holds_it_and_takes_nothing_more():
         with pytest.raises(HeadMovedError):
             await log.append(Cursor(1, 1), block(2, frame(2)))
         assert await store.unfinished("ada") == 0
-
-    run(body())
-
-
-# ---- queue ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_queue_is_first_in_first_out_and_lets_go_from_the_middle():
-    async def body() -> None:
-        queue = MemoryQueue()
-        tickets = [Ticket("e", f"j{number}", 0) for number in range(4)]
-        for ticket in [*tickets, Ticket("other", "x", 0)]:
-            await queue.put(ticket)
-        await queue.discard(tickets[1])
-        await queue.discard(tickets[1])
-        await queue.discard(Ticket("nowhere", "x", 0))
-        assert queue.size("e") == 3
-        assert list(queue.waiting("e")) == [tickets[0], tickets[2], tickets[3]]
-        assert [await queue.take("e") for _ in range(4)] == [tickets[0], tickets[2], tickets[3], None]
-        assert queue.size("other") == 1
 
     run(body())

@@ -107,7 +107,11 @@ class Job:
     @property
     def tickets(self) -> list[Ticket]:
         """One for each item."""
-        return [Ticket(self.endpoint.name, self.record.id, index) for index in range(len(self._items))]
+        return [self._ticket(index) for index in range(len(self._items))]
+
+    def _ticket(self, index: int) -> Ticket:
+        record = self.record
+        return Ticket(record.endpoint, record.id, index, record.principal, record.created_at)
 
     @property
     def raised(self) -> BaseException | None:
@@ -208,7 +212,7 @@ class Job:
         for index in range(len(self._items)) if items is None else items:
             item = self._items[index]
             if item.status == "queued":
-                await self._discard(Ticket(self.endpoint.name, self.record.id, index))
+                await self._discard(self._ticket(index))
                 await self._end_item(index, "cancelled")
             elif item.status == "running" and not item.cancelled:
                 item.cancelled = True
@@ -228,7 +232,7 @@ class Job:
         """Cancel all that has not ended, without waiting for any function."""
         for index, item in enumerate(self._items):
             if item.status not in ENDED:
-                await self._discard(Ticket(self.endpoint.name, self.record.id, index))
+                await self._discard(self._ticket(index))
                 self._stop(item)
                 await self._end_item(index, "cancelled")
         await self.over.wait()
@@ -245,7 +249,7 @@ class Job:
     async def _fail_all(self, why: Problem) -> None:
         for index, item in enumerate(self._items):
             if item.status not in ENDED:
-                await self._discard(Ticket(self.endpoint.name, self.record.id, index))
+                await self._discard(self._ticket(index))
                 self._stop(item)
                 await self._end_item(index, "failed", why)
 

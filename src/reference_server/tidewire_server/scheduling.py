@@ -1,4 +1,4 @@
-"""Which item runs next: first in, first out for each endpoint, under its concurrency limit.
+"""Which item runs next: callers take turns at each endpoint, under its concurrency limit.
 
 Nothing polls: an item starts when it is put in, when a slot of its endpoint becomes free, or when a worker thread
 does. Endpoints that wait for a thread take turns. Positions are announced when they change, at most once in
@@ -107,14 +107,15 @@ class Scheduler:
     async def put(self, tickets: list[Ticket]) -> None:
         """Add the items of one job at the end of the queue and start what can start."""
         name, job = tickets[0].endpoint, tickets[0].job
-        for ticket in tickets:
-            await self._queue.put(ticket)
+        await self._queue.put(tickets)
         await self._pump(name)
-        ahead = self._queue.size(name) - len(tickets)
-        if ahead >= 0:  # none of them has started
-            lane = self._lanes[name]
-            self._tell(lane, job, ahead + 1)
-            self._announce_soon(lane)
+        for position, ticket in enumerate(self._queue.waiting(name), 1):
+            if ticket.job == job:
+                if ticket == tickets[0]:  # none of them has started
+                    lane = self._lanes[name]
+                    self._tell(lane, job, position)
+                    self._announce_soon(lane)
+                break
 
     async def discard(self, ticket: Ticket) -> None:
         """Take an item out of the queue: it never runs."""
@@ -139,9 +140,10 @@ class Scheduler:
         lane = self._lanes[name]
         async with self._pumping:
             while self._startable(lane) > 0:
-                ticket = await self._queue.take(name)
-                if ticket is None:
+                taken = await self._queue.take(name)
+                if not taken:
                     return
+                ticket = taken[0]
                 lane.running += 1
                 if not lane.endpoint.is_async:
                     self._threads -= 1

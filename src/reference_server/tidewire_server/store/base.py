@@ -9,7 +9,7 @@ knows which. Rules that every body keeps:
 - Readers are offsets: a reader that is slow or gone costs nothing but its own place.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -217,17 +217,29 @@ class Ticket:
     endpoint: str
     job: str
     index: int
+    principal: str
+    arrived_at: float
+    """When its job was submitted, in seconds since the Unix epoch."""
 
 
 class Queue(Protocol):
-    """Items that wait, first in, first out for each endpoint."""
+    """Items that wait. Principals take turns; of one principal the first in is the first out."""
 
-    async def put(self, ticket: Ticket) -> None:
-        """Add an item at the end."""
+    async def put(self, tickets: Sequence[Ticket]) -> None:
+        """Add items, each at the end of its principal's own."""
         ...
 
-    async def take(self, endpoint: str) -> Ticket | None:
-        """Remove and return the item that has waited longest."""
+    async def take(
+        self, endpoint: str, *, limit: int = 1, fits: Callable[[Ticket], bool] | None = None
+    ) -> list[Ticket]:
+        """Remove and return the next items, in their order.
+
+        Args:
+            endpoint: Whose items.
+            limit: So many at most.
+            fits: Asked once of each item whose turn it is; one that does not fit keeps its place, and its principal
+                the turn. Without it nothing that stays is looked at.
+        """
         ...
 
     async def discard(self, ticket: Ticket) -> None:
@@ -238,8 +250,8 @@ class Queue(Protocol):
         """How many items of an endpoint wait."""
         ...
 
-    def waiting(self, endpoint: str) -> Iterable[Ticket]:
-        """The items of an endpoint that wait, the next one first."""
+    def waiting(self, endpoint: str) -> Iterator[Ticket]:
+        """The items of an endpoint in the order in which they would be taken. Ends with the next change."""
         ...
 
 

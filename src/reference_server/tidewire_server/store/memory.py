@@ -9,7 +9,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -26,9 +26,9 @@ from tidewire_server.store.base import (
     Retention,
     StateAt,
     Store,
-    Ticket,
     Tombstone,
 )
+from tidewire_server.store.memory_queue import MemoryQueue
 
 MARKS = 8
 """Places at which a full log can be cut."""
@@ -262,29 +262,6 @@ class MemoryJobs:
             self._unfinished[principal] = left
         else:
             self._unfinished.pop(principal, None)
-
-
-class MemoryQueue:
-    """A dict per endpoint keeps the order and finds a ticket by itself."""
-
-    def __init__(self) -> None:
-        self._lanes: dict[str, OrderedDict[Ticket, None]] = {}
-
-    async def put(self, ticket: Ticket) -> None:
-        self._lanes.setdefault(ticket.endpoint, OrderedDict())[ticket] = None
-
-    async def take(self, endpoint: str) -> Ticket | None:
-        lane = self._lanes.get(endpoint)
-        return lane.popitem(last=False)[0] if lane else None
-
-    async def discard(self, ticket: Ticket) -> None:
-        self._lanes.get(ticket.endpoint, OrderedDict()).pop(ticket, None)
-
-    def size(self, endpoint: str) -> int:
-        return len(self._lanes.get(endpoint, ()))
-
-    def waiting(self, endpoint: str) -> Iterable[Ticket]:
-        return tuple(self._lanes.get(endpoint, ()))
 
 
 def _expiry(kept: _Kept) -> float:
