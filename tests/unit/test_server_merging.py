@@ -1,0 +1,100 @@
+"""What several logged events become for a reader that is behind."""
+
+from zlib import crc32
+
+import orjson
+import pytest
+
+from tidewire.protocol.cursor import Cursor
+from tidewire_server.merging import Merging
+
+TEXT = "/items/0/value"
+
+
+def merge(*contents: object, columns: tuple[str, ...] = (TEXT,), room: int = 2**20) -> list[object]:
+    frames = [
+        b"id:1-%d\ndata:%b\n\n" % (seq, orjson.dumps(content)) for seq, content in enumerate(contents, 4)
+    ]
+    merging = Merging(Cursor(1, 3), columns, room)
+    merging.take_in(b"".join(frames))
+    assert merging.last == (1, 3 + len(contents))
+    blocks = merging.frames().split(b"\n\n")[:-1]
+    return [orjson.loads(block.partition(b"\ndata:")[2]) for block in blocks]
+
+
+def proof(text: str) -> list[int]:
+    return [len(text), crc32(text.encode())]
+
+
+def test_a_text_that_grew_bit_by_bit_grows_at_once():
+    assert merge("He", "l", "lo🎉") == [{"ops": [["a", TEXT, "Hello🎉"]], "on": 3}]
+
+
+def test_one_event_stays_as_it_was_logged():
+    frame = b'id:1-4\ndata:["as" , "it" , "was"]\n\n'
+    merging = Merging(Cursor(1, 3), (), 2**20)
+    merging.take_in(frame)
+    assert merging.frames() == frame
+
+
+def test_of_values_that_replace_each_other_only_the_last_is_sent():
+    steps = [[["s", TEXT, {"image": number}]] for number in range(100)]
+    assert merge(*steps, columns=()) == [{"ops": [["s", TEXT, {"image": 99}]], "on": 3}]
+
+
+def test_what_was_appended_and_taken_back_is_not_sent():
+    assert merge("abc", [["t", TEXT, 2]], "d", [["t", TEXT, 4]], "xyz") == [
+        {"ops": [["t", TEXT, 2], ["a", TEXT, "xyz"]], "on": 3}
+    ]
+
+
+def test_a_check_moves_on_over_what_is_appended_after_it():
+    checked = {"ops": [["r", "c"]], "check": [[TEXT, *proof("abc")]]}
+    assert merge("b", checked, "dé", [["s", "/status", "running"]]) == [
+        {
+            "ops": [["a", TEXT, "b"], ["r", "c"], ["a", TEXT, "dé"], ["s", "/status", "running"]],
+            "on": 3,
+            "check": [[TEXT, *proof("abcdé")]],
+        }
+    ]
+
+
+def test_a_check_of_a_text_that_is_set_anew_is_of_the_new_one():
+    checked = {"ops": [["r", "c"]], "check": [[TEXT, *proof("abc")]]}
+    (found,) = merge(checked, [["s", TEXT, "new"]])
+    assert found["check"] == [[TEXT, *proof("new")]]
+
+
+@pytest.mark.parametrize(
+    "op", [["t", TEXT, 1], ["i", "/items/0", {}], ["d", "/items/1"], ["s", "/items/0", {"value": "x"}]]
+)
+def test_an_event_that_would_make_a_check_unknown_begins_another_diff(op):
+    checked = {"ops": [["r", "c"]], "check": [[TEXT, *proof("abc")]]}
+    first, second = merge("b", checked, [op], [["s", "/a", 1]])
+    assert first["check"] == checked["check"]
+    assert second == {"ops": [op, ["s", "/a", 1]], "on": 5}
+
+
+def test_snapshots_and_done_stay_as_they_are_and_new_columns_hold_from_there():
+    parts = [
+        b'id:1-4\ndata:"a"\n\nid:1-5\ndata:"b"\n\n',
+        b'id:9-6\nevent:snapshot\ndata:{"state":{},"columns":["/new"],"reason":"restart"}\n\n',
+        b'id:9-7\ndata:"c"\n\nid:9-8\ndata:"d"\n\n',
+        b"id:9-9\nevent:done\ndata:{}\n\n",
+    ]
+    merging = Merging(Cursor(1, 3), (TEXT,), 2**20)
+    for part in parts:
+        merging.take_in(part)
+    assert merging.frames() == (
+        b'id:1-5\ndata:{"ops":[["a","/items/0/value","ab"]],"on":3}\n\n'
+        + parts[1]
+        + b'id:9-8\ndata:{"ops":[["a","/new","cd"]],"on":6}\n\n'
+        + parts[3]
+    )
+
+
+def test_what_would_not_be_smaller_stays_as_it_was_logged():
+    rows = [[["s", f"/{name}", 1]] for name in "ab"]
+    long = f"/{'x' * 200}"
+    assert merge("a", "b", columns=(long,)) == ["a", "b"]
+    assert len(merge(*rows)) == 1
