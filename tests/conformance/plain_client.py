@@ -281,8 +281,10 @@ class PlainClient(PlainRequests):
         data = self.parse(event.data)
         if not ID.fullmatch(event.id):
             raise MalformedError("an id")
+        if not self.is_greeted():
+            raise MalformedError("a logged event before hello")
         if event.type == "snapshot":
-            self.snapshot(event.id, data)
+            self.snapshot(event.id, data, has_id=event.own_id)
             return None
         if event.type == "message" and isinstance(data, dict) and "on" in data:
             on = data["on"]
@@ -300,6 +302,9 @@ class PlainClient(PlainRequests):
         self.moved(state.apply(data), event.id)
         return None
 
+    def is_greeted(self) -> bool:
+        return self.greeted
+
     def is_repeat(self, name: str) -> bool:
         return self.cursor is not None and key_of(name) <= key_of(self.cursor)
 
@@ -309,9 +314,11 @@ class PlainClient(PlainRequests):
             raise MalformedError(f"{name} does not continue from {self.cursor}")
         return held
 
-    def snapshot(self, name: str, data: Any) -> None:
+    def snapshot(self, name: str, data: Any, *, has_id: bool) -> None:
         if not isinstance(data, dict) or not {"state", "columns", "reason"} <= data.keys():
             raise MalformedError("a snapshot that lacks a member")
+        if data["reason"] == "rewound" and not has_id:
+            raise MalformedError("a rewound snapshot without an id")
         state = self.state_type(data["state"], data["columns"])
         if data["reason"] != "rewound" and self.is_repeat(name):
             return

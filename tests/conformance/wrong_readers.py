@@ -192,15 +192,15 @@ class IgnoresTheBaseThatADiffNames(WrongClient):
 class IgnoresRewound(WrongClient):
     scenario, kind = "rewound-to-a-lower-id", "count"
 
-    def snapshot(self, name, data):
-        super().snapshot(name, data | {"reason": "compacted"})
+    def snapshot(self, name, data, *, has_id):
+        super().snapshot(name, data | {"reason": "compacted"}, has_id=has_id)
 
 
 class TakesASnapshotForARepeatOfNothing(WrongClient):
     scenario, kind = "older-snapshot", "never"
 
-    def snapshot(self, name, data):
-        super().snapshot(name, data | {"reason": "rewound"})
+    def snapshot(self, name, data, *, has_id):
+        super().snapshot(name, data | {"reason": "rewound"}, has_id=has_id)
 
 
 class AppliesADiffToNothing(WrongClient):
@@ -214,6 +214,24 @@ class AppliesADiffToNothing(WrongClient):
 
 
 # ---- breaches ------------------------------------------------------------------------------------------------
+
+
+class TakesALoggedEventBeforeHello(WrongClient):
+    scenario, kind = "logged-event-before-hello", "never"
+
+    def is_greeted(self):
+        return True
+
+
+class TakesARewoundSnapshotUnderTheLastId(WrongClient):
+    scenario, kind = "rewound-without-an-id", "never"
+
+    def snapshot(self, name, data, *, has_id):
+        super().snapshot(name, data, has_id=True)
+
+
+class TakesARewoundSnapshotUnderItsCursor(TakesARewoundSnapshotUnderTheLastId):
+    scenario = "rewound-without-an-id-first"
 
 
 class TakesWhateverIsJson(WrongClient):

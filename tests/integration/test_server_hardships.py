@@ -165,8 +165,8 @@ def test_an_item_error_that_cannot_be_told_fails_its_item_and_no_other(message, 
     ("error", "code"),
     [
         (lambda: ItemError("no", code="input_too_long"), "input_too_long"),
-        (lambda: ItemError("no"), "urn:tidewire:item-error"),
-        (lambda: CodedError("no"), "urn:tidewire:item-error:empty"),
+        (lambda: ItemError("no"), "item_refused"),
+        (lambda: CodedError("no"), "item_refused.empty"),
     ],
 )
 def test_whatever_an_endpoints_judgement_raises_on_purpose_refuses_the_submit(error, code):

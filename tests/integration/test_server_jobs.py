@@ -321,8 +321,8 @@ def failed(peer: Any, endpoint: str, given: Any = None) -> dict[str, Any]:
 def test_an_item_error_is_told_to_the_caller_with_what_was_there(peer):
     item = failed(peer, "refuse", {"at": "today"})
     assert item["value"] == "so far"
-    assert (item["error"]["detail"], item["error"]["code"]) == ("not today", "urn:tidewire:item-error")
-    assert failed(peer, "refuse", {"code": "empty"})["error"]["code"] == "urn:tidewire:item-error:empty"
+    assert (item["error"]["detail"], item["error"]["code"]) == ("not today", "item_refused")
+    assert failed(peer, "refuse", {"code": "empty"})["error"]["code"] == "item_refused.empty"
     assert (
         failed(peer, "refuse", {"code": "https://example.com/e"})["error"]["code"] == "https://example.com/e"
     )

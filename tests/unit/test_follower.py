@@ -161,7 +161,7 @@ def test_a_known_snapshot_is_dropped_and_counted(begun):
 
 def test_a_rewound_snapshot_goes_back(begun):
     begun.diff("1-2", "lo there")
-    advance = begun.snapshot("1-2", state("Help"), reason="rewound")
+    advance = begun.snapshot("1-1", state("Help"), reason="rewound")
     assert [(change.deleted, change.text) for change in advance.texts] == [(8, "p")]
     assert begun.value == "Help"
 
@@ -252,6 +252,7 @@ def test_more_resyncs_over_what_is_unknown_are_told_apart(begun):
     for _ in range(MAX_RESYNCS):
         begun.raw("novelty", "{}", "1-2")
         begun.connect()
+        begun.hello()
         begun.snapshot("1-1", state("Hel"))
     fatal = begun.raw("novelty", "{}", "1-2")
     assert isinstance(fatal, Fatal)
@@ -262,6 +263,7 @@ def test_resyncs_are_forgotten_after_enough_applied_events(begun):
     for _ in range(MAX_RESYNCS):
         begun.follower.malformed("nonsense")
     begun.connect()
+    begun.hello()
     begun.snapshot("1-1", state("Hel"))
     for seq in range(2, RESYNC_HEALED + 1):
         begun.diff(f"1-{seq}", "x")
@@ -442,6 +444,7 @@ def test_204_for_a_running_job_is_a_cut_without_a_cursor(begun):
 
 def test_a_job_that_was_read_is_a_place_to_start_from():
     reader = Reader()
+    reader.hello()
     advance = reader.follower.adopt(resource(state("Hel"), "1-4"))
     assert (advance.first_seq, advance.cursor, advance.visible) == (1, Cursor(1, 4), True)
     assert reader.diff("1-5", "lo").first_seq == 5
@@ -450,6 +453,7 @@ def test_a_job_that_was_read_is_a_place_to_start_from():
 def test_a_kept_state_is_not_handed_over_again():
     reader = Reader()
     reader.follower.restore(state("Hel"), [TEXT], Cursor(1, 4))
+    reader.hello()
     advance = reader.diff("1-5", "lo")
     assert (advance.first_seq, [change.text for change in advance.texts]) == (5, ["lo"])
 
@@ -476,12 +480,29 @@ def test_a_kept_state_that_is_none_is_refused():
 )
 def test_a_diff_that_leaves_no_state_is_refused_and_nothing_of_it_stays(diff):
     state = {"status": "running", "items": [{"status": "running", "value": ""}], "usage": {}, "notes": []}
-    snapshot = json.dumps({"state": state, "columns": ["/items/0/value"], "reason": "start"})
-    follower = Follower()
-    follower.connected()
-    assert isinstance(follower.receive(Event("snapshot", snapshot, "1-1")), Advance)
-    outcome = follower.receive(Event("message", diff, "1-2"))
+    reader = Reader()
+    reader.hello()
+    assert isinstance(reader.snapshot("1-1", state), Advance)
+    outcome = reader.raw("message", diff, "1-2")
     assert isinstance(outcome, Reconnect)
     assert outcome.cause is Cause.RESYNC
-    assert follower.document is not None
-    assert follower.document.value() == state
+    assert reader.follower.document is not None
+    assert reader.follower.document.value() == state
+
+
+@pytest.mark.parametrize("id_", ["1-2", "1-1", "1-9"])
+def test_a_logged_event_before_hello_is_refused_and_the_cursor_dropped(begun, id_):
+    begun.connect()
+    assert begun.diff(id_, "lo").cause is Cause.RESYNC
+    assert (begun.follower.cursor, begun.value) == (None, "Hel")
+
+
+def test_a_rewound_snapshot_without_an_id_of_its_own_is_refused(begun):
+    assert begun.snapshot(None, state("Hey"), reason="rewound").cause is Cause.RESYNC
+    assert begun.value == "Hel"
+
+
+def test_a_rewound_snapshot_under_the_cursor_of_its_connection_is_refused(begun):
+    begun.connect()
+    begun.hello()
+    assert begun.snapshot(None, state("Hey"), reason="rewound").cause is Cause.RESYNC

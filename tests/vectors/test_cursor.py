@@ -42,10 +42,12 @@ def data_of(vector):
 
 @each("cursor/standing")
 def test_reader_does_with_an_id_what_the_vector_says(vector):
-    follower = Follower()
+    follower = Follower(job_id="j")
     if vector["mine"] is not None:
         follower.restore(STATE, [], Cursor.parse(vector["mine"]))
     follower.connected()
+    hello = {"protocol": "tidewire/1", "job": "j", "events": "e", "head": "1-1", "heartbeat_ms": 1}
+    assert isinstance(follower.receive(Event("hello", json.dumps(hello), vector["mine"] or "")), Ignored)
     kind = "message" if vector["event"] == "diff" else vector["event"]
     outcome = follower.receive(Event(kind, json.dumps(data_of(vector)), vector["id"]))
     held = None if follower.cursor is None else str(follower.cursor)

@@ -357,7 +357,7 @@ def _parameter(request: Request, name: str, default: str = "") -> str:
     given = request.query_params.getlist(name)
     if len(given) > 1:
         raise refuse("bad_parameter", f"{name} stands {len(given)} times in the URL")
-    return given[0] if given else default
+    return (given[0] if given else "") or default
 
 
 def _choice(request: Request, name: str, default: str, other: str) -> str:

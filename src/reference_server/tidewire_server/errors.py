@@ -4,8 +4,8 @@ from typing import Any
 
 from tidewire.protocol.problems import REGISTRY, Problem, problem, to_json
 
-ITEM_ERROR = "urn:tidewire:item-error"
-"""The code of an `ItemError` that names none; a word that is no code of the registry comes after it."""
+ITEM_ERROR = "item_refused"
+"""The code of an `ItemError` that names none; a word that is no code of the registry comes after it and a dot."""
 
 
 class ProblemError(Exception):
@@ -32,15 +32,15 @@ class ItemError(Exception):
 
     Args:
         message: For the caller; nothing else of the exception leaves the server.
-        code: A code of the registry (`"input_too_long"`, …) or an absolute URI of your own. Any other word becomes
-            a URI: `"empty"` is `urn:tidewire:item-error:empty`.
+        code: A code of the registry (`"input_too_long"`, …), or one of your own: an absolute URI, or a name that
+            holds a dot. Any other word gets one: `"empty"` becomes `item_refused.empty`.
         members: Further members of the problem, such as a limit.
     """
 
     def __init__(self, message: str, *, code: str = ITEM_ERROR, **members: Any) -> None:
         super().__init__(message)
         self.message = message
-        self.code = code if code in REGISTRY or ":" in code else f"{ITEM_ERROR}:{code}"
+        self.code = code if code in REGISTRY or set(":.") & set(code) else f"{ITEM_ERROR}.{code}"
         self.members = members
 
     def problem(self) -> Problem:
@@ -48,8 +48,11 @@ class ItemError(Exception):
         if self.code in REGISTRY:
             found = problem(self.code, self.message)
         else:
-            title = "The endpoint refused this item"
-            found = Problem(code=self.code, type=self.code, title=title, status=422, detail=self.message)
+            kind = REGISTRY[ITEM_ERROR]
+            uri = self.code if ":" in self.code else None
+            found = Problem(
+                code=self.code, type=uri, title=kind.title, status=kind.status, detail=self.message
+            )
         return Problem(**(self.members | to_json(found)))
 
 

@@ -46,8 +46,8 @@ def _value(value: JsonValue) -> JsonValue:
 
 
 def _code(code: str) -> str:
-    if code not in REGISTRY and ":" not in code:
-        raise ValueError("a code of the registry, or an absolute URI")
+    if code not in REGISTRY and not set(":.") & set(code):
+        raise ValueError("a code of the registry, a name that holds a dot, or an absolute URI")
     return code
 
 
@@ -142,7 +142,7 @@ class Fail(_Described):
     fail: str
     """The `detail` of the item's error."""
     code: Annotated[str, AfterValidator(_code)] = "internal"
-    """Of the registry, or an absolute URI."""
+    """Of the registry, a name that holds a dot, or an absolute URI."""
 
 
 _NAMES: Final = (

@@ -50,8 +50,9 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
     members = read_json(body)
     if ("input" in members) == ("inputs" in members):
         raise refuse("invalid_input", "a submit has exactly one of 'input' and 'inputs'", pointer="")
-    if members.get("inputs", True) is None:
-        raise refuse("invalid_input", "/inputs: an array of inputs, not null", pointer="/inputs")
+    for name in Submit.model_fields.keys() - {"input"}:
+        if members.get(name, True) is None:  # TW-JOB-079: what has no value is left out
+            raise refuse("invalid_input", f"/{name} is null: leave it out", pointer=f"/{name}")
     try:
         submit = Submit.model_validate(members, strict=True)
     except ValidationError as error:

@@ -26,7 +26,7 @@ const REGISTRY = {
 export function problem(code, members = {}) {
   const [status, retryable, wait, title] = REGISTRY[code];
   const waiting = wait === null ? {} : { retry_after_ms: wait };
-  return { type: `urn:tidewire:problem:${code}`, code, title, status, retryable, ...waiting, ...members };
+  return { code, title, status, retryable, ...waiting, ...members };
 }
 
 /** What a request is refused with. */

@@ -9,7 +9,7 @@ reads bytes, decodes events, and does what each outcome says. The table (ids: se
   a logged event at or below mine                           | Ignored, counted (but a `rewound` snapshot goes back)
   a base that is not mine, a malformed event, a failed      | Reconnect(RESYNC): nothing of it is handed over, the
     check or digest, a breach of `stable`, an unknown       |   cursor is dropped. More than `MAX_RESYNCS` without
-    logged event or op                                      |   `RESYNC_HEALED` applied events between: Fatal
+    logged event or op, a logged event before `hello`       |   `RESYNC_HEALED` applied events between: Fatal
   `done`                                                    | Advance with `done`: close at once, never reconnect
   `hello` of another protocol or another job                | Fatal
   `goaway`                                                  | Reconnect(GOAWAY) after its `retry_ms`; a failure only
@@ -201,7 +201,7 @@ class Follower:
         here.last_id = event.id
         try:
             if event.type in messages.LOGGED:
-                return self._logged(event)
+                return self._logged(event, fresh_id=fresh_id)
             if event.type in EPHEMERAL:
                 return self._ephemeral(event)
         except _Broken as broken:
@@ -244,24 +244,30 @@ class Follower:
 
     # ---- logged events -----------------------------------------------------------------------------------------
 
-    def _logged(self, event: Event) -> Outcome:
+    def _logged(self, event: Event, *, fresh_id: bool) -> Outcome:
+        if not self._connection.hello:
+            raise _Broken(f"{event.type} {event.id} before hello: whose it is nothing has told")
         try:
             cursor = Cursor.parse(event.id)
         except CursorError as error:
             raise _Broken(str(error)) from None
         if event.type == "snapshot":
-            return self._snapshot(event, cursor)
+            return self._snapshot(event, cursor, fresh_id=fresh_id)
         if event.type == "done":
             return self._done(event, cursor)
         return self._diff(event, cursor)
 
-    def _snapshot(self, event: Event, cursor: Cursor) -> Outcome:
+    def _snapshot(self, event: Event, cursor: Cursor, *, fresh_id: bool) -> Outcome:
         try:
             snapshot: Snapshot = messages.read(Snapshot, event.data, what="snapshot")
             state = messages.check_state(snapshot.state, what="snapshot")
             if state.status in ENDED:
                 raise _Broken("a snapshot whose job has ended: only done may end a job")
-            standing = standing_of_snapshot(self.cursor, cursor, rewound=snapshot.reason == "rewound")
+            rewound = snapshot.reason == "rewound"
+            # Without an id of its own it has that of the event before, and would replace the state under it.
+            if rewound and not fresh_id:
+                raise _Broken("a snapshot, rewound, without an id of its own")
+            standing = standing_of_snapshot(self.cursor, cursor, rewound=rewound)
             if standing is Standing.REPEAT:
                 return self._repeat(event)
             document = Document(snapshot.state, snapshot.columns)

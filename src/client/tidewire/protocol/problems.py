@@ -11,7 +11,6 @@ from pydantic import ConfigDict, Field
 from tidewire.protocol.members import Count, Flag, Members
 
 MEDIA_TYPE = "application/problem+json"
-TYPE_PREFIX = "urn:tidewire:problem:"
 
 
 class Problem(Members):
@@ -20,10 +19,11 @@ class Problem(Members):
     model_config = ConfigDict(extra="allow")
 
     code: str
-    """What went wrong, as a word for programs: a key of `REGISTRY`, or an absolute URI."""
+    """What went wrong, for programs: a key of `REGISTRY`, a name that holds a dot, or an absolute URI."""
     title: str
     status: Annotated[int, Field(strict=True, ge=400, le=599)]
-    type: str = "about:blank"
+    type: str | None = None
+    """A URI reference; None is `about:blank`: what a problem is, `code` says."""
     detail: str | None = None
     """What went wrong here, where, and what to do; for people."""
     instance: str | None = None
@@ -66,6 +66,7 @@ REGISTRY: MappingProxyType[str, Kind] = MappingProxyType(
         "batch_too_large":          Kind(422, False, None,  "More inputs in one job than this server takes"),
         "top_logprobs_too_large":   Kind(422, False, None,  "More candidates asked for than this endpoint returns"),
         "idempotency_key_reused":   Kind(422, False, None,  "This key came with another body before"),
+        "item_refused":             Kind(422, False, None,  "The endpoint refused this item"),
         "queue_full":               Kind(429, True,  2000,  "The queue of this endpoint is full"),
         "rate_limited":             Kind(429, True,  1000,  "Too many requests"),
         "too_many_streams":         Kind(429, True,  5000,  "Too many open streams"),
@@ -94,7 +95,6 @@ def problem(code: str, detail: str | None = None, **members: Any) -> Problem:
     kind = REGISTRY[code]
     fields: dict[str, Any] = {
         "code": code,
-        "type": TYPE_PREFIX + code,
         "title": kind.title,
         "status": kind.status,
         "detail": detail,
