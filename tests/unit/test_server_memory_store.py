@@ -172,6 +172,20 @@ def test_what_is_over_goes_in_steps_each_when_it_is_due():
     run(body())
 
 
+def test_a_key_lives_as_long_as_its_job_where_that_lives_longer():
+    async def body() -> None:
+        store, clock = jobs()
+        key = Key("ada", "e", "k")
+        assert await store.reserve(key, b"hash") is None
+        await made(store, "a", clock, ended=False, key=key)
+        await store.expire(1e6)
+        assert (await store.reserve(key, b"other")).job == "a"
+        await store.bury("a")
+        assert await store.reserve(key, b"other") is None
+
+    run(body())
+
+
 def test_a_running_job_never_expires():
     async def body() -> None:
         store, clock = jobs()

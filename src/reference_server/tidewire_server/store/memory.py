@@ -156,6 +156,8 @@ class MemoryLog:
 class _Kept:
     record: JobRecord
     log: MemoryLog
+    key: Key | None = None
+    """Its key, once that is kept for this job's sake alone."""
 
 
 class MemoryJobs:
@@ -170,11 +172,15 @@ class MemoryJobs:
         self._logs_due: OrderedDict[str, float] = OrderedDict()
         self._tombstones: OrderedDict[str, tuple[float, Tombstone]] = OrderedDict()
         self._keys: OrderedDict[Key, tuple[float, KeyUse]] = OrderedDict()
+        self._old_keys: dict[Key, KeyUse] = {}
+        """Keys whose time is over and whose jobs are kept: TW-JOB-027."""
 
     async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
         known = self._keys.get(key)
         if known is not None:
             return known[1]
+        if key in self._old_keys:
+            return self._old_keys[key]
         if len(self._keys) >= self._retention.max_tombstones:
             self._keys.popitem(last=False)
         self._keys[key] = (self._clock() + self._retention.idempotency_ttl, KeyUse(body))
@@ -235,6 +241,8 @@ class MemoryJobs:
         if self._ended.pop(job, None) is None:
             self._finished(kept.record.principal)
         self._logs_due.pop(job, None)
+        if kept.key is not None:
+            self._old_keys.pop(kept.key, None)
         kept.log.close()
         until = self._clock() + self._retention.tombstone_ttl
         self._tombstones[job] = (until, Tombstone(job, kept.record.principal))
@@ -249,7 +257,10 @@ class MemoryJobs:
         while self._tombstones and next(iter(self._tombstones.values()))[0] <= now:
             self._tombstones.popitem(last=False)
         while self._keys and next(iter(self._keys.values()))[0] <= now:
-            self._keys.popitem(last=False)
+            key, (_, use) = self._keys.popitem(last=False)
+            kept = None if use.job is None else self._kept.get(use.job)
+            if kept is not None:
+                kept.key, self._old_keys[key] = key, use
         due = list(islice(self._logs_due.values(), 1))
         due += [_expiry(kept) for kept in islice(self._ended.values(), 1)]
         due += [until for until, _ in islice(self._tombstones.values(), 1)]
