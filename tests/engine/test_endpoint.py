@@ -48,6 +48,7 @@ def test_the_value_holds_what_the_engine_says(server: Server, engine: TorchEngin
         "ranks": delta.ranks,
         "token_text": delta.token_text,
         "top_text": delta.top_text,
+        "logprobs_mode": "raw",
         "finish_reason": "length",
     }
     Generated.model_validate(value, strict=True)

@@ -1,11 +1,13 @@
 """Log-probabilities: the vectors are what the chapter says, in double precision, and our engine passes them."""
 
+import json
 import math
+import re
 from fractions import Fraction
 
 import pytest
 
-from vectors.vector_files import each, whole
+from vectors.vector_files import SPEC, each, whole
 
 # ---- by the definitions of the chapter
 
@@ -178,6 +180,18 @@ def test_engine_gives_the_columns_of_the_vector_or_refuses_the_input(vector, tor
     else:
         with pytest.raises(InputError, match="is not served"):
             check_members(request, caps)
+
+
+def test_the_value_of_generate_has_the_members_of_the_schema_and_of_the_chapter():
+    pytest.importorskip("starlette", reason="the server is not installed")
+    from tidewire_server.generation.request import Generated
+
+    schema = json.loads((SPEC / "schema/generate-value.schema.json").read_text(encoding="utf-8"))
+    assert list(Generated.model_fields) == list(schema["properties"])
+    text = (SPEC / "08-text-generation.md").read_text(encoding="utf-8")
+    table = text.partition("| member | one element per | present |")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in table.splitlines() if row))
+    assert sorted(named) == sorted(schema["properties"])
 
 
 def test_engine_serves_nothing_more_that_these_vectors_could_judge(torch):

@@ -35,6 +35,8 @@ def columns_of(request: Generate) -> list[str]:
 def initial_of(request: Generate) -> dict[str, Any]:
     """The value before the first token."""
     value: dict[str, Any] = {name: [] for name in request.columns}
+    if "logprobs" in value:
+        value["logprobs_mode"] = request.logprobs_mode
     return value | {"text": request.prompt if request.echo else "", "finish_reason": None}
 
 

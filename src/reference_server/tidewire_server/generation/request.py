@@ -155,7 +155,10 @@ class Generate(BaseModel):
 
 
 class Generated(BaseModel):
-    """What was generated. All lists have one element per generated token; a list that was not asked for is absent."""
+    """What was generated. What was not asked for is absent.
+
+    A list has one element per generated token; one whose name begins with `prompt` one per token of the prompt.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -177,8 +180,27 @@ class Generated(BaseModel):
     ranks: list[int] | None = Field(
         None, description="Of each token: 1 + the number of tokens with a higher logit."
     )
+    tie_counts: list[int] | None = Field(
+        None, description="Of each token: how many tokens beyond the top tie with its last one."
+    )
+    scored_logprobs: list[list[float | None]] | None = Field(
+        None, description="Of the ids in `logprob_token_ids`, in their order, in nats."
+    )
     token_text: list[str] | None = Field(None, description="The text of each token.")
     top_text: list[list[str]] | None = Field(None, description="The text of the tokens in `top_ids`.")
+    prompt_token_ids: list[int] | None = Field(None, description="The tokens of the prompt.")
+    prompt_logprobs: list[float | None] | None = Field(
+        None, description="Of each token of the prompt, in nats; null for the first."
+    )
+    prompt_top_ids: list[list[int]] | None = Field(
+        None, description="The most probable tokens at each place of the prompt; none for the first."
+    )
+    prompt_top_logprobs: list[list[float | None]] | None = Field(
+        None, description="Of the tokens in `prompt_top_ids`, in nats."
+    )
+    logprobs_mode: Literal["raw", "processed"] | None = Field(
+        None, description="Of which distribution the log-probabilities of generated tokens are."
+    )
     finish_reason: Literal["stop", "length", "cancelled"] | None = Field(
         None,
         description="`stop`: the model ended the text, or a stop string came; `length`: `max_tokens` are there.",
