@@ -7,7 +7,7 @@ environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`), as httpx reads it.
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -131,6 +131,23 @@ class Connection:
         self._owner.abandoned.append(self)
 
 
+class _Body(httpx.AsyncByteStream):
+    """A request's body. httpx's own is a generator, which a connection that breaks leaves open; trio complains of it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._whole = body
+        self._left: bytes | None = body
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return _Body(self._whole)
+
+    async def __anext__(self) -> bytes:
+        if self._left is None:
+            raise StopAsyncIteration
+        body, self._left = self._left, None
+        return body
+
+
 class Transport:
     """Makes requests on one pool of connections. Bound to the event loop on which it is first used."""
 
@@ -171,9 +188,11 @@ class Transport:
         content = bytearray()
         timeout = httpx.Timeout(answer_timeout, connect=self.connect_timeout, pool=None)
         with self._errors(method, url):
-            async with client.stream(
+            request = client.build_request(
                 method, url, headers=_headers(headers), content=body, timeout=timeout
-            ) as response:
+            )
+            request.stream = _Body(body or b"")
+            async with contextlib.aclosing(await client.send(request, stream=True)) as response:
                 async for chunk in response.aiter_bytes():
                     content += chunk
                     if len(content) > MAX_BODY_BYTES:
