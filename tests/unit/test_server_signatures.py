@@ -201,7 +201,7 @@ def test_what_is_of_another_kind_than_it_should_be_is_told():
         endpoint(lambda n: n, name="f", columns="/text")
 
 
-def test_a_server_refuses_two_endpoints_of_one_name_and_batches():
+def test_a_server_refuses_two_endpoints_of_one_name():
     server = Server()
 
     @server.endpoint
@@ -210,8 +210,6 @@ def test_a_server_refuses_two_endpoints_of_one_name_and_batches():
 
     with pytest.raises(ValueError, match="there is an endpoint 'one' already"):
         server.endpoint(one)
-    with pytest.raises(ValueError, match="batch=True is not supported"):
-        server.endpoint(name="two", batch=True)(one)
 
 
 def test_settings_are_named_and_bounded():

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,11 @@ from pydantic import BaseModel, JsonValue
 from tidewire.protocol import strict_json
 from tidewire.protocol.description import Batch, EndpointCapabilities, EndpointDescription, EndpointSummary
 from tidewire.protocol.pointer import escape, parse
-from tidewire_server.errors import ItemError, ProblemError
+from tidewire_server.batching.options import Batching, Place
+from tidewire_server.batching.signature import batch_shapes_of
+from tidewire_server.errors import ItemError, ProblemError, refuse
 from tidewire_server.schemas import InputShape, ValueShape, is_async, is_generator, names_in, shapes_of
+from tidewire_server.stream import plain
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
@@ -35,13 +39,16 @@ class Options:
 
     name: str | None = None
     concurrency_limit: int | Default | None = DEFAULT
+    concurrency_group: str | None = None
     max_queue_size: int | None = None
+    time_limit: float | None = None
     columns: Columns | None = None
     initial: Any = DEFAULT
     validate: Callable[[Any], Any] | None = None
     capabilities: Mapping[str, Any] | None = None
     examples: Iterable[JsonValue] = ()
     links: Mapping[str, Resource] | None = None
+    batching: Batching | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,18 @@ class Endpoint:
             )
         self.input: InputShape
         self.value: ValueShape
-        self.input, self.value = shapes_of(function, self.name)
+        self.batching = options.batching
+        """How its items are batched; None for a function that takes one input."""
+        self.outputs: int | None = None
+        self.takes_newcomers = False
+        self._only_appends = False
+        if options.batching is None:
+            self.input, self.value = shapes_of(function, self.name)
+        else:
+            shapes = batch_shapes_of(function, self.name)
+            self.input, self.value = shapes.input, shapes.value
+            self.outputs, self.takes_newcomers = shapes.outputs, shapes.takes_newcomers
+            self._only_appends = shapes.only_appends
         self.is_async = is_async(function)
         self.is_generator = is_generator(function)
         self.streams = self.is_generator or self.input.stream is not None
@@ -87,9 +105,17 @@ class Endpoint:
                 raise ValueError(
                     f"endpoint {self.name!r}: {name} is {given!r}: a whole number, {least} at least, or None"
                 )
+        limit = options.time_limit
+        if limit is not None and (type(limit) not in {int, float} or not 0 < limit < math.inf):
+            raise ValueError(f"endpoint {self.name!r}: time_limit is {limit!r}: seconds above 0, or None")
+        group = options.concurrency_group
+        if group is not None and (not isinstance(group, str) or not group):
+            raise ValueError(f"endpoint {self.name!r}: concurrency_group is {group!r}: a name, or None")
         self._check_places(options)
         self.concurrency_limit = options.concurrency_limit
+        self.concurrency_group = group
         self.max_queue_size = options.max_queue_size
+        self.time_limit = limit
         self.validate = options.validate
         self._columns = options.columns
         self._initial = options.initial
@@ -104,12 +130,35 @@ class Endpoint:
                 self.input.read(example, "/input")
             except ProblemError as error:
                 raise ValueError(f"endpoint {self.name!r}: an example is no valid input: {error}") from None
+        self.padding = self._read_padding()
         self._capabilities = {
             "streams": self.streams,
             "rollback": self._may_take_back(),
             **(options.capabilities or {}),
         }
         EndpointCapabilities.model_validate(self._capabilities, strict=True)
+
+    def _read_padding(self) -> BaseModel | None:
+        """The input that fills a batch up; None: the last one of the batch is repeated."""
+        batching = self.batching
+        if batching is None:
+            return None
+        if batching.bisect and self.is_generator:
+            raise ValueError(
+                f"endpoint {self.name!r}: bisect runs a call again, and of a generator readers have seen a part"
+            )
+        if batching.takes_sizes and self.takes_newcomers:
+            raise ValueError(
+                f"endpoint {self.name!r}: sizes are of whole calls, and this one takes newcomers: it pads by itself"
+            )
+        pad = batching.pad
+        if pad is None or isinstance(pad, self.input.model):
+            return pad
+        given = pad.model_dump(mode="json") if isinstance(pad, BaseModel) else plain(pad)
+        try:
+            return self.input.read(given, "")
+        except ProblemError as error:
+            raise ValueError(f"endpoint {self.name!r}: pad is no valid input: {error}") from None
 
     def _check_places(self, options: Options) -> None:
         """Refuse now what would else fail at the first submit."""
@@ -143,6 +192,8 @@ class Endpoint:
         """What holds where the author says nothing: a whole value may replace what was there, a stream is believed to
         only grow unless its function names `truncate`. A stream that takes back more than that is refused.
         """
+        if self._only_appends:
+            return False
         return self.is_generator or (self.input.stream is not None and "truncate" in names_in(self.function))
 
     # ---- the first state of an item ----------------------------------------------------------------------------
@@ -171,12 +222,14 @@ class Endpoint:
             ProblemError: It is refused.
         """
         value = self.input.read(raw, pointer)
-        if self.validate is None:
+        if self.validate is None and (self.batching is None or not self.batching.judges):
             return value
         try:
-            judged = self.validate(self.input.as_given(value))
-            if inspect.isawaitable(judged):
-                await judged
+            if self.validate is not None:
+                judged = self.validate(self.input.as_given(value))
+                if inspect.isawaitable(judged):
+                    await judged
+            self._admit_to_batches(value, pointer)
         except ProblemError:
             raise
         except ItemError as error:
@@ -188,6 +241,26 @@ class Endpoint:
             refused = ItemError(f"{where}: {error}", code=str(code), pointer=where)
             raise ProblemError(refused.problem()) from None
         return value
+
+    def place(self, value: BaseModel) -> Place:
+        """Where an input stands among those that it may share a batch with.
+
+        Raises:
+            Exception: Whatever the endpoint's `key` and `cost` raise.
+        """
+        batching = self.batching
+        return Place() if batching is None else batching.place(self.input.as_given(value))
+
+    def _admit_to_batches(self, value: BaseModel, pointer: str) -> None:
+        batching = self.batching
+        if batching is None or not batching.judges:
+            return
+        cost = self.place(value).cost
+        if cost > batching.max_cost:
+            detail = (
+                f"{pointer}: it costs {cost:g}, and a whole batch at most {batching.max_cost:g} (max_cost)"
+            )
+            raise refuse("input_too_long", detail, pointer=pointer, limit=batching.max_cost)
 
     # ---- what is told of it ------------------------------------------------------------------------------------
 

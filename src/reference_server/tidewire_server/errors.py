@@ -1,5 +1,7 @@
 """What goes wrong, as exceptions that carry their problem details."""
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 from tidewire.protocol.problems import REGISTRY, Problem, problem, to_json
@@ -70,3 +72,17 @@ class StateTooLargeError(Exception):
 
 class StreamClosedError(RuntimeError):
     """Something was written to the stream of an item that has ended."""
+
+
+class UnknownEndpointError(KeyError):
+    """A server has no endpoint of this name."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        names = list(known)
+        super().__init__(name)
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        self._text = f"there is no endpoint {name!r}; {hint}there are: {', '.join(names) or 'none'}"
+
+    def __str__(self) -> str:
+        return self._text

@@ -9,6 +9,8 @@
   running    | its function raises                   | failed
   running    | cancel                                | cancelled, once its function has ended or `cancel_timeout`
              |                                       |   has passed: until then it may still write
+  in a batch | cancel                                | cancelled at once; its row is dropped, the others go on
+  running    | `time_limit` of its endpoint          | failed at once; its function is cancelled
   running    | deadline, state too large, purge      | failed (purge: cancelled) at once; its function is cancelled
   ended      | anything                              | as it was
 
@@ -28,14 +30,16 @@ from pydantic import BaseModel, JsonValue
 from tidewire.protocol import messages, problems, strict_json
 from tidewire.protocol.messages import ENDED, Done, JobStatus
 from tidewire.protocol.problems import Problem, problem
+from tidewire_server.batching.options import Place
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import InvalidValueError, ItemError, StateTooLargeError, StreamClosedError
 from tidewire_server.journal import Journal
-from tidewire_server.running import UNSET, Unset, run
+from tidewire_server.running import run
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import HeadMovedError, JobRecord, Log, Ticket
 from tidewire_server.stream import Stream
 from tidewire_server.times import timestamp
+from tidewire_server.unset import UNSET, Unset
 
 _MAX_DETAIL: Final = 2000
 """Characters of an error message that travel."""
@@ -55,7 +59,10 @@ class _Item:
     status: str = "queued"
     task: asyncio.Task[JsonValue | Unset] | None = None
     cancelled: bool = False
+    leave: Callable[[], None] | None = None
+    """Tells the batch that it runs in that nobody waits for it any more."""
     timer: asyncio.TimerHandle | None = None
+    limit: asyncio.TimerHandle | None = None
     raised: BaseException | None = None
 
 
@@ -126,7 +133,7 @@ class Job:
         if item.status != "queued":
             return
         try:
-            self._start(index)
+            self.begin(index)
             item.task = self._loop.create_task(run(self.endpoint, item.value, item.stream, self._journal))
             await asyncio.wait({item.task})
             await self._returned(index, item)
@@ -138,9 +145,41 @@ class Job:
             _log.exception("job %s item %d: it could not be run", self.record.id, index)
             await self._fail_all(problem("internal", "the server's log says why"))
 
-    def _start(self, index: int) -> None:
-        self._items[index].status = "running"
+    def waits(self, index: int) -> bool:
+        """Whether an item has neither started nor ended."""
+        return self._items[index].status == "queued"
+
+    def input(self, index: int) -> BaseModel:
+        """The validated input of an item."""
+        return self._items[index].value
+
+    def place(self, index: int) -> Place:
+        """Where an item stands among those that it may share a batch with."""
+        return self.endpoint.place(self._items[index].value)
+
+    def stream(self, index: int) -> Stream[Any]:
+        """What an item's value is written to."""
+        return self._items[index].stream
+
+    def begin(
+        self, index: int, *, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
+    ) -> None:
+        """Make an item run.
+
+        Args:
+            index: An item that waits.
+            batch: How it was batched (TW-BAT-016), for its state.
+            leave: Called when nobody waits for the item any more. Without it `run_item` runs its function.
+        """
+        item = self._items[index]
+        item.status = "running"
+        item.leave = leave
         ops: list[Any] = [["s", f"/items/{index}/status", "running"]]
+        if batch is not None:
+            ops.append(["s", f"/items/{index}/batch", batch])
+        limit = self.endpoint.time_limit
+        if limit is not None:
+            item.limit = self._loop.call_later(limit, self._over_limit, index, limit)
         if self.record.started_at is None:
             self.record.started_at = time.time()
             self.record.status = "running"
@@ -155,14 +194,29 @@ class Job:
             if raised is not None and not isinstance(raised, asyncio.CancelledError | StreamClosedError):
                 _log.info("job %s item %d: its function ended late: %r", self.record.id, index, raised)
             return
+        await self.settle(index, item.task.result() if raised is None else raised)
+
+    async def settle(
+        self, index: int, outcome: JsonValue | Unset | BaseException, *, told: bool = False
+    ) -> None:
+        """End an item whose function has given this; nothing if it has ended.
+
+        Args:
+            index: An item that runs.
+            outcome: Its value as JSON; `UNSET` for the value that it has; or what went wrong.
+            told: The log knows of this error already.
+        """
+        item = self._items[index]
+        if item.status in ENDED:
+            return
         if item.stream.failure is not None:
             await self._fail_all(_too_large(item.stream.failure))
         elif item.cancelled:
             await self._end_item(index, "cancelled")
-        elif raised is not None:
-            await self._failed(index, raised)
+        elif isinstance(outcome, BaseException):
+            await self._failed(index, outcome, told=told)
         else:
-            await self._succeeded(index, item.task.result())
+            await self._succeeded(index, outcome)
 
     async def _succeeded(self, index: int, value: JsonValue | Unset) -> None:
         try:
@@ -172,11 +226,11 @@ class Job:
         except ValueError as error:
             await self._failed(index, InvalidValueError(str(error)))
 
-    async def _failed(self, index: int, raised: BaseException) -> None:
+    async def _failed(self, index: int, raised: BaseException, *, told: bool = False) -> None:
         self._items[index].raised = raised
-        await self._end_item(index, "failed", self._problem_of(raised, index))
+        await self._end_item(index, "failed", self._problem_of(raised, index, told=told))
 
-    def _problem_of(self, raised: BaseException, index: int) -> Problem:
+    def _problem_of(self, raised: BaseException, index: int, *, told: bool) -> Problem:
         """What a caller reads of an exception. Of one that was not meant for callers: only that it was there."""
         match raised:
             case ItemError():
@@ -193,9 +247,14 @@ class Job:
                 return _cut(problem("invalid_value", str(raised)))
             case StateTooLargeError():
                 return _too_large(raised)
-        _log.error(
-            "job %s item %d: endpoint %r failed", self.record.id, index, self.endpoint.name, exc_info=raised
-        )
+        if not told:
+            _log.error(
+                "job %s item %d: endpoint %r failed",
+                self.record.id,
+                index,
+                self.endpoint.name,
+                exc_info=raised,
+            )
         return problem(
             "internal", f"the function of endpoint {self.endpoint.name!r} failed; the server's log says why"
         )
@@ -217,7 +276,7 @@ class Job:
             elif item.status == "running" and not item.cancelled:
                 item.cancelled = True
                 self._stop(item)
-                if self._can_notice:
+                if self._can_notice and item.leave is None:
                     item.timer = self._loop.call_later(
                         self._settings.cancel_timeout, self._cancel_overdue, index
                     )
@@ -240,11 +299,23 @@ class Job:
     @property
     def _can_notice(self) -> bool:
         endpoint = self.endpoint
-        return endpoint.is_async or endpoint.is_generator or endpoint.input.stream is not None
+        return (
+            endpoint.is_async
+            or endpoint.is_generator
+            or endpoint.input.stream is not None
+            or endpoint.input.context is not None
+        )
 
     def _cancel_overdue(self, index: int) -> None:
         _log.warning("job %s item %d: its function did not end when it was cancelled", self.record.id, index)
         self._in_background(self._end_item(index, "cancelled"))
+
+    def _over_limit(self, index: int, limit: float) -> None:
+        detail = (
+            f"its function ran longer than {limit:g} s, the time_limit of endpoint {self.endpoint.name!r}"
+        )
+        self._stop(self._items[index])
+        self._in_background(self._end_item(index, "failed", problem("deadline_exceeded", detail)))
 
     async def _fail_all(self, why: Problem) -> None:
         for index, item in enumerate(self._items):
@@ -255,7 +326,9 @@ class Job:
 
     def _stop(self, item: _Item) -> None:
         item.stream.cancel()
-        if item.task is not None and self.endpoint.is_async:
+        if item.leave is not None:
+            item.leave()
+        elif item.task is not None and self.endpoint.is_async:
             item.task.cancel()
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -292,8 +365,9 @@ class Job:
                     self._errors.append(error)
                 item.status = status
                 used = item.stream.close()
-            if item.timer is not None:
-                item.timer.cancel()
+            for timer in (item.timer, item.limit):
+                if timer is not None:
+                    timer.cancel()
             self._log.tell(f"progress-{index}", None)
             for name, number in used.items():
                 total = self._usage.get(name, 0) + number

@@ -17,7 +17,6 @@ import contextvars
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, closing
-from enum import Enum
 from typing import Any, Final
 
 from pydantic import BaseModel, JsonValue
@@ -26,21 +25,13 @@ from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import InvalidValueError
 from tidewire_server.journal import Journal
 from tidewire_server.stream import Stream
+from tidewire_server.unset import UNSET, Unset
 
 _TURN: Final = 0.005
 """Seconds after which a generator that never waits gives way to the rest of the event loop."""
 
 _MAX_BACKLOG: Final = 1024 * 1024
 """Bytes of uncommitted changes above which a generator on the event loop waits for the log."""
-
-
-class Unset(Enum):
-    """Stands for "no value", where None is one."""
-
-    UNSET = "unset"
-
-
-UNSET: Final = Unset.UNSET
 
 
 async def run(
@@ -57,8 +48,8 @@ async def run(
     """
     try:
         return await _run(endpoint, value, stream, journal)
-    except (SystemExit, KeyboardInterrupt) as error:  # on its way it would end the server
-        raise RuntimeError(f"the function raised {type(error).__name__}") from error
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise held_back(error) from error
 
 
 async def _run(
@@ -75,9 +66,7 @@ async def _run(
     else:
         returned = await in_thread(_call, endpoint, arguments, stream)
     if not endpoint.streams:
-        found = _as_json(returned, endpoint)
-        endpoint.value.check(found)
-        return found
+        return as_value(returned, endpoint)
     if returned is not None:
         stream.replace(returned)
     endpoint.value.check(stream.value)
@@ -92,7 +81,7 @@ async def _drain(
     async with aclosing(values):
         first = True
         async for value in values:
-            _yielded(value, endpoint, stream, first=first)
+            take_whole(value, endpoint, stream, first=first)
             first = False
             if journal.backlog > _MAX_BACKLOG:
                 await journal.commit()
@@ -110,24 +99,42 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], stream: Stream[Any]) ->
         for value in called:
             if stream.cancelled:
                 break
-            _yielded(value, endpoint, stream, first=first)
+            take_whole(value, endpoint, stream, first=first)
             first = False
     return None
 
 
-def _yielded(value: Any, endpoint: Endpoint, stream: Stream[Any], *, first: bool) -> None:
+def take_whole(value: Any, endpoint: Endpoint, stream: Stream[Any], *, first: bool) -> None:
+    """Make a value that a generator yielded the item's.
+
+    Raises:
+        InvalidValueError: It is no JSON or does not fit the schema.
+        StateTooLargeError: The state would pass its limit.
+        StreamClosedError: The item has ended.
+    """
     # Containers are judged at the first value and at the last; between them that would cost the whole value each time.
     if first or not isinstance(value, list | dict | BaseModel):
         endpoint.value.check(endpoint.value.to_json(value))
     stream.replace(value)
 
 
-def _as_json(value: Any, endpoint: Endpoint) -> JsonValue:
+def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:
+    """What a function returned for one item, as JSON that fits the schema.
+
+    Raises:
+        InvalidValueError: There is no such JSON.
+    """
     try:
-        found: JsonValue = endpoint.value.to_json(value)
+        found: JsonValue = endpoint.value.to_json(returned)
     except RecursionError:
         raise InvalidValueError("the value is nested in itself") from None
+    endpoint.value.check(found)
     return found
+
+
+def held_back(error: BaseException) -> RuntimeError:
+    """What stands for `SystemExit` and its like, which would end the server on their way."""
+    return RuntimeError(f"the function raised {type(error).__name__}")
 
 
 async def in_thread(function: Callable[..., Any], *args: Any) -> Any:

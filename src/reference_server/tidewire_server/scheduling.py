@@ -1,20 +1,31 @@
-"""Which item runs next: callers take turns at each endpoint, under its concurrency limit.
+"""What runs next: callers take turns at each endpoint, under the concurrency limit of its group.
 
-Nothing polls: an item starts when it is put in, when a slot of its endpoint becomes free, or when a worker thread
-does. Endpoints that wait for a thread take turns. Positions are announced when they change, at most once in
-`queue_interval` for each endpoint.
+Nothing polls. An item starts when it is put in, when a slot of its group becomes free, when a worker thread does, or
+when the oldest of its batch has waited long enough.
+
+  the endpoint                | its slots are those of
+  ----------------------------+---------------------------------------------------------------------------
+  has no concurrency_group    | itself: its own `concurrency_limit`, or the server's default
+  has one                     | the group: the one limit that an endpoint in it names, or the server's default
+
+Endpoints of a group that wait for a slot are served as if they were one queue: the caller who was served longest ago
+comes first, and of one caller the item that came first. Endpoints that wait for a worker thread take turns.
 """
 
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidewire.protocol.messages import Queue as QueueMessage
+from tidewire_server.batching.call import Arrival, BatchCall
+from tidewire_server.batching.forming import Draft, Former
 from tidewire_server.endpoints import Default, Endpoint
 from tidewire_server.errors import refuse
+from tidewire_server.jobs import Job
+from tidewire_server.positions import Positions
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import Queue, Ticket
 
@@ -24,19 +35,51 @@ _RECENT: Final = 0.3
 """Weight of the latest duration in the mean that an ETA is made of."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Endpoints that share their slots."""
+
+    limit: float
+    lanes: "list[_Lane]" = field(default_factory=list)
+    running: int = 0
+    """Calls that run."""
+    served: dict[str, int] = field(default_factory=dict)
+    """Of each caller who waits, the number of the call that served it last; kept where several lanes need it."""
+    calls: int = 0
+    timer: asyncio.TimerHandle | None = None
+    """Fires when a batch need not wait any longer."""
+
+    @property
+    def waits_for_thread(self) -> bool:
+        """Whether an endpoint of it runs in worker threads."""
+        return any(not lane.endpoint.is_async for lane in self.lanes)
+
+
+@dataclass(slots=True, eq=False)
 class _Lane:
-    """What is known of one endpoint's running items."""
+    """What is known of one endpoint's items."""
 
     endpoint: Endpoint
-    limit: float
+    group: _Group
     max_queue_size: int
-    running: int = 0
+    former: Former[Ticket] | None
+    """Puts batches together; None where calls take one input."""
+    rows: int = 0
+    """Items that run."""
     mean_duration: float | None = None
-    announced: dict[str, int] = field(default_factory=dict)
+    """Of its recent calls, in seconds."""
+    mean_rows: float = 1.0
+    """Items in its recent calls."""
+    positions: Positions = field(default_factory=Positions)
     timer: asyncio.TimerHandle | None = None
     reserved: int = 0
     """Places in the queue promised to submits that are under way."""
+
+    @property
+    def rows_a_call(self) -> int:
+        """Items that one call takes at most."""
+        batching = self.endpoint.batching
+        return 1 if batching is None else batching.max_size
 
 
 class Scheduler:
@@ -49,6 +92,8 @@ class Scheduler:
         settings: Settings,
         *,
         start: Callable[[Ticket], Coroutine[Any, Any, None]],
+        find: Callable[[Ticket], Job | None],
+        starting: Callable[[Ticket], Job | None],
         announce: Callable[[str, QueueMessage], None],
     ) -> None:
         """Begin with nothing running.
@@ -58,16 +103,22 @@ class Scheduler:
             endpoints: All endpoints by name.
             settings: Limits and intervals.
             start: Runs one item; returns when its function has ended.
+            find: The job of an item.
+            starting: The same, for an item that is about to run in a batch.
             announce: Tells a job its place in the queue.
         """
         self._queue = queue
         self._interval = settings.queue_interval
         self._start = start
+        self._find = find
+        self._starting = starting
         self._announce = announce
         self._threads = settings.max_threads
-        self._lanes = {name: _lane(endpoint, settings) for name, endpoint in endpoints.items()}
-        self._turns = OrderedDict.fromkeys(name for name, each in endpoints.items() if not each.is_async)
-        """The endpoints that share the worker threads; the one that took a thread last is served last."""
+        self._lanes = _lanes(endpoints, settings)
+        groups = {id(lane.group): lane.group for lane in self._lanes.values()}
+        self._groups = list(groups.values())
+        self._turns = OrderedDict((key, group) for key, group in groups.items() if group.waits_for_thread)
+        """The groups that share the worker threads; the one that took a thread last is served last."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumping = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -79,7 +130,7 @@ class Scheduler:
 
     def depth(self, endpoint: str) -> tuple[int, int]:
         """How many items of an endpoint run, and how many wait."""
-        return self._lanes[endpoint].running, self._queue.size(endpoint)
+        return self._lanes[endpoint].rows, self._queue.size(endpoint)
 
     def reserve(self, endpoint: str, items: int) -> Callable[[], None]:
         """Hold places for a submit, so that two at once cannot both take the last one; returns how to let them go.
@@ -89,7 +140,7 @@ class Scheduler:
         """
         lane = self._lanes[endpoint]
         waiting = self._queue.size(endpoint) + lane.reserved
-        free = max(0, self._startable(lane)) + lane.max_queue_size
+        free = max(0, self._startable(lane)) * lane.rows_a_call + lane.max_queue_size
         if waiting + items > free:
             eta = self._eta(lane, 1)
             raise refuse(
@@ -106,101 +157,259 @@ class Scheduler:
 
     async def put(self, tickets: list[Ticket]) -> None:
         """Add the items of one job at the end of the queue and start what can start."""
-        name, job = tickets[0].endpoint, tickets[0].job
+        lane = self._lanes[tickets[0].endpoint]
+        name, job = lane.endpoint.name, tickets[0].job
         await self._queue.put(tickets)
-        await self._pump(name)
-        for position, ticket in enumerate(self._queue.waiting(name), 1):
-            if ticket.job == job:
-                if ticket == tickets[0]:  # none of them has started
-                    lane = self._lanes[name]
-                    self._tell(lane, job, position)
-                    self._announce_soon(lane)
-                break
+        if lane.former is not None:
+            self._wait_for_batch(lane.former, tickets)
+        await self._pump(lane.group)
+        lane.positions.moved(len(tickets))
+        waiting, found = self._queue.size(name), self._find(tickets[0])
+        if waiting >= len(tickets) and found is not None and found.waits(0):
+            place = lane.positions.entered(job, len(tickets), self._queue.waiting(name), waiting)
+            self._tell(lane, job, place)
+        self._announce_soon(lane)
 
     async def discard(self, ticket: Ticket) -> None:
         """Take an item out of the queue: it never runs."""
+        lane = self._lanes[ticket.endpoint]
+        if lane.former is not None:
+            lane.former.remove([ticket])
         await self._queue.discard(ticket)
-        self._announce_soon(self._lanes[ticket.endpoint])
+        lane.positions.moved()
+        self._announce_soon(lane)
 
     def stop(self) -> list[asyncio.Task[None]]:
         """Start nothing more; returns what still runs."""
-        for lane in self._lanes.values():
-            lane.limit = 0
-            if lane.timer is not None:
-                lane.timer.cancel()
+        for group in self._groups:
+            group.limit = 0
+            for timer in (group.timer, *(lane.timer for lane in group.lanes)):
+                if timer is not None:
+                    timer.cancel()
         return list(self._tasks)
 
     # ---- starting ----------------------------------------------------------------------------------------------
 
     def _startable(self, lane: _Lane) -> float:
-        free = lane.limit - lane.running
+        """Calls that could begin now."""
+        free = lane.group.limit - lane.group.running
         return free if lane.endpoint.is_async else min(free, self._threads)
 
-    async def _pump(self, name: str) -> None:
-        lane = self._lanes[name]
+    async def _pump(self, group: _Group) -> None:
+        """Start what can start."""
         async with self._pumping:
-            while self._startable(lane) > 0:
-                taken = await self._queue.take(name)
-                if not taken:
+            while (lane := self._next(group)) is not None:
+                # Draws what waits from the queue, and begins it before anything else can happen.
+                if lane.former is None:
+                    taken = await self._queue.take(lane.endpoint.name)
+                    work = [self._run(lane, ticket) for ticket in taken]
+                else:
+                    draft = lane.former.draft(self._loop.time())
+                    arrivals = await self._draw(lane, lane.former, draft)
+                    taken = [ticket for ticket, _ in arrivals]
+                    work = [self._run_batch(lane, draft, arrivals)] if taken else []
+                if not work:
                     return
-                ticket = taken[0]
-                lane.running += 1
+                group.running += 1
+                self._serve(group, taken)
                 if not lane.endpoint.is_async:
                     self._threads -= 1
-                    self._turns.move_to_end(name)
-                task = self._loop.create_task(self._run(lane, ticket))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                    self._turns.move_to_end(id(group))
+                lane.rows += len(taken)
+                lane.positions.moved(len(taken))
+                self._in_task(work[0])
+
+    def _next(self, group: _Group) -> _Lane | None:
+        """The endpoint of a group whose turn it is, if one can start."""
+        able = [
+            lane for lane in group.lanes if self._queue.size(lane.endpoint.name) and self._startable(lane) > 0
+        ]
+        ready = [lane for lane in able if lane.former is None or lane.former.due() <= self._loop.time()]
+        if able and not ready:
+            self._wake_when_due(group, able)
+        if len(group.lanes) == 1 or len(ready) < 2:
+            return ready[0] if ready else None
+        return min(ready, key=lambda lane: self._turn_of(group, lane))
+
+    def _turn_of(self, group: _Group, lane: _Lane) -> tuple[int, float]:
+        ticket = next(self._queue.waiting(lane.endpoint.name))
+        return group.served.get(ticket.principal, 0), ticket.arrived_at
+
+    def _serve(self, group: _Group, tickets: Iterable[Ticket]) -> None:
+        if len(group.lanes) > 1:
+            group.calls += 1
+            if not any(self._queue.size(lane.endpoint.name) for lane in group.lanes):
+                group.served.clear()
+            for ticket in tickets:
+                group.served[ticket.principal] = group.calls
+
+    def _wake_when_due(self, group: _Group, lanes: list[_Lane]) -> None:
+        due = min(lane.former.due() for lane in lanes if lane.former is not None)
+        if group.timer is not None:
+            if group.timer.when() <= due and not group.timer.cancelled():
+                return
+            group.timer.cancel()
+
+        def wake() -> None:
+            group.timer = None
+            self._in_task(self._pump(group))
+
+        group.timer = self._loop.call_at(due, wake)
+
+    def _in_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _run(self, lane: _Lane, ticket: Ticket) -> None:
         began = self._loop.time()
         try:
             await self._start(ticket)
         finally:
-            lane.running -= 1
-            took = self._loop.time() - began
-            mean = lane.mean_duration
-            lane.mean_duration = took if mean is None else mean + _RECENT * (took - mean)
-            names = [lane.endpoint.name]
-            if not lane.endpoint.is_async:
-                self._threads += 1
-                # The thread may be what another endpoint waits for.
-                names = list(self._turns)
-            for name in names:
-                await self._pump(name)
+            lane.rows -= 1
+            await self._ended(lane, 1, self._loop.time() - began)
+
+    async def _ended(self, lane: _Lane, rows: int, took: float) -> None:
+        """A call has ended: its slot and its thread are free."""
+        group = lane.group
+        group.running -= 1
+        mean = lane.mean_duration
+        lane.mean_duration = took if mean is None else mean + _RECENT * (took - mean)
+        lane.mean_rows = float(rows) if mean is None else lane.mean_rows + _RECENT * (rows - lane.mean_rows)
+        waiting = [group]
+        if not lane.endpoint.is_async:
+            self._threads += 1
+            # The thread may be what another endpoint waits for.
+            waiting = list(self._turns.values())
+        for each in waiting:
+            if each is group or self._threads > 0:
+                await self._pump(each)
+        self._announce_soon(lane)
+
+    # ---- batches -----------------------------------------------------------------------------------------------
+
+    def _wait_for_batch(self, former: Former[Ticket], tickets: list[Ticket]) -> None:
+        now = self._loop.time()
+        for ticket in tickets:
+            job = self._find(ticket)
+            if job is not None:
+                former.add(ticket, job.place(ticket.index), ticket.principal, now)
+
+    async def _draw(
+        self, lane: _Lane, former: Former[Ticket], draft: Draft[Ticket]
+    ) -> list[tuple[Ticket, Arrival | None]]:
+        """Take the items of a batch out of the queue."""
+        room = draft.room
+        tickets = await self._queue.take(lane.endpoint.name, limit=room, fits=draft) if room else []
+        now = self._loop.time()
+        drawn: list[tuple[Ticket, Arrival | None]] = []
+        for ticket in tickets:
+            waiting = former.find(ticket)
+            job = self._starting(ticket)
+            arrival = None
+            if job is not None and waiting is not None:
+                arrival = Arrival(job, ticket.index, waiting.place.cost, now - waiting.arrived)
+            drawn.append((ticket, arrival))
+        former.remove(tickets)
+        return drawn
+
+    async def _run_batch(
+        self, lane: _Lane, draft: Draft[Ticket], drawn: list[tuple[Ticket, Arrival | None]]
+    ) -> None:
+        former = lane.former
+        assert former is not None  # noqa: S101 - it has made the draft
+        began, rows, free = self._loop.time(), len(drawn), False
+
+        async def join(running: int, cost: float) -> list[Arrival]:
+            nonlocal rows
+            more = await self._draw(lane, former, former.joining(draft.key, running, cost))
+            lane.positions.moved(len(more))
+            lane.rows += len(more)
+            rows += len(more)
             self._announce_soon(lane)
+            return [arrival for _, arrival in more if arrival is not None]
+
+        async def let_go() -> None:
+            nonlocal free
+            if not free:
+                free = True
+                lane.rows -= rows
+                await self._ended(lane, rows, self._loop.time() - began)
+
+        call = BatchCall(
+            lane.endpoint, join=join, may_join=lambda: len(former) > 0 and lane.group.limit > 0, free=let_go
+        )
+        await call.run([arrival for _, arrival in drawn if arrival is not None])
 
     # ---- positions ---------------------------------------------------------------------------------------------
 
     def _announce_soon(self, lane: _Lane) -> None:
-        if lane.timer is None and lane.announced and lane.limit:
+        if lane.timer is None and lane.positions.told_any and lane.group.limit:
             lane.timer = self._loop.call_later(self._interval, self._announce_all, lane)
 
     def _announce_all(self, lane: _Lane) -> None:
         lane.timer = None
-        positions: dict[str, int] = {}
-        for position, ticket in enumerate(self._queue.waiting(lane.endpoint.name), 1):
-            positions.setdefault(ticket.job, position)
-        for job in lane.announced.keys() - positions.keys():
-            del lane.announced[job]
-        for job, position in positions.items():
-            if lane.announced.get(job) != position:
-                self._tell(lane, job, position)
+        name = lane.endpoint.name
+        for job, place in lane.positions.changes(self._queue.waiting(name), self._queue.size(name)):
+            self._tell(lane, job, place)
 
     def _tell(self, lane: _Lane, job: str, position: int) -> None:
-        lane.announced[job] = position
         self._announce(job, QueueMessage(position=position, eta_ms=self._eta(lane, position)))
 
     def _eta(self, lane: _Lane, position: int) -> int | None:
-        """Milliseconds until the item at a position starts, by the mean of recent durations."""
-        if lane.mean_duration is None or not lane.limit:
+        """Milliseconds until the item at a position starts, by the mean of recent calls.
+
+        Other endpoints of the group take their turns meanwhile: one of theirs for each of ours.
+        """
+        if lane.mean_duration is None or not lane.group.limit:
             return None
-        return round(1000 * lane.mean_duration * math.ceil(position / min(lane.limit, position)))
+        calls = math.ceil(position / max(1.0, lane.mean_rows))
+        work = calls * lane.mean_duration
+        for other in lane.group.lanes:
+            if other is not lane and other.mean_duration is not None:
+                theirs = math.ceil(self._queue.size(other.endpoint.name) / max(1.0, other.mean_rows))
+                work += min(theirs, calls) * other.mean_duration
+        return round(1000 * max(work / lane.group.limit, lane.mean_duration))
 
 
-def _lane(endpoint: Endpoint, settings: Settings) -> _Lane:
-    limit = endpoint.concurrency_limit
+def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
+    """The limit of each group that has one of its own.
+
+    Raises:
+        ValueError: Two endpoints of one group name different limits.
+    """
+    limits: dict[str, tuple[str, int | None]] = {}
+    for endpoint in endpoints:
+        group, limit = endpoint.concurrency_group, endpoint.concurrency_limit
+        if group is None or isinstance(limit, Default):
+            continue
+        first, other = limits.setdefault(group, (endpoint.name, limit))
+        if other != limit:
+            raise ValueError(
+                f"concurrency_group {group!r} has one limit, and there are two: {other} at endpoint {first!r}, "
+                f"{limit} at {endpoint.name!r}; name it at one of them"
+            )
+    return {group: limit for group, (_, limit) in limits.items()}
+
+
+def _lanes(endpoints: dict[str, Endpoint], settings: Settings) -> dict[str, _Lane]:
+    limits = group_limits(endpoints.values())
+    groups: dict[str, _Group] = {}
+    lanes = {}
+    for name, endpoint in endpoints.items():
+        if endpoint.concurrency_group is None:
+            group = _Group(_number(endpoint.concurrency_limit, settings))
+        else:
+            limit = limits.get(endpoint.concurrency_group, settings.default_concurrency_limit)
+            group = groups.setdefault(endpoint.concurrency_group, _Group(_number(limit, settings)))
+        waiting = settings.max_queue_size if endpoint.max_queue_size is None else endpoint.max_queue_size
+        former: Former[Ticket] | None = None if endpoint.batching is None else Former(endpoint.batching)
+        lanes[name] = lane = _Lane(endpoint, group, waiting, former)
+        group.lanes.append(lane)
+    return lanes
+
+
+def _number(limit: int | Default | None, settings: Settings) -> float:
     if isinstance(limit, Default):
         limit = settings.default_concurrency_limit
-    waiting = settings.max_queue_size if endpoint.max_queue_size is None else endpoint.max_queue_size
-    return _Lane(endpoint, math.inf if limit is None else limit, waiting)
+    return math.inf if limit is None else limit

@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema
 
 from tidewire.protocol.pointer import build
+from tidewire_server.context import Context
 from tidewire_server.errors import InvalidValueError, ProblemError, refuse
 from tidewire_server.stream import Stream, plain
 
@@ -52,6 +53,8 @@ class InputShape:
     """The parameter that is the input itself; None where the input's members are the parameters."""
     stream: str | None
     """The parameter that gets the `Stream`."""
+    context: str | None
+    """The parameter that gets the `Context`."""
     schema: dict[str, Any]
     defaults: bool
     """Whether an empty input is valid."""
@@ -82,7 +85,29 @@ class InputShape:
         arguments: dict[str, Any] = self._members(value) if self.whole is None else {self.whole: value}
         if self.stream is not None:
             arguments[self.stream] = stream
+        if self.context is not None:
+            arguments[self.context] = Context(stream)
         return arguments
+
+    def batch_arguments(self, values: Sequence[BaseModel], context: Context) -> dict[str, Any]:
+        """The keyword arguments of one call for many inputs: a list of them, or a list for each member."""
+        arguments: dict[str, Any]
+        if self.whole is not None:
+            arguments = {self.whole: list(values)}
+        else:
+            rows = [self._members(value) for value in values]
+            names = (field.alias or name for name, field in self.model.model_fields.items())
+            arguments = {name: [row[name] for row in rows] for name in names}
+        if self.context is not None:
+            arguments[self.context] = context
+        return arguments
+
+    def newcomer(self, value: BaseModel) -> Any:
+        """One input as a running batch gets it: the model; else its one member, or a tuple of them."""
+        if self.whole is not None:
+            return value
+        members = tuple(self._members(value).values())
+        return members[0] if len(members) == 1 else members
 
     @staticmethod
     def _members(value: BaseModel) -> dict[str, Any]:
@@ -149,11 +174,25 @@ class ValueShape:
             raise InvalidValueError(f"{where}: {first['msg']}") from None
 
 
-def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, ValueShape]:
-    """Read a function's signature.
+@dataclass(frozen=True)
+class Signature:
+    """What a function's signature says, before it is made into schemas."""
+
+    members: dict[str, tuple[Any, Any]]
+    """Annotation and default (`...` for none) of each parameter that is a member of the input."""
+    stream: str | None
+    streamed: Any
+    """The `T` of the parameter's `Stream[T]`."""
+    context: str | None
+    returned: Any
+    """The annotation of what is returned."""
+
+
+def read_signature(function: Callable[..., Any], name: str) -> Signature:
+    """Read a function's parameters and annotations.
 
     Raises:
-        TypeError: A parameter cannot be a member of an input, or an annotation cannot be a schema.
+        TypeError: A parameter cannot be a member of an input, or an annotation cannot be resolved.
     """
     try:
         hints = typing.get_type_hints(_annotated(function), include_extras=True)
@@ -161,26 +200,50 @@ def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, Valu
         raise TypeError(
             f"endpoint {name!r}: an annotation cannot be resolved ({error}); define its type at module level"
         ) from None
-    parameters: dict[str, tuple[Any, Any]] = {}
-    stream, streamed = None, Any
+    members: dict[str, tuple[Any, Any]] = {}
+    given: dict[type, str] = {}
+    streamed: Any = Any
     for parameter in inspect.signature(function).parameters.values():
         annotation = hints.get(parameter.name, Any)
-        if annotation is Stream or get_origin(annotation) is Stream:
-            if stream is not None:
+        kind = get_origin(annotation) or annotation
+        if kind is Stream or kind is Context:
+            if kind in given:
+                what = "streams" if kind is Stream else "contexts"
                 raise TypeError(
-                    f"endpoint {name!r}: {stream} and {parameter.name} are streams, and there is one"
+                    f"endpoint {name!r}: {given[kind]} and {parameter.name} are {what}, and there is one"
                 )
-            stream, streamed = parameter.name, (get_args(annotation) or (Any,))[0]
+            given[kind] = parameter.name
+            if kind is Stream:
+                streamed = (get_args(annotation) or (Any,))[0]
         elif parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
             default = ... if parameter.default is parameter.empty else parameter.default
-            parameters[parameter.name] = (annotation, default)
+            members[parameter.name] = (annotation, default)
         else:
             raise TypeError(
                 f"endpoint {name!r}: {parameter} cannot be a member of its input; give each member a name of its own"
             )
+    return Signature(members, given.get(Stream), streamed, given.get(Context), hints.get("return", Any))
+
+
+def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, ValueShape]:
+    """The shapes of a function that takes one input.
+
+    Raises:
+        TypeError: A parameter cannot be a member of an input, or an annotation cannot be a schema.
+    """
+    read = read_signature(function, name)
+    given = read.streamed if read.stream is not None else _given(function, read.returned)
+    return make_shapes(name, read, given, grows=read.stream is not None)
+
+
+def make_shapes(name: str, read: Signature, given: Any, *, grows: bool) -> tuple[InputShape, ValueShape]:
+    """Schemas of a signature's members, and of the type of one value.
+
+    Raises:
+        TypeError: An annotation has no JSON Schema.
+    """
     try:
-        given = streamed if stream is not None else _given(function, hints.get("return", Any))
-        return _input_shape(name, parameters, stream), _value_shape(given, grows=stream is not None)
+        return _input_shape(name, read.members, read.stream, read.context), _value_shape(given, grows=grows)
     except PydanticUserError as error:
         raise TypeError(f"endpoint {name!r}: an annotation has no JSON Schema: {error}") from None
 
@@ -226,7 +289,9 @@ def _given(function: Callable[..., Any], returned: Any) -> Any:
     return Any if is_generator(function) and returned in _STREAMED else returned
 
 
-def _input_shape(name: str, parameters: Mapping[str, tuple[Any, Any]], stream: str | None) -> InputShape:
+def _input_shape(
+    name: str, parameters: Mapping[str, tuple[Any, Any]], stream: str | None, context: str | None
+) -> InputShape:
     whole = None
     if len(parameters) == 1:
         ((only, (annotation, _)),) = parameters.items()
@@ -244,7 +309,7 @@ def _input_shape(name: str, parameters: Mapping[str, tuple[Any, Any]], stream: s
         )
     schema = model.model_json_schema(mode="validation", schema_generator=_Schema)
     defaults = not schema.get("required")
-    return InputShape(model, whole, stream, schema, defaults)
+    return InputShape(model, whole, stream, context, schema, defaults)
 
 
 def _refusing_unknown_members(model: type[BaseModel]) -> type[BaseModel]:

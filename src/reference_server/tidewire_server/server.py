@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 import orjson
@@ -12,9 +12,11 @@ from pydantic import JsonValue
 
 from tidewire_server.app import App
 from tidewire_server.auth import ANONYMOUS
+from tidewire_server.batching.options import read_batching
 from tidewire_server.endpoints import DEFAULT, Columns, Default, Endpoint, Options, Resource
-from tidewire_server.errors import ItemError
+from tidewire_server.errors import ItemError, UnknownEndpointError
 from tidewire_server.metrics import Metrics
+from tidewire_server.scheduling import group_limits
 from tidewire_server.service import Service
 from tidewire_server.settings import Settings
 from tidewire_server.stream import plain
@@ -61,7 +63,9 @@ class Server:
         *,
         name: str | None = None,
         concurrency_limit: int | Default | None = DEFAULT,
+        concurrency_group: str | None = None,
         max_queue_size: int | None = None,
+        time_limit: float | None = None,
         columns: Columns | None = None,
         initial: Any = DEFAULT,
         validate: Callable[[Any], Any] | None = None,
@@ -69,6 +73,14 @@ class Server:
         examples: Iterable[JsonValue] = (),
         links: Mapping[str, Resource] | None = None,
         batch: bool = False,
+        max_batch_size: int | None = None,
+        batch_timeout: float | None = None,
+        sizes: Iterable[int] | None = None,
+        pad: Any = None,
+        cost: Callable[[Any], float] | None = None,
+        max_cost: float | None = None,
+        key: Callable[[Any], Hashable] | None = None,
+        bisect: bool = False,
     ) -> Callable[[F], F]: ...
 
     def endpoint(
@@ -78,7 +90,9 @@ class Server:
         *,
         name: str | None = None,
         concurrency_limit: int | Default | None = DEFAULT,
+        concurrency_group: str | None = None,
         max_queue_size: int | None = None,
+        time_limit: float | None = None,
         columns: Columns | None = None,
         initial: Any = DEFAULT,
         validate: Callable[[Any], Any] | None = None,
@@ -86,6 +100,14 @@ class Server:
         examples: Iterable[JsonValue] = (),
         links: Mapping[str, Resource] | None = None,
         batch: bool = False,
+        max_batch_size: int | None = None,
+        batch_timeout: float | None = None,
+        sizes: Iterable[int] | None = None,
+        pad: Any = None,
+        cost: Callable[[Any], float] | None = None,
+        max_cost: float | None = None,
+        key: Callable[[Any], Hashable] | None = None,
+        bisect: bool = False,
     ) -> Any:
         """Make a function an endpoint. It stays callable as it was.
 
@@ -99,7 +121,11 @@ class Server:
             name: The endpoint's name; the function's by default.
             concurrency_limit: Calls that run at a time; None for any number. By default the server's
                 `default_concurrency_limit`.
+            concurrency_group: Endpoints of one group share their slots: `concurrency_limit`, named at one of them, is
+                that of all together. A GPU that two models share is a group of its own.
             max_queue_size: Items that may wait, 0 for none; by default the server's.
+            time_limit: Seconds that the function may take for one item; then it fails with `deadline_exceeded`, and
+                the function is cancelled. None for any time.
             columns: JSON Pointers, within the value, of the places that grow; or a function of the input that gives
                 them. A value that is a text is its own column.
             initial: The value of an item before its function has given one; or a function of the input.
@@ -110,27 +136,54 @@ class Server:
                 for generators, whose values may replace each other, and for streams whose function names `truncate`.
             examples: Valid inputs.
             links: Further resources under the endpoint's URL, by name: bytes, JSON, or a function that gives either.
-            batch: Reserved for functions that take many inputs in one call.
+            batch: The function takes many inputs in one call: a list of a pydantic model, or one list for each member
+                of the input. It returns as many values, in the same order; one that is an `ItemError` or another
+                exception fails its own input alone. A generator yields `{row: value}`, with `Append` and `Last`.
+                Callers see no difference: they send one input, or many. The other options are for these.
+            max_batch_size: Inputs in one call, at most. 16, or the largest of `sizes`.
+            batch_timeout: Seconds that the oldest input waits for others, from its arrival, while a worker is idle.
+                0: none; batches form while one runs.
+            sizes: Sizes that a call may have; a smaller batch is filled up, and what comes for the rows that fill it is
+                dropped. For functions that are compiled for certain shapes.
+            pad: The input that fills a batch up; by default the last one of the batch again.
+            cost: What an input takes of `max_cost`: its tokens, its pixels. Called with the input, at the submit and
+                again when it is queued.
+            max_cost: What the inputs of one call may cost together. One that costs more is refused at the submit.
+            key: Only inputs with equal keys share a call: a shape, the name of an adapter. Called as `cost` is.
+            bisect: Where the function raises, call it again with each half of the inputs, until only those that make it
+                raise have failed. The function is then called several times with one input.
 
         Raises:
             TypeError: The signature cannot be an endpoint's.
             ValueError: An option is wrong, or the name is taken.
         """
+        of_batches = {
+            "max_batch_size": max_batch_size,
+            "batch_timeout": batch_timeout,
+            "sizes": sizes,
+            "pad": pad,
+            "cost": cost,
+            "max_cost": max_cost,
+            "key": key,
+        }
+        batching = None
         if batch:
-            raise ValueError(
-                "batch=True is not supported by this version: the function gets one input at a time; "
-                "raise concurrency_limit to run several at once"
-            )
+            batching = read_batching(**of_batches, bisect=bisect)
+        elif given := [name for name, value in of_batches.items() if value is not None] + ["bisect"] * bisect:
+            raise ValueError(f"{', '.join(given)}: of batched functions; say batch=True as well")
         options = Options(
             name=name,
             concurrency_limit=concurrency_limit,
+            concurrency_group=concurrency_group,
             max_queue_size=max_queue_size,
+            time_limit=time_limit,
             columns=columns,
             initial=initial,
             validate=validate,
             capabilities=capabilities,
             examples=examples,
             links=links,
+            batching=batching,
         )
 
         def register(function: F) -> F:
@@ -139,6 +192,7 @@ class Server:
                 raise ValueError(
                     f"there is an endpoint {endpoint.name!r} already; give this one another name"
                 )
+            group_limits([*self.endpoints.values(), endpoint])
             self.endpoints[endpoint.name] = endpoint
             return function
 
@@ -167,12 +221,15 @@ class Server:
         self._closers.append(function)
 
     def concurrency_limit_of(self, endpoint: str) -> int | None:
-        """How many calls of an endpoint run at a time; None for any number.
+        """How many calls of an endpoint run at a time, those of its group together; None for any number.
 
         Raises:
-            KeyError: There is no such endpoint.
+            UnknownEndpointError: There is no such endpoint.
         """
-        limit = self.endpoints[endpoint].concurrency_limit
+        found = self._endpoint(endpoint)
+        limit = found.concurrency_limit
+        if found.concurrency_group is not None:
+            limit = group_limits(self.endpoints.values()).get(found.concurrency_group, DEFAULT)
         return self.settings.default_concurrency_limit if isinstance(limit, Default) else limit
 
     def run(
@@ -226,17 +283,23 @@ class Server:
             The final value, as JSON.
 
         Raises:
-            KeyError: There is no such endpoint.
+            UnknownEndpointError: There is no such endpoint; names those that there are.
             ProblemError: The input was refused.
             ItemError: The function refused it, or gave what does not fit its schema.
             Exception: Whatever else the function raised.
         """
-        found = self.endpoints[endpoint]
+        found = self._endpoint(endpoint)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(self._call(found, members))
         raise RuntimeError("server.call blocks; on a running event loop call it through asyncio.to_thread")
+
+    def _endpoint(self, name: str) -> Endpoint:
+        try:
+            return self.endpoints[name]
+        except KeyError:
+            raise UnknownEndpointError(name, self.endpoints) from None
 
     async def _call(self, endpoint: Endpoint, members: dict[str, Any]) -> JsonValue:
         service = Service(self.endpoints, self.settings, Metrics())

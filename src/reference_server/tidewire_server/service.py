@@ -67,7 +67,13 @@ class Service:
         self._sweep_needed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._scheduler = Scheduler(
-            self.store.queue, self.endpoints, settings, start=self._run_item, announce=self._announce
+            self.store.queue,
+            self.endpoints,
+            settings,
+            start=self._run_item,
+            find=lambda ticket: self._live.get(ticket.job),
+            starting=self._starting,
+            announce=self._announce,
         )
         self._sweeper = self._loop.create_task(self._sweep())
 
@@ -254,14 +260,19 @@ class Service:
 
     # ---- what the parts call -----------------------------------------------------------------------------------
 
-    async def _run_item(self, ticket: Ticket) -> None:
+    def _starting(self, ticket: Ticket) -> Job | None:
+        """The job of an item that is about to run."""
         job = self._live.get(ticket.job)
-        if job is None:
-            return
-        if job.record.started_at is None:
-            self.metrics.jobs_started.labels(ticket.endpoint).inc()
-        self.metrics.items_started.labels(ticket.endpoint).inc()
-        await job.run_item(ticket.index)
+        if job is not None:
+            if job.record.started_at is None:
+                self.metrics.jobs_started.labels(ticket.endpoint).inc()
+            self.metrics.items_started.labels(ticket.endpoint).inc()
+        return job
+
+    async def _run_item(self, ticket: Ticket) -> None:
+        job = self._starting(ticket)
+        if job is not None:
+            await job.run_item(ticket.index)
 
     def _announce(self, job_id: str, message: QueueMessage) -> None:
         job = self._live.get(job_id)

@@ -1,0 +1,400 @@
+"""One call of a batched function, from its rows to their ends.
+
+  the function is | runs                | when all its rows have ended early      | a row of it
+  ----------------+---------------------+-----------------------------------------+-----------------------------------
+  async def       | on the event loop   | it is cancelled as a task               | ends with the call
+  async generator | on the event loop   | it is cancelled, then closed            | ends by `Last`, or with the call
+  def             | in a worker thread  | it sees `ctx.cancelled` if it asks      | ends with the call
+  generator       | in a worker thread  | it is closed between two yields         | ends by `Last`, or with the call
+
+A row that is cancelled, or whose time is over, ends at once; what the function gives for it later is dropped. The
+worker is free for the next batch as soon as the function has ended, before the ends of the rows are written.
+"""
+
+import asyncio
+import logging
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel, JsonValue
+
+from tidewire_server.batching.results import by_row
+from tidewire_server.batching.steps import Append, Last
+from tidewire_server.context import Context, RowContext
+from tidewire_server.endpoints import Endpoint
+from tidewire_server.errors import InvalidValueError, StreamClosedError
+from tidewire_server.jobs import Job
+from tidewire_server.running import as_value, held_back, in_thread, take_whole
+from tidewire_server.stream import Stream
+from tidewire_server.unset import UNSET, Unset
+
+_log = logging.getLogger(__name__)
+
+Outcome = JsonValue | Unset | BaseException
+"""How a row ends: with a value, with the value that it has, or by an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An item that was taken out of the queue for a batch."""
+
+    job: Job
+    index: int
+    cost: float
+    waited: float
+    """Seconds since it arrived."""
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One item in the call."""
+
+    job: Job
+    index: int
+    cost: float
+    value: BaseModel
+    stream: Stream[Any]
+    first: bool = True
+    """No value has come for it yet."""
+    over: bool = False
+    """It has ended, or nobody waits for it: what comes for it is dropped."""
+
+
+class BatchCall:
+    """Rows by their number. Lives on the event loop; a generator's yields are taken in its own thread."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        join: Callable[[int, float], Awaitable[list[Arrival]]],
+        may_join: Callable[[], bool],
+        free: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Begin without rows.
+
+        Args:
+            endpoint: A batched one.
+            join: Takes items out of the queue that may join; given how many rows run and what they cost.
+            may_join: Whether it is worth asking; from any thread.
+            free: Told that the function has ended.
+        """
+        self._endpoint = endpoint
+        self._batching = endpoint.batching
+        assert self._batching is not None  # noqa: S101 - whoever calls this has looked
+        self._join = join
+        self._may_join = may_join
+        self._free = free
+        self._rows: dict[int, Row] = {}
+        self._contexts: dict[int, Context] = {}
+        self._context = Context(rows=self._contexts)
+        self._task: asyncio.Task[Any] | None = None
+        self._joining = False
+        self._ends: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def rows(self) -> int:
+        """How many have not ended."""
+        return sum(not row.over for row in self._rows.values())
+
+    async def run(self, arrivals: Sequence[Arrival]) -> None:
+        """Run the function for these items; returns when they have ended and it has, too."""
+        try:
+            if not self._seat(arrivals):
+                return
+            rows = list(self._rows.values())
+            try:
+                if self._endpoint.is_generator:
+                    await self._generate(rows)
+                else:
+                    await self._attempt(rows)
+            except Exception as error:  # noqa: BLE001 - the rows must end, whatever it was
+                await self._fail(list(self._rows.values()), error)
+        finally:
+            await self._free()
+            if self._ends:
+                await asyncio.wait(tuple(self._ends))
+
+    # ---- rows --------------------------------------------------------------------------------------------------
+
+    def _seat(self, arrivals: Sequence[Arrival]) -> dict[int, Row]:
+        """Give items their rows: the lowest that are free."""
+        able = [arrival for arrival in arrivals if arrival.job.waits(arrival.index)]
+        size = self.rows + len(able)
+        seated: dict[int, Row] = {}
+        number = 0
+        for arrival in able:
+            while number in self._rows and not self._rows[number].over:
+                number += 1
+            job, index = arrival.job, arrival.index
+            told = {"size": size, "row": number, "wait_ms": round(1000 * arrival.waited)}
+            row = Row(job, index, arrival.cost, job.input(index), job.stream(index))
+            job.begin(index, batch=told, leave=partial(self._leave, row))
+            seated[number] = self._rows[number] = row
+            self._contexts[number] = RowContext(row.stream)
+        return seated
+
+    def _leave(self, row: Row) -> None:
+        """Nobody waits for a row any more."""
+        row.over = True
+        self._stop_if_empty()
+
+    def _stop_if_empty(self) -> None:
+        if self._task is not None and not self._joining and self.rows == 0:
+            self._task.cancel()
+
+    async def _end(self, row: Row, outcome: Outcome, *, told: bool = False) -> None:
+        row.over = True
+        await row.job.settle(row.index, outcome, told=told)
+
+    async def _fail(self, rows: Iterable[Row], error: BaseException) -> None:
+        """Fail what has not ended, each with this error; the log tells of it once."""
+        told = False
+        for row in rows:
+            if not row.over:
+                await self._end(row, error, told=told)
+                told = True
+
+    # ---- functions ---------------------------------------------------------------------------------------------
+
+    async def _attempt(self, rows: list[Row]) -> None:
+        """Call the function; where it raises and may be called again, once for each half."""
+        contexts: dict[int, Context] = {number: RowContext(row.stream) for number, row in enumerate(rows)}
+        values = [row.value for row in rows]
+        assert self._batching is not None  # noqa: S101
+        padding = self._batching.padded(len(values)) - len(values)
+        filled = values + [self._endpoint.padding or values[-1]] * padding
+        arguments = self._endpoint.input.batch_arguments(filled, Context(rows=contexts))
+        try:
+            outcomes = await self._called(arguments, len(values), padding)
+        except InvalidValueError as error:  # it is the function that is at fault, not one of its inputs
+            await self._free()
+            await self._fail(rows, error)
+        except Exception as error:  # noqa: BLE001 - whatever the function raised
+            alive = [row for row in rows if not row.over]
+            if self._batching.bisect and len(alive) > 1:
+                middle = len(alive) // 2
+                for half in (alive[:middle], alive[middle:]):
+                    # Some may have ended while the other half ran.
+                    waiting = [row for row in half if not row.over]
+                    if waiting:
+                        await self._attempt(waiting)
+            else:
+                await self._fail(alive, error)
+        else:
+            if len(rows) == len(self._rows):  # else this is a half, and another may have to run
+                await self._free()
+            for row, outcome in zip(rows, outcomes, strict=True):
+                if not row.over:
+                    await self._end(row, outcome)
+
+    async def _called(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
+        if not self._endpoint.is_async:
+            return await _held(in_thread(self._work, arguments, rows, padding))  # type: ignore[no-any-return]
+        returned = await self._in_task(self._endpoint.function(**arguments))
+        return self._sorted(returned, rows, padding)
+
+    def _work(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
+        return self._sorted(self._endpoint.function(**arguments), rows, padding)
+
+    def _sorted(self, returned: Any, rows: int, padding: int) -> list[Outcome]:
+        results = by_row(returned, rows, padding, self._endpoint.outputs)
+        return [self._outcome(result) for result in results]
+
+    def _outcome(self, result: Any) -> Outcome:
+        if isinstance(result, BaseException):
+            return result
+        try:
+            return as_value(result, self._endpoint)
+        except InvalidValueError as error:
+            return error
+
+    async def _in_task(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run the author's coroutine so that it can be cancelled without ending what waits for it.
+
+        Raises:
+            Exception: Whatever it raised.
+        """
+        self._task = task = self._loop.create_task(_held(work))
+        self._stop_if_empty()
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            self._task = None
+        if task.cancelled():
+            raise RuntimeError("the function was cancelled")
+        return task.result()
+
+    # ---- generators --------------------------------------------------------------------------------------------
+
+    async def _generate(self, rows: list[Row]) -> None:
+        values = [row.value for row in rows]
+        assert self._batching is not None  # noqa: S101
+        padding = self._batching.padded(len(values)) - len(values)
+        filled = values + [self._endpoint.padding or values[-1]] * padding
+        arguments = self._endpoint.input.batch_arguments(filled, self._context)
+        known = len(filled)
+        error: BaseException | None = None
+        try:
+            if self._endpoint.is_async:
+                await self._in_task(self._drain(self._endpoint.function(**arguments), known))
+            else:
+                await _held(in_thread(self._drive, arguments, known))
+        except Exception as raised:  # noqa: BLE001 - whatever the function raised
+            error = raised
+        await self._free()
+        left = [row for row in self._rows.values() if not row.over]
+        if error is not None:
+            if not left and not isinstance(error, StreamClosedError):
+                _log.info("endpoint %r: a batch ended late: %r", self._endpoint.name, error)
+            await self._fail(left, error)
+            return
+        for row in left:
+            await self._end(row, self._final(row))
+
+    async def _drain(self, generator: AsyncGenerator[Any, Any], known: int) -> None:
+        async with aclosing(generator):
+            sent: Any = None
+            while True:
+                try:
+                    yielded = await generator.asend(sent)
+                except StopAsyncIteration:
+                    return
+                for row, outcome in self._take(yielded, known):
+                    await self._end(row, outcome)
+                sent = await self._newcomers() if self._wants_newcomers else self._none_new
+                if not sent and self.rows == 0:
+                    return
+                # A generator that never waits must not keep the loop from the rest.
+                await asyncio.sleep(0)
+
+    def _drive(self, arguments: dict[str, Any], known: int) -> None:
+        """The same in a worker thread."""
+        generator: Generator[Any, Any, Any] = self._endpoint.function(**arguments)
+        with closing(generator):
+            sent: Any = None
+            while True:
+                try:
+                    yielded = generator.send(sent)
+                except StopIteration:
+                    return
+                ended = self._take(yielded, known)
+                if ended:
+                    self._loop.call_soon_threadsafe(self._end_soon, ended)
+                sent = self._none_new
+                if self._wants_newcomers:
+                    sent = asyncio.run_coroutine_threadsafe(self._newcomers(), self._loop).result()
+                if not sent and self.rows == 0:
+                    return
+
+    def _end_soon(self, ended: list[tuple[Row, Outcome]]) -> None:
+        async def end() -> None:
+            for row, outcome in ended:
+                await self._end(row, outcome)
+
+        task = self._loop.create_task(end())
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
+
+    def _take(self, yielded: Any, known: int) -> list[tuple[Row, Outcome]]:
+        """Bring what was yielded into the rows' values; those that end by it, and how.
+
+        Raises:
+            InvalidValueError: It is no mapping from row to value.
+        """
+        if yielded is None:
+            return []
+        if not isinstance(yielded, Mapping):
+            raise InvalidValueError(
+                f"a batched generator yields {{row: value}}, and this one yielded {type(yielded).__name__}"
+            )
+        ended: list[tuple[Row, Outcome]] = []
+        for number, step in yielded.items():
+            row = self._rows.get(number)
+            if row is None:
+                if isinstance(number, int) and 0 <= number < known:
+                    continue  # padding
+                raise InvalidValueError(
+                    f"it yielded row {number!r:.40}, and the rows are 0 to {max(self._rows)}"
+                )
+            if row.over:
+                continue
+            try:
+                ends = self._step(row, step)
+            except StreamClosedError:
+                row.over = True
+            except Exception as error:  # noqa: BLE001 - of this row alone
+                row.over = True
+                ended.append((row, error))
+            else:
+                if ends:
+                    row.over = True
+                    ended.append((row, self._final(row)))
+        return ended
+
+    def _step(self, row: Row, step: Any) -> bool:
+        """Take one row's step; whether it is its last."""
+        if isinstance(step, BaseException):
+            raise step if isinstance(step, Exception) else held_back(step)
+        if isinstance(step, Last):
+            if step.value is not UNSET:
+                self._step(row, step.value)
+            return True
+        if isinstance(step, Append):
+            row.stream.append(step.x, at=step.at)
+        else:
+            take_whole(step, self._endpoint, row.stream, first=row.first)
+        row.first = False
+        return False
+
+    def _final(self, row: Row) -> Outcome:
+        try:
+            self._endpoint.value.check(row.stream.value)
+        except InvalidValueError as error:
+            return error
+        return UNSET
+
+    # ---- newcomers ---------------------------------------------------------------------------------------------
+
+    @property
+    def _none_new(self) -> Any:
+        return {} if self._endpoint.takes_newcomers else None
+
+    @property
+    def _wants_newcomers(self) -> bool:
+        return self._endpoint.takes_newcomers and self._may_join()
+
+    async def _newcomers(self) -> dict[int, Any]:
+        """Let waiting items into free rows: what each is, by its row."""
+        self._joining = True
+        try:
+            running = [row for row in self._rows.values() if not row.over]
+            arrivals = await self._join(len(running), sum(row.cost for row in running))
+            seated = self._seat(arrivals)
+        finally:
+            self._joining = False
+        return {number: self._endpoint.input.newcomer(row.value) for number, row in seated.items()}
+
+
+async def _held(work: Awaitable[Any]) -> Any:
+    """Keep what would end the server, or pass for a cancel of the server's own, from travelling on."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise held_back(error) from error
