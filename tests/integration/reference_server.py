@@ -130,7 +130,8 @@ def data(event: Event) -> Any:
 class Fold:
     """A reader that trusts nothing: ids without a gap, checks and digest verified."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_states: bool = True) -> None:
+        self.keep_states = keep_states
         self.document: Document | None = None
         self.cursor: Cursor | None = None
         self.done: dict[str, Any] | None = None
@@ -144,7 +145,8 @@ class Fold:
                 self.document = Document(content["state"], content["columns"])
             else:
                 assert self.cursor is not None
-                assert cursor == (self.cursor.epoch, self.cursor.seq + 1)
+                base = content.get("on", cursor.seq - 1) if type(content) is dict else cursor.seq - 1
+                assert (cursor.epoch, base) == self.cursor
                 assert self.document is not None
                 if event.type == "done":
                     self.done = content
@@ -152,7 +154,8 @@ class Fold:
                 else:
                     self.document.apply(content)
             self.cursor = cursor
-            self.states[event.id] = self.items
+            if self.keep_states:
+                self.states[event.id] = self.items
         return self
 
     @property

@@ -292,7 +292,14 @@ class App:
         give_back = self.service.take_place(record.principal)
         events_url = f"{_root(request)}/jobs/{record.id}/events"
         return EventStream(
-            self.service, record, log, begins, give_back, events_url=events_url, snapshot_interval=interval
+            self.service,
+            record,
+            log,
+            begins,
+            give_back,
+            events_url=events_url,
+            snapshot_interval=interval,
+            as_logged=cursor == BEGINNING,
         )
 
     # ---- operators ---------------------------------------------------------------------------------------------

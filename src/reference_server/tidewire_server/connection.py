@@ -1,11 +1,14 @@
 """What lies beneath an ASGI server's `send`: the one file that looks under the interface, and only at uvicorn.
 
-Four things cannot be done through ASGI: to tell a slow reader from one that takes nothing, to drop the latter with
-what is buffered for it, to notice that a reader has gone who had asked for more behind its stream, and to send a body
-of unknown length to HTTP/1.0, which knows no chunks. Under another ASGI server they are left out.
+Five things cannot be done through ASGI: to see that a reader is behind, to tell a slow one from one that takes
+nothing, to drop the latter with what is buffered for it, to notice that a reader has gone who had asked for more
+behind its stream, and to send a body of unknown length to HTTP/1.0, which knows no chunks. Under another ASGI server
+they are left out.
 """
 
 import asyncio
+import struct
+import sys
 from typing import Any, Final
 
 from starlette.types import Message, Receive, Scope, Send
@@ -24,10 +27,27 @@ class Connection:
         self._transport: Any = getattr(self._cycle, "transport", None)
         self._flow: Any = getattr(self._cycle, "flow", None)
 
-    def buffered(self) -> int | None:
-        """Bytes that wait for the reader to take them; None where that cannot be seen."""
-        size = getattr(self._transport, "get_write_buffer_size", None)
-        return None if size is None else size()
+    def hold_little(self) -> None:
+        """Buffer nothing in this process beyond what was last written: a send waits until the kernel has taken it all."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=0)
+
+    def behind(self) -> bool | None:
+        """Whether the reader has not made room for what was written last; None where that cannot be seen.
+
+        While it is false a send does not wait.
+        """
+        return None if self._transport is None else self._transport.get_write_buffer_size() > 0
+
+    def untaken(self) -> int | None:
+        """Bytes that the reader's side has not confirmed, the kernel's included; None where that cannot be seen.
+
+        The kernel asks for more only once a third of its buffer is free: a reader of a few bytes a second would seem
+        to take none for minutes.
+        """
+        if self._transport is None:
+            return None
+        return int(self._transport.get_write_buffer_size()) + _unconfirmed(self._transport)
 
     def lost(self) -> bool:
         """Whether it has closed under an answer that is still being sent.
@@ -80,6 +100,26 @@ class Connection:
                     pass
         except TimeoutError:
             self.abort()
+
+
+if sys.platform == "linux":
+    import fcntl
+    import termios
+
+    def _unconfirmed(transport: Any) -> int:
+        """Bytes in a socket's send queue that its peer has not confirmed."""
+        sock = transport.get_extra_info("socket")
+        try:
+            queued: int = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+        except (AttributeError, OSError):  # no socket beneath it, or closed meanwhile
+            return 0
+        return queued
+
+else:
+
+    def _unconfirmed(_transport: Any) -> int:
+        """Not to be seen here."""
+        return 0
 
 
 def _has_length(message: Message) -> bool:

@@ -1,7 +1,20 @@
 """One reader's connection: an event stream written with raw ASGI messages.
 
-A connection holds an offset into the log, never a queue of copies. What it costs is bounded: the kernel's send
-buffer, the ASGI server's write buffer, and one chunk of at most `_CHUNK_BYTES` (or one event) that waits for room.
+A connection holds an offset into the log, never a queue of copies. What it costs is bounded: the kernel's send buffer
+and one chunk of at most `_CHUNK_BYTES` (or one event) that waits for room there. How a reader is served:
+
+  it                                            | gets
+  ----------------------------------------------+---------------------------------------------------------------------
+  keeps up                                      | each block of events as it is logged, in one send
+  asks for what it missed                       | the events as they were logged, in chunks
+  is behind: the last chunk has not gone out    | once that has: what came meanwhile, several events as one (merging)
+  is so far behind that this would be more than | a snapshot at the head
+    the state, or than the log still holds      |
+  takes no byte for `stall_timeout`             | its connection closed
+
+A reader that takes bytes is never closed for being slow (TW-DIF-068): each send is made of what is there when there is
+room for it, so that it costs the same at any speed. One that asked for `0-0` gets each event as it was logged
+(TW-RES-017).
 """
 
 import asyncio
@@ -17,12 +30,19 @@ from tidewire.protocol.messages import Goaway, Hello, Ping, SnapshotReason, ephe
 from tidewire.protocol.problems import Problem
 from tidewire_server.connection import Connection
 from tidewire_server.journal import snapshot_frame
+from tidewire_server.merging import Merging
 from tidewire_server.opening import Opening, Place
 from tidewire_server.service import Service
-from tidewire_server.store.base import JobRecord, LogReader, StateAt
+from tidewire_server.store.base import Chunk, JobRecord, LogReader, StateAt
 
 _CHUNK_BYTES: Final = 64 * 1024
 """Events that are handed to the ASGI server at a time."""
+
+_SLICE_BYTES: Final = 16 * 1024
+"""Events that are merged before others on the event loop have a turn: some two milliseconds."""
+
+_MERGED_BYTES: Final = 256 * 1024
+"""Logged events that go into one merged send."""
 
 _ABORT_SECONDS: Final = 1.0
 """How long the ASGI server has to notice that a connection is gone."""
@@ -56,6 +76,7 @@ class EventStream:
         events_url: str,
         headers: Mapping[str, str] | None = None,
         snapshot_interval: float | None = None,
+        as_logged: bool = False,
     ) -> None:
         """Prepare a stream.
 
@@ -68,6 +89,7 @@ class EventStream:
             events_url: URI reference of the stream, for `hello`.
             headers: Further headers of the answer.
             snapshot_interval: Send snapshots only, this many seconds apart at least.
+            as_logged: Send each event as it was logged, however slowly it is taken.
         """
         self._service = service
         self._settings = service.settings
@@ -78,9 +100,15 @@ class EventStream:
         self._give_back = give_back
         self._headers = HEADERS + [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         self._interval = snapshot_interval
+        self._as_logged = as_logged
+        self._snapshot_bytes = _CHUNK_BYTES
         self._wake = asyncio.Event()
         self._gone = False
         self._told = 0
+        self._loop = asyncio.get_running_loop()
+        self._sent_at = self._loop.time()
+        self._silent = False
+        self._beat_timer: asyncio.TimerHandle
         self._send: Send
         self._connection: Connection
 
@@ -100,6 +128,8 @@ class EventStream:
             return
         self._send = send
         self._connection = scope["tidewire.connection"]
+        self._connection.hold_little()
+        self._beat()
         unwatch = self._log.watch(self._wake.set)
         self._service.streams.add(self)
         listener = asyncio.create_task(self._listen(receive))
@@ -114,6 +144,7 @@ class EventStream:
             pass
         finally:
             unwatch()
+            self._beat_timer.cancel()
             self._service.streams.discard(self)
             listener.cancel()
 
@@ -153,28 +184,64 @@ class EventStream:
             if self._service.draining:
                 await self._write(self._goaway())
                 return
+            if behind := self._connection.behind():
+                await self._make_room()
             told, self._told = self._log.told(self._told)
-            chunk = await self._log.read(cursor, _CHUNK_BYTES)
+            if behind and not self._as_logged:
+                chunk = await self._merged(cursor)
+            else:
+                chunk = await self._log.read(cursor, _CHUNK_BYTES)
             if chunk is None:  # trimmed while this reader was behind
                 at = await self._log.state()
-                await self._write(b"".join(told) + self._snapshot(at, "compacted"))
-                cursor = at.cursor
-            elif chunk.frames or told:
-                await self._write(b"".join(told) + chunk.frames)
+                chunk = Chunk(self._snapshot(at, "compacted"), at.cursor, ended=False)
+            if chunk.frames or told:
+                await self._write(b"".join((*told, chunk.frames)))
                 cursor = chunk.last
                 if chunk.ended:
                     return
             else:
                 await self._wait()
 
+    async def _merged(self, cursor: Cursor) -> Chunk | None:
+        """What follows a cursor, several events as one, or as a snapshot where that is less; None where it was trimmed."""
+        at = await self._log.state()
+        if at.cursor.epoch != cursor.epoch:  # with what columns that epoch began is not known here
+            return await self._log.read(cursor, _CHUNK_BYTES)
+        merging = Merging(cursor, at.columns, self._settings.max_event_bytes)
+        size, ended = 0, False
+        while size < _MERGED_BYTES and not ended:
+            chunk = await self._log.read(merging.last, _SLICE_BYTES)
+            if chunk is None:
+                return None
+            if not chunk.frames:
+                break
+            merging.take_in(chunk.frames)
+            size, ended = size + len(chunk.frames), chunk.ended
+            await asyncio.sleep(0)
+        frames = merging.frames()
+        left = self._log.extent().head.seq - merging.last.seq
+        all_of_it = len(frames) * (1 + left / merging.events) if left else 0.0
+        # A snapshot is made only where the last one would have been worth while: it costs what the state takes.
+        if all_of_it > self._snapshot_bytes:
+            at = await self._log.state()
+            snapshot = snapshot_frame(at.cursor, at.view.value(), at.columns, "compacted")
+            self._snapshot_bytes = len(snapshot)
+            if len(snapshot) < all_of_it:
+                self._service.metrics.snapshots.labels("compacted").inc()
+                return Chunk(snapshot, at.cursor, ended=False)
+        self._service.metrics.merged.inc(merging.events)
+        return Chunk(frames, merging.last, ended)
+
     async def _follow_snapshots(self, interval: float) -> None:
-        loop = asyncio.get_running_loop()
         sent: Cursor | None = None
+        earliest = 0.0
         while True:
             self._wake.clear()
             if self._service.draining:
                 await self._write(self._goaway())
                 return
+            if self._connection.behind():
+                await self._make_room()
             told, self._told = self._log.told(self._told)
             ended = self._log.extent().ended
             at = await self._log.state()
@@ -182,7 +249,7 @@ class EventStream:
             if sent is None or at.cursor != sent:
                 frames += self._snapshot(at, "compacted")
                 sent = at.cursor
-                earliest = loop.time() + interval
+                earliest = self._loop.time() + interval
             if ended:
                 chunk = await self._log.read(at.cursor, _CHUNK_BYTES)
                 await self._write(frames + (b"" if chunk is None else chunk.frames))
@@ -190,9 +257,15 @@ class EventStream:
             if frames:
                 await self._write(frames)
             await self._wait()
-            while loop.time() < earliest and not self._service.draining and not self._log.extent().ended:
+            while (
+                self._loop.time() < earliest and not self._service.draining and not self._log.extent().ended
+            ):
                 self._wake.clear()
-                await self._wait(until=earliest)
+                timer = self._loop.call_at(earliest, self._wake.set)
+                try:
+                    await self._wait()
+                finally:
+                    timer.cancel()
 
     def _snapshot(self, at: StateAt, reason: SnapshotReason) -> bytes:
         self._service.metrics.snapshots.labels(reason).inc()
@@ -209,38 +282,51 @@ class EventStream:
 
     # ---- moving bytes ------------------------------------------------------------------------------------------
 
-    async def _wait(self, until: float = float("inf")) -> None:
+    def _beat(self) -> None:
+        """Wake the stream once it has been silent for a heartbeat. One timer, however many events are sent."""
+        now, due = self._loop.time(), self._sent_at + self._settings.heartbeat
+        if now >= due:
+            self._silent, due = True, now + self._settings.heartbeat
+            self._wake.set()
+        self._beat_timer = self._loop.call_at(due, self._beat)
+
+    async def _wait(self) -> None:
         """Wait for something to happen; after a heartbeat of silence send a ping."""
-        loop = asyncio.get_running_loop()
-        ping_at = loop.time() + self._settings.heartbeat
-        try:
-            async with asyncio.timeout_at(min(until, ping_at)):
-                await self._wake.wait()
-        except TimeoutError:
-            if loop.time() >= ping_at:
-                await self._write(ephemeral_frame("ping", Ping(head=str(self._log.extent().head))))
+        await self._wake.wait()
         if self._gone:
             raise _GoneError
+        if self._silent:
+            self._silent = False
+            if self._loop.time() >= self._sent_at + self._settings.heartbeat:
+                await self._write(ephemeral_frame("ping", Ping(head=str(self._log.extent().head))))
 
     async def _write(self, frames: bytes) -> None:
         await self._deliver({"type": "http.response.body", "body": frames, "more_body": True})
         self._service.metrics.streamed_bytes.inc(len(frames))
+
+    async def _make_room(self) -> None:
+        """Wait until what was written has gone out: an empty body waits for room, and writes nothing."""
+        await self._deliver({"type": "http.response.body", "body": b"", "more_body": True})
 
     async def _deliver(self, message: Message) -> None:
         """Hand a message over, however slowly the reader takes it; give up once it takes nothing at all."""
         while True:
             if self._gone or self._connection.lost():
                 raise _GoneError
-            before = self._connection.buffered()
+            if self._connection.behind() is False:
+                await self._send(message)
+                break
+            before = self._connection.untaken()
             try:
                 # The ASGI server waits for room before it takes the message, so a send that timed out took nothing.
                 async with asyncio.timeout(self._settings.stall_timeout):
                     await self._send(message)
             except TimeoutError:
-                if before is None or (self._connection.buffered() or 0) >= before:
+                if before is None or (self._connection.untaken() or 0) >= before:
                     raise _StalledError from None
             else:
-                return
+                break
+        self._sent_at = self._loop.time()
 
     async def _abort(self, listener: asyncio.Task[None]) -> None:
         """Drop the connection, and let the ASGI server notice before this answer returns unfinished."""

@@ -27,6 +27,9 @@ class Metrics:
         self.snapshots = self._counter(
             "snapshots_sent", "Snapshots made for one reader, by reason.", "reason"
         )
+        self.merged = self._counter(
+            "events_merged", "Logged events that went to a reader as parts of fewer, because it was behind."
+        )
         self.streamed_bytes = self._counter("bytes_streamed", "Bytes of event streams sent.")
         self.stalled = self._counter("streams_stalled", "Streams closed because their reader took no byte.")
         self.problems = self._counter("problems", "Requests answered with a problem, by code.", "code")

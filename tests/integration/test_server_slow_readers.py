@@ -1,0 +1,181 @@
+"""Readers that are slower than their job: they get less, the same state, and cost nobody else anything."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from integration.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
+from tidewire.protocol.sse import Decoder, Event
+from tidewire_server import Server, Stream
+
+
+def make_server(**settings: object) -> Server:
+    server = Server(**(QUICK | {"default_concurrency_limit": None, "merge_window": 0.0} | settings))
+
+    @server.endpoint
+    async def spell(stream: Stream[str], letters: int = 20_000) -> None:
+        for number in range(letters):
+            stream.append("abcdefghij"[number % 10])
+            if number % 16 == 0:
+                await asyncio.sleep(0)
+
+    @server.endpoint
+    async def paint(frames: int = 200, size: int = 20_000) -> AsyncIterator[str]:
+        for number in range(frames):
+            yield f"{number % 10}" * size
+            await asyncio.sleep(0)
+
+    @server.endpoint
+    async def slide(steps: int = 1000, width: int = 10) -> AsyncIterator[list[str]]:
+        """A window over texts: where the first goes and one comes, no change joins another."""
+        for number in range(steps):
+            yield [f"{at}-" * 250 for at in range(number, number + width)]
+            await asyncio.sleep(0)
+
+    return server
+
+
+class SlowReader:
+    """A reader with a small window. It reads what it is told to."""
+
+    def __init__(self, peer: Peer, job: str, query: str = "") -> None:
+        url = httpx.URL(peer.url)
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.connect((url.host, url.port))
+        self.socket.settimeout(30)
+        self.socket.sendall(f"GET /v1/jobs/{job}/events{query} HTTP/1.0\r\nHost: x\r\n\r\n".encode())
+        self._decoder = Decoder()
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += self.socket.recv(1)
+        assert b" 200 " in head.partition(b"\r\n")[0]
+
+    def take(self, size: int) -> list[Event]:
+        """The events of so many bytes."""
+        return self._decoder.feed(self.socket.recv(size))
+
+    def rest(self) -> list[Event]:
+        """All events until the server closes."""
+        events = []
+        while chunk := self.socket.recv(4096):
+            events += self._decoder.feed(chunk)
+        return events
+
+
+@contextmanager
+def slow(peer: Peer, job: str, query: str = "") -> Iterator[SlowReader]:
+    reader = SlowReader(peer, job, query)
+    with reader.socket:
+        yield reader
+
+
+def bases(events: list[Event]) -> list[int]:
+    contents = [data(event) for event in logged(events) if event.type == "message"]
+    return [content["on"] for content in contents if type(content) is dict and "on" in content]
+
+
+def state_at(events: list[Event], last: str) -> object:
+    ids = [event.id for event in logged(events)]
+    return Fold(keep_states=False).take(logged(events)[: ids.index(last) + 1]).items
+
+
+def test_a_slow_reader_gets_fewer_events_and_the_same_state():
+    with serving(make_server()) as peer:
+        job = peer.start("spell")
+        with slow(peer, job, "?after=1-1") as reader:
+            whole = logged(peer.events(job, after="0-0"))
+            fold = Fold(keep_states=False).take([whole[0], *(events := reader.rest())])
+        assert bases(events)
+        assert len(logged(events)) < len(whole) * 2 / 3
+        ids = {event.id for event in logged(events)}
+        sampled = [event for event in whole if event.id in ids][:: len(ids) // 20]
+        states = [state_at(whole, event.id) for event in sampled]
+        assert states == [state_at([whole[0], *events], event.id) for event in sampled]
+        assert fold.items == [{"status": "succeeded", "value": "abcdefghij" * 2000}]
+        assert peer.metrics()["tidewire_events_merged_total"] > 1000
+
+
+def test_of_a_value_that_changes_faster_than_a_reader_takes_it_the_reader_gets_some():
+    with serving(make_server()) as peer:
+        job = peer.start("paint", {"frames": 300})
+        with slow(peer, job) as reader:
+            whole = Fold(keep_states=False).take(peer.events(job, after="0-0"))
+            fold = Fold(keep_states=False).take(events := reader.rest())
+        assert fold.items == whole.items
+        assert sum(len(event.data) for event in logged(events)) < 300 * 20_000 / 3
+
+
+def test_a_reader_of_the_whole_log_gets_each_event_as_it_was_logged_however_slow_it_is():
+    with serving(make_server()) as peer:
+        job = peer.start("spell")
+        with slow(peer, job, "?after=0-0") as reader:
+            whole = logged(peer.events(job, after="0-0"))
+            assert logged(reader.rest()) == whole
+        assert not bases(whole)
+
+
+def test_a_reader_far_behind_gets_a_snapshot_where_that_is_less():
+    with serving(make_server()) as peer:
+        job = peer.start("slide")
+        with slow(peer, job) as reader:
+            whole = Fold(keep_states=False).take(peer.events(job))
+            fold = Fold(keep_states=False).take(events := reader.rest())
+        assert fold.items == whole.items
+        assert len([event for event in events if event.type == "snapshot"]) > 1
+
+
+def test_readers_that_read_nothing_delay_neither_the_job_nor_other_readers():
+    with serving(make_server(stall_timeout=60.0)) as peer:
+        job = peer.start("spell", {"letters": 30_000})
+        stuck = [SlowReader(peer, job) for _ in range(20)]
+        try:
+            folds: list[Fold] = []
+
+            def read() -> None:
+                with Peer(peer.url) as other:
+                    folds.append(Fold(keep_states=False).take(other.events(job)))
+
+            threads = [threading.Thread(target=read) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert [len(fold.items[0]["value"]) for fold in folds] == [30_000] * 3
+            assert peer.metrics()["tidewire_open_streams"] == 20
+        finally:
+            for reader in stuck:
+                reader.socket.close()
+        eventually(lambda: peer.metrics()["tidewire_open_streams"] == 0)
+
+
+def test_a_reader_that_takes_a_little_is_not_closed_for_being_slow():
+    with serving(make_server(stall_timeout=1.5)) as peer:
+        job = peer.start("spell")
+        peer.ended(job)
+        with slow(peer, job, "?after=0-0") as reader:
+            events, begun = [], time.monotonic()
+            # Less in all than makes the kernel ask for more, over more time than a stall has.
+            while time.monotonic() - begun < 2.0:
+                events += reader.take(1024)
+                time.sleep(0.1)
+            fold = Fold(keep_states=False).take(events + reader.rest())
+        assert len(fold.items[0]["value"]) == 20_000
+        assert peer.metrics()["tidewire_streams_stalled_total"] == 0
+
+
+def test_snapshots_only_keep_pace_with_a_slow_reader():
+    with serving(make_server()) as peer:
+        job = peer.start("paint", {"frames": 300})
+        with slow(peer, job, "?diffs=0") as reader:
+            whole = Fold(keep_states=False).take(peer.events(job))
+            events = logged(reader.rest())
+        assert {event.type for event in events[:-1]} == {"snapshot"}
+        assert events[-1].type == "done"
+        assert len({event.id for event in events}) == len(events) < 100
+        assert Fold(keep_states=False).take(events).items == whole.items
