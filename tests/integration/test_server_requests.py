@@ -104,6 +104,7 @@ def test_discovery_says_what_the_server_is_and_can(peer):
         "list",
         "logprobs",
         "snapshots_only",
+        "stream_tokens",
     } == set(found.capabilities)
     first = found.endpoints[0]
     assert (first.name, first.summary, first.defaults) == ("greet", "Greet somebody.", True)
@@ -334,7 +335,7 @@ def test_a_body_that_does_not_arrive_in_time_is_refused():
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1/", "/v2", "/v1/nothing", "/v1/jobs/x/y", "/v1/jobs/x/stream-token", "/v1/../etc"]
+    "path", ["/", "/v1/", "/v2", "/v1/nothing", "/v1/jobs/x/y", "/v1/jobs/x/tokens", "/v1/../etc"]
 )
 def test_an_unknown_url_is_a_problem(peer, path):
     refused(peer.http.get(path), "not_found")

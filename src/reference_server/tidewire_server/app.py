@@ -9,6 +9,7 @@ GET    /v1/jobs/{id}                        the job: state, columns and cursor a
 DELETE /v1/jobs/{id}                        purge
 GET    /v1/jobs/{id}/events                 the stream
 POST   /v1/jobs/{id}/cancel                 cancel the job, or some of its items
+POST   /v1/jobs/{id}/stream-token           a URL of the stream that needs no header, for some minutes
 GET    /healthz, /readyz, /metrics          for operators
 """
 
@@ -22,10 +23,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import BEGINNING, ENDED_BY_PROBLEM, Cursor, CursorError
-from tidewire.protocol.description import API_ROOT, Discovery
+from tidewire.protocol.description import API_ROOT, Discovery, StreamToken
 from tidewire.protocol.problems import Problem
 from tidewire_server import exchange
-from tidewire_server.auth import Tokens
+from tidewire_server.auth import ANONYMOUS, Tokens
 from tidewire_server.connection import Connection
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import ProblemError, refuse
@@ -36,12 +37,24 @@ from tidewire_server.opening import NOTHING, opening
 from tidewire_server.service import Service, Submitted
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import JobRecord
+from tidewire_server.stream_tokens import StreamTokens
 from tidewire_server.submit import read_json
+from tidewire_server.times import timestamp
 from tidewire_server.version import SERVER
 
 _PAGE = 50
 _MAX_PAGE = 1000
 _MAX_KEY = 255
+
+_CAPABILITIES = (
+    "list",
+    "delete",
+    "snapshots_only",
+    "batches",
+    "inband_problems",
+    "idempotency",
+    "stream_tokens",
+)
 
 _IMMUTABLE = "public, max-age=31536000, immutable"
 
@@ -69,6 +82,7 @@ class App:
         self._closers = closers
         self._settings = settings
         self._tokens = Tokens(settings.tokens)
+        self._stream_tokens = StreamTokens(settings.stream_token_secret, settings.stream_token_ttl)
         self._service: Service | None = None
         self.metrics = Metrics()
         self.metrics.measure("items_running", "Items whose function runs.", lambda: self._depths(0))
@@ -83,6 +97,7 @@ class App:
                 self._route(f"{API_ROOT}/jobs/{{id}}", GET=self._read, DELETE=self._purge),
                 self._route(f"{API_ROOT}/jobs/{{id}}/events", public=True, GET=self._events),
                 self._route(f"{API_ROOT}/jobs/{{id}}/cancel", POST=self._cancel),
+                self._route(f"{API_ROOT}/jobs/{{id}}/stream-token", POST=self._make_stream_token),
                 self._route("/healthz", public=True, GET=self._healthz),
                 self._route("/readyz", public=True, GET=self._readyz),
                 self._route("/metrics", GET=self._metrics),
@@ -98,6 +113,7 @@ class App:
         elif scope["type"] == "http":
             scope["tidewire.connection"] = connection = Connection(send)
             send = connection.framed(scope, receive, send)
+            send = exchange.with_privacy(send, scope)
             await self._router(scope, receive, exchange.with_cors(send, scope, self._settings.cors_origins))
         else:
             await send({"type": "websocket.close", "code": 1000})
@@ -140,7 +156,7 @@ class App:
     async def _discover(self, request: Request) -> ASGIApp:
         exchange.accepts(request, "application/json")
         settings, root = self._settings, _root(request)
-        capabilities = ["list", "delete", "snapshots_only", "batches", "inband_problems", "idempotency"]
+        capabilities = [*_CAPABILITIES]
         if any(each.capabilities(1).logprobs is not None for each in self._endpoints.values()):
             capabilities.append("logprobs")
         body = Discovery(
@@ -263,7 +279,8 @@ class App:
     async def _events(self, request: Request) -> ASGIApp:
         asked = request.headers.get("last-event-id", "").strip(" \t") or _parameter(request, "after") or None
         self.metrics.stream_requests.labels("no" if asked is None else "yes").inc()
-        if _choice(request, "errors", "http", "inband") == "http":
+        by_token = "token" in request.query_params
+        if not by_token and _choice(request, "errors", "http", "inband") == "http":
             return await self._open(request, asked)
 
         async def with_problems_in_band(scope: Scope, receive: Receive, send: Send) -> None:
@@ -278,7 +295,10 @@ class App:
     async def _open(self, request: Request, asked: str | None) -> ASGIApp:
         if asked == str(ENDED_BY_PROBLEM):
             return Response(status_code=204, headers={"cache-control": "no-store"})
-        self._admit(request)
+        if "token" in request.query_params:
+            await self._admit_by_token(request)
+        else:
+            self._admit(request)
         exchange.accepts(request, "text/event-stream")
         record = await self._record(request)
         cursor = _cursor(asked)
@@ -301,6 +321,13 @@ class App:
             snapshot_interval=interval,
             as_logged=cursor == BEGINNING,
         )
+
+    async def _make_stream_token(self, request: Request) -> ASGIApp:
+        exchange.accepts(request, "application/json")
+        record = await self._record(request)
+        token, until = self._stream_tokens.make(record.id)
+        url = f"{_root(request)}/jobs/{record.id}/events?errors=inband&token={token}"
+        return answer(StreamToken(url=url, expires_at=timestamp(until)))
 
     # ---- operators ---------------------------------------------------------------------------------------------
 
@@ -331,6 +358,13 @@ class App:
 
     def _admit(self, request: Request) -> None:
         request.state.principal = self._tokens.principal(request.headers.get("authorization"))
+
+    async def _admit_by_token(self, request: Request) -> None:
+        """Let in whoever has a stream token of the job: as the job's own principal, and to nothing but its stream."""
+        job = request.path_params["id"]
+        self._stream_tokens.check(_parameter(request, "token"), job)
+        found = await self.service.store.jobs.get(job)
+        request.state.principal = ANONYMOUS if found is None else found.principal
 
 
 def _nobody(_request: Request) -> None:

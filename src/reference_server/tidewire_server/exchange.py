@@ -179,7 +179,8 @@ class Resource:
         except ProblemError as error:
             await self._fail(scope, error.problem, error.headers, receive, send)
         except Exception:
-            _log.exception("%s %s failed", request.method, request.url.path)
+            # The path alone: what follows it may hold a token.
+            _log.exception("%s %r failed", request.method, request.url.path)
             if started:
                 raise
             await self._fail(scope, problem("internal", "the server's log says why"), {}, receive, send)
@@ -201,6 +202,19 @@ class Resource:
     ) -> None:
         self._failed(scope, found)
         await problem_answer(found, headers)(scope, receive, send)
+
+
+def with_privacy(send: Send, scope: Scope) -> Send:
+    """Keep a URL that holds a token out of the `Referer` of whatever comes after it."""
+    if b"token=" not in scope["query_string"]:
+        return send
+
+    async def send_privately(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (b"referrer-policy", b"no-referrer")]}
+        await send(message)
+
+    return send_privately
 
 
 def with_cors(send: Send, scope: Scope, origins: Iterable[str]) -> Send:

@@ -90,6 +90,16 @@ class Settings(BaseModel):
         (),
         description="Bearer tokens that are let in, each TOKEN or PRINCIPAL:TOKEN. None: everybody is let in.",
     )
+    stream_token_secret: str | None = Field(
+        None,
+        min_length=32,
+        repr=False,
+        description="What stream tokens are signed with, at least 32 characters: the same in all processes behind one "
+        "address. None: drawn at start.",
+    )
+    stream_token_ttl: float = Field(
+        300.0, ge=1, le=3600, description="How long a stream token opens its stream."
+    )
     cors_origins: tuple[str, ...] = Field(
         (),
         description="Origins whose pages may call this server. None by default; * for any, without credentials.",

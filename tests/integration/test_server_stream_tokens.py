@@ -1,0 +1,209 @@
+"""URLs for an EventSource: they open the stream of one job, for a while, and nothing else."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from datetime import datetime
+
+import httpx
+import pytest
+
+from integration.reference_server import QUICK, Fold, Peer, Reading, data, eventually, serving
+from tidewire_server import Server, Stream
+from tidewire_server.errors import ProblemError
+from tidewire_server.stream_tokens import StreamTokens
+
+OWNER, OTHER = "owner:o-token", "other:x-token"
+SECRET = "a secret of at least thirty-two characters"
+
+
+def make_server(**settings: object) -> Server:
+    server = Server(**(QUICK | {"tokens": (OWNER, OTHER), "default_concurrency_limit": None} | settings))
+
+    @server.endpoint
+    async def hold(stream: Stream[str]) -> None:
+        stream.append("held")
+        await asyncio.Event().wait()
+
+    @server.endpoint
+    def say() -> str:
+        return "hi"
+
+    return server
+
+
+@pytest.fixture(scope="module")
+def peer():
+    with serving(make_server(), authorization="Bearer o-token") as peer:
+        yield peer
+
+
+@pytest.fixture(scope="module")
+def anybody(peer):
+    with Peer(peer.url) as anybody:
+        yield anybody
+
+
+def url_of(peer: Peer, job: str) -> str:
+    answer = peer.http.post(f"/v1/jobs/{job}/stream-token")
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+    return answer.json()["url"]
+
+
+def read(anybody: Peer, url: str, **headers: str) -> tuple[httpx.Response, list]:
+    with anybody.http.stream("GET", url, headers=headers) as answer:
+        return answer, list(Reading(answer))
+
+
+def test_a_url_with_a_token_opens_its_stream_without_credentials(peer, anybody):
+    assert "stream_tokens" in peer.http.get("/v1").json()["capabilities"]
+    job = peer.start("say")
+    body = peer.http.post(f"/v1/jobs/{job}/stream-token").json()
+    left = datetime.fromisoformat(body["expires_at"]).timestamp() - time.time()
+    assert 200 < left <= 300
+    answer, events = read(anybody, body["url"])
+    assert answer.status_code == 200
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert Fold().take(events).items[0]["value"] == "hi"
+    assert Fold().take(read(anybody, f"{body['url']}&after=0-0")[1]).done["status"] == "succeeded"
+    gone, _ = read(anybody, body["url"], **{"last-event-id": events[-1].id})
+    assert (gone.status_code, gone.headers["referrer-policy"]) == (204, "no-referrer")
+
+
+def test_a_token_is_good_for_nothing_else(peer, anybody):
+    job, second = peer.start("say"), peer.start("say")
+    query = url_of(peer, job).partition("?")[2]
+    token = query.partition("token=")[2]
+    for method, path in [
+        ("GET", f"/v1/jobs/{job}"),
+        ("POST", f"/v1/jobs/{job}/cancel"),
+        ("POST", f"/v1/jobs/{job}/stream-token"),
+        ("DELETE", f"/v1/jobs/{job}"),
+        ("GET", "/v1/jobs"),
+        ("GET", "/v1"),
+    ]:
+        assert anybody.http.request(method, f"{path}?{query}").status_code == 401, path
+        as_bearer = {"authorization": f"Bearer {token}"}
+        assert anybody.http.request(method, path, headers=as_bearer).status_code == 401, path
+    _, (event,) = read(anybody, f"/v1/jobs/{second}/events?{query}")
+    assert (event.type, event.id, data(event)["code"]) == ("problem", "0-1", "unauthorized")
+    assert anybody.http.get(f"/v1/jobs/{job}/events").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda token: "",
+        lambda token: "x",
+        lambda token: token[:-1],
+        lambda token: token + "A",
+        lambda token: ("B" if token[0] == "A" else "A") + token[1:],
+        lambda token: token[:20] + ("B" if token[20] == "A" else "A") + token[21:],
+        lambda token: "%C3%A9" * 43,
+        lambda token: "%00" * 43,
+        lambda token: "A" * 100_0,
+        lambda token: "A" * 43,
+    ],
+)
+def test_a_spoiled_token_is_refused_inside_the_stream_and_ends_the_event_source(peer, anybody, spoil):
+    job = peer.start("say")
+    url, _, token = url_of(peer, job).rpartition("token=")
+    answer, (event,) = read(anybody, f"{url}token={spoil(token)}")
+    assert (answer.status_code, answer.headers["referrer-policy"]) == (200, "no-referrer")
+    assert (event.type, event.id, data(event)["code"]) == ("problem", "0-1", "unauthorized")
+    assert read(anybody, f"{url}token={spoil(token)}", **{"last-event-id": "0-1"})[0].status_code == 204
+
+
+def test_problems_of_a_url_with_a_token_are_in_band_even_if_its_page_took_that_out(peer, anybody):
+    job = peer.start("say")
+    url = url_of(peer, job).replace("errors=inband&", "")
+    answer, (event,) = read(anybody, f"{url}&after=nonsense")
+    assert (answer.status_code, data(event)["code"]) == (200, "bad_cursor")
+    peer.http.delete(f"/v1/jobs/{job}")
+    assert data(read(anybody, url)[1][0])["code"] == "job_expired"
+
+
+def test_a_token_ends_but_not_a_stream_that_it_opened():
+    with (
+        serving(make_server(stream_token_ttl=1.0), authorization="Bearer o-token") as peer,
+        Peer(peer.url) as anybody,
+    ):
+        job = peer.start("hold")
+        url = url_of(peer, job)
+        with anybody.http.stream("GET", url) as answer:
+            reading = Reading(answer)
+            reading.until("snapshot")
+            eventually(lambda: read_first(anybody, url) == "unauthorized")
+            peer.http.post(f"/v1/jobs/{job}/cancel")
+            assert data(reading.until("done"))["status"] == "cancelled"
+
+
+def read_first(anybody: Peer, url: str) -> str | None:
+    with anybody.http.stream("GET", url) as answer:
+        event = next(Reading(answer))
+    return data(event).get("code")
+
+
+def test_only_who_may_read_the_job_gets_a_token(peer):
+    job = peer.start("say")
+    with Peer(peer.url, authorization="Bearer x-token") as other:
+        answer = other.http.post(f"/v1/jobs/{job}/stream-token")
+        assert (answer.status_code, answer.json()["code"]) == (404, "job_not_found")
+
+
+def test_a_server_for_everybody_gives_tokens_too():
+    with serving(make_server(tokens=())) as peer:
+        job = peer.start("say")
+        assert Fold().take(read(peer, url_of(peer, job))[1]).items[0]["value"] == "hi"
+
+
+def test_processes_that_share_a_secret_take_each_others_tokens_until_they_expire():
+    now = [1_000.0]
+    here, there, stranger = (StreamTokens(secret, 300, lambda: now[0]) for secret in (SECRET, SECRET, None))
+    token, until = here.make("a-job")
+    assert until == 1_300
+    now[0] = 1_299.9
+    there.check(token, "a-job")
+    for judge, job, at in [
+        (stranger, "a-job", 1_000.0),
+        (there, "b-job", 1_000.0),
+        (there, "a-job", 1_300.0),
+    ]:
+        now[0] = at
+        with pytest.raises(ProblemError, match="token"):
+            judge.check(token, job)
+
+
+def test_no_token_gets_into_the_output_of_a_server(tmp_path):
+    port_file = tmp_path / "port"
+    module = tmp_path / "small.py"
+    module.write_text(
+        "from tidewire_server import Server\nserver = Server()\n\n\n@server.endpoint\ndef say() -> str:\n    return 'hi'\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "tidewire_server",
+        f"{module}:server",
+        "--port",
+        "0",
+        "--log-level",
+        "debug",
+    ]
+    command += ["--port-file", str(port_file), "--token", "me:a-long-token", "--stream-token-secret", SECRET]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            eventually(lambda: port_file.exists() or process.poll() is not None, within=60)
+            url = f"http://127.0.0.1:{port_file.read_text().strip()}"
+            with Peer(url, authorization="Bearer a-long-token") as peer:
+                job = peer.start("say")
+                stream = url_of(peer, job)
+                read(peer, stream)
+                read(peer, f"{stream}x")
+        finally:
+            process.terminate()
+            output = process.communicate(timeout=30)[0]
+    assert "serving" in output or "tidewire" in output
+    for secret in (stream.partition("token=")[2], "a-long-token", SECRET):
+        assert secret not in output
