@@ -25,6 +25,7 @@ from tidewire.protocol.messages import Done, SnapshotReason
 from tidewire.protocol.sse import encode
 from tidewire_server.errors import StreamClosedError
 from tidewire_server.pending import Pending
+from tidewire_server.runs import RowRun, TextRun
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import Block, HeadMovedError, Log, StateAt
 
@@ -163,6 +164,14 @@ class Journal:
             self._pending.row(members)
             self._signal(urgent=self._window == 0)
 
+    def text_run(self, path: str) -> TextRun:
+        """A run for the text that the last append grew; call with the lock held since then."""
+        return self._pending.text_run(path)
+
+    def row_run(self) -> RowRun:
+        """A run for the columns that the last row grew; call with the lock held since then."""
+        return self._pending.row_run()
+
     def change(self, ops: Sequence[Op], *, settle: str | None = None, ends: bool = False) -> None:
         """Make any other change; see `Pending.change`.
 
@@ -219,6 +228,7 @@ class Journal:
             # Another writes, or the log is gone: this one has lost its right to write, and must not try again.
             with self._lock:
                 self._ended = True
+                self._pending.gather()
                 self._room.notify_all()
             _log.warning("a job's log refused its writer: %s", error)
             return
@@ -258,6 +268,7 @@ class Journal:
         """
         with self._lock:
             self._ended = True
+            self._pending.gather()
             self._room.notify_all()
         await self.commit()
         self._stop_timer()

@@ -14,7 +14,9 @@ from pydantic import JsonValue
 from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document import Document
+from tidewire.protocol.values import MAX_STATE_DEPTH
 from tidewire_server.errors import StateTooLargeError
+from tidewire_server.runs import MAX_RUN, NO_ROWS, NO_TEXTS, RowRun, TextRun
 from tidewire_server.splitting import split_op, split_text
 
 CHECK_EVERY: Final = 64
@@ -75,7 +77,7 @@ class Pending:
             state_bytes: What the state takes now, at most.
             reserve: Bytes of `max_state_bytes` that are kept for the ends of the items.
         """
-        self.document = document
+        self._document = document
         self.size = 0
         """Bytes that wait."""
         self._merge = merge
@@ -86,11 +88,24 @@ class Pending:
         """What the state takes as JSON, at most."""
         self._columns = document.columns
         self._envelope = len(_json(self._columns)) + _AROUND_STATE
+        self._depth = MAX_STATE_DEPTH - 1 - max((column.count("/") for column in self._columns), default=0)
+        self._kinds: tuple[bool, ...] | None = None
+        """Of each column, whether it is a text."""
         self._sole = self._columns[0] if len(self._columns) == 1 else None
         self._closed: list[bytes] = []
         self._open: _Appends | _Rows | None = None
         self._owed: dict[str, int] = {}
         """Texts that owe a check, and their logged changes since the last one."""
+        self._text_runs: dict[str, TextRun] = {}
+        self._row_run = NO_ROWS
+        self._lent = 0
+        """Bytes that the runs may still grow by, or grew by already."""
+
+    @property
+    def document(self) -> Document:
+        """The state with all changes."""
+        self.gather()
+        return self._document
 
     # ---- changes -----------------------------------------------------------------------------------------------
 
@@ -109,9 +124,12 @@ class Pending:
             return
         if not additions:
             return
+        for path, _ in additions:
+            if path in self._text_runs:
+                self._gather_text(path)
         # The event under way is ended before the document moves: its checks are of the state that it leads to.
         entry = self._open
-        if type(entry) is not _Appends or not self._merge or entry.size + size > self._room:
+        if type(entry) is not _Appends or not self._merge or entry.size + self._lent + size > self._room:
             self._close()
             entry = _Appends()
         path, x = additions[0]
@@ -143,6 +161,7 @@ class Pending:
             for path, x in zip(self._columns, members, strict=True):
                 self.append([(path, x if type(x) is str and self.is_text(path) else [x])])
             return
+        self._gather_rows()
         entry = self._open
         if type(entry) is not _Rows or not self._merge or entry.size + len(encoded) > self._room:
             self._close()
@@ -174,6 +193,38 @@ class Pending:
             ops, encoded = [parts[-1]], _json([parts[-1]])
         self._change_one(ops, encoded, settle, ends=ends)
 
+    def text_run(self, path: str) -> TextRun:
+        """A run for the text that the last append grew."""
+        entry = self._open
+        if type(entry) is not _Appends or path not in entry.texts or not self._merge:
+            return NO_TEXTS
+        self._gather_text(path)
+        lent = self._lend(entry.size)
+        if lent <= 0:
+            return NO_TEXTS
+        self._text_runs[path] = run = TextRun(path, lent)
+        return run
+
+    def row_run(self) -> RowRun:
+        """A run for the columns that the last row grew."""
+        entry = self._open
+        if type(entry) is not _Rows or not self._merge:
+            return NO_ROWS
+        self._gather_rows()
+        lent = self._lend(entry.size)
+        if lent <= 0:
+            return NO_ROWS
+        if self._kinds is None:
+            self._kinds = tuple(map(self.is_text, self._columns))
+        self._row_run = run = RowRun(self._kinds, self._depth, lent)
+        return run
+
+    def gather(self) -> None:
+        """Bring in what runs have taken, and end them."""
+        for path in tuple(self._text_runs):
+            self._gather_text(path)
+        self._gather_rows()
+
     def take(self) -> list[bytes]:
         """The diffs that wait, each as JSON; nothing waits then."""
         self._close()
@@ -189,6 +240,38 @@ class Pending:
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
+    def _lend(self, filled: int) -> int:
+        """Bytes for a run: less than would bring the event under way or the state to a bound."""
+        spare = self._max_state_bytes - self._reserve - self.state_bytes
+        lent = min(MAX_RUN, self._room - filled - self._lent, spare - self._lent)
+        self._lent += max(0, lent)
+        return lent
+
+    def _gather_text(self, path: str) -> None:
+        run = self._text_runs.pop(path, NO_TEXTS)
+        self._lent -= run.lent
+        run.end()
+        entry = self._open
+        if run.pieces and type(entry) is _Appends:
+            text = "".join(run.pieces)
+            part = _json(text)[1:-1]
+            self._document.apply(text if path == self._sole else [["a", path, text]])
+            entry.texts[path].append(part)
+            entry.size += len(part)
+            self._grew(len(part))
+
+    def _gather_rows(self) -> None:
+        run, self._row_run = self._row_run, NO_ROWS
+        self._lent -= run.lent
+        run.end()
+        entry = self._open
+        if run.rows and type(entry) is _Rows:
+            self._document.grow(run.rows)
+            entry.rows += run.parts
+            size = sum(map(len, run.parts))
+            entry.size += size + len(run.parts)
+            self._grew(size)
+
     def _append_in_parts(self, additions: Iterable[tuple[str, str | list[Any]]]) -> None:
         for path, x in additions:
             if type(x) is str:
@@ -200,10 +283,11 @@ class Pending:
 
     def _split(self, op: Op) -> Iterable[Op]:
         grows = op[0] == "a" and self._is_array(str(op[1]))
-        return split_op(op, self._room, start=self.document.array_length(str(op[1])) if grows else 0)
+        return split_op(op, self._room, start=self._document.array_length(str(op[1])) if grows else 0)
 
     def _change_one(self, ops: Sequence[Op], encoded: bytes, settle: str | None, *, ends: bool) -> None:
         self._apply(list(ops), len(encoded), ends=ends)
+        self._kinds = None
         proved: dict[str, None] = {}
         for op in ops:
             self._account(op, proved)
@@ -252,6 +336,7 @@ class Pending:
 
     def _close(self) -> None:
         """End the event under way: what comes next is another."""
+        self.gather()
         entry, self._open = self._open, None
         if entry is None:
             return
@@ -277,14 +362,16 @@ class Pending:
         What was written bounds what the state grew by, so the state is measured only when that sum passes the limit.
         """
         limit = self._max_state_bytes if ends else self._max_state_bytes - self._reserve
+        if self.state_bytes + self._lent + size > limit:
+            self.gather()
         if self.state_bytes + size <= limit:
-            self.document.apply(diff)
+            self._document.apply(diff)
             return
-        before = self.document.view()
-        self.document.apply(diff)
-        measured = len(_json(self.document.value())) + self._envelope
+        before = self._document.view()
+        self._document.apply(diff)
+        measured = len(_json(self._document.value())) + self._envelope
         if measured > limit:
-            self.document = Document(before.value(), self._columns)
+            self._document = Document(before.value(), self._columns)
             raise StateTooLargeError(self._max_state_bytes)
         self.state_bytes = measured - size
 
@@ -293,19 +380,19 @@ class Pending:
         self.size += size
 
     def _check(self, path: str) -> JsonValue:
-        return [path, self.document.text_length(path), self.document.text_crc(path)]
+        return [path, self._document.text_length(path), self._document.text_crc(path)]
 
     def is_text(self, path: str) -> bool:
         """Whether there is a text at a place."""
         try:
-            self.document.text_length(path)
+            self._document.text_length(path)
         except LookupError:
             return False
         return True
 
     def _is_array(self, path: str) -> bool:
         try:
-            self.document.array_length(path)
+            self._document.array_length(path)
         except LookupError:
             return False
         return True

@@ -7,6 +7,7 @@ does not fit the value is refused where it is made, with a `ValueError` that say
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -17,6 +18,7 @@ from tidewire.protocol.pointer import parse
 from tidewire.protocol.strict_json import MAX_INTEGER
 from tidewire_server.deltas import NotPlainError, Shadow
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.runs import NO_ROWS, NO_TEXTS
 
 if TYPE_CHECKING:
     from tidewire_server.journal import Journal
@@ -56,6 +58,10 @@ class Stream(Generic[T]):
         self._tell = tell
         self._to_json = to_json
         self._shadow: Shadow | None = None
+        self._converts = False
+        """Whether values that are yielded have to be made JSON."""
+        self._text_run = NO_TEXTS
+        self._row_run = NO_ROWS
         self._closed = False
         self._cancelled = False
         self._usage: dict[str, int | float] = {}
@@ -68,6 +74,8 @@ class Stream(Generic[T]):
     @property
     def value(self) -> T:
         """The value as it is now, made anew at each call: reading costs what the value is long."""
+        with suppress(StreamClosedError):
+            self.catch_up()
         value: Any = self._journal.value(self._place)
         return value  # type: ignore[no-any-return]
 
@@ -82,9 +90,13 @@ class Stream(Generic[T]):
             ValueError: There is nothing there that grows by `x`.
             StreamClosedError: The item has ended.
         """
-        if type(x) is not str:
-            x = plain(x)
-        self._write(self._journal.append, [(self._path(at), x)])
+        if type(x) is str:
+            if self._shadow is not None:
+                self._let_go()
+            self._extend(self._growing if at is None else self._path(at), x)
+        else:
+            self._let_go()
+            self._write(self._journal.append, [(self._path(at), plain(x))])
 
     def truncate(self, n_last: int, *, at: str | None = None) -> None:
         """Take back the last code points of a text, or the last elements of an array.
@@ -97,6 +109,7 @@ class Stream(Generic[T]):
             ValueError: There are fewer, or no text and no array; or it is a text, and the endpoint has no rollback.
             StreamClosedError: The item has ended.
         """
+        self._let_go()
         path = self._path(at)
         if n_last:
             self._hold_text(path)
@@ -109,9 +122,16 @@ class Stream(Generic[T]):
             ValueError: There are not as many members as columns, or one does not fit.
             StreamClosedError: The item has ended.
         """
+        if self._shadow is not None:
+            self._let_go()
+        with self._lock:
+            if self._row_run.add(members):
+                return
         row = [member if type(member) in _PLAIN else plain(member) for member in members]
         if self._columns == self._journal.columns:
-            self._write(self._journal.row, row)
+            with self._lock:
+                self._write(self._journal.row, row)
+                self._row_run = self._journal.row_run()
         else:
             self._write(self._journal.append, self._as_appends(row))
 
@@ -128,6 +148,7 @@ class Stream(Generic[T]):
             StreamClosedError: The item has ended.
         """
         value = self._to_json(value) if pointer == "" else plain(value)
+        self._let_go()
         path = self._path(pointer)
         self._hold_text(path, value)
         self._write(self._journal.change, [["s", path, value]])
@@ -192,27 +213,76 @@ class Stream(Generic[T]):
             StreamClosedError: The item has ended.
         """
         # Looking for what changed can take long, and the event loop must not wait for it: only writing takes the lock.
-        shadow = self._shadow or Shadow(self._journal.value(self._place), self._place)
+        shadow, self._shadow = self._shadow or self._new_shadow(), None
         try:
-            try:
-                ops = shadow.step(value)
-            except NotPlainError:
+            ops: list[Op] | None = None
+            if not self._converts:
+                try:
+                    ops = shadow.step(value)
+                except NotPlainError:
+                    self._converts, shadow = True, self._new_shadow()
+            if ops is None:
                 ops = shadow.step(self._to_json(value))
             with self._lock:
-                if ops:
-                    self._put(ops)
+                self._put(ops)
                 self._shadow = shadow
         except ValueError as error:
             raise InvalidValueError(str(error)) from None
+
+    def catch_up(self) -> None:
+        """Bring in what was found of the last value only in part, as it is now.
+
+        Raises:
+            InvalidValueError: It is no JSON.
+            StateTooLargeError: The state would pass its limit.
+            StreamClosedError: The item has ended.
+        """
+        shadow = self._shadow
+        if shadow is None or not shadow.behind:
+            return
+        self._shadow = None
+        try:
+            ops = shadow.catch_up()
+            with self._lock:
+                self._put(ops)
+                self._shadow = shadow
+        except ValueError as error:
+            raise InvalidValueError(str(error)) from None
+
+    def _let_go(self) -> None:
+        """What is written now is not what was yielded: the next value is compared with the document."""
+        self.catch_up()
+        self._shadow = None
+
+    def _new_shadow(self) -> Shadow:
+        return Shadow(self._journal.value(self._place), self._place)
 
     def close(self) -> dict[str, int | float]:
         """Refuse whatever is written later; returns what was used."""
         with self._lock:
             self._closed = True
+            self._end_runs()
         return self._usage
 
+    def _extend(self, path: str, text: str) -> None:
+        with self._lock:
+            run = self._text_run
+            if run.path == path and run.add(text):
+                return
+            self._write(self._journal.append, [(path, text)])
+            self._text_run = self._journal.text_run(path)
+
+    def _end_runs(self) -> None:
+        """Whatever is written next goes the long way, and is checked for everything."""
+        self._text_run.end()
+        self._row_run.end()
+
     def _put(self, ops: list[Op]) -> None:
-        if any(op[0] != "a" for op in ops):
+        if not ops:
+            return
+        if len(ops) == 1 and ops[0][0] == "a" and type(text := ops[0][2]) is str:
+            self._extend(str(ops[0][1]), text)
+        elif any(op[0] != "a" for op in ops):
             for op in ops:
                 if op[0] == "t" or op[0] == "s":
                     self._hold_text(str(op[1]), op[2] if op[0] == "s" else None)
@@ -246,11 +316,11 @@ class Stream(Generic[T]):
         with self._lock:
             self._journal.wait_for_room()
             self._check_open()
-            self._shadow = None
             try:
                 write(change)
             except StateTooLargeError as error:
                 self.failure = error
+                self._end_runs()
                 raise
 
     def _check_open(self) -> None:

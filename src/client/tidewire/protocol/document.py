@@ -120,6 +120,18 @@ class Document(Fold):
             self._own.clear()
         self._last = _Applied(before, self._touched, self._row_grew)
 
+    def grow(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Apply rows whose members were admitted before, and fit: a string for a text, else one new element.
+
+        Raises:
+            DiffError: A column is not there, or cannot grow.
+        """
+        before = View(self._top, self._clock)
+        self._clock += 1
+        for target, members in zip(self._column_targets(), zip(*rows, strict=True), strict=True):
+            target.extend("".join(members) if type(target) in TEXTS else list(members), self._clock)
+        self._last = _Applied(before, [], row=True)
+
     def view(self) -> View:
         """The document as it is now, whatever is applied later."""
         view = View(self._top, self._clock)

@@ -41,6 +41,15 @@ def admit(value: JsonValue, room: int = MAX_STATE_DEPTH) -> JsonValue:
     return copy
 
 
+def admit_all(values: Iterable[JsonValue], room: int = MAX_STATE_DEPTH) -> list[JsonValue]:
+    """Copy several values; see `admit`. Says that one is refused, not why.
+
+    Raises:
+        StrictJsonError: One is nested too deep or not JSON as the protocol takes it.
+    """
+    return _copies(values, room)
+
+
 def same(one: JsonValue, other: JsonValue) -> bool:
     """Whether two values are the same JSON, types included: `1`, `1.0` and `true` differ, and so do `-0.0` and `0.0`.
 

@@ -1,0 +1,170 @@
+"""A shadow follows a value that its writer goes on changing: what is found when, and that all is found in the end."""
+
+import copy
+import itertools
+import json
+import random
+from typing import Any
+
+import pytest
+
+from tidewire.protocol.diff import apply
+from tidewire.protocol.values import same
+from tidewire_server.deltas import ENDS, LONG, PATIENCE, Shadow
+
+TEXTS = ("", "a", "né", "🎉🎉", "x" * 40, "1")
+SCALARS = (*TEXTS, 0, 1, 1.0, True, False, None, -0.0, 0.0, 2.5)
+
+
+def idle() -> float:
+    """A look takes no time at all, so the next one is due at once."""
+    return 0.0
+
+
+def hurried() -> Any:
+    """Each look takes one second, each step another one: the next look is `PATIENCE` steps away."""
+    return map(float, itertools.count()).__next__
+
+
+class Writer:
+    """Changes a value at random, in place or by a new one that shares parts with the old, as functions do."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.value = self.history(self.draw.choice((LONG - 1, LONG + 1, 3 * LONG)))
+
+    def row(self) -> Any:
+        draw = self.draw
+        match draw.randrange(5):
+            case 0:
+                return [draw.choice(SCALARS) for _ in range(draw.randrange(4))]
+            case 1:
+                return draw.choice(SCALARS)
+            case 2 if draw.random() < 0.1:
+                return {f"k{number}": draw.choice(SCALARS) for number in range(LONG + 20)}
+            case 3 if draw.random() < 0.1:
+                return [draw.choice(SCALARS) for _ in range(LONG + 20)]
+            case _:
+                return {"role": draw.choice(("user", "assistant")), "content": draw.choice(SCALARS), "n": [1]}
+
+    def history(self, rows: int) -> Any:
+        made = [self.row() for _ in range(rows)]
+        match self.draw.randrange(3):
+            case 0:
+                return made
+            case 1:
+                return {"history": made, "state": 0}
+            case _:
+                return {f"row/{number}": row for number, row in enumerate(made)}
+
+    def step(self) -> Any:
+        if self.draw.random() < 0.2:
+            # What an immutable style does: new containers on the way down, the same objects beside it.
+            self.value = copy.copy(self.value)
+        for _ in range(self.draw.randrange(1, 4)):
+            if not self.change(self.value, 0):
+                self.value = self.history(LONG + 5)
+        return self.value
+
+    def change(self, place: Any, depth: int) -> bool:
+        draw = self.draw
+        if type(place) not in {list, dict} or not place:
+            return False
+        keys = list(place) if type(place) is dict else range(len(place))
+        key = keys[-1] if draw.random() < 0.4 else draw.choice(keys)
+        if draw.random() < 0.7 - 0.1 * depth and self.change(place[key], depth + 1):
+            return True
+        match draw.randrange(12):
+            case 0 | 1 if type(place) is list:
+                place.append(self.row())
+            case 0 | 1:
+                place[f"new {draw.random()}"] = self.row()
+            case 2 if type(place) is list:
+                place.insert(draw.randrange(len(place) + 1), self.row())
+            case 3:
+                del place[key]
+            case 4 if type(place) is list and len(place) > 8:
+                del place[-draw.randrange(1, 8) :]
+            case 5 if type(place) is list:
+                place.append(place.pop(0))
+            case 6:
+                place[key] = {0: False, 1: True}.get(place[key], 1.0) if type(place[key]) is int else 1
+            case _ if type(place[key]) is str:
+                place[key] += draw.choice(TEXTS)
+            case _:
+                place[key] = draw.choice(SCALARS)
+        return True
+
+
+def exactly(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def at_once(known: Any, value: Any) -> bool:
+    """Whether all that a step promises to find in any case was found."""
+    if type(known) is not type(value):
+        return False
+    if type(value) is list:
+        places: Any = range(len(value))
+    elif type(value) is dict:
+        places = list(value)
+    else:
+        return same(known, value)
+    if len(known) != len(value):
+        return False
+    if len(places) > LONG:
+        places = [*places[:ENDS], *places[-ENDS:]]
+    if type(value) is dict and any(name not in known for name in places):
+        return False
+    return all(at_once(known[place], value[place]) for place in places)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_writer_with_time_is_followed_exactly_at_each_step(seed):
+    writer = Writer(seed)
+    shadow = Shadow(None, clock=idle)
+    known = None
+    for _ in range(40):
+        value = writer.step()
+        known = apply(known, copy.deepcopy(shadow.step(value)))
+        assert exactly(known) == exactly(value)
+        assert not shadow.behind
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_writer_in_a_hurry_is_followed_at_the_ends_at_once_and_everywhere_in_the_end(seed):
+    writer = Writer(seed)
+    shadow = Shadow(None, clock=hurried())
+    known = None
+    for _ in range(random.Random(seed).randrange(2, 60)):
+        value = writer.step()
+        known = apply(known, copy.deepcopy(shadow.step(value)))
+        assert at_once(known, value)
+    known = apply(known, shadow.catch_up())
+    assert exactly(known) == exactly(value)
+    # What was caught up is where the next step goes on.
+    value = writer.step()
+    known = apply(known, copy.deepcopy(shadow.step(value)))
+    assert exactly(apply(known, shadow.catch_up())) == exactly(value)
+
+
+def test_a_change_deep_inside_is_found_after_so_many_steps_without_an_end():
+    history = [{"content": f"{number}"} for number in range(10 * LONG)]
+    shadow = Shadow(history, clock=hurried())
+    assert shadow.step(history) == []
+    history[LONG]["content"] = "changed"
+    steps = 0
+    while not (ops := shadow.step(history)):
+        steps += 1
+        assert steps <= 2 * PATIENCE + 2
+    assert ops == [["s", f"/{LONG}/content", "changed"]]
+
+
+def test_a_value_that_shrank_after_its_last_step_keeps_what_was_yielded():
+    history = [{"content": f"{number}"} for number in range(10 * LONG)]
+    shadow = Shadow(history, clock=hurried())
+    for _ in range(4):
+        shadow.step(history)
+    assert shadow.behind
+    history.clear()
+    assert shadow.catch_up() == []

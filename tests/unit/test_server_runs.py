@@ -1,0 +1,235 @@
+"""Appends that are kept as they came: refused where they are made, bounded, in order, whoever looks in between."""
+
+import asyncio
+import functools
+import json
+import random
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tidewire.protocol.document import Document
+from tidewire.protocol.sse import Decoder
+from tidewire_server.errors import StateTooLargeError, StreamClosedError
+from tidewire_server.journal import Journal, first_block
+from tidewire_server.runs import MAX_RUN
+from tidewire_server.settings import Settings
+from tidewire_server.store.memory import MemoryLog
+from tidewire_server.stream import Stream
+
+KIB = 1024
+
+
+class Written:
+    """One job's journal over a real log, and a reader who folds the log from its first byte."""
+
+    def __init__(self, value: Any, columns: tuple[str, ...] = ("",), **settings: Any) -> None:
+        kept = Settings(**settings)
+        item = {"status": "running", "value": value}
+        state: Any = {"status": "running", "items": [item], "usage": {}, "notes": []}
+        block, document, size = first_block(state, [f"/items/0/value{column}" for column in columns])
+        self.log = MemoryLog(block, kept.max_log_bytes)
+        self.journal = Journal(
+            self.log, document, kept, state_bytes=size, reserve=0, logged=lambda _events, _bytes: None
+        )
+        self.stream: Stream[Any] = Stream(
+            self.journal,
+            0,
+            columns=columns,
+            rollback=True,
+            tell=lambda _key, _message: None,
+            to_json=lambda value: value,
+        )
+
+    async def events(self) -> list[Any]:
+        await self.journal.commit()
+        first = await self.log.state(oldest=True)
+        chunk = await self.log.read(first.cursor, 2**30)
+        assert chunk is not None
+        return [json.loads(event.data) for event in Decoder().feed(chunk.frames)]
+
+    async def read(self) -> Any:
+        """The item's value as a reader has it, each check on the way held."""
+        events = await self.events()
+        first = await self.log.state(oldest=True)
+        document = Document(first.view.value(), first.columns)
+        for diff in events:
+            document.apply(diff)
+        return document.value("/items/0/value")
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        asyncio.run(test(**arguments))
+
+    return run
+
+
+def appends_until_refused(stream: Stream[Any], piece: str) -> int:
+    for count in range(10 * KIB):
+        try:
+            stream.append(piece)
+        except StateTooLargeError:
+            return count
+    raise AssertionError("no append was refused")
+
+
+@on_a_loop
+async def test_a_lone_surrogate_is_refused_by_the_append_that_brings_it():
+    job = Written("")
+    job.stream.append("before")
+    job.stream.append(" it")
+    with pytest.raises(ValueError, match="surrogate"):
+        job.stream.append("\ud83d")
+    with pytest.raises(ValueError, match="surrogate"):
+        job.stream.append("né\udc00")
+    job.stream.append(", after 🎉")
+    assert job.stream.value == await job.read() == "before it, after 🎉"
+
+
+@on_a_loop
+async def test_a_row_that_does_not_fit_is_refused_by_itself():
+    job = Written({"text": "", "ids": []}, ("/text", "/ids"))
+    job.stream.row("a", 1)
+    job.stream.row("b", 2)
+    for wrong in (("\ud83d", 3), ("c", float("nan")), ("c", 2**60), (3, "c"), ("c",), ("c", 3, 4)):
+        with pytest.raises(ValueError, match=r"\w"):
+            job.stream.row(*wrong)
+    mine = [3]
+    job.stream.row("c", mine)
+    mine.append(4)
+    job.stream.row("d", (5, 6))
+    assert job.stream.value == await job.read() == {"text": "abcd", "ids": [1, 2, [3], [5, 6]]}
+
+
+@on_a_loop
+async def test_the_bound_of_the_state_is_met_by_the_same_append_whether_or_not_appends_are_merged():
+    for piece in ("word ", "\x00", "é🎉"):
+        taken = []
+        for window in (0.0, 1.0):
+            job = Written("", max_state_bytes=2 * KIB, merge_window=window)
+            count = appends_until_refused(job.stream, piece)
+            with pytest.raises(StateTooLargeError):
+                job.stream.append("x")
+            assert await job.read() == piece * count
+            taken.append(count)
+        assert taken[0] == taken[1] > 100
+
+
+@on_a_loop
+async def test_no_event_passes_its_bound_however_much_a_run_takes():
+    job = Written("", max_event_bytes=KIB, merge_window=1.0)
+    for number in range(3000):
+        job.stream.append(f"{number}\x01 ")
+    events = await job.events()
+    assert max(len(json.dumps(event)) for event in events) <= KIB
+    assert (
+        "".join(event if isinstance(event, str) else event["ops"][0][1] for event in events)
+        == job.stream.value
+    )
+    job = Written({"a": "", "b": []}, ("/a", "/b"), max_event_bytes=KIB, merge_window=1.0)
+    for number in range(1000):
+        job.stream.row(f"{number} ", [number, "x" * 20])
+    assert max(len(json.dumps(event)) for event in await job.events()) <= KIB
+    assert await job.read() == job.stream.value
+
+
+@on_a_loop
+async def test_a_run_takes_no_more_than_its_bound_before_somebody_looks():
+    job = Written("", merge_window=1.0)
+    job.stream.append("x")
+    waiting = job.journal.backlog
+    for _ in range(2 * MAX_RUN):
+        job.stream.append("y")
+    assert job.journal.backlog >= waiting + MAX_RUN
+    assert job.stream.value == "x" + "y" * (2 * MAX_RUN)
+
+
+@on_a_loop
+async def test_nothing_follows_a_close_though_a_run_was_open():
+    job = Written({"text": "", "ids": []}, ("/text", "/ids"))
+    job.stream.row("a", 1)
+    job.stream.row("b", 2)
+    job.stream.close()
+    for write in (lambda: job.stream.row("c", 3), lambda: job.stream.append("c", at="/text")):
+        with pytest.raises(StreamClosedError):
+            write()
+    assert await job.read() == {"text": "ab", "ids": [1, 2]}
+    job = Written("")
+    job.stream.append("a")
+    job.stream.append("b")
+    job.stream.close()
+    with pytest.raises(StreamClosedError):
+        job.stream.append("c")
+    assert await job.read() == "ab"
+
+
+@pytest.mark.parametrize("seed", range(30))
+@on_a_loop
+async def test_whatever_is_written_in_whatever_order_is_what_readers_fold(seed):
+    draw = random.Random(seed)
+    job = Written(
+        {"text": "", "ids": [], "other": ""},
+        ("/text", "/ids"),
+        merge_window=draw.choice((0.0, 1.0)),
+        max_event_bytes=draw.choice((KIB, 2**20)),
+    )
+    expected: dict[str, Any] = {"text": "", "ids": [], "other": ""}
+    for step in range(300):
+        piece = draw.choice(("a", "né", "🎉", "\n", "", "word " * draw.randrange(40)))
+        match draw.randrange(24):
+            case 0:
+                job.stream.truncate(n := draw.randrange(len(expected["other"]) + 1), at="/other")
+                expected["other"] = expected["other"][: len(expected["other"]) - n]
+            case 1:
+                job.stream.set("/other", piece)
+                expected["other"] = piece
+            case 2:
+                expected["text"] += piece
+                expected["ids"] = [*expected["ids"], {"n": step}]
+                job.stream.replace(json.loads(json.dumps(expected)))
+            case 3:
+                assert job.stream.value == expected
+            case 4:
+                await job.journal.commit()
+            case 5 | 6:
+                job.stream.append([step, [step]], at="/ids")
+                expected["ids"] += [step, [step]]
+            case 7 | 8 | 9 | 10 | 11:
+                job.stream.append(piece, at="/other")
+                expected["other"] += piece
+            case 12 | 13 | 14 | 15:
+                expected["other"] += piece
+                job.stream.replace(expected)
+                expected = json.loads(json.dumps(expected))
+            case _:
+                job.stream.row(piece, [step])
+                expected["text"] += piece
+                expected["ids"].append([step])
+    assert job.stream.value == expected
+    assert await job.read() == expected
+
+
+@on_a_loop
+async def test_threads_that_write_at_once_lose_nothing_and_keep_their_order():
+    job = Written({"a": "", "b": ""}, ("/a",), merge_window=0.001)
+
+    def write(place: str, letter: str) -> None:
+        for number in range(3000):
+            job.stream.append(f"{letter}{number},", at=place)
+
+    threads = [
+        threading.Thread(target=write, args=(place, letter)) for place in ("/a", "/b") for letter in "xy"
+    ]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        await asyncio.sleep(0)
+    value = await job.read()
+    for place in "ab":
+        pieces = value[place].split(",")[:-1]
+        for letter in "xy":
+            assert [p for p in pieces if p[0] == letter] == [f"{letter}{n}" for n in range(3000)]
