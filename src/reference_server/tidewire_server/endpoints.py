@@ -17,8 +17,8 @@ from tidewire.protocol.pointer import escape, parse
 from tidewire_server.batching.options import Batching, Place
 from tidewire_server.batching.signature import batch_shapes_of
 from tidewire_server.errors import ItemError, ProblemError, refuse
+from tidewire_server.plain import plain
 from tidewire_server.schemas import InputShape, ValueShape, is_async, is_generator, names_in, shapes_of
-from tidewire_server.stream import plain
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 

@@ -133,6 +133,15 @@ class Journal:
         with self._lock:
             return self._pending.is_text(pointer)
 
+    def text_length(self, pointer: str) -> int:
+        """Code points of the text at a place.
+
+        Raises:
+            LookupError: There is no text.
+        """
+        with self._lock:
+            return self._pending.document.text_length(pointer)
+
     def wait_for_room(self) -> None:
         """Wait, in a worker thread, while too much is pending; call with the lock held, before whatever is checked.
 

@@ -1,8 +1,8 @@
 """Changes of one job that are made but not yet logged: merged, proved, and in their wire form.
 
 Rules. Adjacent appends become one event, and so do adjacent rows; every other change is an event of its own, in the
-order in which they were made. No event passes `max_event_bytes`; a larger change becomes several. A text that grew
-or shrank since its last check owes one: in a diff that truncates it, with its 64th logged change, when its item ends.
+order in which they were made. No event passes `max_event_bytes`; a larger change becomes several. An event carries the
+checks that are due in it (see `owed`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,13 +14,11 @@ from pydantic import JsonValue
 from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document import Document
-from tidewire.protocol.values import MAX_STATE_DEPTH
+from tidewire.protocol.values import MAX_STATE_DEPTH, common_prefix
 from tidewire_server.errors import StateTooLargeError
+from tidewire_server.owed import Owed
 from tidewire_server.runs import MAX_RUN, NO_ROWS, NO_TEXTS, RowRun, TextRun
 from tidewire_server.splitting import split_op, split_text
-
-CHECK_EVERY: Final = 64
-"""Logged changes of a text after which a check has been sent."""
 
 _ROOM_FOR_CHECKS: Final = 512
 """Bytes of an event that are left free for its checks and its framing."""
@@ -94,8 +92,7 @@ class Pending:
         self._sole = self._columns[0] if len(self._columns) == 1 else None
         self._closed: list[bytes] = []
         self._open: _Appends | _Rows | None = None
-        self._owed: dict[str, int] = {}
-        """Texts that owe a check, and their logged changes since the last one."""
+        self._owed = Owed(self.is_text, self._is_array)
         self._text_runs: dict[str, TextRun] = {}
         self._row_run = NO_ROWS
         self._lent = 0
@@ -233,10 +230,8 @@ class Pending:
 
     def checks_owed(self, below: str = "") -> list[JsonValue]:
         """Settle what is owed at or below a place: the checks, true for the document as it is now."""
-        owed = [path for path in self._owed if _within(path, below)]
-        for path in owed:
-            del self._owed[path]
-        return [self._check(path) for path in owed]
+        self.gather()
+        return self._checks(self._owed.below(below))
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
@@ -282,57 +277,22 @@ class Pending:
                     self.change([op])
 
     def _split(self, op: Op) -> Iterable[Op]:
+        if op[0] == "s" and type(op[2]) is str and self.is_text(str(op[1])):
+            # In parts, what both begin with has to stay: it may be promised (TW-DIF-057).
+            old = str(self._document.value(str(op[1])))
+            kept = common_prefix(old, op[2])
+            return [["t", op[1], len(old) - kept], *split_op(["a", op[1], op[2][kept:]], self._room)]
         grows = op[0] == "a" and self._is_array(str(op[1]))
         return split_op(op, self._room, start=self._document.array_length(str(op[1])) if grows else 0)
 
     def _change_one(self, ops: Sequence[Op], encoded: bytes, settle: str | None, *, ends: bool) -> None:
         self._apply(list(ops), len(encoded), ends=ends)
         self._kinds = None
-        proved: dict[str, None] = {}
-        for op in ops:
-            self._account(op, proved)
-        checks = [self._check(path) for path in proved]
-        for path in proved:
-            self._owed.pop(path, None)
+        checks = self._checks(self._owed.changed(ops))
         if settle is not None:
             checks += self.checks_owed(settle)
         self._closed.append(_shape(encoded, checks))
         self._grew(len(encoded))
-
-    def _account(self, op: Op, proved: dict[str, None]) -> None:
-        """Keep what is owed in step with one op of a change that stands."""
-        letter, path = op[0], str(op[1])
-        if letter == "a" and type(op[2]) is str:
-            self._count(path, proved)
-        elif letter == "t" and self.is_text(path):
-            proved[path] = None
-        elif letter in {"s", "d"}:
-            for gone in [owing for owing in self._owed if _within(owing, path)]:
-                del self._owed[gone]
-            for gone in [owing for owing in proved if _within(owing, path)]:
-                del proved[gone]
-        if letter in {"i", "d"}:
-            self._shift(path, 1 if letter == "i" else -1)
-
-    def _shift(self, path: str, by: int) -> None:
-        """An element came or went: what is owed in those that follow it is owed at another index."""
-        parent, _, index = path.rpartition("/")
-        if not index.isdigit() or not self._is_array(parent):
-            return
-        moved: dict[str, int] = {}
-        for owing, changes in self._owed.items():
-            place, *rest = owing[len(parent) + 1 :].split("/") if _within(owing, parent) else [""]
-            if place.isdigit() and int(place) >= int(index):
-                moved["/".join([parent, str(int(place) + by), *rest])] = changes
-            else:
-                moved[owing] = changes
-        self._owed = moved
-
-    def _count(self, path: str, proved: dict[str, None]) -> None:
-        changes = self._owed.get(path, 0) + 1
-        self._owed[path] = changes
-        if changes >= CHECK_EVERY:
-            proved[path] = None
 
     def _close(self) -> None:
         """End the event under way: what comes next is another."""
@@ -344,12 +304,7 @@ class Pending:
             grown = [path for path in self._columns if self.is_text(path)]
         else:
             grown = list(entry.texts)
-        proved: dict[str, None] = {}
-        for path in grown:
-            self._count(path, proved)
-        for path in proved:
-            del self._owed[path]
-        checks = [self._check(path) for path in proved]
+        checks = self._checks(self._owed.grew(grown))
         if isinstance(entry, _Appends) and not entry.arrays and grown == [self._sole]:
             text = b'"%b"' % b"".join(entry.texts[grown[0]])
             self._closed.append(_shape(b'[["r",%b]]' % text, checks) if checks else text)
@@ -379,8 +334,9 @@ class Pending:
         self.state_bytes += size
         self.size += size
 
-    def _check(self, path: str) -> JsonValue:
-        return [path, self._document.text_length(path), self._document.text_crc(path)]
+    def _checks(self, paths: Iterable[str]) -> list[JsonValue]:
+        document = self._document
+        return [[path, document.text_length(path), document.text_crc(path)] for path in paths]
 
     def is_text(self, path: str) -> bool:
         """Whether there is a text at a place."""
@@ -400,10 +356,6 @@ class Pending:
 
 def _shape(ops: bytes, checks: list[JsonValue]) -> bytes:
     return b'{"ops":%b,"check":%b}' % (ops, _json(checks)) if checks else ops
-
-
-def _within(path: str, place: str) -> bool:
-    return path == place or path.startswith(f"{place}/")
 
 
 def _json(value: Any) -> bytes:

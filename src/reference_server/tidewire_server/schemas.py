@@ -26,7 +26,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from tidewire.protocol.pointer import build
 from tidewire_server.context import Context
 from tidewire_server.errors import InvalidValueError, ProblemError, refuse
-from tidewire_server.stream import Stream, plain
+from tidewire_server.plain import plain
+from tidewire_server.stream import Stream
 
 _STREAMED = (
     collections.abc.AsyncIterator,

@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
-
 from tidewire.protocol import messages
 from tidewire.protocol.diff import Op
-from tidewire.protocol.pointer import parse
+from tidewire.protocol.pointer import escape, parse
 from tidewire.protocol.strict_json import MAX_INTEGER
 from tidewire_server.deltas import NotPlainError, Shadow
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.plain import PLAIN, plain
 from tidewire_server.runs import NO_ROWS, NO_TEXTS
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ class Stream(Generic[T]):
         self._shadow: Shadow | None = None
         self._converts = False
         """Whether values that are yielded have to be made JSON."""
+        self._stable: dict[str, int] = {}
         self._text_run = NO_TEXTS
         self._row_run = NO_ROWS
         self._closed = False
@@ -127,7 +127,7 @@ class Stream(Generic[T]):
         with self._lock:
             if self._row_run.add(members):
                 return
-        row = [member if type(member) in _PLAIN else plain(member) for member in members]
+        row = [member if type(member) in PLAIN else plain(member) for member in members]
         if self._columns == self._journal.columns:
             with self._lock:
                 self._write(self._journal.row, row)
@@ -152,6 +152,41 @@ class Stream(Generic[T]):
         path = self._path(pointer)
         self._hold_text(path, value)
         self._write(self._journal.change, [["s", path, value]])
+
+    def stable(self, n_first: int | None = None, *, at: str | None = None) -> None:
+        """Promise that the beginning of a text stays: whatever is written later, these code points are not taken back.
+
+        Readers hand them over as final at once, where the endpoint may take text back. A promise never shrinks: a
+        smaller number than before changes nothing, and `truncate`, `set` or a yielded value that would break one is
+        refused.
+
+        Args:
+            n_first: How many; all that are there now, if None.
+            at: JSON Pointer within the value; without it as in `append`.
+
+        Raises:
+            ValueError: There is no text, or it has fewer.
+            StreamClosedError: The item has ended.
+        """
+        path = self._path(at)
+        pointer = path[len(self._place) :]
+        with self._lock:
+            try:
+                length = self._journal.text_length(path)
+            except LookupError as error:
+                raise ValueError(f"only a text can be stable: {error}") from None
+            n = length if n_first is None else n_first
+            if type(n) is not int or not 0 <= n <= length:
+                raise ValueError(f"{n!r} code points of {length} cannot be stable")
+            if n <= self._stable.get(pointer, 0):
+                self._check_open()
+                return
+            promises = f"/items/{self._index}/stable"
+            op: Op = (
+                ["s", f"{promises}/{escape(pointer)}", n] if self._stable else ["s", promises, {pointer: n}]
+            )
+            self._write(self._journal.change, [op])
+            self._stable[pointer] = n
 
     # ---- beside the value --------------------------------------------------------------------------------------
 
@@ -352,27 +387,3 @@ def _at(value: Any, pointer: str) -> Any:
     for token in parse(pointer):
         value = value.get(token) if isinstance(value, dict) else None
     return value
-
-
-_PLAIN = frozenset({str, int, float, bool, type(None)})
-
-
-def plain(value: Any) -> Any:
-    """JSON's own Python types of a value: models, dataclasses, tuples, dates, and arrays of numpy or torch.
-
-    Raises:
-        InvalidValueError: There is no JSON for it.
-    """
-    if type(value) in _PLAIN:
-        return value
-    try:
-        # NaN passes here as itself and is refused by the document, which says where it stands.
-        return to_jsonable_python(value, inf_nan_mode="constants", fallback=_from_array)
-    except (PydanticSerializationError, ValueError) as error:
-        raise InvalidValueError(f"this is no JSON: {error}") from None
-
-
-def _from_array(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise InvalidValueError(f"{type(value).__name__} has no JSON form")

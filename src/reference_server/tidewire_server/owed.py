@@ -1,0 +1,90 @@
+"""Which texts owe a check, and when one is due (TW-DIF-051, TW-DIF-052).
+
+A text that grew or shrank since its last check owes one. It is due in an event that truncates the text, with the 64th
+logged change since the last one, and when its item ends. What sets or deletes a text settles what it owes.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tidewire.protocol.diff import Op
+
+CHECK_EVERY: Final = 64
+"""Logged changes of a text after which a check has been sent."""
+
+
+class Owed:
+    """The texts of one job that owe a check."""
+
+    def __init__(self, is_text: Callable[[str], bool], is_array: Callable[[str], bool]) -> None:
+        """Begin with nothing owed.
+
+        Args:
+            is_text: Whether there is a text at a place now.
+            is_array: Whether there is an array at a place now.
+        """
+        self._is_text = is_text
+        self._is_array = is_array
+        self._changes: dict[str, int] = {}
+        """Logged changes of each text since its last check."""
+
+    def grew(self, paths: Iterable[str]) -> list[str]:
+        """Some texts grew in one event; returns those whose check is due in it."""
+        due: dict[str, None] = {}
+        for path in paths:
+            self._count(path, due)
+        return self._settled(due)
+
+    def changed(self, ops: Iterable[Op]) -> list[str]:
+        """These ops were applied in one event; returns the texts whose check is due in it."""
+        due: dict[str, None] = {}
+        for op in ops:
+            self._account(op, due)
+        return self._settled(due)
+
+    def below(self, place: str) -> list[str]:
+        """Settle whatever is owed at or below a place; returns the texts."""
+        return self._settled(dict.fromkeys(path for path in self._changes if _within(path, place)))
+
+    def _settled(self, due: dict[str, None]) -> list[str]:
+        for path in due:
+            self._changes.pop(path, None)
+        return list(due)
+
+    def _account(self, op: Op, due: dict[str, None]) -> None:
+        letter, path = op[0], str(op[1])
+        if letter == "a" and type(op[2]) is str:
+            self._count(path, due)
+        elif letter == "t" and self._is_text(path):
+            due[path] = None
+        elif letter in {"s", "d"}:
+            for gone in [owing for owing in self._changes if _within(owing, path)]:
+                del self._changes[gone]
+            for gone in [owing for owing in due if _within(owing, path)]:
+                del due[gone]
+        if letter in {"i", "d"}:
+            self._shift(path, 1 if letter == "i" else -1)
+
+    def _count(self, path: str, due: dict[str, None]) -> None:
+        changes = self._changes.get(path, 0) + 1
+        self._changes[path] = changes
+        if changes >= CHECK_EVERY:
+            due[path] = None
+
+    def _shift(self, path: str, by: int) -> None:
+        """An element came or went: what is owed in those that follow it is owed at another index."""
+        parent, _, index = path.rpartition("/")
+        if not index.isdigit() or not self._is_array(parent):
+            return
+        moved: dict[str, int] = {}
+        for owing, changes in self._changes.items():
+            place, *rest = owing[len(parent) + 1 :].split("/") if _within(owing, parent) else [""]
+            if place.isdigit() and int(place) >= int(index):
+                moved["/".join([parent, str(int(place) + by), *rest])] = changes
+            else:
+                moved[owing] = changes
+        self._changes = moved
+
+
+def _within(path: str, place: str) -> bool:
+    return path == place or path.startswith(f"{place}/")
