@@ -21,7 +21,7 @@ else cancelled. Whichever of a cancel and the end is logged first holds.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -48,6 +48,11 @@ ROOM_FOR_END: Final = 256
 """Bytes of a state that are kept for the end of each item: its status, and a problem without details."""
 
 _log = logging.getLogger(__name__)
+
+
+async def nothing() -> None:
+    """What is done where nobody wants to know."""
+
 
 ItemEnd = Literal["succeeded", "failed", "cancelled"]
 
@@ -127,8 +132,13 @@ class Job:
 
     # ---- running -----------------------------------------------------------------------------------------------
 
-    async def run_item(self, index: int) -> None:
-        """Run one item's function to its end, which may come later than the item's."""
+    async def run_item(self, index: int, free: Callable[[], Awaitable[None]] = nothing) -> None:
+        """Run one item's function to its end, which may come later than the item's.
+
+        Args:
+            index: Of the item.
+            free: Told that the function has ended, before the item's end is written.
+        """
         item = self._items[index]
         if item.status != "queued":
             return
@@ -136,6 +146,7 @@ class Job:
             self.begin(index)
             item.task = self._loop.create_task(run(self.endpoint, item.value, item.stream, self._journal))
             await asyncio.wait({item.task})
+            await free()
             await self._returned(index, item)
         except asyncio.CancelledError:
             if item.task is not None:

@@ -20,7 +20,7 @@ from tidewire_server.store.base import Ticket
 FRONT: Final = 10
 """Places whose every change is told."""
 
-LOOK: Final = 64
+LOOK: Final = 16
 """Places among which one who comes anew is looked for."""
 
 PART: Final = 0.1

@@ -137,10 +137,11 @@ def held_back(error: BaseException) -> RuntimeError:
     return RuntimeError(f"the function raised {type(error).__name__}")
 
 
-async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
+def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
     """Call a function in a thread of its own, which does not keep the process from ending.
 
-    A cancelled caller does not wait; the thread runs on. Whoever counts threads bounds them.
+    The thread has begun when this returns. A cancelled caller does not wait; the thread runs on. Whoever counts threads
+    bounds them.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Any] = loop.create_future()
@@ -169,4 +170,4 @@ async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=body, name=getattr(function, "__name__", "worker"), daemon=True).start()
-    return await outcome
+    return outcome

@@ -31,6 +31,9 @@ from tidewire_server.store.base import Queue, Ticket
 
 _LEAST_RETRY_MS: Final = 1000
 
+_MAX_SERVED: Final = 10_000
+"""Callers of one group whose turns are remembered."""
+
 _RECENT: Final = 0.3
 """Weight of the latest duration in the mean that an ETA is made of."""
 
@@ -91,7 +94,7 @@ class Scheduler:
         endpoints: dict[str, Endpoint],
         settings: Settings,
         *,
-        start: Callable[[Ticket], Coroutine[Any, Any, None]],
+        start: Callable[[Ticket, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
         find: Callable[[Ticket], Job | None],
         starting: Callable[[Ticket], Job | None],
         announce: Callable[[str, QueueMessage], None],
@@ -102,7 +105,7 @@ class Scheduler:
             queue: Where items wait.
             endpoints: All endpoints by name.
             settings: Limits and intervals.
-            start: Runs one item; returns when its function has ended.
+            start: Runs one item, and calls back as soon as its function has ended.
             find: The job of an item.
             starting: The same, for an item that is about to run in a batch.
             announce: Tells a job its place in the queue.
@@ -199,16 +202,15 @@ class Scheduler:
         """Start what can start."""
         async with self._pumping:
             while (lane := self._next(group)) is not None:
-                # Draws what waits from the queue, and begins it before anything else can happen.
                 if lane.former is None:
                     taken = await self._queue.take(lane.endpoint.name)
-                    work = [self._run(lane, ticket) for ticket in taken]
+                    work = self._run(lane, taken[0]) if taken else None
                 else:
                     draft = lane.former.draft(self._loop.time())
-                    arrivals = await self._draw(lane, lane.former, draft)
-                    taken = [ticket for ticket, _ in arrivals]
-                    work = [self._run_batch(lane, draft, arrivals)] if taken else []
-                if not work:
+                    drawn = await self._draw(lane, lane.former, draft)
+                    taken = [ticket for ticket, _ in drawn]
+                    work = self._start_batch(lane, lane.former, draft, drawn) if taken else None
+                if work is None:
                     return
                 group.running += 1
                 self._serve(group, taken)
@@ -217,7 +219,7 @@ class Scheduler:
                     self._turns.move_to_end(id(group))
                 lane.rows += len(taken)
                 lane.positions.moved(len(taken))
-                self._in_task(work[0])
+                self._in_task(work)
 
     def _next(self, group: _Group) -> _Lane | None:
         """The endpoint of a group whose turn it is, if one can start."""
@@ -238,7 +240,8 @@ class Scheduler:
     def _serve(self, group: _Group, tickets: Iterable[Ticket]) -> None:
         if len(group.lanes) > 1:
             group.calls += 1
-            if not any(self._queue.size(lane.endpoint.name) for lane in group.lanes):
+            nobody_waits = not any(self._queue.size(lane.endpoint.name) for lane in group.lanes)
+            if nobody_waits or len(group.served) > _MAX_SERVED:
                 group.served.clear()
             for ticket in tickets:
                 group.served[ticket.principal] = group.calls
@@ -262,12 +265,24 @@ class Scheduler:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, lane: _Lane, ticket: Ticket) -> None:
-        began = self._loop.time()
+        free = self._letting_go(lane, [1])
         try:
-            await self._start(ticket)
+            await self._start(ticket, free)
         finally:
-            lane.rows -= 1
-            await self._ended(lane, 1, self._loop.time() - began)
+            await free()
+
+    def _letting_go(self, lane: _Lane, rows: list[int]) -> Callable[[], Coroutine[Any, Any, None]]:
+        """How a call that begins now gives back, once, what it has taken: its slot, its thread, and so many rows."""
+        began, free = self._loop.time(), False
+
+        async def let_go() -> None:
+            nonlocal free
+            if not free:
+                free = True
+                lane.rows -= sum(rows)
+                await self._ended(lane, sum(rows), self._loop.time() - began)
+
+        return let_go
 
     async def _ended(self, lane: _Lane, rows: int, took: float) -> None:
         """A call has ended: its slot and its thread are free."""
@@ -313,33 +328,32 @@ class Scheduler:
         former.remove(tickets)
         return drawn
 
-    async def _run_batch(
-        self, lane: _Lane, draft: Draft[Ticket], drawn: list[tuple[Ticket, Arrival | None]]
-    ) -> None:
-        former = lane.former
-        assert former is not None  # noqa: S101 - it has made the draft
-        began, rows, free = self._loop.time(), len(drawn), False
+    def _start_batch(
+        self,
+        lane: _Lane,
+        former: Former[Ticket],
+        draft: Draft[Ticket],
+        drawn: list[tuple[Ticket, Arrival | None]],
+    ) -> Coroutine[Any, Any, None]:
+        """Call the function; returns what waits for its end."""
+        rows = [len(drawn)]
 
         async def join(running: int, cost: float) -> list[Arrival]:
-            nonlocal rows
             more = await self._draw(lane, former, former.joining(draft.key, running, cost))
             lane.positions.moved(len(more))
             lane.rows += len(more)
-            rows += len(more)
+            rows.append(len(more))
             self._announce_soon(lane)
             return [arrival for _, arrival in more if arrival is not None]
 
-        async def let_go() -> None:
-            nonlocal free
-            if not free:
-                free = True
-                lane.rows -= rows
-                await self._ended(lane, rows, self._loop.time() - began)
-
         call = BatchCall(
-            lane.endpoint, join=join, may_join=lambda: len(former) > 0 and lane.group.limit > 0, free=let_go
+            lane.endpoint,
+            join=join,
+            may_join=lambda: len(former) > 0 and lane.group.limit > 0,
+            free=self._letting_go(lane, rows),
         )
-        await call.run([arrival for _, arrival in drawn if arrival is not None])
+        call.start([arrival for _, arrival in drawn if arrival is not None])
+        return call.run()
 
     # ---- positions ---------------------------------------------------------------------------------------------
 

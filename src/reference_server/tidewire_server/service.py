@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -269,10 +269,10 @@ class Service:
             self.metrics.items_started.labels(ticket.endpoint).inc()
         return job
 
-    async def _run_item(self, ticket: Ticket) -> None:
+    async def _run_item(self, ticket: Ticket, free: Callable[[], Awaitable[None]]) -> None:
         job = self._starting(ticket)
         if job is not None:
-            await job.run_item(ticket.index)
+            await job.run_item(ticket.index, free)
 
     def _announce(self, job_id: str, message: QueueMessage) -> None:
         job = self._live.get(job_id)

@@ -66,6 +66,8 @@ class Row:
     cost: float
     value: BaseModel
     stream: Stream[Any]
+    told: dict[str, int]
+    """What the item's state says of the batch."""
     first: bool = True
     """No value has come for it yet."""
     over: bool = False
@@ -92,15 +94,17 @@ class BatchCall:
             free: Told that the function has ended.
         """
         self._endpoint = endpoint
+        assert endpoint.batching is not None  # noqa: S101 - whoever calls this has looked
         self._batching = endpoint.batching
-        assert self._batching is not None  # noqa: S101 - whoever calls this has looked
         self._join = join
         self._may_join = may_join
         self._free = free
         self._rows: dict[int, Row] = {}
         self._contexts: dict[int, Context] = {}
         self._context = Context(rows=self._contexts)
+        self._work: asyncio.Future[Any] | None = None
         self._task: asyncio.Task[Any] | None = None
+        """The author's coroutine, which can be cancelled."""
         self._joining = False
         self._ends: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -110,17 +114,30 @@ class BatchCall:
         """How many have not ended."""
         return sum(not row.over for row in self._rows.values())
 
-    async def run(self, arrivals: Sequence[Arrival]) -> None:
-        """Run the function for these items; returns when they have ended and it has, too."""
+    def start(self, arrivals: Sequence[Arrival]) -> None:
+        """Call the function for these items, before anything else can happen; `run` must follow."""
+        rows = list(self._seat(arrivals).values())
+        if not rows:
+            return
+        if self._endpoint.is_generator:
+            self._begin(rows)
+            self._work = self._launch(rows)
+        else:
+            # It runs while their beginning is written. It is not a generator: nothing of its value can come before.
+            self._work = self._launch(rows)
+            self._begin(rows)
+
+    async def run(self) -> None:
+        """Wait until the function has ended, and the rows."""
         try:
-            if not self._seat(arrivals):
+            if self._work is None:
                 return
             rows = list(self._rows.values())
             try:
                 if self._endpoint.is_generator:
-                    await self._generate(rows)
+                    await self._generated(self._work)
                 else:
-                    await self._attempt(rows)
+                    await self._attempt(rows, self._work)
             except Exception as error:  # noqa: BLE001 - the rows must end, whatever it was
                 await self._fail(list(self._rows.values()), error)
         finally:
@@ -141,11 +158,14 @@ class BatchCall:
                 number += 1
             job, index = arrival.job, arrival.index
             told = {"size": size, "row": number, "wait_ms": round(1000 * arrival.waited)}
-            row = Row(job, index, arrival.cost, job.input(index), job.stream(index))
-            job.begin(index, batch=told, leave=partial(self._leave, row))
+            row = Row(job, index, arrival.cost, job.input(index), job.stream(index), told)
             seated[number] = self._rows[number] = row
             self._contexts[number] = RowContext(row.stream)
         return seated
+
+    def _begin(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            row.job.begin(row.index, batch=row.told, leave=partial(self._leave, row))
 
     def _leave(self, row: Row) -> None:
         """Nobody waits for a row any more."""
@@ -170,18 +190,30 @@ class BatchCall:
 
     # ---- functions ---------------------------------------------------------------------------------------------
 
-    async def _attempt(self, rows: list[Row]) -> None:
-        """Call the function; where it raises and may be called again, once for each half."""
-        contexts: dict[int, Context] = {number: RowContext(row.stream) for number, row in enumerate(rows)}
+    def _launch(self, rows: list[Row]) -> asyncio.Future[Any]:
+        """Call the function for these rows."""
+        endpoint, batching = self._endpoint, self._batching
         values = [row.value for row in rows]
-        assert self._batching is not None  # noqa: S101
-        padding = self._batching.padded(len(values)) - len(values)
-        filled = values + [self._endpoint.padding or values[-1]] * padding
-        arguments = self._endpoint.input.batch_arguments(filled, Context(rows=contexts))
+        padding = batching.padded(len(values)) - len(values)
+        filled = values + [endpoint.padding or values[-1]] * padding
+        context = self._context
+        if len(rows) != len(self._rows):
+            context = Context(rows={number: RowContext(row.stream) for number, row in enumerate(rows)})
+        arguments = endpoint.input.batch_arguments(filled, context)
+        if not endpoint.is_async:
+            if endpoint.is_generator:
+                return in_thread(self._drive, arguments, len(filled))
+            return in_thread(self._call, arguments, len(values), padding)
+        work = self._drain if endpoint.is_generator else self._call_async
+        rest = (len(filled),) if endpoint.is_generator else (len(values), padding)
+        self._task = self._loop.create_task(_held(work(arguments, *rest)))
+        return self._task
+
+    async def _attempt(self, rows: list[Row], work: asyncio.Future[Any]) -> None:
+        """Take the results; where the function raised and may be called again, call it for each half."""
         try:
-            outcomes = await self._called(arguments, len(values), padding)
+            outcomes = await self._result(work)
         except InvalidValueError as error:  # it is the function that is at fault, not one of its inputs
-            await self._free()
             await self._fail(rows, error)
         except Exception as error:  # noqa: BLE001 - whatever the function raised
             alive = [row for row in rows if not row.over]
@@ -191,23 +223,42 @@ class BatchCall:
                     # Some may have ended while the other half ran.
                     waiting = [row for row in half if not row.over]
                     if waiting:
-                        await self._attempt(waiting)
+                        await self._attempt(waiting, self._launch(waiting))
             else:
                 await self._fail(alive, error)
         else:
-            if len(rows) == len(self._rows):  # else this is a half, and another may have to run
+            if len(rows) == len(self._rows):  # else this is a part, and another may have to run
                 await self._free()
             for row, outcome in zip(rows, outcomes, strict=True):
                 if not row.over:
                     await self._end(row, outcome)
+                    # The ends of many rows must not keep the next batch from beginning, or ending.
+                    await asyncio.sleep(0)
 
-    async def _called(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
-        if not self._endpoint.is_async:
-            return await _held(in_thread(self._work, arguments, rows, padding))  # type: ignore[no-any-return]
-        returned = await self._in_task(self._endpoint.function(**arguments))
-        return self._sorted(returned, rows, padding)
+    async def _result(self, work: asyncio.Future[Any]) -> Any:
+        """What the function gave.
 
-    def _work(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
+        Raises:
+            Exception: Whatever it raised.
+        """
+        if work is not self._task:
+            return await _held(work)
+        self._stop_if_empty()
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        finally:
+            self._task = None
+        if work.cancelled():
+            raise RuntimeError("the function was cancelled")
+        return work.result()
+
+    async def _call_async(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
+        return self._sorted(await self._endpoint.function(**arguments), rows, padding)
+
+    def _call(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
         return self._sorted(self._endpoint.function(**arguments), rows, padding)
 
     def _sorted(self, returned: Any, rows: int, padding: int) -> list[Outcome]:
@@ -222,53 +273,26 @@ class BatchCall:
         except InvalidValueError as error:
             return error
 
-    async def _in_task(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run the author's coroutine so that it can be cancelled without ending what waits for it.
-
-        Raises:
-            Exception: Whatever it raised.
-        """
-        self._task = task = self._loop.create_task(_held(work))
-        self._stop_if_empty()
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        finally:
-            self._task = None
-        if task.cancelled():
-            raise RuntimeError("the function was cancelled")
-        return task.result()
-
     # ---- generators --------------------------------------------------------------------------------------------
 
-    async def _generate(self, rows: list[Row]) -> None:
-        values = [row.value for row in rows]
-        assert self._batching is not None  # noqa: S101
-        padding = self._batching.padded(len(values)) - len(values)
-        filled = values + [self._endpoint.padding or values[-1]] * padding
-        arguments = self._endpoint.input.batch_arguments(filled, self._context)
-        known = len(filled)
+    async def _generated(self, work: asyncio.Future[Any]) -> None:
         error: BaseException | None = None
         try:
-            if self._endpoint.is_async:
-                await self._in_task(self._drain(self._endpoint.function(**arguments), known))
-            else:
-                await _held(in_thread(self._drive, arguments, known))
+            await self._result(work)
         except Exception as raised:  # noqa: BLE001 - whatever the function raised
             error = raised
         await self._free()
         left = [row for row in self._rows.values() if not row.over]
         if error is not None:
-            if not left and not isinstance(error, StreamClosedError):
+            if not left:
                 _log.info("endpoint %r: a batch ended late: %r", self._endpoint.name, error)
             await self._fail(left, error)
             return
         for row in left:
             await self._end(row, self._final(row))
 
-    async def _drain(self, generator: AsyncGenerator[Any, Any], known: int) -> None:
+    async def _drain(self, arguments: dict[str, Any], known: int) -> None:
+        generator: AsyncGenerator[Any, Any] = self._endpoint.function(**arguments)
         async with aclosing(generator):
             sent: Any = None
             while True:
@@ -387,6 +411,7 @@ class BatchCall:
             running = [row for row in self._rows.values() if not row.over]
             arrivals = await self._join(len(running), sum(row.cost for row in running))
             seated = self._seat(arrivals)
+            self._begin(seated.values())
         finally:
             self._joining = False
         return {number: self._endpoint.input.newcomer(row.value) for number, row in seated.items()}
