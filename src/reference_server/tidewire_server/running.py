@@ -33,6 +33,9 @@ _TURN: Final = 0.005
 _MAX_BACKLOG: Final = 1024 * 1024
 """Bytes of uncommitted changes above which a generator on the event loop waits for the log."""
 
+_LARGE_TEXT: Final = 4096
+"""Code points of a text above which it is held against its schema at the first value and at the last only."""
+
 
 async def run(
     endpoint: Endpoint, value: BaseModel, stream: Stream[Any], journal: Journal
@@ -112,8 +115,9 @@ def take_whole(value: Any, endpoint: Endpoint, stream: Stream[Any], *, first: bo
         StateTooLargeError: The state would pass its limit.
         StreamClosedError: The item has ended.
     """
-    # Containers are judged at the first value and at the last; between them that would cost the whole value each time.
-    if first or not isinstance(value, list | dict | BaseModel):
+    # What is large is judged at the first value and at the last; between them that would cost all of it each time.
+    large = len(value) > _LARGE_TEXT if isinstance(value, str) else isinstance(value, list | dict | BaseModel)
+    if first or not large:
         endpoint.value.check(endpoint.value.to_json(value))
     stream.replace(value)
 
