@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
-from tidewire_server.errors import ItemError
+from tidewire_server.errors import ItemError, StreamClosedError
 from tidewire_server.generation.engine import Delta, Engine, EngineError, EngineFullError
 from tidewire_server.generation.request import Generate, Generated
 from tidewire_server.server import Server
@@ -65,6 +66,10 @@ def add_engine(server: Server, engine: Engine) -> None:
         try:
             async with aclosing(engine.generate(request)) as deltas:
                 await _write(deltas, request, stream)
+        except asyncio.CancelledError:
+            with suppress(StreamClosedError):  # a deadline has ended the item already
+                stream.set("/finish_reason", "cancelled")
+            raise
         except EngineFullError as error:
             raise ItemError(str(error), code="queue_full") from error
         except EngineError as error:
@@ -84,9 +89,10 @@ async def _write(deltas: AsyncIterator[Delta], request: Generate, stream: Stream
             for row in zip(*(getattr(delta, name) for name in names), strict=True):
                 stream.row(*row)
         tokens += len(delta.text)
+        # With each block: whatever ends the item, what it took is told.
+        stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
         if tokens - reported >= part:
             stream.progress(tokens, request.max_tokens, unit="token")
             reported = tokens
         if delta.finish_reason is not None:
             stream.set("/finish_reason", delta.finish_reason)
-            stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
