@@ -158,7 +158,8 @@ class Endpoint:
         try:
             return self.input.read(given, "")
         except ProblemError as error:
-            raise ValueError(f"endpoint {self.name!r}: pad is no valid input: {error}") from None
+            said = str(error).removeprefix(": ")
+            raise ValueError(f"endpoint {self.name!r}: pad is no valid input: {said}") from None
 
     def _check_places(self, options: Options) -> None:
         """Refuse now what would else fail at the first submit."""

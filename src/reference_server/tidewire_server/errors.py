@@ -36,7 +36,7 @@ class ItemError(Exception):
         message: For the caller; nothing else of the exception leaves the server.
         code: A code of the registry (`"input_too_long"`, …), or one of your own: an absolute URI, or a name that
             holds a dot. Any other word gets one: `"empty"` becomes `item_refused.empty`.
-        members: Further members of the problem, such as a limit.
+        members: Further members of the problem, such as a limit. With a code of your own also `retryable`.
     """
 
     def __init__(self, message: str, *, code: str = ITEM_ERROR, **members: Any) -> None:
@@ -55,7 +55,10 @@ class ItemError(Exception):
             found = Problem(
                 code=self.code, type=uri, title=kind.title, status=kind.status, detail=self.message
             )
-        return Problem(**(self.members | to_json(found)))
+        # The registry says whether one of its own is retryable (TW-ERR-004); of the others their author does.
+        own = () if self.code in REGISTRY else ("retryable", "retry_after_ms")
+        said = {name: self.members[name] for name in own if name in self.members}
+        return Problem(**(self.members | to_json(found) | said))
 
 
 class InvalidValueError(ValueError):

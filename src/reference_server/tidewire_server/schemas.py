@@ -323,8 +323,18 @@ def _refusing_unknown_members(model: type[BaseModel]) -> type[BaseModel]:
     return types.new_class(model.__name__, (model,), exec_body=lambda namespace: namespace.update(members))
 
 
+def _adapter(given: Any) -> TypeAdapter[Any]:
+    try:
+        # Else what is no number would become null where the annotation says nothing of it.
+        return TypeAdapter(given, config=ConfigDict(ser_json_inf_nan="constants"))
+    except PydanticUserError as error:
+        if error.code != "type-adapter-config-unused":
+            raise
+        return TypeAdapter(given)  # a model, which has a configuration of its own
+
+
 def _value_shape(given: Any, *, grows: bool) -> ValueShape:
-    adapter: TypeAdapter[Any] = TypeAdapter(given)
+    adapter = _adapter(given)
     schema = adapter.json_schema(mode="serialization", schema_generator=_Schema)
     is_text = schema.get("type") == "string" and not {"enum", "const", "format"} & set(schema)
     empty: JsonValue = None

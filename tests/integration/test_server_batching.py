@@ -1,0 +1,520 @@
+"""Request batching, seen from outside: which items share a call, what each gets, and what its neighbours notice."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from integration.reference_server import JSON, QUICK, Fold, Peer, data, eventually, serving
+from tidewire_server import Append, Context, ItemError, Last, Server
+
+
+class TrimWords(BaseModel):
+    word: str
+    length: int = 3
+
+
+class Gate:
+    """A function's calls, each held until it is let through."""
+
+    def __init__(self):
+        self.calls: list[list[Any]] = []
+        self._steps = threading.Semaphore(0)
+
+    def enter(self, inputs):
+        self.calls.append(list(inputs))
+        assert self._steps.acquire(timeout=20)
+
+    def open(self, calls=1):
+        self._steps.release(calls)
+
+    @property
+    def sizes(self):
+        return [len(call) for call in self.calls]
+
+
+def item(job, index=0):
+    return job["state"]["items"][index]
+
+
+def held(**options):
+    """A server whose one endpoint waits at a gate."""
+    gate, server = Gate(), Server(**QUICK)
+
+    @server.endpoint(batch=True, **options)
+    def shout(words: list[str]) -> list[str]:
+        gate.enter(words)
+        return [word.upper() for word in words]
+
+    return gate, server
+
+
+# ---- who shares a call -----------------------------------------------------------------------------------------------
+
+
+def test_what_waits_while_a_call_runs_is_the_next_call_and_a_cancelled_one_is_not_in_it():
+    gate, server = held(max_batch_size=4)
+    with serving(server) as peer:
+        first = peer.start("shout", {"words": "one"})
+        eventually(lambda: gate.calls)
+        two, three, four = (peer.start("shout", {"words": word}) for word in ("two", "three", "four"))
+        peer.http.post(f"/v1/jobs/{two}/cancel")
+        gate.open(2)
+        assert item(peer.ended(first))["value"] == "ONE"
+        assert [item(peer.ended(job))["value"] for job in (three, four)] == ["THREE", "FOUR"]
+        assert peer.ended(two)["status"] == "cancelled"
+        told = [item(peer.job(job))["batch"] for job in (first, three, four)]
+    assert gate.calls == [["one"], ["three", "four"]]
+    assert [(each["size"], each["row"]) for each in told] == [(1, 0), (2, 0), (2, 1)]
+    assert all(each["wait_ms"] >= 0 for each in told)
+
+
+def test_items_of_many_jobs_and_callers_share_calls_and_one_input_is_no_list():
+    gate, server = held(max_batch_size=4)
+    server.configure(tokens=("ada:1", "bo:2"))
+    with (
+        serving(server, authorization="Bearer 1") as ada,
+        Peer(ada.url, authorization="Bearer 2") as bo,
+    ):
+        blocker = ada.start("shout", {"words": "first"})
+        eventually(lambda: gate.calls)
+        many = ada.start("shout", inputs=[{"words": str(n)} for n in range(6)])
+        one = bo.start("shout", {"words": "bo"})
+        gate.open(3)
+        job = bo.ended(one)
+        assert (job["batch"], item(job)["value"]) == (False, "BO")
+        assert [each["value"] for each in ada.ended(many)["state"]["items"]] == list("012345")
+        assert ada.ended(blocker)["status"] == "succeeded"
+    # Callers take turns also within a batch.
+    assert gate.calls == [["first"], ["0", "bo", "1", "2"], ["3", "4", "5"]]
+
+
+def test_a_batch_that_is_full_does_not_wait_and_one_that_is_not_waits_for_its_oldest():
+    gate, server = held(max_batch_size=2, batch_timeout=0.2)
+    gate.open(9)
+    with serving(server) as peer:
+        full = peer.run("shout", inputs=[{"words": "a"}, {"words": "b"}])
+        assert [each["batch"]["wait_ms"] < 200 for each in full["state"]["items"]] == [True, True]
+        alone = peer.run("shout", {"words": "c"})
+        assert item(alone)["batch"]["wait_ms"] >= 190
+        assert item(alone)["batch"]["size"] == 1
+    assert gate.sizes == [2, 1]
+
+
+def test_only_equal_keys_and_what_the_cost_allows_share_a_call():
+    gate, server = held(
+        max_batch_size=8, key=lambda given: given.words[0], cost=lambda given: len(given.words), max_cost=6
+    )
+    with serving(server) as peer:
+        peer.start("shout", {"words": "x"})
+        eventually(lambda: gate.calls)
+        job = peer.start("shout", inputs=[{"words": word} for word in ("a1", "bb2", "a22", "b", "aa", "a")])
+        answer = peer.submit("shout", inputs=[{"words": "a"}, {"words": "seven77"}])
+        assert (answer.status_code, answer.json()["code"]) == (422, "input_too_long")
+        assert answer.json()["pointer"] == "/inputs/1"
+        assert answer.json()["detail"] == "/inputs/1: it costs 7, and a whole batch at most 6 (max_cost)"
+        gate.open(9)
+        assert peer.ended(job)["status"] == "succeeded"
+    assert gate.calls == [["x"], ["a1", "a22"], ["bb2", "b"], ["aa", "a"]]
+
+
+@pytest.mark.parametrize("pad", [None, {"words": "-"}])
+def test_a_call_is_filled_up_to_an_allowed_size_and_the_filling_never_comes_back(pad):
+    gate, server = held(sizes=[1, 4], pad=pad)
+    gate.open(9)
+    with serving(server) as peer:
+        job = peer.run("shout", inputs=[{"words": "a"}, {"words": "b"}])
+        assert [each["value"] for each in job["state"]["items"]] == ["A", "B"]
+        assert item(job)["batch"]["size"] == 2
+    # Both come in one submit, and nothing runs: they are one call.
+    assert gate.calls == [["a", "b", *["-" if pad else "b"] * 2]]
+
+
+# ---- what each gets --------------------------------------------------------------------------------------------------
+
+
+def make_trim(server, **options):
+    @server.endpoint(batch=True, **options)
+    def trim_words(inputs: list[TrimWords]) -> Sequence[str | ItemError]:
+        return [
+            each.word[: each.length]
+            if each.word
+            else ItemError("no word", code="https://example.com/empty", retryable=True, hint="write one")
+            for each in inputs
+        ]
+
+
+def test_an_error_in_one_slot_fails_that_item_with_all_that_it_says():
+    server = Server(**QUICK)
+    make_trim(server)
+
+    @server.endpoint(batch=True)
+    async def odd(n: list[int]) -> list[Any]:
+        return [ValueError("secret") if each % 2 else each for each in n]
+
+    with serving(server) as peer:
+        job = peer.run("trim_words", inputs=[{"word": "hello"}, {"word": ""}, {"word": "sea", "length": 1}])
+        good, bad, short = job["state"]["items"]
+        assert (job["status"], good["value"], short["value"]) == ("partially_failed", "hel", "s")
+        assert bad["error"] | {"title": ""} == {
+            "code": "https://example.com/empty",
+            "type": "https://example.com/empty",
+            "title": "",
+            "status": 422,
+            "detail": "no word",
+            "retryable": True,
+            "hint": "write one",
+        }
+        job = peer.run("odd", inputs=[{"n": 1}, {"n": 2}])
+        assert item(job)["error"]["code"] == "internal"
+        assert "secret" not in str(job)
+        assert item(job, 1)["value"] == 2
+
+
+def test_lists_of_members_and_of_outputs_as_gradio_has_them():
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True)
+    def pairs(words: list[str], lengths: list[int]) -> tuple[list[str], list[int]]:
+        return [word[:n] for word, n in zip(words, lengths, strict=True)], lengths
+
+    with serving(server) as peer:
+        job = peer.run("pairs", inputs=[{"words": "hello", "lengths": 2}, {"words": "sea", "lengths": 1}])
+        assert [each["value"] for each in job["state"]["items"]] == [["he", 2], ["s", 1]]
+
+
+def test_a_wrong_number_of_results_is_one_clear_error_for_all(caplog):
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True)
+    def lose(n: list[int]) -> list[int]:
+        return n[1:]
+
+    with serving(server) as peer:
+        job = peer.run("lose", inputs=[{"n": 1}, {"n": 2}, {"n": 3}])
+    assert {each["error"]["detail"] for each in job["state"]["items"]} == {
+        "the function returned 2 values for 3 inputs"
+    }
+    assert {each["error"]["code"] for each in job["state"]["items"]} == {"invalid_value"}
+
+
+@pytest.mark.parametrize("kind", ["def", "async def", "generator"])
+def test_where_the_call_raises_all_its_items_fail_and_the_log_tells_once(kind, caplog):
+    server = Server(**QUICK)
+
+    if kind == "def":
+
+        @server.endpoint(batch=True, name="fall")
+        def fall(n: list[int]) -> list[int]:
+            raise LookupError("down")
+
+    elif kind == "async def":
+
+        @server.endpoint(batch=True, name="fall")
+        async def async_fall(n: list[int]) -> list[int]:
+            raise LookupError("down")
+
+    else:
+
+        @server.endpoint(batch=True, name="fall")
+        def generator_fall(n: list[int]) -> Iterator[dict[int, int]]:
+            yield {0: 1}
+            raise LookupError("down")
+
+    with serving(server) as peer:
+        job = peer.run("fall", inputs=[{"n": n} for n in range(3)])
+        assert {each["error"]["code"] for each in job["state"]["items"]} == {"internal"}
+        assert peer.run("fall", {"n": 1})["status"] == "failed"
+    assert caplog.text.count("LookupError: down") == 2
+
+
+def test_bisecting_leaves_only_what_poisons_the_call():
+    server, calls = Server(**QUICK), []
+
+    @server.endpoint(batch=True, bisect=True)
+    def divide(n: list[int]) -> list[float]:
+        calls.append(n)
+        return [60 / each for each in n]
+
+    with serving(server) as peer:
+        job = peer.run("divide", inputs=[{"n": n} for n in (1, 2, 3, 0, 5, 6, 4, 3)])
+        items = job["state"]["items"]
+        assert [each.get("value") for each in items] == [60, 30, 20, None, 12, 10, 15, 20]
+        assert [index for index, each in enumerate(items) if each["status"] == "failed"] == [3]
+    assert [len(call) for call in calls] == [8, 4, 2, 2, 1, 1, 4]
+
+
+# ---- cancel and time -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["def", "async def", "generator", "async generator"])
+def test_a_cancelled_row_is_dropped_its_siblings_go_on_and_when_none_is_left_the_call_ends(kind):
+    server, seen, entered = Server(**QUICK), [], threading.Semaphore(0)
+    step = threading.Event()
+
+    if kind == "def":
+
+        @server.endpoint(batch=True, name="work")
+        def work(n: list[int], ctx: Context) -> list[int]:
+            entered.release()
+            while not (ctx.cancelled or step.is_set()):
+                step.wait(0.005)
+            seen.append([ctx.rows[row].cancelled for row in range(len(n))])
+            ctx.progress(1, 1)
+            ctx.rows[0].note("done")
+            return n
+
+    elif kind == "async def":
+
+        @server.endpoint(batch=True, name="work")
+        async def async_work(n: list[int], ctx: Context) -> list[int]:
+            entered.release()
+            try:
+                while not step.is_set():
+                    await asyncio.sleep(0.005)
+                return n
+            finally:
+                seen.append([ctx.rows[row].cancelled for row in range(len(n))])
+
+    elif kind == "generator":
+
+        @server.endpoint(batch=True, name="work")
+        def generate(n: list[int], ctx: Context) -> Iterator[dict[int, int]]:
+            entered.release()
+            try:
+                while not step.wait(0.005):
+                    yield {}
+                yield dict(enumerate(n))
+            finally:
+                seen.append([ctx.rows[row].cancelled for row in range(len(n))])
+
+    else:
+
+        @server.endpoint(batch=True, name="work")
+        async def async_generate(n: list[int], ctx: Context) -> AsyncIterator[dict[int, int]]:
+            entered.release()
+            try:
+                while not step.is_set():
+                    yield {}
+                    await asyncio.sleep(0.005)
+                yield dict(enumerate(n))
+            finally:
+                seen.append([ctx.rows[row].cancelled for row in range(len(n))])
+
+    with serving(server) as peer:
+        job = peer.start("work", inputs=[{"n": 7}, {"n": 8}])
+        assert entered.acquire(timeout=10)
+        peer.http.post(f"/v1/jobs/{job}/cancel", json={"items": [0]})
+        assert item(peer.job(job))["status"] == "cancelled"
+        step.set()
+        ended = peer.ended(job)
+        assert (ended["status"], item(ended, 1)["value"]) == ("partially_failed", 8)
+        assert seen == [[True, False]]
+        step.clear()
+        job = peer.start("work", inputs=[{"n": 7}, {"n": 8}])
+        assert entered.acquire(timeout=10)
+        peer.http.post(f"/v1/jobs/{job}/cancel")
+        assert peer.ended(job)["status"] == "cancelled"
+        eventually(lambda: len(seen) == 2)
+        step.set()
+        assert item(peer.run("work", {"n": 9}))["value"] == 9
+    assert seen[1] == [True, True]
+
+
+def test_a_call_may_take_so_long_and_no_longer():
+    server, over = Server(**QUICK), threading.Event()
+
+    @server.endpoint(batch=True, time_limit=0.05)
+    def slow(n: list[int], ctx: Context) -> list[int]:
+        while not ctx.cancelled:
+            over.wait(0.005)
+        over.set()
+        return n
+
+    with serving(server) as peer:
+        job = peer.run("slow", inputs=[{"n": 1}, {"n": 2}])
+        assert {each["error"]["code"] for each in job["state"]["items"]} == {"deadline_exceeded"}
+        assert "0.05 s, the time_limit of endpoint 'slow'" in item(job)["error"]["detail"]
+        assert over.wait(10)
+
+
+# ---- generators ------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_generator_grow_and_end_apart():
+    server, read = Server(**QUICK), threading.Event()
+
+    @server.endpoint(batch=True)
+    def spell(words: list[str], ctx: Context) -> Iterator[dict[int, Append[str] | Last | ItemError]]:
+        left = {row: list(word) for row, word in enumerate(words)}
+        while left:
+            step: dict[int, Any] = {}
+            for row, letters in list(left.items()):
+                if letters == ["!"]:
+                    step[row] = ItemError("it shouts", code="input_too_long")
+                    del left[row]
+                elif len(letters) == 1:
+                    step[row] = Last(Append(left.pop(row)[0]))
+                else:
+                    step[row] = Append(letters.pop(0))
+            yield step
+            assert len(left) > 1 or read.wait(10)
+
+    with serving(server) as peer:
+        assert peer.http.get("/v1/endpoints/spell").json()["capabilities"]["rollback"] is False
+        job = peer.start("spell", inputs=[{"words": "a"}, {"words": "ab!"}, {"words": "abcdef"}])
+        eventually(lambda: item(peer.job(job), 1)["status"] == "failed")
+        assert [each["status"] for each in peer.job(job)["state"]["items"]] == [
+            "succeeded",
+            "failed",
+            "running",
+        ]
+        read.set()
+        fold = Fold().take(peer.events(job, "0-0"))
+        assert [each["value"] for each in fold.items] == ["a", "ab", "abcdef"]
+        assert fold.items == peer.job(job)["state"]["items"]
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_newcomers_join_a_running_batch_between_two_steps(kind):
+    server, calls, closed = Server(**QUICK), [], []
+    steps = threading.Semaphore(0)
+
+    def spell(words: list[str]) -> Generator[dict[int, Append[str] | Last], dict[int, str], None]:
+        """Continuous batching as an ordinary coroutine: a row is a slot."""
+        slots = dict(enumerate(words))
+        calls.append(dict(slots))
+        try:
+            while True:
+                assert steps.acquire(timeout=10)
+                out: dict[int, Any] = {}
+                for row, word in list(slots.items()):
+                    out[row] = Append(word[:1]) if len(word) > 1 else Last(Append(word))
+                    slots[row] = word[1:]
+                    if not slots[row]:
+                        del slots[row]
+                new = yield out
+                calls.append(new)
+                slots |= new
+        finally:
+            closed.append(len(slots))
+
+    async def async_spell(words: list[str]):
+        generator = spell(words)
+        new = None
+        with contextlib.closing(generator):
+            while True:
+                new = yield generator.send(new)
+
+    if kind == "async def":
+        from collections.abc import AsyncGenerator
+
+        async_spell.__annotations__["return"] = AsyncGenerator[dict[int, Append[str] | Last], dict[int, str]]
+    server.endpoint(batch=True, max_batch_size=2, name="spell")(spell if kind == "def" else async_spell)
+    with serving(server) as peer:
+        if kind == "async def":
+            steps.release(100)  # it would keep the event loop from everything else
+        jobs = [peer.start("spell", {"words": "abcd"})]
+        if kind == "def":
+            eventually(lambda: calls)
+            jobs += [peer.start("spell", {"words": word}) for word in ("xy", "z")]
+            eventually(lambda: peer.http.get("/metrics").text.count("tidewire") and len(calls) >= 1)
+            steps.release(100)
+        else:
+            jobs += [peer.start("spell", {"words": word}) for word in ("xy", "z")]
+        ended = [item(peer.ended(job)) for job in jobs]
+        assert [each["value"] for each in ended] == ["abcd", "xy", "z"]
+        eventually(lambda: closed)
+    assert set(closed) == {0}
+    if kind == "def":
+        # The third waits for a row to be free, and gets that row.
+        assert calls[:2] == [{0: "abcd"}, {1: "xy"}]
+        assert {1: "z"} in calls
+        assert ended[2]["batch"] | {"wait_ms": 0} == {"size": 2, "row": 1, "wait_ms": 0}
+
+
+@pytest.mark.parametrize(("yielded", "said"), [([1], "yields {row: value}"), ({5: 1}, "it yielded row 5")])
+def test_what_a_generator_may_not_yield_is_told(yielded, said):
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True)
+    def wrong(n: list[int]) -> Iterator[dict[int, int]]:
+        yield yielded
+
+    with serving(server) as peer:
+        error = item(peer.run("wrong", {"n": 1}))["error"]
+        assert error["code"] == "invalid_value"
+        assert said in error["detail"]
+
+
+def test_a_value_that_does_not_fit_fails_its_row_and_no_other():
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True)
+    def values(n: list[int]) -> list[Any]:
+        return [[float("nan"), "\ud800", object(), {"fine": True}, 10**400, (1, 2)][each] for each in n]
+
+    @server.endpoint(batch=True)
+    async def yielded(n: list[int]) -> AsyncIterator[dict[int, Any]]:
+        yield {
+            row: [float("nan"), "\ud800", object(), {"fine": True}, 10**400, (1, 2)][each]
+            for row, each in enumerate(n)
+        }
+
+    with serving(server) as peer:
+        for endpoint in ("values", "yielded"):
+            items = peer.run(endpoint, inputs=[{"n": n} for n in range(6)])["state"]["items"]
+            assert [each["status"] == "succeeded" for each in items] == [
+                False,
+                False,
+                False,
+                True,
+                False,
+                True,
+            ]
+            assert {each["error"]["code"] for each in items if "error" in each} == {"invalid_value"}
+            assert (items[3]["value"], items[5]["value"]) == ({"fine": True}, [1, 2])
+
+
+def test_progress_and_notes_of_a_call_reach_each_row():
+    server, told = Server(**QUICK), threading.Event()
+
+    @server.endpoint(batch=True)
+    def work(n: list[int], ctx: Context) -> list[int]:
+        ctx.progress(1, 2, unit="step")
+        ctx.note("warm")
+        ctx.rows[1].usage(tokens=3)
+        assert told.wait(10)
+        return n
+
+    with serving(server) as peer:
+        job = peer.start("work", inputs=[{"n": 1}, {"n": 2}])
+        with peer.stream(job) as reading:
+            assert {data(reading.until("progress"))["item"] for _ in range(2)} == {0, 1}
+            told.set()
+            assert reading.until("done")
+        ended = peer.job(job)
+        assert [note["text"] for note in ended["state"]["notes"]] == ["warm", "warm"]
+        assert ended["done"]["usage"] == {"tokens": 3}
+
+
+def test_discovery_says_how_many_inputs_a_job_may_have_and_not_how_many_share_a_call():
+    server = Server(**QUICK, max_inputs=50)
+    make_trim(server, max_batch_size=4)
+    with serving(server) as peer:
+        described = peer.http.get("/v1/endpoints/trim_words").json()
+        assert described["capabilities"]["batch"] == {"max_items": 50}
+        assert described["value_schema"] == {"type": "string"}
+        assert set(described["input_schema"]["properties"]) == {"word", "length"}
+        answer = peer.http.post(
+            "/v1/endpoints/trim_words/jobs", content=b'{"input": {"word": "hello"}}', headers=JSON
+        )
+        assert answer.status_code == 201
+        # More than one call takes come in one job.
+        job = peer.run("trim_words", inputs=[{"word": f"w{n:02}"} for n in range(20)])
+        assert [each["value"] for each in job["state"]["items"]] == [f"w{n:02}" for n in range(20)]
+        assert max(each["batch"]["size"] for each in job["state"]["items"]) == 4

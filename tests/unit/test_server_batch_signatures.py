@@ -1,0 +1,189 @@
+"""Batched functions: what their signatures say of one item, which options fit together, whose result is whose."""
+
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from tidewire_server import Append, Context, ItemError, Last, Server, Stream
+from tidewire_server.batching.results import by_row
+from tidewire_server.batching.signature import batch_shapes_of
+from tidewire_server.errors import InvalidValueError, UnknownEndpointError
+
+
+class TrimWords(BaseModel):
+    word: str
+    length: int = Field(default=3, ge=1)
+
+
+def returning(annotation: Any) -> Any:
+    def f(words: list[str]): ...
+
+    f.__annotations__["return"] = annotation
+    return f
+
+
+def yielding(annotation: Any) -> Any:
+    def f(words: list[str]):
+        yield {}
+
+    f.__annotations__["return"] = annotation
+    return f
+
+
+def test_one_input_is_one_model_of_the_list():
+    def trim(inputs: list[TrimWords]) -> list[str]: ...
+
+    schema = batch_shapes_of(trim, "trim").input.schema
+    assert schema["required"] == ["word"]
+    assert schema["additionalProperties"] is False
+
+
+def test_one_input_has_one_member_for_each_list():
+    def trim(words: Sequence[str], lengths: list[Annotated[int, Field(ge=1)]], ctx: Context) -> list[str]: ...
+
+    schema = batch_shapes_of(trim, "trim").input.schema
+    assert schema["properties"]["words"]["type"] == "string"
+    assert schema["properties"]["lengths"]["minimum"] == 1
+    assert schema["required"] == ["words", "lengths"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema"),
+    [
+        (list[str], {"type": "string"}),
+        (Sequence[str | ItemError], {"type": "string"}),
+        (list[int | Exception | None], {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        (tuple[list[str]], {"type": "string"}),
+        (list[list[float]], {"type": "array", "items": {"type": "number"}}),
+        (Any, {}),
+        (list, {}),
+    ],
+)
+def test_one_value_is_an_element_of_what_is_returned(annotation, schema):
+    assert batch_shapes_of(returning(annotation), "f").value.schema == schema
+
+
+@pytest.mark.parametrize("annotation", [tuple[list[str], list[int]], list[tuple[str, int]]])
+def test_a_list_per_output_and_a_list_of_tuples_are_the_same_value(annotation):
+    schema = batch_shapes_of(returning(annotation), "f").value.schema
+    assert schema["prefixItems"] == [{"type": "string"}, {"type": "integer"}]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "newcomers", "appends"),
+    [
+        (Iterator[dict[int, str]], False, False),
+        (Generator[dict[int, str | Append[str] | Last], None, None], False, False),
+        (Generator[dict[int, Append[str] | Last[Append[str]] | ItemError], dict[int, str], None], True, True),
+    ],
+)
+def test_one_value_is_what_is_yielded_for_a_row(annotation, newcomers, appends):
+    shapes = batch_shapes_of(yielding(annotation), "f")
+    assert shapes.value.schema == {"type": "string"}
+    assert (shapes.takes_newcomers, shapes.only_appends) == (newcomers, appends)
+
+
+def test_signatures_that_are_of_no_batch_are_told():
+    def one(word: str) -> list[str]: ...
+    def default(words: list[str], lengths: list[int] = [3]) -> list[str]: ...  # noqa: B006
+    def nothing() -> list[str]: ...
+    def stream(words: list[str], stream: Stream[str]) -> None: ...
+    async def lists(words: list[str]) -> AsyncIterator[list[str]]:
+        yield []
+
+    for function, said in [
+        (one, r"the parameter 'word' of a batched function is a list, list\[…\], not str"),
+        (default, "the list 'lengths' has a default, and a default is one input's"),
+        (nothing, "this one takes nothing"),
+        (stream, r"yields \{row: Append"),
+        (lists, r"yields \{row: value\}, Iterator\[dict\[int, …\]\], not list\[str\]"),
+        (returning(str), "the result of a batched function is a list"),
+        (returning(dict[int, str]), "the result of a batched function is a list"),
+    ]:
+        with pytest.raises(TypeError, match=said):
+            batch_shapes_of(function, "f")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_batch_size": 0}, "max_batch_size is 0"),
+        ({"batch_timeout": -1}, "batch_timeout is -1"),
+        ({"sizes": [1, 8], "max_batch_size": 4}, r"the largest of sizes=\(1, 8\) is not max_batch_size=4"),
+        ({"sizes": []}, "whole numbers"),
+        ({"pad": {"word": "x"}}, "sizes is not given"),
+        ({"sizes": [2], "pad": {"wort": "x"}}, "pad is no valid input: the member 'word' is missing"),
+        ({"cost": len}, "cost needs max_cost"),
+        ({"max_cost": 4}, "max_cost needs cost"),
+        ({"cost": len, "max_cost": 0}, "a finite number above 0"),
+        ({"batch": False, "key": len, "bisect": True}, "key, bisect: of batched functions; say batch=True"),
+        ({"time_limit": 0}, "time_limit is 0"),
+        ({"concurrency_group": ""}, "concurrency_group is ''"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_told_where_they_are_given(options, said):
+    def trim(inputs: list[TrimWords]) -> list[str]: ...
+
+    with pytest.raises(ValueError, match=said):
+        Server().endpoint(**({"batch": True} | options))(trim)
+
+
+def test_a_generator_is_not_run_again_and_pads_for_newcomers_by_itself():
+    with pytest.raises(ValueError, match="bisect runs a call again"):
+        Server().endpoint(batch=True, bisect=True)(yielding(Iterator[dict[int, str]]))
+    with pytest.raises(ValueError, match="it pads by itself"):
+        Server().endpoint(batch=True, sizes=[4])(yielding(Generator[dict[int, str], dict[int, str], None]))
+
+
+def test_a_group_has_one_limit():
+    server = Server(default_concurrency_limit=3)
+    server.endpoint(name="a", concurrency_group="gpu")(lambda: 1)
+    assert server.concurrency_limit_of("a") == 3
+    server.endpoint(name="b", concurrency_group="gpu", concurrency_limit=2)(lambda: 1)
+    assert server.concurrency_limit_of("a") == server.concurrency_limit_of("b") == 2
+    with pytest.raises(
+        ValueError, match="'gpu' has one limit, and there are two: 2 at endpoint 'b', None at 'c'"
+    ):
+        server.endpoint(name="c", concurrency_group="gpu", concurrency_limit=None)(lambda: 1)
+    assert sorted(server.endpoints) == ["a", "b"]
+
+
+def test_a_batched_function_stays_what_it_was_and_can_be_sampled():
+    server = Server()
+
+    @server.endpoint(batch=True, max_batch_size=16, batch_timeout=0.005)
+    def trim_words(inputs: list[TrimWords]) -> Sequence[str | ItemError]:
+        return [each.word[: each.length] or ItemError("no word", code="input_too_long") for each in inputs]
+
+    assert trim_words([TrimWords(word="hello"), TrimWords(word="sea", length=1)]) == ["hel", "s"]
+    assert server.call("trim_words", word="hello", length=2) == "he"
+    with pytest.raises(ItemError, match="no word"):
+        server.call("trim_words", word="")
+    with pytest.raises(UnknownEndpointError) as error:
+        server.call("trim", word="")
+    assert str(error.value) == "there is no endpoint 'trim'; there are: trim_words"
+
+
+def test_results_belong_to_the_inputs_in_their_order():
+    assert by_row(["a", "b", "pad"], 2, 1, None) == ["a", "b"]
+    assert by_row((["a", "b"], [1, 2]), 2, 0, 2) == [("a", 1), ("b", 2)]
+    refused = ItemError("no")
+    assert by_row((["a", refused], [1, 2]), 2, 0, 2) == [("a", 1), refused]
+
+
+@pytest.mark.parametrize(
+    ("returned", "columns", "said"),
+    [
+        (["a"], None, r"returned 1 values for 4 inputs \(1 of them padding\)"),
+        ("abcd", None, "returns a list, not str"),
+        ({0: 1, 1: 2, 2: 3, 3: 4}, None, "returns a list, not dict"),
+        (None, None, "returns a list, not NoneType"),
+        ((["a"] * 4, [1] * 3), 2, "returned 3 values in list 2 of 2 for 4 inputs"),
+        ((["a"] * 4,), 2, "returned 1 lists, and its annotation says 2"),
+    ],
+)
+def test_a_wrong_number_of_results_names_both_numbers(returned, columns, said):
+    with pytest.raises(InvalidValueError, match=said):
+        by_row(returned, 3, 1, columns)
