@@ -15,11 +15,12 @@ def errors() -> str:
 
 
 def settings() -> str:
+    from tidewire_server.configuration import allowed
     from tidewire_server.settings import Settings
 
-    rows = ["| setting | default | meaning |", "|---|---|---|"]
+    rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
     for name, field in Settings.model_fields.items():
-        rows.append(f"| `{name}` | `{field.default!r}` | {field.description} |")
+        rows.append(f"| `{name}` | `{field.default!r}` | {allowed(field)} | {field.description} |")
     return "\n".join(rows)
 
 

@@ -183,6 +183,39 @@ def test_the_screen_says_where_what_and_what_is_off(folder):
     assert "s3cret" not in out
 
 
+def test_a_file_configures_the_server_its_endpoints_and_where_it_is(folder):
+    (folder / "tidewire.toml").write_text(
+        'target = "mine.py:server"\nheartbeat = 3\nretry = 2\n[endpoints.tick]\nconcurrency_limit = 5\n'
+    )
+    flags = ("--config", "tidewire.toml", "--heartbeat", "4")
+    with served(folder, *flags, TIDEWIRE_RETRY="0.5", TIDEWIRE_HEARTBEAT="5") as (process, peer):
+        assert peer.http.get("/v1").json()["heartbeat_ms"] == 4000
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=20)
+    assert "5 at a time" in out
+    code, shown = refused(folder, *flags, "--show-config", TIDEWIRE_RETRY="0.5", TIDEWIRE_HEARTBEAT="5")
+    assert code == 0
+    rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines()}
+    assert rows["heartbeat"] == ["4", "--heartbeat"]
+    assert rows["retry"] == ["0.5", "TIDEWIRE_RETRY"]
+    assert rows["target"] == ["mine.py:server", "tidewire.toml:1"]
+    assert rows["endpoints.tick.concurrency_limit"] == ["5", "tidewire.toml:5"]
+
+
+def test_an_endpoint_that_is_not_there_cannot_be_configured(folder):
+    (folder / "wrong.toml").write_text("\n[endpoints.tik]\nmax_queue_size = 1\n")
+    code, said = refused(folder, "mine.py:server", "--config", "wrong.toml")
+    assert code == 2
+    assert "wrong.toml:3: endpoints: there is no 'tik'; did you mean 'tick'?" in said
+
+
+def test_what_the_servers_code_says_is_shown_as_such(folder):
+    code, shown = refused(folder, "mine.py:server", "--show-config", "--token", "me:s3cret")
+    assert code == 0
+    assert "the server's code" in next(line for line in shown.splitlines() if line.startswith("retry "))
+    assert "s3cret" not in shown
+
+
 def test_a_port_in_use_is_one_line_and_exit_code_1(folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         code, said = refused(folder, "mine.py:server", "--port", str(taken.getsockname()[1]))
@@ -199,7 +232,8 @@ def test_a_port_in_use_is_one_line_and_exit_code_1(folder):
         (["yours.py:server"], "there is no file yours.py"),
         (["no_such_module:server"], "there is no module 'no_such_module'"),
         (["mine"], "is not MODULE:SERVER or FILE.py:SERVER"),
-        (["mine.py:server", "--heartbeat", "0"], "/heartbeat"),
+        (["mine.py:server", "--heartbeat", "0"], "--heartbeat: heartbeat = '0': must be a number from 0.001"),
+        (["mine.py:server", "--config", "no.toml"], "cannot read no.toml"),
         (["mine.py:server", "--token", ""], "token"),
         (["mine.py:server", "--log-level", "loud"], "--log-level"),
         (["--model", "no/such/folder"], "there is no folder no/such/folder"),

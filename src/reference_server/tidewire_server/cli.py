@@ -1,7 +1,7 @@
 """`tidewire serve`: a command line over `Server`.
 
-Every setting is a flag (`--max-body-bytes 1000000`) and an environment variable (`TIDEWIRE_MAX_BODY_BYTES`) of the same
-name. Exit codes: 0 after a signal, 1 where it cannot serve, 2 where the command is wrong.
+Every setting is a flag, an environment variable and a name in a file (see `configuration`). Exit codes: 0 after a
+signal, 1 where it cannot serve, 2 where the command is wrong.
 """
 
 import importlib
@@ -14,78 +14,125 @@ import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from tidewire.protocol.messages import describe
-from tidewire_server.settings import Settings
+from tidewire_server.configuration import (
+    ENV_PREFIX,
+    SINGULAR,
+    Configuration,
+    ConfigurationError,
+    Launch,
+    allowed,
+    configure,
+    shown,
+    unknown,
+)
+from tidewire_server.settings import GROUPS, Settings
 
 if TYPE_CHECKING:
     from tidewire_server.server import Server
 
-ENV_PREFIX = "TIDEWIRE_"
-
-# Settings that a person gives once for each value go by the singular.
-_REPEATED = {"tokens": "--token", "cors_origins": "--cors-origin"}
-
 _LAST_GRACE = 1.0
 """Seconds that threads have to end once the server has."""
 
+_SWITCH_INTERVAL: Final = 0.005
+
 
 def _serve(
-    target: Annotated[
-        str | None,
-        typer.Argument(help="MODULE:SERVER or FILE.py:SERVER; without it, text generation with a model."),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a Hugging Face checkpoint; without it, the model that ships."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    script: Annotated[
-        bool, typer.Option("--script", help="Offer tidewire.script as well, which does what its input says.")
-    ] = False,
-    host: Annotated[str, typer.Option(envvar="TIDEWIRE_HOST", help="Address to bind to.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(envvar="TIDEWIRE_PORT", min=0, max=65535, help="Port; 0 takes a free one.")
-    ] = 8000,
-    port_file: Annotated[
-        Path | None, typer.Option(help="File that gets the port's number once requests are answered.")
-    ] = None,
-    log_level: Annotated[
-        str, typer.Option(envvar="TIDEWIRE_LOG_LEVEL", help="debug, info, warning or error.")
-    ] = "info",
-    **settings: Any,
+    context: typer.Context,
+    config: Path | None = None,
+    show_config: bool = False,
 ) -> None:
-    """Serve endpoints until Ctrl-C or SIGTERM."""
-    _set_up_logging(log_level)
-    given = {name: value for name, value in settings.items() if value is not None}
+    """Serve endpoints until Ctrl-C or SIGTERM.
+
+    Every option can also stand in the environment (TIDEWIRE_MAX_QUEUE_SIZE=100)
+    or in a TOML file (max_queue_size = 100). A flag wins over the environment,
+    the environment over the file, the file over the server's own code.
+
+    tidewire serve                          the model that ships
+    tidewire serve mine.py:server           your own endpoints
+    tidewire serve mine:server --host 0.0.0.0 --token ann:s3cret
+    tidewire serve --config tidewire.toml   what a file says
+    tidewire serve --config tidewire.toml --show-config
+    """
+    flags = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in context.params.items()
+        if name in {*Launch.model_fields, *Settings.model_fields} and _is_on_command_line(context, name)
+    }
+    try:
+        configuration = configure(flags, os.environ, config)
+    except ConfigurationError as error:
+        _fail(str(error), code=2)
+    _set_up_logging(configuration.launch.log_level)
     try:
         from tidewire_server.screen import screen  # noqa: PLC0415 - the command's help needs no server
         from tidewire_server.script import add_script  # noqa: PLC0415
         from tidewire_server.serving import bind  # noqa: PLC0415
     except ModuleNotFoundError as error:
         _missing(error, "server")
+    launch = configuration.launch
+    if show_config and launch.target is None:
+        _show(configuration, Settings(**configuration.settings))
+        return
     try:
-        server = _default_server(model, device, given) if target is None else _load(target)
-        if script:
+        server = _default_server(configuration) if launch.target is None else _load(launch.target)
+        if launch.script:
             add_script(server)
-        server.configure(**given)
+        server.configure(**configuration.settings)
+        _configure_endpoints(server, configuration)
     except ValidationError as error:
         _fail(f"settings: {describe(error)}", code=2)
     except ValueError as error:
         _fail(str(error), code=2)
+    if show_config:
+        _show(configuration, server.settings)
+        return
     try:
-        listener = bind(host, port)
+        listener = bind(launch.host, launch.port)
     except OSError as error:
-        _fail(f"cannot bind to {host}:{port}: {error.strerror or error}; --port 0 takes a free one")
+        _fail(
+            f"cannot bind to {launch.host}:{launch.port}: {error.strerror or error}; --port 0 takes a free one"
+        )
     server.run(
-        listener=listener, port_file=port_file, started=lambda url: print(screen(server, url), flush=True)
+        listener=listener,
+        port_file=launch.port_file,
+        started=lambda url: print(screen(server, url), flush=True),
     )
     _leave()
+
+
+def _is_on_command_line(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _show(configuration: Configuration, settings: Settings) -> None:
+    """Print each setting, its value and where that comes from."""
+    rows = [("setting", "value", "from"), *configuration.table(settings)]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    for name, value, origin in rows:
+        print(f"{name:<{widths[0]}}  {value:<{widths[1]}}  {origin}")
+
+
+def _configure_endpoints(server: "Server", configuration: Configuration) -> None:
+    """Let the file have the last word on single endpoints.
+
+    Raises:
+        ConfigurationError: There is no such endpoint.
+    """
+    for name, values in configuration.endpoints.items():
+        endpoint = server.endpoints.get(name)
+        if endpoint is None:
+            origin = next((given.origin for given in values.values()), f"[endpoints.{name}]")
+            raise ConfigurationError(f"{origin}: endpoints: {unknown(name, server.endpoints)}")
+        for member, given in values.items():
+            setattr(endpoint, member, given.value)
 
 
 def _leave() -> None:
@@ -137,10 +184,11 @@ def _load_file(path: Path) -> types.ModuleType:
     return module
 
 
-def _default_server(model: Path | None, device: str, settings: dict[str, Any]) -> "Server":
+def _default_server(configuration: Configuration) -> "Server":
     """A server of text generation."""
     from tidewire_server.server import Server  # noqa: PLC0415
 
+    model, device = configuration.launch.model, configuration.launch.device
     if model is not None and not model.is_dir():
         _fail(f"--model: there is no folder {model}", code=2)
     try:
@@ -148,7 +196,7 @@ def _default_server(model: Path | None, device: str, settings: dict[str, Any]) -
         from tidewire_server.generation.torch_engine import LoadError  # noqa: PLC0415
     except ModuleNotFoundError as error:
         _missing(error, "engine")
-    server = Server(**settings)
+    server = Server(**configuration.settings)
     try:
         add_generate(server, model=model, device=device)
     except LoadError as error:
@@ -157,13 +205,10 @@ def _default_server(model: Path | None, device: str, settings: dict[str, Any]) -
 
 
 def _set_up_logging(level: str) -> None:
-    names = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-    if level.lower() not in names:
-        _fail(f"--log-level is {', '.join(names)}, not {level!r}", code=2)
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    logging.getLogger("tidewire_server").setLevel(names[level.lower()])
+    logging.getLogger("tidewire_server").setLevel(level.upper())
 
 
 def _missing(error: ModuleNotFoundError, extra: str) -> NoReturn:
@@ -173,7 +218,8 @@ def _missing(error: ModuleNotFoundError, extra: str) -> NoReturn:
 
 
 def _fail(message: str, *, code: int = 1) -> NoReturn:
-    print(f"tidewire serve: {message}", file=sys.stderr)
+    for line in message.splitlines():
+        print(f"tidewire serve: {line}", file=sys.stderr)
     raise typer.Exit(code)
 
 
@@ -181,40 +227,74 @@ def _fail(message: str, *, code: int = 1) -> NoReturn:
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for each setting, in place of its `**settings`."""
-    own = [
-        each for each in inspect.signature(command).parameters.values() if each.kind is not each.VAR_KEYWORD
+    """Give a command an option for whatever can be configured. Each is a text at first: `configuration` judges it."""
+    options = [
+        _parameter("context", typer.Context, inspect.Parameter.empty),
+        _parameter(
+            "target", Annotated[str | None, typer.Argument(help=_help(Launch.model_fields["target"]))]
+        ),
+        _parameter(
+            "config",
+            Annotated[
+                Path | None,
+                typer.Option(
+                    envvar=f"{ENV_PREFIX}CONFIG", help="TOML file with settings.", show_default=False
+                ),
+            ],
+        ),
+        _parameter(
+            "show_config",
+            Annotated[
+                bool, typer.Option("--show-config", help="Print each setting and where it comes from.")
+            ],
+            default=False,
+        ),
     ]
-    flags = [_flag(name, setting) for name, setting in Settings.model_fields.items()]
+    options += [
+        _option(name, field, "Start") for name, field in Launch.model_fields.items() if name != "target"
+    ]
+    group = ""
+    for name, field in Settings.model_fields.items():
+        group = GROUPS.get(name, group)
+        options.append(_option(name, field, group))
 
-    def serve(**options: Any) -> None:
-        for name in _REPEATED:
-            # An environment variable holds several values apart by spaces; a flag that was not given is an empty list.
-            options[name] = options[name] or None
-        command(**options)
+    def serve(context: typer.Context, config: Path | None, show_config: bool, **_: Any) -> None:
+        command(context, config, show_config)
 
     serve.__doc__ = command.__doc__
-    serve.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
-    serve.__annotations__ = {each.name: each.annotation for each in [*own, *flags]}
+    serve.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    serve.__annotations__ = {each.name: each.annotation for each in options}
     return serve
 
 
-def _flag(name: str, setting: FieldInfo) -> inspect.Parameter:
-    flag = _REPEATED.get(name, f"--{name.replace('_', '-')}")
-    shown = "none" if setting.default is None else setting.default
-    text = setting.description if name in _REPEATED else f"{setting.description} [default: {shown}]"
-    option = typer.Option(flag, envvar=ENV_PREFIX + name.upper(), help=text, show_default=False)
-    kind = list[str] if name in _REPEATED else _plain_type(setting.annotation)
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+def _option(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
+    flag = f"--{SINGULAR.get(name, name).replace('_', '-')}"
+    kind: Any = bool if field.annotation is bool else list[str] if name in SINGULAR else str
+    option = typer.Option(
+        flag,
+        envvar=ENV_PREFIX + name.upper(),
+        help=_help(field)
+        if name in SINGULAR or kind is bool
+        else f"{_help(field)} (default {shown(name, field.default)})",
+        show_default=False,
+        show_envvar=False,
+        rich_help_panel=group,
+        metavar=None if kind is bool else _metavar(field),
     )
+    return _parameter(name, Annotated[kind | None, option])
 
 
-def _plain_type(annotation: Any) -> Any:
-    """What a flag's text becomes first; its bounds are judged with all other settings."""
-    if isinstance(annotation, types.UnionType):
-        return next(kind for kind in get_args(annotation) if kind is not types.NoneType)
-    return annotation
+def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _help(field: FieldInfo) -> str:
+    return field.description or ""
+
+
+def _metavar(field: FieldInfo) -> str:
+    words = allowed(field)
+    return "INTEGER" if words.startswith("a whole") else "NUMBER" if words.startswith("a number") else "TEXT"
 
 
 serve = _with_settings(_serve)

@@ -49,9 +49,11 @@ def _off(server: Server) -> list[str]:
     settings = server.settings
     off = []
     if not settings.tokens:
-        off.append("authentication (--token)")
+        off.append("authentication: open to everybody (--token)")
     if not settings.cors_origins:
         off.append("pages of other origins (--cors-origin)")
+    if settings.tokens and settings.stream_token_secret is None:
+        off.append("stream tokens of other processes (--stream-token-secret)")
     return off
 
 

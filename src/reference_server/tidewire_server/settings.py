@@ -1,11 +1,11 @@
 """Every setting of a server: its name, default and bounds.
 
-The same names serve as keywords of `Server`, as flags of `tidewire serve` (`--max-body-bytes`) and as environment
-variables (`TIDEWIRE_MAX_BODY_BYTES`). Times are seconds.
+The same names serve as keywords of `Server`, as flags of `tidewire serve` (`--max-body-bytes`), as environment
+variables (`TIDEWIRE_MAX_BODY_BYTES`) and in a file (see `configuration`). Times are seconds.
 """
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -88,6 +88,7 @@ class Settings(BaseModel):
     # ---- who and where -----------------------------------------------------------------------------------------
     tokens: tuple[str, ...] = Field(
         (),
+        repr=False,
         description="Bearer tokens that are let in, each TOKEN or PRINCIPAL:TOKEN. None: everybody is let in.",
     )
     stream_token_secret: str | None = Field(
@@ -130,3 +131,13 @@ class Settings(BaseModel):
             pydantic.ValidationError: A name is unknown, or a value out of bounds.
         """
         return Settings(**(self.model_dump() | changes))
+
+
+GROUPS: Final = {
+    "default_concurrency_limit": "What runs",
+    "heartbeat": "Streams",
+    "max_head_bytes": "Limits",
+    "log_ttl": "Retention",
+    "tokens": "Who and where",
+}
+"""The groups of settings, each by its first one, for whoever shows them."""

@@ -1,0 +1,155 @@
+"""Where settings come from, and what is said of one that is wrong."""
+
+import pytest
+
+from tidewire_server.configuration import ConfigurationError, Launch, configure
+from tidewire_server.settings import GROUPS, Settings
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path.__class__("some.toml")
+
+    def write(text: str):
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def faults(*given) -> list[str]:
+    with pytest.raises(ConfigurationError) as refused:
+        configure(*given)
+    return str(refused.value).splitlines()
+
+
+def origins(configuration, settings: Settings | None = None) -> dict[str, tuple[str, str]]:
+    settings = settings or Settings(**configuration.settings)
+    return {name: (value, origin) for name, value, origin in configuration.table(settings)}
+
+
+def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_code(file):
+    text = "heartbeat = 2\nretry = 2\nmax_inputs = 2\n"
+    environment = {"TIDEWIRE_HEARTBEAT": "3", "TIDEWIRE_RETRY": "3", "HOME": "/x"}
+    configuration = configure({"heartbeat": "4"}, environment, file(text))
+    assert configuration.settings == {"heartbeat": 4.0, "retry": 3.0, "max_inputs": 2}
+    found = origins(configuration, Settings(max_threads=7, **configuration.settings))
+    assert found["heartbeat"] == ("4", "--heartbeat")
+    assert found["retry"] == ("3", "TIDEWIRE_RETRY")
+    assert found["max_inputs"] == ("2", "some.toml:3")
+    assert found["max_threads"] == ("7", "the server's code")
+    assert found["port"] == ("8000", "default")
+
+
+def test_every_name_can_be_given_in_the_file(file):
+    values = {
+        "target": "x:y",
+        "host": "::",
+        "port_file": "p",
+        "model": "m",
+        "device": "cpu",
+        "log_level": "debug",
+        "tokens": ["a:b"],
+        "cors_origins": ["https://example.com"],
+        "stream_token_secret": "s" * 32,
+        "root_path": "/under",
+        "script": True,
+    }
+    lines = []
+    for model in (Launch, Settings):
+        for name, field in model.model_fields.items():
+            value = values.get(name, field.default)
+            value = "none" if value is None else value
+            lines.append(f"{name} = {str(value).lower() if isinstance(value, bool) else repr(value)}")
+    configuration = configure({}, {}, file("\n".join(lines)))
+    found = origins(configuration)
+    assert all(origin.startswith("some.toml:") for _, origin in found.values())
+    assert set(found) == {*Launch.model_fields, *Settings.model_fields}
+
+
+def test_each_fault_is_told_with_its_place_what_is_allowed_and_what_was_perhaps_meant(file):
+    path = file(
+        """# a comment
+heartbeat = "often"
+max_queue_siz = 5
+
+port = 70_000
+max_threads = true
+log_level = "loud"
+[endpoints."tidewire.script"]
+concurrency_limit = 0
+colour = 1
+[endpoint.x]
+"""
+    )
+    environment = {"TIDEWIRE_HEARTBEATS": "1", "TIDEWIRE_RETRY": "0", "TIDEWIRE_OF_SOMEBODY_ELSE": "1"}
+    assert faults({"tokens": ("",)}, environment, path) == [
+        "some.toml:3: there is no 'max_queue_siz'; did you mean 'max_queue_size'?",
+        "some.toml:11: there is no 'endpoint'; did you mean 'endpoints'?",
+        "some.toml:10: there is no 'colour'",
+        "TIDEWIRE_HEARTBEATS: there is no such setting; did you mean TIDEWIRE_HEARTBEAT?",
+        "some.toml:2: heartbeat = 'often': must be a number from 0.001 to 300",
+        "some.toml:5: port = 70000: must be a whole number from 0 to 65535",
+        "some.toml:6: max_threads = True: must be a whole number of at least 1",
+        "some.toml:7: log_level = 'loud': must be debug or info or warning or error",
+        "TIDEWIRE_RETRY: retry = '0': must be a number from 0.001 to 60",
+        "--token: tokens: a token is TOKEN or PRINCIPAL:TOKEN, in ASCII and not empty",
+        "some.toml:9: concurrency_limit = 0: must be a whole number of at least 1, or none",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("heartbeat =", "some.toml: Invalid value"),
+        ("endpoints = 5", "some.toml:1: tables are meant: [endpoints.NAME]"),
+        ("[endpoints]\nx = 1", "some.toml:2: a table is meant: [endpoints.x]"),
+        ('tokens = "a:b"', "some.toml:1: tokens: must be a list of texts"),
+        ("tokens = [1]", "some.toml:1: tokens: must be a list of texts"),
+        ("retry = inf", "some.toml:1: retry = inf: must be a number from 0.001 to 60"),
+        ("retry = 1\nretry = 2", "some.toml: Cannot overwrite a value"),
+    ],
+)
+def test_a_file_that_cannot_be_understood_is_told_where(file, text, said):
+    (told,) = faults({}, {}, file(text))
+    assert told.startswith(said)
+
+
+def test_a_file_that_is_no_text_is_told(file):
+    path = file("")
+    path.write_bytes(b"\xff")
+    assert faults({}, {}, path) == ["some.toml is not UTF-8"]
+
+
+def test_secrets_are_neither_shown_nor_told():
+    secret = "s" * 40
+    given = {"tokens": ("ann:sesame",), "stream_token_secret": secret}
+    configuration = configure(given, {})
+    shown = str(origins(configuration))
+    settings = Settings(**configuration.settings)
+    assert not any(each in shown + repr(settings) for each in ("sesame", secret))
+    assert not any(
+        "hush" in line for line in faults({"stream_token_secret": "hush", "tokens": ("hush:",)}, {})
+    )
+
+
+def test_none_means_none_where_there_may_be_none():
+    assert configure({"default_concurrency_limit": "none"}, {}).settings == {
+        "default_concurrency_limit": None
+    }
+    assert len(faults({"max_threads": "none"}, {})) == 1
+
+
+def test_an_empty_variable_of_the_environment_is_as_good_as_none():
+    assert configure({}, {"TIDEWIRE_RETRY": "", "TIDEWIRE_TOKENS": ""}).settings == {}
+
+
+def test_several_values_stand_apart_by_spaces_in_the_environment():
+    found = configure({}, {"TIDEWIRE_CORS_ORIGINS": "https://a.example https://b.example"}).settings
+    assert found == {"cors_origins": ("https://a.example", "https://b.example")}
+
+
+def test_each_setting_belongs_to_a_group():
+    assert next(iter(Settings.model_fields)) == next(iter(GROUPS))
+    assert set(GROUPS) <= set(Settings.model_fields)
