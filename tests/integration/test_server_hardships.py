@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from integration.reference_server import QUICK, Fold, eventually, serving
+from integration.reference_server import QUICK, Fold, data, eventually, serving
 from tidewire_server import ItemError, Server, Stream
 from tidewire_server.errors import StreamClosedError
 
@@ -225,3 +225,70 @@ def test_white_space_around_a_cursor_is_no_part_of_it():
                 % (job["id"].encode(), cursor)
             )
             assert reader.recv(1000).startswith(b"HTTP/1.1 204")
+
+
+class FailingLog:
+    """A log that is read for a while, and then cannot be."""
+
+    def __init__(self, log: object, reads: int) -> None:
+        self._log, self._reads = log, reads
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._log, name)
+
+    async def read(self, *place: object) -> object:
+        self._reads -= 1
+        if self._reads < 0:
+            raise OSError("the disk is gone")
+        return await self._log.read(*place)
+
+
+@pytest.mark.parametrize("reads", [0, 2])
+def test_a_stream_whose_log_cannot_be_read_sends_its_reader_away_and_is_logged_once(
+    reads, monkeypatch, caplog
+):
+    server = Server(**QUICK)
+    over = threading.Event()
+
+    @server.endpoint
+    def hold(stream: Stream[str]) -> None:
+        stream.append("held")
+        over.wait(10)
+
+    with serving(server) as peer:
+        job = peer.start("hold")
+        real = server.app.service.log
+
+        async def failing(record: object) -> object:
+            return FailingLog(await real(record), reads)
+
+        monkeypatch.setattr(server.app.service, "log", failing)
+        events = peer.events(job)
+        assert [event.type for event in events if event.type in {"hello", "goaway"}] == ["hello", "goaway"]
+        assert data(events[-1])["reason"] == "restart"
+        monkeypatch.undo()
+        over.set()
+        assert peer.ended(job)["status"] == "succeeded"
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "the disk is gone" in record.exc_text
+
+
+def test_what_fails_before_an_answer_has_begun_is_a_problem_and_is_logged_once(monkeypatch, caplog):
+    server = Server(**QUICK)
+
+    @server.endpoint
+    def nothing() -> None: ...
+
+    with serving(server) as peer:
+        job = peer.ended(peer.start("nothing"))["id"]
+
+        async def failing(_record: object) -> object:
+            raise OSError("the disk is gone")
+
+        monkeypatch.setattr(server.app.service, "log", failing)
+        for path, status in [("", 500), ("/events", 500), ("/events?errors=inband", 200)]:
+            caplog.clear()
+            answer = peer.http.get(f"/v1/jobs/{job}{path}")
+            assert (answer.status_code, "internal" in answer.text) == (status, True)
+            assert "disk" not in answer.text
+            assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1

@@ -285,10 +285,16 @@ class App:
 
         async def with_problems_in_band(scope: Scope, receive: Receive, send: Send) -> None:
             try:
-                await (await self._open(request, asked))(scope, receive, send)
+                answers = await self._open(request, asked)
             except ProblemError as error:
-                self._count_problem(scope, error.problem)
-                await send_problem(send, error.problem, retry=self._settings.retry)
+                found = error.problem
+            except Exception:  # noqa: BLE001 - logged, and told inside the stream
+                found = exchange.failure(request)
+            else:
+                await answers(scope, receive, send)
+                return
+            self._count_problem(scope, found)
+            await send_problem(send, found, retry=self._settings.retry)
 
         return with_problems_in_band
 

@@ -14,7 +14,7 @@ import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 _LAST_GRACE = 1.0
 """Seconds that threads have to end once the server has."""
-
-_SWITCH_INTERVAL: Final = 0.005
 
 
 def _serve(
@@ -93,6 +91,7 @@ def _serve(
     if show_config:
         _show(configuration, server.settings)
         return
+    sys.setswitchinterval(launch.switch_interval)
     try:
         listener = bind(launch.host, launch.port)
     except OSError as error:

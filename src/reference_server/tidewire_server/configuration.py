@@ -53,6 +53,13 @@ class Launch(BaseModel):
     )
     device: str = Field("auto", description="Where the model runs: auto, cpu, cuda, cuda:1, mps.")
     script: bool = Field(False, description="Offer tidewire.script as well, which does what its input says.")
+    switch_interval: float = Field(
+        0.0005,
+        ge=0.00001,
+        le=1,
+        description="Time after which Python takes a busy thread's turn away. Shorter than Python's own 0.005, so that "
+        "plain functions that compute do not keep streams waiting.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="What is written to stderr: debug, info, warning or error."
     )

@@ -18,6 +18,7 @@ room for it, so that it costs the same at any speed. One that asked for `0-0` ge
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -52,6 +53,9 @@ HEADERS: Final = [
     (b"cache-control", b"no-store, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+_log = logging.getLogger(__name__)
 
 
 class _GoneError(Exception):
@@ -135,7 +139,7 @@ class EventStream:
         listener = asyncio.create_task(self._listen(receive))
         try:
             await self._deliver({"type": "http.response.start", "status": 200, "headers": self._headers})
-            await self._serve()
+            await self._serve_or_send_away()
             await self._deliver({"type": "http.response.body", "body": b"", "more_body": False})
         except _StalledError:
             self._service.metrics.stalled.inc()
@@ -153,6 +157,17 @@ class EventStream:
         self._wake.set()
 
     # ---- what is sent ------------------------------------------------------------------------------------------
+
+    async def _serve_or_send_away(self) -> None:
+        """Serve; where the log cannot be read, or anything else fails, let the reader come back (TW-DEP-005)."""
+        try:
+            await self._serve()
+        except (_GoneError, _StalledError):
+            raise
+        except Exception:  # noqa: BLE001 - logged, and the reader comes back
+            # Here, and not above: an answer that has begun cannot become a problem any more.
+            _log.exception("the stream of job %r failed", self._record.id)
+            await self._write(self._goaway())
 
     async def _serve(self) -> None:
         extent = self._log.extent()

@@ -172,18 +172,17 @@ class Resource:
         request = Request(scope, receive, send)
         try:
             response = await self._respond(request)
-            # Only until it has started can an answer still become a problem; the stream's hot path is not wrapped.
+            # Only until it has started can an answer still become a problem. A stream sees to that by itself: its hot
+            # path is not wrapped.
             await response(scope, receive, watched if isinstance(response, Response) else send)
         except ClientDisconnect:
             return
         except ProblemError as error:
             await self._fail(scope, error.problem, error.headers, receive, send)
         except Exception:
-            # The path alone: what follows it may hold a token.
-            _log.exception("%s %r failed", request.method, request.url.path)
             if started:
-                raise
-            await self._fail(scope, problem("internal", "the server's log says why"), {}, receive, send)
+                raise  # the ASGI server logs it, and drops the connection
+            await self._fail(scope, failure(request), {}, receive, send)
 
     async def _respond(self, request: Request) -> ASGIApp:
         if not self._handlers:
@@ -202,6 +201,13 @@ class Resource:
     ) -> None:
         self._failed(scope, found)
         await problem_answer(found, headers)(scope, receive, send)
+
+
+def failure(request: Request) -> Problem:
+    """Log the exception that is being handled; gives what its request is answered with."""
+    # The path alone: what follows it may hold a token.
+    _log.exception("%s %r failed", request.method, request.url.path)
+    return problem("internal", "the server's log says why")
 
 
 def with_privacy(send: Send, scope: Scope) -> Send:
