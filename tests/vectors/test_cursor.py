@@ -87,7 +87,7 @@ def test_table_of_openings_says_what_the_vector_says(vector):
     ended, expected = vector["log"]["ended"], vector["answer"]
     asked = vector.get("last_event_id")
     cursor = None if asked is None else BEGINNING if asked == "0-0" else Cursor.parse(asked)
-    found = opening(cursor, Extent(before(first), head, ended))
+    found = opening(cursor, Extent(before(first), head, ended, (head._replace(seq=1),), ()))
     if expected == {"status": 204}:
         assert found == NOTHING
     elif "events" in expected:

@@ -3,16 +3,17 @@
   cursor                                        | log                    | the stream opens with
   ----------------------------------------------+------------------------+---------------------------------------------
   that of `done`                                | has ended              | nothing: 204
-  none                                          | only its first event   | that event, as it was logged
+  none                                          | its head is a snapshot | that snapshot, as it was logged
   none                                          | anything else          | a snapshot at the head, `compacted`
   0-0                                           | whole                  | every event as it was logged
   0-0                                           | its start is trimmed   | a snapshot at the oldest place, `compacted`
-  of this epoch, its successors are held        |                        | the event after it
-  of this epoch, some successors were trimmed   |                        | a snapshot at the head, `compacted`
-  of this epoch, past the head                  |                        | a snapshot at the head, `rewound`
-  of an epoch that is not held                  |                        | a snapshot at the head, `rewound`
+  the id of an event                            | its successors are held| the event after it
+  the id of an event                            | some were trimmed      | a snapshot at the head, `compacted`
+  anything else: past the head, past the end of |                        | a snapshot at the head, `rewound`
+    its epoch, of an unknown epoch              |                        |
 
-The head of a log that has ended is, for a snapshot, the event before `done`: `done` follows it.
+The head of a log that has ended is, for a snapshot, the event before `done`: `done` follows it. A snapshot at the head
+of a log is what opens an epoch: nothing else is logged as one.
 """
 
 from enum import Enum
@@ -47,17 +48,18 @@ def opening(cursor: Cursor | None, extent: Extent) -> Opening:
         cursor: What the reader sent, None where it sent none.
         extent: What the log holds.
     """
-    base, head, ended = extent
+    base, head, ended = extent.base, extent.head, extent.ended
     whole = base.seq == 0
     if cursor is None:
-        if whole and head.seq == 1 + ended:
-            return Opening(after=base)
+        before = extent.starts[-1].seq - 1
+        if head.seq == before + 1 + ended and base.seq <= before:
+            return Opening(after=extent.id_at(before))
         return Opening(snapshot=(Place.HEAD, "compacted"))
     if cursor == BEGINNING:
         return Opening(after=base) if whole else Opening(snapshot=(Place.OLDEST, "compacted"))
     if ended and cursor == head:
         return NOTHING
-    if cursor.epoch != head.epoch or cursor > head:
+    if not extent.logged(cursor):
         return Opening(snapshot=(Place.HEAD, "rewound"))
     if cursor < base:
         return Opening(snapshot=(Place.HEAD, "compacted"))

@@ -27,7 +27,7 @@ from tidewire_server.readers import Readers
 from tidewire_server.scheduling import Scheduler
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import JobRecord, Key, LogReader, Retention, Store, Ticket, Tombstone
-from tidewire_server.store.memory import memory_store
+from tidewire_server.store.memory import MemoryStore
 from tidewire_server.submit import admit_inputs, read_submit
 from tidewire_server.times import timestamp
 
@@ -58,7 +58,7 @@ class Service:
         self.endpoints = dict(endpoints)
         self.settings = settings
         self.metrics = metrics
-        self.store = _memory(settings)
+        self.store: Store = _memory(settings)
         self.draining = False
         self.streams: set[ClosableStream] = set()
         """The streams that are open."""
@@ -135,7 +135,7 @@ class Service:
                 )
                 raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
             record = JobRecord(secrets.token_hex(16), endpoint.name, principal, submission.batch, time.time())
-            log = await self.store.jobs.add(record, block, key)
+            log = await self.store.jobs.add(record, body, block, key)
             journal = Journal(log, document, settings, state_bytes=size, reserve=reserve, logged=self._logged)
             job = Job(
                 record,
@@ -189,15 +189,14 @@ class Service:
     async def resource(self, record: JobRecord, root: str, *, state: bool = True) -> JobResource:
         """A job as it is read: state, columns and cursor at one moment."""
         log = await self.log(record)
-        at = await log.state()
+        at = await log.state() if state else None
         extent = log.extent()
-        members = at.view.value() if state else {}
-        assert isinstance(members, dict)  # noqa: S101 - a state is an object
         done = record.done if extent.ended else None
-        status = done.status if done is not None else at.view.value("/status")
-        if done is not None and state:
+        members = None if at is None else at.view.value()
+        if isinstance(members, dict) and done is not None:
             ending = to_json(done)
             members |= {name: ending[name] for name in ("status", "usage", "error") if name in ending}
+        status = record.status if not isinstance(members, dict) else members["status"]
         here = f"{root}/jobs/{record.id}"
         return JobResource.model_validate(
             {
@@ -205,9 +204,9 @@ class Service:
                 "endpoint": record.endpoint,
                 "status": status,
                 "batch": record.batch,
-                "state": members if state else None,
-                "columns": list(at.columns),
-                "cursor": str(extent.head if done is not None else at.cursor),
+                "state": members,
+                "columns": list(extent.columns),
+                "cursor": str(extent.head if at is None or done is not None else at.cursor),
                 "attempt": record.attempt,
                 "created_at": timestamp(record.created_at),
                 "started_at": None if record.started_at is None else timestamp(record.started_at),
@@ -335,7 +334,7 @@ class Service:
 
 
 def _memory(settings: Settings) -> Store:
-    return memory_store(
+    return MemoryStore(
         Retention(
             log_ttl=settings.log_ttl,
             state_ttl=settings.state_ttl,

@@ -5,13 +5,17 @@ knows which. Rules that every body keeps:
 
 - An append names the head that it extends and is refused if the head is another: two writers can never both win.
 - An append returns when it is as durable as the body's `durability` says. Only then may a reader see it.
+- What an append has changed in the job's record is kept together with it.
 - `done` is never trimmed, and the state of a log outlives its events.
 - Readers are offsets: a reader that is slow or gone costs nothing but its own place.
+- A job that has ended costs no memory beyond what the body says.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from operator import attrgetter
+from typing import Final, Literal, NamedTuple, Protocol
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Done, JobStatus
@@ -22,6 +26,10 @@ Durability = Literal["process", "host", "replicated"]
 
 class HeadMovedError(Exception):
     """An append named a head that is not the log's; somebody else writes, or the log is gone."""
+
+
+class StoreError(Exception):
+    """A store cannot be opened, read or written at the moment; says which, why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,16 @@ class Block:
         epoch, seq = self.state.cursor
         return Cursor(epoch, seq + self.done)
 
+    @property
+    def first(self) -> Cursor:
+        """The id of the first event."""
+        epoch, seq = self.last
+        return Cursor(epoch, seq - len(self.frames) + 1)
+
+
+MAX_EPOCHS: Final = 100
+"""Epochs of one job that are told apart once their events are trimmed. A cursor in an older one is an unknown one."""
+
 
 class Extent(NamedTuple):
     """What a log holds at one moment."""
@@ -58,6 +76,33 @@ class Extent(NamedTuple):
     """The id of the last event."""
     ended: bool
     """The last event is `done`."""
+    starts: tuple[Cursor, ...]
+    """The first id of each known epoch, oldest first. Each epoch ends at the seq before the next one's start."""
+    columns: tuple[str, ...]
+    """Those of the head's epoch."""
+
+    def id_at(self, seq: int) -> Cursor:
+        """The id of the event with a seq; of 0, the place before the first event."""
+        found = bisect_right(self.starts, seq, key=attrgetter("seq"))
+        return Cursor(self.starts[max(found - 1, 0)].epoch, seq)
+
+    def logged(self, cursor: Cursor) -> bool:
+        """Whether a cursor is the id of an event of this log, held or trimmed."""
+        return self.starts[0].seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
+
+    def holds_after(self, cursor: Cursor) -> bool:
+        """Whether every event after a cursor is held, and the cursor is one of this log or the place before it."""
+        return self.base.seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
+
+
+def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple[Cursor, ...]:
+    """The starts of a log's epochs once a block is added; `base` as in `Extent`."""
+    if starts and starts[-1].epoch == block.last.epoch:
+        return starts
+    starts = (*starts, block.first)
+    while len(starts) > MAX_EPOCHS and starts[1].seq <= base.seq:
+        starts = starts[1:]
+    return starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +116,10 @@ class Chunk:
 
 
 class LogReader(Protocol):
-    """One job's log, for a reader. It stays readable while it is held, also after the job was purged."""
+    """One job's log, for a reader. It stays readable while it is held.
+
+    Also after the job was purged or its events have expired: then as a log whose events but `done` were trimmed.
+    """
 
     def extent(self) -> Extent:
         """What is held now."""
@@ -86,11 +134,18 @@ class LogReader(Protocol):
 
         Returns:
             The events; without frames where nothing follows yet. None where they were trimmed.
+
+        Raises:
+            StoreError: They cannot be read now.
         """
         ...
 
     async def state(self, *, oldest: bool = False) -> StateAt:
-        """The state at the head, or at the oldest place that is held. Of an ended log: that before `done`."""
+        """The state at the head, or at the oldest place that is held. Of an ended log: that before `done`.
+
+        Raises:
+            StoreError: It cannot be read now.
+        """
         ...
 
     def told(self, since: int) -> tuple[list[bytes], int]:
@@ -105,15 +160,17 @@ class LogReader(Protocol):
 class Log(LogReader, Protocol):
     """One job's log, for its one writer."""
 
-    async def append(self, after: Cursor | None, block: Block) -> None:
+    async def append(self, after: Cursor, block: Block) -> None:
         """Add a block, atomically.
 
         Args:
-            after: The head that the block extends; None for the first block.
-            block: Ids that follow `after` without a gap.
+            after: The head that the block extends.
+            block: Seqs that follow that of `after` without a gap. In another epoch than `after` its first event is a
+                snapshot.
 
         Raises:
             HeadMovedError: The head is another; nothing was added.
+            StoreError: It could not be written now; the same append may be tried again.
         """
         ...
 
@@ -137,6 +194,18 @@ class JobRecord:
     ended_at: float | None = None
     expires_at: float | None = None
     done: Done | None = None
+    usage: dict[str, int | float] = field(default_factory=dict)
+    """What the items that have ended used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A job that had not ended when the server before this one stopped."""
+
+    record: JobRecord
+    submit: bytes
+    """The body of its submit."""
+    log: "Log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +236,28 @@ class KeyUse:
 
 
 class Jobs(Protocol):
-    """The jobs, their tombstones and their idempotency keys."""
+    """The jobs, their tombstones and their idempotency keys. Each call raises `StoreError` where it cannot be done."""
 
     async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
-        """Take a key for a request that is under way; its earlier use, if there is one, and then nothing changes."""
+        """Take a key for a request that is under way; its earlier use, if there is one, and then nothing changes.
+
+        A reservation does not outlive the process: whoever sent that request repeats it.
+        """
         ...
 
     async def release(self, key: Key) -> None:
         """Give a key back whose request came to nothing."""
         ...
 
-    async def add(self, record: JobRecord, first: Block, key: Key | None) -> Log:
-        """Commit a job, the first block of its log, and its key, all or nothing."""
+    async def add(self, record: JobRecord, submit: bytes, first: Block, key: Key | None) -> Log:
+        """Commit a job, the first block of its log, and its key, all or nothing.
+
+        Args:
+            record: The job. Changes to it are kept with the next append to its log, or by `save`.
+            submit: The body of its submit, kept until it has ended: what is needed to run it again.
+            first: Opens the log.
+            key: Was reserved.
+        """
         ...
 
     async def get(self, job: str) -> JobRecord | Tombstone | None:
@@ -199,6 +278,14 @@ class Jobs(Protocol):
 
     async def unfinished(self, principal: str) -> int:
         """How many jobs of a caller have not ended."""
+        ...
+
+    async def interrupted(self) -> Sequence[str]:
+        """The jobs that had not ended when this store was opened and still have not, oldest first."""
+        ...
+
+    async def reopen(self, job: str) -> Interrupted | None:
+        """Take up an interrupted job as its one writer; None where it has ended after all, or is gone."""
         ...
 
     async def bury(self, job: str) -> None:
@@ -268,10 +355,20 @@ class Retention:
     max_log_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(Protocol):
     """The bodies that one server uses."""
 
     jobs: Jobs
     queue: Queue
-    durability: Durability = field(default="process")
+    durability: Durability
+    may_have_lost: bool
+    """Whether logs may have lost their tails when the server before this one stopped (TW-RES-039)."""
+
+    @property
+    def trouble(self) -> StoreError | None:
+        """Why it cannot be written at the moment, None where it can."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of it, in order. Nothing may be asked of it afterwards."""
+        ...

@@ -1,49 +1,53 @@
 """Everything in this process's memory: fast, and gone with it.
 
-A log is one buffer of encoded events and the offset at which each ends; a replay is a slice. Past its bound the
-oldest events are trimmed, up to a mark: a place whose state was kept as a view, which costs nothing while the state
-only grows.
+A log is one buffer of encoded events (see `frames`). Past its bound the oldest events are trimmed, up to a mark: a
+place whose state was kept as a view, which costs nothing while the state only grows.
 """
 
 import time
-from array import array
-from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from tidewire.protocol.cursor import Cursor
+from tidewire_server.store.audience import Audience
 from tidewire_server.store.base import (
     Block,
     Chunk,
+    Durability,
     Extent,
     HeadMovedError,
+    Interrupted,
     JobRecord,
+    Jobs,
     Key,
     KeyUse,
     LogReader,
+    Queue,
     Retention,
     StateAt,
-    Store,
     Tombstone,
+    next_starts,
 )
+from tidewire_server.store.frames import Frames
 from tidewire_server.store.memory_queue import MemoryQueue
 
 MARKS = 8
 """Places at which a full log can be cut."""
 
 
-class MemoryLog:
-    """One job's log. All calls are made on one event loop."""
+class MemoryLog(Audience):
+    """One job's log. All calls are made on one event loop.
+
+    It holds `max_bytes` of events at most, or its newest block where that alone is larger.
+    """
 
     def __init__(self, first: Block, max_bytes: int) -> None:
-        self._buffer = bytearray()
-        self._ends = array("Q")
-        """Where each event ends, counted from the first byte that was ever logged."""
-        self._cut = 0
-        """Bytes that were trimmed."""
-        self._base = Cursor(first.last.epoch, 0)
+        super().__init__()
+        self._frames = Frames(first.first.seq - 1)
+        self._starts = next_starts((), first, first.first)
+        self._base = Cursor(first.last.epoch, first.first.seq - 1)
         self._head: Cursor = self._base
         self._state = first.state
         self._ended = False
@@ -51,66 +55,41 @@ class MemoryLog:
         self._marks: deque[StateAt] = deque()
         self._mark_at = self._mark_every = max_bytes // MARKS
         self._max_bytes = max_bytes
-        self._watchers: set[Callable[[], None]] = set()
-        self._told: dict[str, tuple[int, bytes]] = {}
-        self._version = 0
         self._closed = False
         self._add(first)
 
     # ---- for readers -------------------------------------------------------------------------------------------
 
     def extent(self) -> Extent:
-        return Extent(self._base, self._head, self._ended)
+        return Extent(self._base, self._head, self._ended, self._starts, self._state.columns)
 
     async def read(self, after: Cursor, max_bytes: int) -> Chunk | None:
-        if not self._base <= after <= self._head:
+        extent = self.extent()
+        if not extent.holds_after(after):
             return None
-        skip = after.seq - self._base.seq
-        start = self._ends[skip - 1] if skip else self._cut
-        last = max(bisect_right(self._ends, start + max_bytes, skip), min(skip + 1, len(self._ends)))
-        if last == skip:
-            return Chunk(b"", after, ended=False)
-        frames = bytes(memoryview(self._buffer)[start - self._cut : self._ends[last - 1] - self._cut])
-        cursor = Cursor(after.epoch, self._base.seq + last)
-        return Chunk(frames, cursor, ended=self._ended and cursor == self._head)
+        frames, seq = self._frames.read(after.seq, max_bytes)
+        last = extent.id_at(seq)
+        return Chunk(frames, last, ended=self._ended and bool(frames) and last == self._head)
 
     async def state(self, *, oldest: bool = False) -> StateAt:
         return self._oldest if oldest else self._state
 
-    def told(self, since: int) -> tuple[list[bytes], int]:
-        if since == self._version:
-            return [], since
-        return [frame for version, frame in self._told.values() if version > since], self._version
-
-    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        self._watchers.add(wake)
-        return lambda: self._watchers.discard(wake)
-
     # ---- for the writer ----------------------------------------------------------------------------------------
 
-    async def append(self, after: Cursor | None, block: Block) -> None:
+    async def append(self, after: Cursor, block: Block) -> None:
         if self._closed or after != self._head or self._ended:
             raise HeadMovedError(f"the head is {self._head}, not {after}")
         self._add(block)
-        self._wake()
-
-    def tell(self, key: str, frame: bytes | None) -> None:
-        if frame is None:
-            self._told.pop(key, None)
-            return
-        self._version += 1
-        self._told[key] = (self._version, frame)
-        self._wake()
+        self.wake()
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
     def forget_events(self) -> None:
         """Trim all events but `done`; the log has ended."""
-        keep = len(self._ends) - 1
-        if keep > 0:
-            self._trim(keep, self._state)
+        if len(self._frames) > 1:
+            self._trim(self._state)
         self._marks.clear()
-        self._told.clear()
+        self.forget_told()
 
     def close(self) -> None:
         """Refuse further appends. Readers that hold the log read on."""
@@ -119,37 +98,24 @@ class MemoryLog:
     @property
     def size(self) -> int:
         """Bytes of events that are held."""
-        return len(self._buffer)
+        return self._frames.size
 
     def _add(self, block: Block) -> None:
-        for frame in block.frames:
-            self._buffer += frame
-            self._ends.append(self._cut + len(self._buffer))
+        self._frames.add(block.frames)
+        self._starts = next_starts(self._starts, block, self._base)
         self._head = block.last
         self._state = block.state
         self._ended = block.done
-        if self._cut + len(self._buffer) >= self._mark_at and not block.done:
+        if self._frames.written >= self._mark_at and not block.done:
             self._marks.append(block.state)
-            self._mark_at = self._cut + len(self._buffer) + self._mark_every
-        while len(self._buffer) > self._max_bytes and self._marks:
-            mark = self._marks.popleft()
-            if mark.cursor < self._head:
-                self._trim(mark.cursor.seq - self._base.seq, mark)
-            else:
-                self._marks.appendleft(mark)
-                break
+            self._mark_at = self._frames.written + self._mark_every
+        while self._frames.size > self._max_bytes and self._marks and self._marks[0].cursor < self._head:
+            self._trim(self._marks.popleft())
 
-    def _trim(self, events: int, state: StateAt) -> None:
-        cut = self._ends[events - 1]
-        del self._buffer[: cut - self._cut]
-        del self._ends[:events]
-        self._cut = cut
+    def _trim(self, state: StateAt) -> None:
+        self._frames.cut(state.cursor.seq)
         self._base = state.cursor
         self._oldest = state
-
-    def _wake(self) -> None:
-        for wake in tuple(self._watchers):
-            wake()
 
 
 @dataclass(slots=True)
@@ -189,7 +155,8 @@ class MemoryJobs:
     async def release(self, key: Key) -> None:
         self._keys.pop(key, None)
 
-    async def add(self, record: JobRecord, first: Block, key: Key | None) -> MemoryLog:
+    async def add(self, record: JobRecord, submit: bytes, first: Block, key: Key | None) -> MemoryLog:
+        del submit  # what would run it again is gone with it
         log = MemoryLog(first, self._retention.max_log_bytes)
         self._kept[record.id] = _Kept(record, log)
         self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1
@@ -233,6 +200,12 @@ class MemoryJobs:
 
     async def unfinished(self, principal: str) -> int:
         return self._unfinished.get(principal, 0)
+
+    async def interrupted(self) -> Sequence[str]:
+        return ()
+
+    async def reopen(self, job: str) -> Interrupted | None:
+        raise LookupError(f"job {job} was not interrupted: nothing here outlives its server")
 
     async def bury(self, job: str) -> None:
         kept = self._kept.pop(job, None)
@@ -279,6 +252,16 @@ def _expiry(kept: _Kept) -> float:
     return kept.record.expires_at or 0.0
 
 
-def memory_store(retention: Retention) -> Store:
+class MemoryStore:
     """A store in this process's memory."""
-    return Store(jobs=MemoryJobs(retention), queue=MemoryQueue(), durability="process")
+
+    durability: Durability = "process"
+    may_have_lost = False
+    trouble = None
+
+    def __init__(self, retention: Retention) -> None:
+        self.jobs: Jobs = MemoryJobs(retention)
+        self.queue: Queue = MemoryQueue()
+
+    async def close(self) -> None:
+        """Nothing is held that does not go by itself."""

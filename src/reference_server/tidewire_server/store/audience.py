@@ -1,0 +1,41 @@
+"""Those who follow a log: who is to be woken, and what was told to them that is not logged."""
+
+from collections.abc import Callable
+
+
+class Audience:
+    """The readers of one log, on one event loop."""
+
+    def __init__(self) -> None:
+        self._watchers: set[Callable[[], None]] = set()
+        self._told: dict[str, tuple[int, bytes]] = {}
+        self._version = 0
+
+    def told(self, since: int) -> tuple[list[bytes], int]:
+        """See `LogReader.told`."""
+        if since == self._version:
+            return [], since
+        return [frame for version, frame in self._told.values() if version > since], self._version
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """See `LogReader.watch`."""
+        self._watchers.add(wake)
+        return lambda: self._watchers.discard(wake)
+
+    def tell(self, key: str, frame: bytes | None) -> None:
+        """See `Log.tell`."""
+        if frame is None:
+            self._told.pop(key, None)
+            return
+        self._version += 1
+        self._told[key] = (self._version, frame)
+        self.wake()
+
+    def forget_told(self) -> None:
+        """Nothing that was told is of use any more."""
+        self._told.clear()
+
+    def wake(self) -> None:
+        """Something has happened."""
+        for wake in tuple(self._watchers):
+            wake()
