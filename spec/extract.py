@@ -12,7 +12,8 @@ The rules for a chapter:
   exempted within its brackets: `[TW-FRM-001 client]`, `[TW-BRW-020 client/client]`.
 - An identifier elsewhere is a reference; what it refers to exists or is withdrawn.
 - An identifier that requirements.json has does not vanish: it is withdrawn in the chapter on changes.
-- A sentence with MUST or MUST NOT is named by a vector, a scenario or a transcript, or README.md tells why by none.
+- A sentence with MUST or MUST NOT is named by a vector, a scenario or a transcript, or README.md tells by which test
+  beside them, or why by none.
 
 `checks` and `mutants` of a requirement are kept as they stand in requirements.json: the conformance suite fills them.
 """  # fmt: skip
@@ -56,6 +57,7 @@ AREAS = {
 WITHDRAWN_HEADING = "Withdrawn identifiers"
 UNSEEN_HEADING = "Not seen on the wire"
 WITHOUT_DATA_HEADING = "Seen on the wire, but in no data here"
+WATCHED_HEADING = "Judged beside the data"
 
 _KEYWORD = re.compile(
     r"\b(MUST NOT|SHALL NOT|SHOULD NOT|NOT RECOMMENDED|MUST|SHALL|SHOULD|REQUIRED|RECOMMENDED|MAY|OPTIONAL)\b"
@@ -284,6 +286,8 @@ def reasons(text: str, heading: str) -> dict[str, str]:
 def coverage(spec: Specification, text: str) -> tuple[str, list[str]]:
     """The text of coverage.md, and the sentences of which neither data nor README.md tells."""
     found = covered(spec)
+    for name, test in reasons(text, WATCHED_HEADING).items():
+        found.setdefault(name, []).append(test)
     unseen, without = reasons(text, UNSEEN_HEADING), reasons(text, WITHOUT_DATA_HEADING)
     musts = [one for one in spec.requirements if one.level.startswith("MUST")]
     lines, untold = list[str](), list[str]()
@@ -292,7 +296,8 @@ def coverage(spec: Specification, text: str) -> tuple[str, list[str]]:
         lines += [f"## {chapter}", "", "| sentence | for | exercised by |", "|---|---|---|"]
         for one in (one for one in musts if one.chapter == chapter):
             data = found.get(one.id, [])
-            counts.update({label.split()[0] for label in data})
+            counts.update({label.split()[0].rstrip(":") for label in data})
+            counts["alone"] += not {"vectors", "scenarios", "transcript"} & {one.split()[0] for one in data}
             if data:
                 by = "; ".join(data)
             elif one.id in unseen:
@@ -316,6 +321,8 @@ def coverage(spec: Specification, text: str) -> tuple[str, list[str]]:
         f"| named by vectors | {counts['vectors']} |",
         f"| named by scenarios | {counts['scenarios']} |",
         f"| named by transcripts | {counts['transcript']} |",
+        f"| judged by the watch over all transcripts | {counts['watch']} |",
+        f"| named by no data, but judged by the watch or another test beside it | {counts['alone']} |",
         f"| seen on the wire, but in no data here | {counts['without']} |",
         f"| not seen on the wire | {counts['unseen']} |",
         "",

@@ -3,7 +3,8 @@
 import pytest
 
 from conformance.transcript_notation import Names, TranscriptError, read
-from conformance.transcript_scenes import SCENES, TRANSCRIPTS, Scene, playing
+from conformance.transcript_scenes import SCENES, TRANSCRIPTS
+from conformance.transcript_stage import Scene, playing
 from conformance.transcripts import DifferenceError, Player
 from scripted_server import CLOSE, RESET, ScriptedServer
 from tidewire_server import Server, Stream

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from conformance.transcript_notation import Remark, read
-from conformance.transcript_scenes import SCENES, TRANSCRIPTS, Scene, playing
+from conformance.transcript_scenes import SCENES, TRANSCRIPTS
+from conformance.transcript_stage import Scene, playing
 from conformance.transcripts import CUES, Player
 from integration.reference_server import eventually
 

@@ -68,6 +68,13 @@ class Cut(NamedTuple):
     channel: str
 
 
+class Rest(NamedTuple):
+    """Any logged events may come before the one that is shown next."""
+
+    line: int
+    channel: str
+
+
 class Remark(NamedTuple):
     """What happens between."""
 
@@ -75,7 +82,7 @@ class Remark(NamedTuple):
     text: str
 
 
-Step = Request | Head | Body | Block | Eof | Cut | Remark
+Step = Request | Head | Body | Block | Eof | Cut | Rest | Remark
 
 _LINE = re.compile(r"(?P<mark>>>|<<|>|<|#)(?: (?P<text>.*))?")
 _STATUS = re.compile(r"[1-5][0-9]{2}")
@@ -142,6 +149,8 @@ def _answer(channel: str, run: list[_Line]) -> Iterator[Step]:
             yield Eof(line.number, channel)
         elif line.text == "CUT":
             yield Cut(line.number, channel)
+        elif line.text == "...":
+            yield Rest(line.number, channel)
         elif line.text[:1] in {"{", "["} and not block:
             yield Body(line.number, channel, line.text)
         elif line.text:
@@ -218,6 +227,10 @@ class Names:
     def _fits(self, shown: str, got: Any) -> bool:
         if shown == "{int}":
             return type(got) is int
+        name = None if type(got) is str else _NAME.fullmatch(shown)
+        if name is not None and name[1] not in _GRAMMAR:
+            text = json.dumps(got, sort_keys=True)
+            return self.values.setdefault(name[1], text) == text
         return type(got) is str and (self.match_id(shown, got) or self.match(shown, got))
 
     def match_id(self, shown: str, got: str) -> bool:
@@ -242,7 +255,7 @@ class Names:
             else:
                 seen.add(part)
                 pattern += f"(?P<{part}>{_GRAMMAR.get(part, '.+')})"
-        found = re.fullmatch(pattern, got)
+        found = re.fullmatch(pattern, got, re.DOTALL)
         if found is not None:
             self.values |= {name: found[name] for name in seen}
         return found is not None

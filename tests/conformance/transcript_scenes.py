@@ -1,32 +1,22 @@
 """The transcripts of the specification, and the servers that they are played against."""
 
+import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, cast
 
 import pytest
 
-from conformance.transcripts import Player, job_ends
+from conformance.transcript_stage import Scene, Served
+from conformance.transcripts import PATIENCE, Player, job_ends
 from integration.reference_server import eventually
-from tidewire_server import Server
-from tidewire_server.script import add_script
+from interop.strangers import address, standard_library_server
+from tidewire_server import ItemError, Server
 from unit.spec_document import document
 
 TRANSCRIPTS = {fence.tags["transcript"]: fence for fence in document.fences if "transcript" in fence.tags}
 SCRIPTS = "POST /v1/endpoints/tidewire.script/jobs"
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What a transcript takes for granted."""
-
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    concurrency_limit: int | None = None
-    endpoints: Callable[[Server], None] = lambda server: None
-    before: Callable[[Player], None] = lambda player: None
-    cues: Mapping[str, Callable[[Player], None]] = field(default_factory=dict)
 
 
 def one_runs_and_one_waits(player: Player) -> None:
@@ -64,7 +54,87 @@ def generate(server: Server) -> None:
     pytest.importorskip("torch")
     from tidewire_server.generation import add_generate
 
-    add_generate(server, device="cpu", threads=1, slots=1)
+    add_generate(server, device="cpu", threads=1, slots=2)
+
+
+def several_kinds(server: Server) -> None:
+    @server.endpoint
+    async def square(n: int) -> int:
+        if n < 0:
+            raise ItemError(f"no root of {n}")
+        return n * n
+
+    @server.endpoint
+    async def liar() -> int:
+        return cast("int", "one")
+
+
+def until(player: Player, target: str, condition: Callable[[int, str], bool]) -> None:
+    """Ask until the answer is as it has to be."""
+
+    def holds() -> bool:
+        with contextlib.closing(player.ask(target)) as answer:
+            return condition(answer.response.status, answer.whole().decode())
+
+    eventually(holds)
+
+
+def its_state_goes_and_its_tombstone(player: Player) -> None:
+    for status in (410, 404):
+        until(player, f"GET /v1/jobs/{player.job}", lambda got, body, wanted=status: got == wanted)
+
+
+def it_has_ended_unread(player: Player) -> None:
+    until(player, f"GET /v1/jobs/{player.job}", lambda status, body: '"cancelled"' in body)
+
+
+def the_value_is_abc(player: Player) -> None:
+    until(player, f"GET /v1/jobs/{player.job}", lambda status, body: '"abc"' in body)
+
+
+def it_is_told_to_stop(player: Player) -> None:
+    assert player.tell_to_stop is not None
+    player.tell_to_stop()
+    until(player, "GET /readyz", lambda status, body: status == 503)
+
+
+def its_token_expires(player: Player) -> None:
+    # A cursor that is none, so that a token that still holds opens no stream.
+    url = f"GET /v1/jobs/{player.job}/events?{player.names.values['query']}&after=none"
+    until(player, url, lambda status, body: "unauthorized" in body)
+
+
+class Judge:
+    """An endpoint that holds its judgement of an input back until it is let go."""
+
+    def __init__(self) -> None:
+        self.asked, self.gate = threading.Event(), threading.Event()
+
+    def endpoint(self, server: Server) -> None:
+        def judge(n: int) -> None:
+            self.asked.set()
+            assert self.gate.wait(PATIENCE)
+
+        @server.endpoint(validate=lambda given: asyncio.to_thread(judge, given))
+        async def judged(n: int) -> int:
+            return n
+
+
+JUDGE = Judge()
+
+
+@contextlib.contextmanager
+def server_of_the_appendix(scene: Scene, settings: Mapping[str, Any]) -> Iterator[Served]:
+    with standard_library_server() as url:
+        yield address(url), None
+
+
+PRINCIPALS = {"token": "ada-knows-it", "stranger": "bob-knows-it"}
+TOKENS = tuple(f"{token.partition('-')[0]}:{token}" for token in PRINCIPALS.values())
+
+
+def _set(event: threading.Event) -> None:
+    assert event.wait(PATIENCE)
 
 
 SCENES: Mapping[str, Scene] = {
@@ -77,18 +147,56 @@ SCENES: Mapping[str, Scene] = {
     "resume-after-trimming": Scene(settings={"log_ttl": 0}, before=its_log_is_trimmed),
     "purge": Scene(before=a_job_has_ended({"append": "x"})),
     "generate-refusals": Scene(endpoints=generate),
+    "generate": Scene(endpoints=generate, settings={"merge_window": 0.005}),
+    "vocabulary": Scene(endpoints=generate),
+    "behind-a-proxy": Scene(settings={"root_path": "/ai"}),
+    "stopping": Scene(
+        settings={"shutdown_timeout": PATIENCE}, cues={"The server is told to stop.": it_is_told_to_stop}
+    ),
+    "two-principals": Scene(settings={"tokens": TOKENS}, names=PRINCIPALS),
+    "limits": Scene(
+        settings={
+            "tokens": TOKENS,
+            "max_body_bytes": 2048,
+            "max_inputs": 2,
+            "max_jobs_per_principal": 1,
+            "max_streams_per_principal": 1,
+        },
+        names=PRINCIPALS,
+    ),
+    "slow-request": Scene(settings={"body_timeout": 0.2}),
+    "long-changes": Scene(settings={"max_event_bytes": 1024, "max_state_bytes": 4096}),
+    "heartbeat": Scene(settings={"heartbeat": 0.05}),
+    "tombstone": Scene(
+        settings={"log_ttl": 0, "state_ttl": 0.2, "tombstone_ttl": 0.5},
+        before=a_job_has_ended({"append": "x"}),
+        cues={"Its state is gone, and then its tombstone.": its_state_goes_and_its_tombstone},
+    ),
+    "key-in-flight": Scene(
+        endpoints=JUDGE.endpoint,
+        cues={
+            "The first submit is being judged.": lambda player: _set(JUDGE.asked),
+            "The first submit is let go.": lambda player: JUDGE.gate.set(),
+        },
+    ),
+    "nobody-reads": Scene(
+        settings={"min_grace": 0.2},
+        cues={
+            "The job is read, again and again, until it has ended: such a read is no reader.": it_has_ended_unread
+        },
+    ),
+    "snapshots-apart": Scene(
+        settings={"min_snapshot_interval": 0.02},
+        cues={'The value is "abc". No snapshot tells, since an hour is not over.': the_value_is_abc},
+    ),
+    "endpoints-of-several-kinds": Scene(endpoints=several_kinds),
+    "without-capabilities": Scene(server=server_of_the_appendix),
+    "pages-of-another-origin": Scene(settings={"cors_origins": ("https://page.example",)}),
+    "stream-tokens": Scene(
+        settings={"tokens": TOKENS, "stream_token_ttl": 1},
+        names=PRINCIPALS,
+        cues={
+            "The token expires: a new stream is refused in-band, and the one that is open stays.": its_token_expires
+        },
+    ),
 }
-
-
-@contextlib.contextmanager
-def playing(scene: Scene, **settings: Any) -> Iterator[Player]:
-    # Without a window for merging each call of a script is one event, so that a transcript can be exact.
-    exact = {"merge_window": 0, "cancel_timeout": 0.3, "shutdown_timeout": 0}
-    server = Server(**(exact | dict(scene.settings) | settings))
-    add_script(server, concurrency_limit=scene.concurrency_limit)
-    scene.endpoints(server)
-    with server.running() as url:
-        where = urlsplit(url)
-        with Player((where.hostname or "", where.port or 0), cues=scene.cues) as player:
-            scene.before(player)
-            yield player

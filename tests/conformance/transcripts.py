@@ -21,10 +21,12 @@ from conformance.transcript_notation import (
     Names,
     Remark,
     Request,
+    Rest,
     Step,
     read,
     read_json,
 )
+from conformance.transcript_watch import Run, Talk
 
 SCRIPTS = "/v1/endpoints/tidewire.script/jobs"
 PATIENCE = 10.0
@@ -46,26 +48,72 @@ class Answer:
     """One request on a connection of its own, and what comes back."""
 
     def __init__(self, address: tuple[str, int], target: str, fields: list[str], body: bytes) -> None:
+        """Send it. The header of the answer is read when it is first asked for.
+
+        Args:
+            address: Where the server listens.
+            target: Method and path, and perhaps ` HTTP/1.0`.
+            fields: Lines of the header. `Transfer-Encoding: chunked` sends the body in chunks of seven bytes, a
+                `Content-Length` is sent as it stands.
+            body: The body.
+        """
         self.target = target
+        self.fields = fields
+        self.body = body
         self.received = b""
         """The body so far."""
+        self.ended = False
+        """Whether the server has ended the answer."""
+        self.at = 0.0
+        """Seconds since 1970, when the header of the answer had come."""
         self.retry = False
         """Whether a `retry` field has come."""
         self._buffer = b""
         self._socket = socket.create_connection(address, PATIENCE)
-        self.response = HTTPResponse(self._socket, method=target.partition(" ")[0])
-        head = [f"{target} HTTP/1.1", f"Host: {address[0]}:{address[1]}", "Connection: close", *fields]
-        head.append(f"Content-Length: {len(body)}")
-        try:
+        self._response = HTTPResponse(self._socket, method=target.partition(" ")[0])
+        line = target if target.endswith("HTTP/1.0") else f"{target} HTTP/1.1"
+        head = [line, f"Host: {address[0]}:{address[1]}", "Connection: close", *fields]
+        if "Transfer-Encoding: chunked" in fields:
+            pieces = [body[at : at + 7] for at in range(0, len(body), 7)]
+            body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+        elif not any(field.startswith("Content-Length:") for field in fields):
+            head.append(f"Content-Length: {len(body)}")
+        # A server that refuses a body may answer before it has come whole.
+        with contextlib.suppress(OSError):
             self._socket.sendall("\r\n".join([*head, "", ""]).encode() + body)
-            self.response.begin()
-        except (OSError, HTTPException) as error:
-            self.close()
-            raise DifferenceError(f"{target}: no answer: {error!r}") from error
+
+    @property
+    def response(self) -> HTTPResponse:
+        """The answer, from its header on."""
+        if not self.at:
+            try:
+                self._response.begin()
+            except (OSError, HTTPException) as error:
+                self.close()
+                raise DifferenceError(f"{self.target}: no answer: {error!r}") from error
+            self.at = time.time()
+        return self._response
+
+    def talk(self) -> Talk:
+        """What was said, for the watch."""
+        method, url, *_ = self.target.split(" ")
+        asked = dict(field.split(": ", 1) for field in self.fields)
+        headers = {name.lower(): value for name, value in self._response.getheaders()}
+        return Talk(
+            method,
+            url,
+            {name.lower(): value for name, value in asked.items()},
+            self.body,
+            self._response.status,
+            headers,
+            self.received,
+            self.ended,
+            self.at,
+        )
 
     def close(self) -> None:
         """Hang up."""
-        self.response.close()
+        self._response.close()
         self._socket.close()
 
     def block(self) -> dict[str, str] | None:
@@ -102,6 +150,7 @@ class Answer:
         except (OSError, HTTPException) as error:
             raise DifferenceError(f"the answer breaks off: {error!r}") from error
         self.received += chunk
+        self.ended = self.ended or not chunk
         return chunk
 
 
@@ -130,8 +179,13 @@ class Player:
         self.job = ""
         """The id of the job that was named last."""
         self._cues = CUES | dict(cues or {})
+        self.tell_to_stop: Callable[[], None] | None = None
+        """Tells the server to stop, where the scene can."""
+        self.asked: list[Answer] = []
+        """Every request, for the watch."""
         self._answers: dict[str, Answer] = {}
         self._awaits_retry: set[str] = set()
+        self._skips: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -139,7 +193,7 @@ class Player:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for answer in self._answers.values():
+        for answer in self.asked:
             answer.close()
 
     def play(self, text: str) -> None:
@@ -156,10 +210,14 @@ class Player:
                 answer = None if isinstance(step, Remark) else self._answers.get(step.channel)
                 raise DifferenceError(_told(text, step.line, error, answer)) from None
 
-    def ask(self, target: str, body: Any = None) -> Answer:
+    def ask(self, target: str, body: Any = None, *headers: str) -> Answer:
         """Send a request that is in no transcript."""
-        fields = [] if body is None else ["Content-Type: application/json"]
-        return Answer(self.address, target, fields, b"" if body is None else json.dumps(body).encode())
+        fields = [*headers] if body is None else [*headers, "Content-Type: application/json"]
+        if "token" in self.names.values:
+            fields.append(f"Authorization: Bearer {self.names.values['token']}")
+        answer = self._ask(target, fields, b"" if body is None else json.dumps(body).encode())
+        assert answer.response is not None, "the server has answered before anything else is done"
+        return answer
 
     def submit(self, *inputs: Any) -> str:
         """Submit inputs of `tidewire.script`; returns the id of the job."""
@@ -174,6 +232,15 @@ class Player:
             found: dict[str, Any] = json.loads(answer.whole())
             return found
 
+    def run(self) -> Run:
+        """All that was said, for the watch."""
+        return Run([answer.talk() for answer in self.asked if answer.at])
+
+    def _ask(self, target: str, fields: list[str], body: bytes) -> Answer:
+        answer = Answer(self.address, target, fields, body)
+        self.asked.append(answer)
+        return answer
+
     def _take(self, step: Step) -> None:
         match step:
             case Remark(text=text):
@@ -187,6 +254,8 @@ class Player:
                 self._body(step)
             case Block():
                 self._block(step)
+            case Rest():
+                self._skips.add(step.channel)
             case Eof():
                 left = self._next(step.channel)
                 if left is not None:
@@ -200,7 +269,7 @@ class Player:
         self._awaits_retry.discard(step.channel)
         fields = [self.names.fill(text) for text in step.fields]
         target, body = self.names.fill(step.target), self.names.fill(step.body).encode()
-        self._answers[step.channel] = Answer(self.address, target, fields, body)
+        self._answers[step.channel] = self._ask(target, fields, body)
 
     def _head(self, step: Head) -> None:
         response = self._answers[step.channel].response
@@ -237,9 +306,13 @@ class Player:
             difference = _differs(step.fields, got, names)
             if not difference:
                 break
-            if got.get("event") not in EPHEMERAL:
+            skipped = step.channel in self._skips and got.get("event", "message") in {"message", "snapshot"}
+            if got.get("event") not in EPHEMERAL and not skipped:
                 raise DifferenceError(f"{difference}\n  got    {got}\n  shown  {step.fields}")
+        self._skips.discard(step.channel)
         self.names = names
+        if kind == "hello":
+            self.job = json.loads(got["data"])["job"]
         if kind == "hello" and step.channel in self._awaits_retry and not self._answers[step.channel].retry:
             raise DifferenceError("no `retry` has come before or in `hello`")
 
@@ -256,7 +329,7 @@ def _differs(shown: dict[str, str], got: dict[str, str], names: Names) -> str:
     if kinds[0] != kinds[1]:
         return f"the event is {kinds[1]!r}, not {kinds[0]!r}"
     ids = [one.get("id", "") for one in (shown, got)]
-    if ids[0] != ids[1] and not names.match_id(*ids):
+    if ids[0] != ids[1] and not (names.match_id(*ids) or (ids[0] == "{id}" and names.match(*ids))):
         return f"the id is {ids[1] or 'absent'}, not {ids[0] or 'absent'}"
     try:
         data = json.loads(got["data"])
@@ -267,7 +340,7 @@ def _differs(shown: dict[str, str], got: dict[str, str], names: Names) -> str:
 
 def _told(text: str, line: int, error: DifferenceError, answer: Answer | None) -> str:
     lines = [f"line {line} of the transcript: {text.splitlines()[line - 1]}", str(error)]
-    if answer is not None:
+    if answer is not None and answer.at:
         lines += [answer.target, f"{answer.response.status} {dict(answer.response.getheaders())}"]
         lines.append(repr(answer.received[-SHOWN_BYTES:]))
     return "\n".join(lines)

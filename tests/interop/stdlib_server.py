@@ -104,6 +104,8 @@ def app(environ, start):
         return [dump(body)] if isinstance(body, dict) else body
 
     def follow(job, cursor="", **headers):
+        if re.search(r"\b(diffs=0|errors=inband)\b", environ["QUERY_STRING"]):  # of capabilities that it has not
+            return send(400, "bad_parameter")
         if not re.fullmatch(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}|0-[01]|", cursor):
             return send(400, "bad_cursor")
         nothing = cursor in {"0-1", job.done and f"1-{len(job.log)}"}
@@ -118,7 +120,7 @@ def app(environ, start):
                 raise TypeError
             job = Job(words(**given))
         except (TypeError, AttributeError, KeyError):
-            return send(422, "invalid_input", "/input")
+            return send(422, "invalid_input", "/inputs" if b'"inputs"' in body else "/input")
         except ValueError:
             return send(400, "malformed_body")
         jobs[job.id], headers = job, {"Location": f"/v1/jobs/{job.id}"}
@@ -137,7 +139,7 @@ def app(environ, start):
         "/v1/jobs/*/events": ("GET", lambda: follow(job, cursor)),
         "/v1/jobs/*/cancel": ("POST", lambda: send(200 if job.done else 202, job.end("cancelled"))),
     }
-    gone = {"/v1/jobs/": "job_not_found", "/v1/endpo": "endpoint_not_found"}.get(path[:9], "not_found")
+    gone = {"/v1/jobs/": "job_not_found", "/v1/endpo": "endpoint_not_found"}.get(job or path[:9], "not_found")
     method, answer = routes.get(path.replace(job.id, "*") if job else path, (None, lambda: send(404, gone)))
     if method not in {None, environ["REQUEST_METHOD"]}:
         return send(405, "method_not_allowed", Allow=method)

@@ -53,6 +53,9 @@ BOUND = {
     "{id}": "1-1",
     "{int}": "1000",
     "{time}": "2026-03-01T13:00:00Z",
+    "{left}": "2yJq8sVbT1mHkP0dXw4RcA",
+    "{digest}": "0123456789abcdef",
+    '"{checks}"': "[]",
 }
 """What stands for the names in a transcript where it is read without a server."""
 
