@@ -137,7 +137,7 @@ def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:
 
 
 def held_back(error: BaseException) -> RuntimeError:
-    """What stands for `SystemExit` and its like, which would end the server on their way."""
+    """What stands for `SystemExit` and its like, which would end the server, or something in it, on their way."""
     return RuntimeError(f"the function raised {type(error).__name__}")
 
 
@@ -164,11 +164,9 @@ def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]"
         try:
             result = context.run(function, *args)
         except BaseException as raised:  # noqa: BLE001 - it travels to whoever awaits
-            # A future takes no StopIteration.
+            # A future takes no StopIteration, and would pass a CancelledError off as a cancel of its own.
             error = (
-                RuntimeError("the function raised StopIteration")
-                if isinstance(raised, StopIteration)
-                else raised
+                held_back(raised) if isinstance(raised, StopIteration | asyncio.CancelledError) else raised
             )
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, error)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
+from tidewire_server.daemon_threads import DaemonThreads
 from tidewire_server.request_head import http_protocol
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def serve(
 
     body = UvicornServer(server.app, uvicorn_config(server), answering)
     loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
+    loop.set_default_executor(DaemonThreads())
     try:
         asyncio.set_event_loop(loop)
         loop.run_until_complete(body.serve(sockets=[listener]))
@@ -119,6 +121,7 @@ def in_background(server: "Server", *, host: str = "127.0.0.1", port: int = 0) -
     ready = threading.Event()
     body = UvicornServer(server.app, uvicorn_config(server), ready.set)
     loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
+    loop.set_default_executor(DaemonThreads())
 
     def run() -> None:
         try:

@@ -1,0 +1,51 @@
+"""The event loop's pool for `asyncio.to_thread`, whose threads do not keep a process from ending.
+
+The standard pool is waited for at exit, also where a function of an endpoint sits in it for an hour.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+MAX_THREADS: Final = min(32, (os.cpu_count() or 1) + 4)
+"""As many as the standard pool has."""
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """At most `MAX_THREADS` daemon threads. A subclass because asyncio takes no other kind of pool."""
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)
+        self._guard = threading.Lock()
+        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._running = 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Have a function called by the next thread that is free."""
+        future: Future[Any] = Future()
+        with self._guard:
+            self._calls.append((future, lambda: fn(*args, **kwargs)))
+            if self._running < MAX_THREADS:
+                self._running += 1
+                threading.Thread(target=self._work, name="to_thread", daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            with self._guard:
+                if not self._calls:
+                    self._running -= 1
+                    return
+                future, call = self._calls.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - it travels to whoever awaits
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+            del future, call

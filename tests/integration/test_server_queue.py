@@ -1,0 +1,166 @@
+"""The queue from outside: who starts, who waits, who shares a slot, and what those who wait are told."""
+
+import asyncio
+
+import pytest
+
+from gated_server import held
+from integration.reference_server import Peer, data, eventually
+from tidewire_server.endpoints import Endpoint, Options
+from tidewire_server.scheduling import Scheduler
+from tidewire_server.settings import Settings
+from tidewire_server.store.base import Ticket
+from tidewire_server.store.memory_queue import MemoryQueue
+
+
+@pytest.fixture(scope="module")
+def url():
+    with held(tokens=("ada:1", "bo:2"), max_queue_size=20) as found:
+        yield found
+
+
+@pytest.fixture
+def peer(url):
+    with Peer(url, authorization="Bearer 1") as found:
+        yield found
+
+
+@pytest.fixture
+def other(url):
+    with Peer(url, authorization="Bearer 2") as found:
+        yield found
+
+
+def came(peer, first):
+    """Who came to a gate, of those whose names begin so."""
+    return [name.removeprefix(first) for name in peer.value("came") if name.startswith(first)]
+
+
+def let(peer, *names):
+    peer.run("open_gate", {"names": list(names)})
+
+
+def test_each_endpoint_has_a_queue_and_a_slot_of_its_own(peer):
+    # Requests 1 to 7 are for A, B, A, A, C, B, A: 1, 2 and 5 begin at once, and whoever ends makes room for its like.
+    jobs = [peer.start(endpoint, {"name": f"seven{number}"}) for number, endpoint in enumerate("ABAACBA", 1)]
+    eventually(lambda: came(peer, "seven") == ["1", "2", "5"])
+    assert [peer.job(job)["status"] for job in jobs] == [
+        "running" if number in {1, 2, 5} else "queued" for number in range(1, 8)
+    ]
+    let(peer, "seven1")
+    assert peer.ended(jobs[0])["status"] == "succeeded"
+    eventually(lambda: came(peer, "seven") == ["1", "2", "5", "3"])
+    let(peer, "seven2")
+    eventually(lambda: came(peer, "seven")[4:] == ["6"])
+    let(peer, *(f"seven{number}" for number in range(3, 8)))
+    assert {peer.ended(job)["status"] for job in jobs} == {"succeeded"}
+    assert came(peer, "seven") == ["1", "2", "5", "3", "6", "4", "7"] or came(peer, "seven")[5:] == ["4", "7"]
+
+
+def test_four_tabs_one_runs_three_wait_the_second_is_cancelled_the_others_run_together(peer):
+    tabs = []
+    for name in ("t1", "t2", "t3", "t4"):
+        tabs.append(peer.start("tabs", {"names": name}))
+        if name == "t1":
+            eventually(lambda: came(peer, "t") == ["1"])
+    with peer.stream(tabs[3]) as reading:
+        assert data(reading.until("queue"))["position"] == 3
+        peer.http.post(f"/v1/jobs/{tabs[1]}/cancel")
+        assert data(reading.until("queue"))["position"] == 2
+    let(peer, "t1", "t3+t4")
+    ended = [peer.ended(tab) for tab in tabs]
+    assert [job["status"] for job in ended] == ["succeeded", "cancelled", "succeeded", "succeeded"]
+    assert [job["state"]["items"][0].get("batch", {}).get("size") for job in ended] == [1, None, 2, 2]
+    assert came(peer, "t") == ["1", "3+t4"]
+
+
+def test_endpoints_of_a_group_share_its_slots_as_if_they_were_one_queue(peer):
+    jobs = [peer.start(endpoint, {"name": f"g{n}"}) for n, endpoint in enumerate("XZXYZ", 1)]
+    eventually(lambda: came(peer, "g") == ["1", "2"])
+    let(peer, "g1")
+    eventually(lambda: came(peer, "g") == ["1", "2", "3"])
+    let(peer, "g2", "g3", "g4", "g5")
+    assert {peer.ended(job)["status"] for job in jobs} == {"succeeded"}
+    assert came(peer, "g")[3:] in (["4", "5"], ["5", "4"])
+
+
+def test_in_a_group_callers_take_turns_whatever_they_call(peer, other):
+    holding = [peer.start("X", {"name": f"h{n}"}) for n in (1, 2)]
+    eventually(lambda: came(peer, "h") == ["1", "2"])
+    crowd = [peer.start("X", {"name": f"h{n}"}) for n in (3, 4, 5)]
+    late = other.start("Z", {"name": "h6"})
+    let(peer, "h1", "h3", "h4", "h5", "h6")
+    assert other.ended(late)["status"] == "succeeded"
+    let(peer, "h2")
+    assert {peer.ended(job)["status"] for job in holding + crowd} == {"succeeded"}
+    assert came(peer, "h").index("6") == 2
+
+
+def test_a_full_queue_says_when_to_come_back_and_takes_again_what_fits(peer):
+    jobs = [peer.start("C", {"name": "full"}) for _ in range(21)]
+    answer = peer.submit("C", {"name": "full"})
+    assert (answer.status_code, answer.json()["code"]) == (429, "queue_full")
+    assert answer.json()["retryable"] is True
+    assert int(answer.headers["retry-after"]) >= 1
+    peer.http.post(f"/v1/jobs/{jobs[-1]}/cancel")
+    jobs.append(peer.start("C", {"name": "full"}))
+    let(peer, "full")
+    assert [peer.ended(job)["status"] for job in jobs] == ["succeeded"] * 20 + ["cancelled", "succeeded"]
+    assert len(came(peer, "full")) == 21
+
+
+def test_what_a_thousand_who_wait_are_told_does_not_grow_with_the_square_of_their_number():
+    def cost(waiting):
+        told, looked = [], [0]
+
+        class Watched(MemoryQueue):
+            def waiting(self, endpoint):
+                for ticket in super().waiting(endpoint):
+                    looked[0] += 1
+                    yield ticket
+
+        async def leave_one_by_one():
+            endpoint, slots = Endpoint(_wait, Options(name="e")), asyncio.Semaphore(0)
+
+            async def start(ticket, free):
+                await slots.acquire()
+                await free()
+
+            scheduler = Scheduler(
+                Watched(),
+                {"e": endpoint},
+                Settings(queue_interval=0, default_concurrency_limit=1),
+                start=start,
+                find=lambda ticket: Waiting(),
+                starting=lambda ticket: None,
+                announce=lambda job, message: told.append((job, message.position)),
+            )
+            for number in range(waiting):
+                await scheduler.put([Ticket("e", str(number), 0, "a", 0.0)])
+            while scheduler.busy:
+                slots.release()
+                for _ in range(4):  # the call ends, the next begins, and the timer fires
+                    await asyncio.sleep(0)
+            return told
+
+        asyncio.run(leave_one_by_one())
+        places = {}
+        for job, place in told:
+            places.setdefault(job, []).append(place)
+        # Nobody is told the same place twice, and everybody hears that he is next.
+        assert all(each == sorted(set(each), reverse=True) for each in places.values())
+        assert sum(1 in each for each in places.values()) >= waiting - 2
+        return len(told), looked[0]
+
+    small, large = cost(250), cost(1000)
+    assert large[0] < 25_000
+    for few, many in zip(small, large, strict=True):
+        assert many < 5.5 * few
+
+
+class Waiting:
+    def waits(self, index):
+        return True
+
+
+async def _wait() -> None: ...
