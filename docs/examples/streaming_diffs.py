@@ -1,0 +1,127 @@
+"""Two functions that yield their whole value again and again, and what of it travels.
+
+`write` is a text that is appended to and, here and there, replaced. `chat` is a history that is one list, changed in
+place: its last answer grows, and past messages change as well. Neither knows of diffs. The script serves both in a
+process of its own, reads them with the client, compares the outcome with what the function yielded last, and counts
+the bytes of the event stream beside those of the values sent whole at each step. The workload is that of Gradio's pull
+request 7102, which brought diffs to its streams.
+
+    python docs/examples/streaming_diffs.py [STEPS]
+"""
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tidewire import Client
+from tidewire_server import Server
+
+STEPS = 1000
+START_LIMIT = 60.0
+"""Seconds."""
+
+server = Server(default_concurrency_limit=4)
+
+
+@server.endpoint
+def write(n: int = STEPS) -> Iterator[str]:
+    """A text that grows by a number at a time; every hundredth step replaces what the last ten steps wrote."""
+    text = ""
+    for i in range(n):
+        text += f" {i}"
+        yield text
+        if i % 100 == 99:
+            text = text.rsplit(" ", 10)[0] + " …"
+            yield text
+    yield text.replace("…", "and so on")
+
+
+@server.endpoint(columns=["/1/content"])
+def chat(n: int = STEPS) -> Iterator[list[dict[str, str]]]:
+    """A chat whose first answer grows while, now and then, something older changes."""
+    history = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": ""}]
+    for i in range(n):
+        history[1]["content"] += f" {i}"
+        if i % 50 == 49:
+            history[0]["content"] = f"Count. (Read by {i} people.)"
+        if i % 200 == 199:
+            history.append({"role": "user", "content": f"Still at it? You are at {i}."})
+        yield history
+    history.insert(0, {"role": "system", "content": "Answer in numbers."})
+    history[1] |= {"content": "Count, please.", "edited": "yes"}
+    del history[-1]
+    yield history
+
+
+def last_of(name: str, n: int) -> tuple[Any, int]:
+    """What the function yields last, and the bytes of all that it yields."""
+    whole, value = 0, None
+    for value in {"write": write, "chat": chat}[name](n):
+        whole += len(json.dumps(value))
+    return value, whole
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[str]:
+    """Serve this file in a process of its own; yields its URL."""
+    with tempfile.TemporaryDirectory() as folder:
+        port_file = Path(folder, "port")
+        with subprocess.Popen([sys.executable, __file__, "--serve", str(port_file)]) as process:
+            try:
+                deadline = time.monotonic() + START_LIMIT
+                while not (port_file.exists() and port_file.read_text().strip()):
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        sys.exit("the server did not start")
+                    time.sleep(0.02)
+                yield f"http://127.0.0.1:{port_file.read_text().strip()}"
+            finally:
+                process.terminate()
+                process.wait(20)
+
+
+def streamed_bytes(url: str) -> int:
+    """What the server has sent on event streams so far."""
+    page = httpx.get(f"{url}/metrics").text
+    found = re.search(r"^tidewire_bytes_streamed_total (\S+)$", page, re.MULTILINE)
+    if found is None:
+        sys.exit("the server does not tell the bytes of its streams")
+    return int(float(found[1]))
+
+
+def follow(url: str, name: str, n: int) -> bool:
+    """Read one of them to its end, tell what it took, and whether it is what the function yielded last."""
+    before = streamed_bytes(url)
+    with Client(url) as client:
+        job = client.submit(name, n=n)
+        updates = sum(1 for _ in job)
+        value = job.result()
+    expected, whole = last_of(name, n)
+    took = streamed_bytes(url) - before
+    print(f"{name:6} {n:7,} steps: {updates:6,} updates, {took:9,} bytes; whole values: {whole:14,} bytes")
+    if value != expected:
+        print(f"FAILED: {name} ended as {str(value)[-200:]!r}, not as {str(expected)[-200:]!r}")
+    return bool(value == expected)
+
+
+def main() -> None:
+    """Serve, or read both; the exit code is 1 if either is not what was yielded last."""
+    if sys.argv[1:2] == ["--serve"]:
+        server.run(port=0, port_file=sys.argv[2])
+        return
+    n = int(sys.argv[1]) if sys.argv[1:] else STEPS
+    with serving() as url:
+        right = [follow(url, name, n) for name in ("write", "chat")]
+    sys.exit(not all(right))
+
+
+if __name__ == "__main__":
+    main()
