@@ -140,9 +140,10 @@ def test_further_resources_of_an_endpoint_are_kept_for_good_by_their_version(pee
     refused(peer.http.get("/v1/endpoints/extend/nothing"), "not_found")
 
 
-def test_links_carry_the_prefix_that_a_proxy_took_off():
+@pytest.mark.parametrize("taken_off", ["/ai", ""])
+def test_links_carry_the_prefix_whether_or_not_a_proxy_took_it_off(taken_off):
     with serving(make_server(root_path="/ai")) as peer:
-        http = httpx.Client(base_url=peer.url.removesuffix("/ai"))
+        http = httpx.Client(base_url=peer.url.removesuffix(taken_off))
         with http:
             assert http.get("/v1").json()["endpoints"][0]["href"] == "/ai/v1/endpoints/greet"
             answer = http.post("/v1/endpoints/greet/jobs", json={"input": {}})

@@ -111,6 +111,7 @@ class App:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
+            _take_prefix_off(scope)
             scope["tidewire.connection"] = connection = Connection(send)
             send = connection.framed(scope, receive, send)
             send = exchange.with_privacy(send, scope)
@@ -386,6 +387,13 @@ def _root(request: Request) -> str:
     """The path under which readers reach the protocol, a proxy's prefix included."""
     prefix: str = request.scope.get("root_path", "")
     return prefix.rstrip("/") + API_ROOT
+
+
+def _take_prefix_off(scope: Scope) -> None:
+    """Serve alike behind a proxy that takes the prefix off, to which the ASGI server adds it again, and one that does not."""
+    prefix = scope.get("root_path", "").rstrip("/")
+    if prefix and scope["path"].startswith(f"{prefix}{prefix}/"):
+        scope["path"] = scope["path"][len(prefix) :]
 
 
 def _cursor(asked: str | None) -> Cursor | None:

@@ -1,0 +1,156 @@
+"""Headers that every answer needs, whatever its route and its status."""
+
+import httpx
+import pytest
+
+from integration.reference_server import JSON, QUICK, STREAM, Peer, serving
+from tidewire_server import Server
+
+PAGE = "https://app.example.com"
+AUTH = {"authorization": "Bearer sesame"}
+
+
+def make_server() -> Server:
+    server = Server(
+        **QUICK, tokens=("me:sesame",), cors_origins=(PAGE,), max_body_bytes=2000, root_path="/under"
+    )
+
+    @server.endpoint
+    def say(text: str = "hi") -> str:
+        return text
+
+    return server
+
+
+@pytest.fixture(scope="module")
+def known():
+    server = make_server()
+    with serving(server, **AUTH, origin=PAGE) as peer:
+        ended = peer.ended(peer.start("say"))["id"]
+        purged = peer.ended(peer.start("say"))["id"]
+        peer.http.delete(f"/v1/jobs/{purged}")
+        token = peer.http.post(f"/v1/jobs/{ended}/stream-token").json()["url"].partition("?")[2]
+        yield server, peer, {"ended": ended, "purged": purged, "token": token}
+
+
+SUBMIT = "/v1/endpoints/say/jobs"
+BIG = b'{"input": {"text": "' + b"x" * 3000 + b'"}}'
+
+JOBS = [
+    ("GET", "/v1/jobs", {}, b"", 200),
+    ("GET", "/v1/jobs?limit=0", {}, b"", 400),
+    ("PUT", "/v1/jobs", {}, b"", 405),
+    ("GET", "/v1/jobs", {"authorization": ""}, b"", 401),
+    ("GET", "/v1/jobs", {"accept": "text/html"}, b"", 406),
+    ("OPTIONS", "/v1/jobs", {"access-control-request-method": "GET"}, b"", 204),
+    ("GET", "/v1/jobs/{ended}", {}, b"", 200),
+    ("HEAD", "/v1/jobs/{ended}", {}, b"", 200),
+    ("GET", "/v1/jobs/nothing", {}, b"", 404),
+    ("GET", "/v1/jobs/{ended}/nothing", {}, b"", 404),
+    ("GET", "/v1/jobs/{purged}", {}, b"", 410),
+    ("DELETE", "/v1/jobs/{purged}", {}, b"", 410),
+    ("GET", "/v1/jobs/{ended}/events", {}, b"", 200),
+    ("GET", "/v1/jobs/{ended}/events?diffs=0", {}, b"", 200),
+    ("HEAD", "/v1/jobs/{ended}/events", {}, b"", 200),
+    ("GET", "/v1/jobs/{ended}/events", {"last-event-id": "0-1"}, b"", 204),
+    ("GET", "/v1/jobs/{ended}/events", {"last-event-id": "x"}, b"", 400),
+    ("GET", "/v1/jobs/{ended}/events", {"authorization": "Bearer no"}, b"", 401),
+    ("GET", "/v1/jobs/{ended}/events", {"accept": "text/html"}, b"", 406),
+    ("GET", "/v1/jobs/nothing/events?errors=inband", {}, b"", 200),
+    ("GET", "/v1/jobs/{ended}/events?{token}", {"authorization": ""}, b"", 200),
+    ("GET", "/v1/jobs/{ended}/events?{token}x", {"authorization": ""}, b"", 200),
+    ("POST", "/v1/jobs/{ended}/events?{token}", {}, b"", 405),
+    ("POST", "/v1/jobs/{ended}/stream-token", {}, b"", 200),
+    ("POST", "/v1/jobs/nothing/stream-token", {}, b"", 404),
+    ("POST", "/v1/jobs/{ended}/cancel", {}, b"", 200),
+    ("POST", "/v1/jobs/{ended}/cancel", JSON, b'{"items": [7]}', 422),
+    ("POST", "/v1/jobs/{ended}/cancel", {"content-type": "text/plain"}, b"x", 415),
+    ("POST", SUBMIT, JSON, b'{"input": {}}', 201),
+    ("POST", SUBMIT, STREAM, b'{"input": {}}', 200),
+    ("POST", SUBMIT, {**JSON, "idempotency-key": "a b"}, b'{"input": {}}', 400),
+    ("POST", SUBMIT, JSON, b"{", 400),
+    ("POST", SUBMIT, JSON, BIG, 413),
+    ("POST", SUBMIT, {"content-type": "text/plain"}, b"{}", 415),
+    ("POST", SUBMIT, JSON, b"{}", 422),
+]
+ELSEWHERE = [
+    ("GET", "/v1", {}, b"", 200),
+    ("GET", "/v1/endpoints/say", {}, b"", 200),
+    ("GET", "/v1/endpoints/none", {}, b"", 404),
+    ("GET", "/nowhere", {}, b"", 404),
+    ("GET", "/healthz", {}, b"", 200),
+    ("GET", "/metrics", {}, b"", 200),
+]
+
+
+def ask(peer: Peer, names: dict, method: str, path: str, headers: dict, body: bytes) -> httpx.Response:
+    return peer.http.request(method, path.format_map(names), headers=headers, content=body)
+
+
+@pytest.mark.parametrize(("method", "path", "headers", "body", "status"), [*JOBS, *ELSEWHERE])
+def test_every_answer_can_be_read_by_the_page_that_may_ask(known, method, path, headers, body, status):
+    _, peer, names = known
+    answer = ask(peer, names, method, path, headers, body)
+    assert answer.status_code == status
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    assert "Origin" in answer.headers["vary"]
+    exposed = answer.headers["access-control-expose-headers"]
+    assert {"Location", "Content-Location", "Retry-After", "Idempotency-Replayed"} <= set(exposed.split(", "))
+    assert "access-control-allow-credentials" not in answer.headers
+    strange = ask(peer, names, method, path, {**headers, "origin": "https://evil.example"}, body)
+    assert "access-control-allow-origin" not in strange.headers
+
+
+@pytest.mark.parametrize(("method", "path", "headers", "body", "status"), JOBS)
+def test_no_answer_about_a_job_is_kept_by_a_cache(known, method, path, headers, body, status):
+    _, peer, names = known
+    answer = ask(peer, names, method, path, headers, body)
+    assert answer.status_code == status
+    assert "no-store" in answer.headers["cache-control"].split(", ")
+    assert ("token" in path and "stream-token" not in path) == ("referrer-policy" in answer.headers)
+
+
+def test_a_preflight_is_answered_for_every_route(known):
+    _, peer, names = known
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    for path in {
+        path.partition("?")[0]
+        for _, path, *_ in [*JOBS, *ELSEWHERE]
+        if "noth" not in path and path != "/nowhere"
+    }:
+        answer = peer.http.options(path.format_map(names), headers={**asked, "authorization": ""})
+        assert answer.status_code == 204, path
+        allowed = answer.headers["access-control-allow-headers"].split(", ")
+        assert {"Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"} <= set(allowed)
+        assert int(answer.headers["access-control-max-age"]) >= 600
+
+
+def test_links_are_made_of_the_prefix_alone_whatever_a_proxy_forwards(known):
+    _, peer, _ = known
+    forwarded = {
+        "x-forwarded-proto": "gopher",
+        "x-forwarded-host": "evil.example",
+        "x-forwarded-prefix": "/evil",
+        "forwarded": "host=evil.example;proto=gopher",
+        "host": "evil.example",
+    }
+    answer = peer.http.post(SUBMIT, json={"input": {}}, headers=forwarded)
+    job = answer.json()
+    assert answer.headers["location"] == job["links"]["self"] == f"/under/v1/jobs/{job['id']}"
+    token = peer.http.post(f"/v1/jobs/{job['id']}/stream-token", headers=forwarded).json()["url"]
+    assert token.startswith(f"/under/v1/jobs/{job['id']}/events?")
+    with peer.http.stream("GET", f"/v1/jobs/{job['id']}/events", headers=forwarded) as stream:
+        assert b"evil" not in stream.read()
+
+
+def test_a_server_that_stops_says_so_with_the_same_headers(known):
+    server, peer, names = known
+    server.app.service.draining = True
+    try:
+        for method, path in [("POST", SUBMIT), ("GET", "/v1/jobs/{ended}/events"), ("GET", "/readyz")]:
+            answer = ask(peer, names, method, path, JSON, b'{"input": {}}')
+            assert (answer.status_code, answer.headers["cache-control"]) == (503, "no-store")
+            assert answer.headers["retry-after"] == "1"
+            assert answer.headers["access-control-allow-origin"] == PAGE
+    finally:
+        server.app.service.draining = False
