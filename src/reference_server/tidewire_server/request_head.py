@@ -1,4 +1,5 @@
-"""Bounds on the head of a request: its request line and headers, which come before anybody is known.
+"""Bounds on the head of a request, its request line and headers, which come before anybody is known; and on what comes
+after an answer that did not wait for the whole body.
 
 uvicorn's fast parser keeps what it gets until the head is whole, however long and however slow it comes. Without that
 parser uvicorn takes h11, which has a bound of its own.
@@ -6,10 +7,13 @@ parser uvicorn takes h11, which has a bound of its own.
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, Final
 
 from tidewire.protocol.problems import MEDIA_TYPE, problem, to_json
 from tidewire_server.settings import Settings
+
+_LINGER: Final = 2.0
+"""Seconds that the sender of a body has to read an answer that did not wait for its end, before the close resets it."""
 
 
 def http_protocol(settings: Settings) -> Any:
@@ -24,6 +28,8 @@ def http_protocol(settings: Settings) -> Any:
 
         _in_head = False
         _head_bytes = 0
+        _passed_end = False
+        """Whether a request ended in the data at hand: where in it the next head begins is not known."""
         _late: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
@@ -35,8 +41,9 @@ def http_protocol(settings: Settings) -> Any:
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
+            self._passed_end = False
             super().data_received(data)
-            if self._in_head:
+            if self._in_head and not self._passed_end:
                 self._head_bytes += len(data)
                 if self._head_bytes > settings.max_head_bytes:
                     self._refuse(f"the head of the request is larger than {settings.max_head_bytes} bytes")
@@ -51,6 +58,18 @@ def http_protocol(settings: Settings) -> Any:
             self._in_head = False
             self._stop_clock()
             super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            self._passed_end = True
+            self._stop_clock()
+            super().on_message_complete()
+
+        def on_response_complete(self) -> None:
+            unfinished = self.cycle is not None and self.cycle.response_complete and self.cycle.more_body
+            super().on_response_complete()
+            if unfinished and not self.transport.is_closing():
+                self._stop_clock()
+                self._late = self.loop.call_later(_LINGER, self.transport.close)
 
         def _stop_clock(self) -> None:
             if self._late is not None:
