@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from tidewire_conformance.player import specification
+from tidewire_conformance import specification
 from tidewire_conformance.player.adapter import Adapter, AdapterError, AdapterHungError
 from tidewire_conformance.player.adversary import Adversary
 from tidewire_conformance.player.conversation import Conversation, Run

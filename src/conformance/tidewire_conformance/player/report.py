@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tidewire_conformance.player import specification
+from tidewire_conformance import specification
 from tidewire_conformance.player.conversation import Conversation, Talk
 from tidewire_conformance.player.play import Outcome, Verdict
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidewire_conformance.player import specification
+from tidewire_conformance import specification
 
 JOB = "2yJq8sVbT1mHkP0dXw4RcA"
 JOB_2 = "Zt6wQ3uLr0eN5vB9yXc1Ks"

@@ -1,0 +1,384 @@
+"""Chapter 3: how streams are answered, framed, begun and ended."""
+
+import re
+
+from tidewire_conformance import specification
+from tidewire_conformance.event_stream import Block
+from tidewire_conformance.history import job_of, key
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Session
+from tidewire_conformance.wire import Exchange
+
+HELLO_SECONDS = 1.0
+"""TW-FRM-005."""
+LONGEST_RETRY_MS = 30_000
+_ENDS = {"done", "goaway", "problem"}
+_ID = re.compile(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}", re.ASCII)
+_NARROW = re.compile(
+    rb"(?:id:[^\n]+\n|event:[A-Za-z][A-Za-z0-9_]*\n|retry:[0-9]{1,7}\n|data:[^\n]+\n|:[\x20-\x7e]*\n)*\n"
+)
+
+
+def _streams(s: Session) -> list[Exchange]:
+    return [each for each in s.wire.record if each.is_stream and each.chunks]
+
+
+@check("TW-FRM-001", "TW-FRM-002", "TW-FRM-003", over_all=True)
+async def streams_have_their_header(s: Session) -> None:
+    """Each event stream says its media type, and that nobody may store, transform or hold it back."""
+    for each in _streams(s):
+        media = each.says("content-type").lower().replace(" ", "").replace('"', "")
+        s.expect("TW-FRM-001", media in {"text/event-stream", "text/event-stream;charset=utf-8"},
+                 "Content-Type: text/event-stream", media, at=each)  # fmt: skip
+        told = {part.strip().lower() for part in each.says("cache-control").split(",")}
+        s.expect("TW-FRM-002", {"no-store", "no-transform"} <= told,
+                 "Cache-Control: no-store, no-transform", each.says("cache-control"), at=each)  # fmt: skip
+        s.expect("TW-FRM-003", each.says("x-accel-buffering") == "no",
+                 "X-Accel-Buffering: no", each.says("x-accel-buffering"), at=each)  # fmt: skip
+
+
+@check("TW-FRM-001")
+async def an_answer_to_a_stream_request_is_an_event_stream(s: Session) -> None:
+    """A stream that is asked for comes as one, with status 200."""
+    work = s.server.any_work() or s.untested("no example of an endpoint ended well")
+    job = await s.submit(work)
+    answer = await s.stream(job)
+    s.expect("TW-FRM-001", answer.is_stream, "200 with Content-Type: text/event-stream",
+             f"{answer.status} with {answer.says('content-type')!r}", at=answer)  # fmt: skip
+
+
+@check("TW-FRM-004")
+async def a_stream_has_no_coding_whatever_is_accepted(s: Session) -> None:
+    """A request that offers codings gets the stream without one."""
+    work = s.server.any_work() or s.untested("no example of an endpoint ended well")
+    job = await s.submit(work)
+    answer = await s.stream(job, header={"Accept-Encoding": "gzip, br, deflate, zstd"})
+    coding = answer.says("content-encoding")
+    s.expect("TW-FRM-004", coding in {"", "identity"}, "no Content-Encoding", coding, at=answer)
+    s.expect("TW-FRM-004", answer.of_type("hello"), "an event stream that can be read as it is",
+             answer.body[:40].hex(" "), at=answer)  # fmt: skip
+
+
+@check("TW-FRM-009", "TW-FRM-010", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", over_all=True)
+async def streams_are_framed_as_the_grammar_says(s: Session) -> None:
+    """UTF-8, one line of JSON an event, an empty line after each, no empty id."""
+    for each in _streams(s):
+        _judge_text(s, each)
+        for block in each.blocks:
+            _judge_block(s, each, block)
+
+
+def _judge_text(s: Session, each: Exchange) -> None:
+    try:
+        each.body.decode("utf-8")
+        fault = ""
+    except UnicodeDecodeError as error:
+        cut_inside = not each.is_whole and error.end >= len(each.body) - 3
+        fault = "" if cut_inside else str(error)
+    s.expect("TW-FRM-009", not fault, "UTF-8", fault, at=each)
+    rest = each.reader.unfinished if each.is_whole else b""
+    s.expect(
+        "TW-FRM-013", not rest.strip(b"\r\n"), "an empty line after the last event", repr(rest[-80:]), at=each
+    )
+    narrow = not each.reader.marks and all(block.line_ends == {b"\n"} for block in each.blocks)
+    s.expect("TW-FRM-010", narrow, "LF alone, and no byte order mark", at=each)
+
+
+def _judge_block(s: Session, each: Exchange, block: Block) -> None:
+    fields = [name for name, _ in block.fields]
+    if fields and set(fields) != {"retry"}:
+        s.expect(
+            "TW-FRM-011", fields.count("data") == 1, "exactly one data field", fields, at=each, block=block
+        )
+    if block.is_event:
+        s.expect(
+            "TW-FRM-012", block.reading.is_json, "a JSON text", repr(block.data[:200]), at=each, block=block
+        )
+        s.expect("TW-FRM-010", _NARROW.fullmatch(block.raw.replace(b": ", b":", 1)) or b": " in block.raw,
+                 "an event by the grammar", repr(block.raw[:200]), at=each, block=block)  # fmt: skip
+    s.expect("TW-FRM-016", b"" not in block.values("id"), "no empty id field", repr(block.raw[:80]), at=each,
+             block=block)  # fmt: skip
+
+
+@check("TW-FRM-014", "TW-FRM-015", "TW-FRM-043", "TW-FRM-044", "TW-RES-001", "TW-RES-008", over_all=True)
+async def events_are_those_of_the_table(s: Session) -> None:
+    """Each event has the data of its type, and an id where the log holds it, and only there."""
+    tables = {"snapshot": "snapshot", "message": "diff", "done": "done", "hello": "hello", "queue": "queue",
+              "progress": "progress", "ping": "ping", "goaway": "goaway", "problem": "problem"}  # fmt: skip
+    for each in _streams(s):
+        for block in each.events:
+            if block.type in tables and block.reading.is_json:
+                misfit = specification.misfit(tables[block.type], block.json)
+                s.expect(
+                    "TW-FRM-043",
+                    not misfit,
+                    f"data of {block.type} by its schema",
+                    misfit,
+                    at=each,
+                    block=block,
+                )
+            if block.is_logged:
+                s.expect(
+                    "TW-FRM-015", block.values("id"), "an id", repr(block.raw[:80]), at=each, block=block
+                )
+                if block.values("id"):
+                    value = block.values("id")[-1].decode("utf-8", "replace")
+                    s.expect(
+                        "TW-RES-001", _ID.fullmatch(value), "epoch-seq", repr(value), at=each, block=block
+                    )
+                    s.expect(
+                        "TW-RES-008",
+                        value not in {"0-0", "0-1"},
+                        "no reserved id",
+                        value,
+                        at=each,
+                        block=block,
+                    )
+            elif block.values("id"):
+                fatal = block.type == "problem" and block.id == "0-1"
+                known = block.type in tables
+                s.expect("TW-FRM-014" if known else "TW-FRM-044", fatal, "no id in an ephemeral event",
+                         repr(block.raw[:80]), at=each, block=block)  # fmt: skip
+            else:
+                s.expect("TW-FRM-014", True, "no id in an ephemeral event")
+                s.expect("TW-FRM-044", True, "no logged event of another type")
+
+
+@check("TW-FRM-047", "TW-FRM-048", over_all=True)
+async def events_are_no_longer_than_discovery_says(s: Session) -> None:
+    """A snapshot has at most `max_state_bytes`, any other event `max_event_bytes`."""
+    limits = s.server.limits
+    for each in _streams(s):
+        for block in each.events:
+            name, sentence = (
+                ("max_state_bytes", "TW-FRM-048")
+                if block.type == "snapshot"
+                else ("max_event_bytes", "TW-FRM-047")
+            )
+            s.expect(sentence, len(block.data) <= limits.get(name, len(block.data)),
+                     f"at most {limits.get(name)} bytes of data", len(block.data), at=each, block=block)  # fmt: skip
+
+
+@check("TW-FRM-057", "TW-FRM-058", "TW-FRM-059", "TW-FRM-060", "TW-FRM-061", over_all=True)
+async def streams_begin_with_hello(s: Session) -> None:
+    """`hello` first, of this job, with its link and its head; `retry` before it or in it."""
+    for each in _streams(s):
+        first = each.events[0] if each.events else None
+        if first is None or first.type == "problem":
+            continue
+        if not s.expect(
+            "TW-FRM-057", first.type == "hello", "hello as the first event", first.type, at=each, block=first
+        ):
+            continue
+        hello = first.json if isinstance(first.json, dict) else {}
+        s.expect(
+            "TW-FRM-058", hello.get("job") == job_of(each), f"job {job_of(each)}", hello, at=each, block=first
+        )
+        link = str(hello.get("events", ""))
+        s.expect("TW-FRM-059", link.partition("?")[0].endswith(f"{job_of(each)}/events"), "a link to the stream", link,
+                 at=each, block=first)  # fmt: skip
+        opening = each.blocks[: each.blocks.index(first) + 1]
+        s.expect("TW-FRM-061", any(block.retry is not None for block in opening), "retry before or in hello",
+                 at=each, block=first)  # fmt: skip
+        head = key(hello.get("head"))
+        at_once = [each for each in (key(block.id) for block in each.logged) if each]
+        if head and at_once and not each.cursor:
+            s.expect(
+                "TW-FRM-060",
+                head >= at_once[0],
+                f"a head at or after {at_once[0]}",
+                hello,
+                at=each,
+                block=first,
+            )
+        else:
+            s.expect("TW-FRM-060", head, "the id of an event", hello.get("head"), at=each, block=first)
+
+
+@check("TW-FRM-018", "TW-FRM-062", over_all=True)
+async def retry_is_short_and_drawn_anew(s: Session) -> None:
+    """`retry` is at most 30 s, and not the same on every connection."""
+    found = []
+    for each in _streams(s):
+        for block in (block for block in each.blocks if block.values("retry")):
+            value = block.values("retry")[-1]
+            sound = bool(re.fullmatch(rb"[0-9]{1,7}", value)) and int(value) <= LONGEST_RETRY_MS
+            s.expect("TW-FRM-018", sound, "retry of at most 30000", repr(value), at=each, block=block)
+            found.append(value)
+    if len(found) >= 8 and any(len(value) > 2 for value in found):
+        s.expect("TW-FRM-062", len(set(found)) > 1, "values that differ", f"{len(found)} times {found[0]!r}")
+
+
+@check("TW-FRM-054", "TW-FRM-007", over_all=True)
+async def nothing_follows_the_end(s: Session) -> None:
+    """After `done`, `goaway` or `problem` comes nothing but the end of the answer."""
+    for each in _streams(s):
+        kinds = [block.type for block in each.events]
+        ends = [at for at, kind in enumerate(kinds) if kind in _ENDS]
+        if not ends:
+            continue
+        kind, after = kinds[ends[0]], kinds[ends[0] + 1 :]
+        s.expect(
+            "TW-FRM-054" if kind == "done" else "TW-FRM-007",
+            not after,
+            f"nothing after {kind}",
+            after,
+            at=each,
+        )
+
+
+@check("TW-FRM-007", "TW-FRM-013")
+async def a_stream_is_closed_after_done(s: Session) -> None:
+    """Once `done` is there the answer ends; a heartbeat and a half of silence tell that it does not."""
+    work = s.server.any_work() or s.untested("no example of an endpoint ended well")
+    job = await s.submit(work)
+    async with s.follow(job) as stream:
+        s.need(
+            await stream.until(lambda seen: seen.of_type("done"), 60 + work.seconds), "the job did not end"
+        )
+        await stream.until(lambda _: False, 1.5 * s.server.heartbeat + 1)
+        s.expect("TW-FRM-007", stream.exchange.ended, "the end of the answer after done",
+                 f"still open {1.5 * s.server.heartbeat + 1:g} s later", at=stream.exchange)  # fmt: skip
+        s.expect("TW-FRM-013", stream.exchange.ended == "whole", "an answer that ends as its framing says",
+                 stream.exchange.fault or stream.exchange.ended, at=stream.exchange)  # fmt: skip
+
+
+@check("TW-FRM-005")
+async def hello_comes_within_a_second(s: Session) -> None:
+    """Status line, header, `retry` and `hello` come within one second; the quickest of three tells."""
+    work = s.server.lasting() or s.server.any_work() or s.untested("no example of an endpoint ended well")
+    job = await s.submit(work)
+    waits = []
+    for _ in range(3):
+        async with s.follow(job) as stream:
+            await stream.until(lambda seen: seen.of_type("hello"))
+            hello = stream.exchange.of_type("hello")
+            waits.append(hello[0].at - stream.exchange.began if hello else float("inf"))
+    s.expect("TW-FRM-005", min(waits) <= HELLO_SECONDS * s.wire.patience, f"hello within {HELLO_SECONDS:g} s",
+             [round(wait, 3) for wait in waits], at=stream.exchange)  # fmt: skip
+
+
+@check("TW-FRM-006", alone=True)
+async def events_are_sent_when_they_are_due(s: Session) -> None:
+    """An event of a job that still runs is there before `done` is; the best of three jobs tells."""
+    work = s.server.lasting(1.5) or s.untested("no example lasts and grows; tidewire.script would serve")
+    for _ in range(3):
+        job = await s.submit(work)
+        async with s.follow(job) as stream:
+            await stream.until(lambda seen: len(seen.of_type("message")) >= 2 or seen.of_type("done"), 60)
+            if stream.exchange.of_type("done"):
+                at = [block.at for block in stream.exchange.logged]
+                spread = at[-1] - at[0]
+                continue
+            s.expect("TW-FRM-006", True, "events before the job has ended", at=stream.exchange)
+            return
+    s.expect("TW-FRM-006", False, "events while the job runs",
+             f"all events came within {spread * 1000:.0f} ms, the job takes {work.seconds:g} s", at=stream.exchange)  # fmt: skip
+
+
+@check("TW-FRM-008")
+async def a_stream_that_is_not_accepted_is_refused(s: Session) -> None:
+    """`Accept` that does not admit an event stream gets 406; its twin, and none at all, get the stream."""
+    work = s.server.any_work() or s.untested("no example of an endpoint ended well")
+    job = await s.submit(work)
+    refused = await s.stream(job, header={"Accept": "application/json"})
+    s.expect("TW-FRM-008", (refused.status, refused.code) == (406, "not_acceptable"), "406 not_acceptable",
+             f"{refused.status} {refused.code}", at=refused)  # fmt: skip
+    for twin in ("text/event-stream", "application/json;q=0.5, */*", None):
+        served = await s.stream(job, header={"Accept": twin})
+        s.expect(
+            "TW-FRM-008", served.is_stream, f"the stream where Accept is {twin}", served.status, at=served
+        )
+
+
+@check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071")
+async def a_silent_stream_is_pinged(s: Session) -> None:
+    """A stream on which nothing happens gets a `ping` each heartbeat, with a head that it holds."""
+    beat = s.server.heartbeat
+    s.expect("TW-FRM-071", beat <= 15, "a heartbeat of at most 15000 ms", beat * 1000, at=s.server.discovery)
+    work = s.server.script({"append": "x"}, {"sleep_ms": int(beat * 3000) + 1000})
+    if work is None:
+        s.untested("silence needs tidewire.script")
+    job = await s.submit(work)
+    async with s.follow(job) as stream:
+        await stream.until(lambda seen: len(seen.of_type("message")) >= 2)
+        came = await stream.until(lambda seen: seen.of_type("ping"), 1.5 * beat + 1)
+        s.expect("TW-FRM-068", came, f"a ping within {beat:g} s of silence", f"none within {1.5 * beat + 1:g} s",
+                 at=stream.exchange)  # fmt: skip
+        sent = {block.id or "" for block in stream.exchange.logged}
+        for ping in stream.exchange.of_type("ping"):
+            s.expect("TW-FRM-069", ping.json.get("head") in sent, f"a head of {sorted(sent)}", ping.json,
+                     at=stream.exchange, block=ping)  # fmt: skip
+    await s.wire.ask("POST", f"{job.path}/cancel")
+
+
+@check("TW-FRM-073", over_all=True)
+async def goaway_says_its_wait_twice(s: Session) -> None:
+    """`retry_ms` of a `goaway` is its `retry` field as well."""
+    seen = [(each, block) for each in _streams(s) for block in each.of_type("goaway")]
+    if not seen:
+        s.no_occasion("no stream of this run was closed by goaway")
+    for each, block in seen:
+        s.expect("TW-FRM-073", block.retry == block.json.get("retry_ms"), f"retry:{block.json.get('retry_ms')}",
+                 block.retry, at=each, block=block)  # fmt: skip
+
+
+@check("TW-FRM-051", "TW-FRM-053", "TW-OVR-022")
+async def a_job_ends_by_one_done(s: Session) -> None:
+    """The log of a job that ended holds one `done`, as its last event, with `error` where it failed."""
+    works = [work for work in (s.server.any_work(), s.server.failing()) if work]
+    if not works:
+        s.untested("no example of an endpoint ended")
+    for work in works:
+        _, history = await s.ended(work)
+        kinds = [block.type for block in history.logged]
+        s.expect(
+            "TW-FRM-051",
+            kinds.count("done") == 1 and kinds[-1] == "done",
+            "one done, at the end",
+            kinds[-4:],
+            at=history,
+        )
+        s.expect("TW-OVR-022", "done" in kinds, "an end by done", kinds[-4:], at=history)
+        done = history.of_type("done")[0].json
+        if done.get("status") == "failed":
+            s.expect("TW-FRM-053", isinstance(done.get("error"), dict), "error in done", done, at=history)
+
+
+@check("TW-FRM-050")
+async def a_state_that_grows_too_large_fails_the_job(s: Session) -> None:
+    """A job whose snapshot would pass `max_state_bytes` fails with `state_too_large`."""
+    limit = s.server.limits.get("max_state_bytes", 0)
+    if limit > 4 * 2**20:
+        s.untested(f"max_state_bytes is {limit}: set it to 4 MiB or less to have this tried")
+    work = s.server.script({"bytes": limit + 1}) or s.untested("needs tidewire.script")
+    _, history = await s.ended(work)
+    done = history.of_type("done")[0].json
+    s.expect(
+        "TW-FRM-050",
+        done.get("error", {}).get("code") == "state_too_large",
+        "state_too_large",
+        done,
+        at=history,
+    )
+
+
+@check("TW-FRM-049", "TW-FRM-047")
+async def a_change_that_is_too_long_for_an_event_comes_in_several(s: Session) -> None:
+    """A text longer than `max_event_bytes` grows by several events, and is whole in the end."""
+    limits = s.server.limits
+    size = limits.get("max_event_bytes", 0) + 1000
+    if size > 2 * 2**20 or size + 2000 > limits.get("max_state_bytes", 0):
+        s.untested(f"max_event_bytes is {size - 1000}: too large to be tried, or as large as a state")
+    work = s.server.script({"bytes": size}) or s.untested("needs tidewire.script")
+    job, history = await s.ended(work)
+    longest = max(len(block.data) for block in history.of_type("message"))
+    s.expect("TW-FRM-047", longest < size, f"at most {size - 1000} bytes of data", longest, at=history)
+    value = (await s.read(job)).json["state"]["items"][0]["value"]
+    s.expect(
+        "TW-FRM-049",
+        isinstance(value, str) and len(value) == size,
+        f"{size} characters",
+        len(value),
+        at=history,
+    )

@@ -1,0 +1,206 @@
+"""`tidewire conformance URL`, and the same as `python -m tidewire_conformance URL`."""
+
+import asyncio
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from tidewire_conformance import registry, specification
+from tidewire_conformance.grade import grade
+from tidewire_conformance.probe import ProbeError
+from tidewire_conformance.registry import Check
+from tidewire_conformance.report import console as for_people
+from tidewire_conformance.report import json_report, junit, page
+from tidewire_conformance.runner import Plan, Run, run
+from tidewire_conformance.session import Hooks
+from tidewire_conformance.verdict import Outcome, Verdict
+from tidewire_conformance.wire import Wire
+
+CONFORMANT, FAILED, USAGE, UNREACHABLE, NOTHING_RAN = 0, 1, 2, 3, 4
+
+HELP: Final = """Tell which sentences of the specification a server breaks, with the bytes that prove it.
+
+The server needs nothing but a description of itself. The examples of its endpoints are called, and what is seen of
+them decides what can be checked. An endpoint `tidewire.script` unlocks the rest (spec/README.md tells what it takes).
+
+\b
+  tidewire conformance http://127.0.0.1:8000                    all checks
+  tidewire conformance URL --only resume --only TW-FRM-015      an area, and the checks of one sentence
+  tidewire conformance URL --only resume.a_cursor_that_is_no_id_is_refused
+  tidewire conformance URL --header 'Authorization: Bearer a' --second-header 'Authorization: Bearer b'
+  tidewire conformance URL --json report.json --page report.html --junit report.xml
+  tidewire conformance URL --list                               the checks, and what each judges
+
+\b
+The grade counts sentences. A profile (core, durable, batch, logprobs, browser) is met with all of its sentences or
+not at all; what the server claims and nothing could try counts as not met, and is listed with what would unlock it.
+
+\b
+A baseline is a TOML file of failures that are known. They still run, and one that passes is an error:
+  [[known]]
+  sentence = "TW-FRM-068"
+  reason = "the proxy in front sends no ping"
+
+\b
+Exit codes: 0 no requirement failed, 1 one failed or could not be judged, 2 wrong usage, 3 the server cannot be
+reached or the suite failed, 4 nothing ran.
+"""
+
+Repeated = list[str] | None
+
+
+def conformance(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Where the server is mounted.", show_default=False)
+    ],
+    only: Annotated[
+        Repeated, typer.Option(help="Areas, sentences or names of checks (with *) to run.")
+    ] = None,
+    skip: Annotated[Repeated, typer.Option(help="Those to leave out.")] = None,
+    header: Annotated[Repeated, typer.Option(metavar="NAME: VALUE", help="Sent with each request.")] = None,
+    second_header: Annotated[
+        Repeated,
+        typer.Option(metavar="NAME: VALUE", help="Headers of another caller, for the checks of ownership."),
+    ] = None,
+    endpoint: Annotated[
+        Repeated, typer.Option(help="Endpoints whose examples are run; all by default.")
+    ] = None,
+    origin: Annotated[
+        str, typer.Option(help="An origin whose pages the server allows, for the checks of CORS.")
+    ] = "",
+    restart_cmd: Annotated[
+        str, typer.Option(metavar="CMD", help="A shell command that kills the server and starts it again.")
+    ] = "",
+    expire_cmd: Annotated[
+        str, typer.Option(metavar="CMD", help="A shell command that lets the states of ended jobs expire.")
+    ] = "",
+    replica_url: Annotated[str, typer.Option(metavar="URL", help="Another replica of the server.")] = "",
+    patience: Annotated[
+        float, typer.Option(min=0.1, max=100, help="Multiplies each wait; it is in the report.")
+    ] = 1.0,
+    budget: Annotated[
+        float, typer.Option(min=1, help="Seconds after which no further check begins.")
+    ] = 300.0,
+    seed: Annotated[int, typer.Option(help="Of the choices that checks make.")] = 0,
+    repeat: Annotated[
+        int, typer.Option(min=1, max=1000, help="Run each check so often; the worst counts.")
+    ] = 1,
+    lanes: Annotated[int, typer.Option(min=1, max=64, help="Checks that run at a time.")] = 6,
+    baseline: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Failures that are known, as TOML.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the report as JSON here.")] = None,
+    junit_xml: Annotated[Path | None, typer.Option("--junit", help="Write it as JUnit XML here.")] = None,
+    html: Annotated[Path | None, typer.Option("--page", help="Write it as one HTML page here.")] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="List the checks that passed as well.")
+    ] = False,
+    list_checks: Annotated[bool, typer.Option("--list", help="Print the checks, and run none.")] = False,
+) -> None:
+    """Tell which sentences of the specification a server breaks."""
+    console = Console(highlight=False, width=None if os.environ.get("COLUMNS") else max(100, Console().width))
+    chosen = _chosen(only or [], skip or [])
+    if list_checks:
+        _list(console, chosen)
+        return
+    if not chosen:
+        _fail("no check has that name: --list tells them", NOTHING_RAN)
+    if urlsplit(url).scheme not in {"http", "https"}:
+        _fail(f"{url!r} is no http URL", USAGE)
+    known = _known(baseline)
+    caller = _fields(header or [])
+    hooks = Hooks(
+        restart=restart_cmd,
+        expire=expire_cmd,
+        replica=Wire(replica_url, header=caller, patience=patience) if replica_url else None,
+        second=Wire(url, header=_fields(second_header), patience=patience) if second_header else None,
+        origin=origin,
+    )
+    plan = Plan(url, caller, hooks, tuple(endpoint or ()), seed, repeat, patience, budget, lanes)
+    try:
+        report = grade(_run(plan, chosen, console), chosen, known)
+    except ProbeError as error:
+        _fail(str(error), UNREACHABLE)
+    for path, write in ((json, json_report.write), (junit_xml, junit.write), (html, page.write)):
+        if path is not None:
+            write(report, path)
+    for_people.show(report, console, everything=verbose)
+    raise typer.Exit(report.exit_code)
+
+
+conformance.__doc__ = HELP
+
+
+def _run(plan: Plan, checks: list[Check], console: Console) -> Run:
+    columns = (
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"asking {plan.base_url} what it is", total=len(checks) * plan.repeat)
+
+        def watch(verdict: Verdict, done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total, description=verdict.check)
+            if verdict.outcome in {Outcome.FAIL, Outcome.ERROR}:
+                progress.console.print(f"{verdict.outcome.value}: {verdict.check}", markup=False)
+
+        return asyncio.run(run(plan, checks, watch))
+
+
+def _chosen(only: list[str], skip: list[str]) -> list[Check]:
+    found = registry.checks()
+    unknown = [
+        pattern for pattern in [*only, *skip] if not any(each.is_named_by([pattern]) for each in found)
+    ]
+    if unknown:
+        _fail(f"no check has the name {', '.join(unknown)}: --list tells them", NOTHING_RAN)
+    return [each for each in found if (not only or each.is_named_by(only)) and not each.is_named_by(skip)]
+
+
+def _list(console: Console, checks: list[Check]) -> None:
+    for each in checks:
+        console.print(f"[bold]{each.name}[/bold]  {' '.join(each.sentences)}")
+        console.print(f"    {each.about}", markup=False)
+
+
+def _fields(given: list[str] | None) -> tuple[tuple[str, str], ...]:
+    pairs = [text.partition(":") for text in given or ()]
+    if any(not name.strip() or not colon for name, colon, _ in pairs):
+        _fail("a header is NAME: VALUE", USAGE)
+    return tuple((name.strip(), value.strip()) for name, _, value in pairs)
+
+
+def _known(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8")).get("known", [])
+        known = {str(entry["sentence"]): str(entry["reason"]).strip() for entry in entries}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        _fail(f"{path}: each [[known]] has a sentence and a reason ({error!r})", USAGE)
+    for name, reason in known.items():
+        if name not in specification.sentences() or not reason:
+            _fail(f"{path}: {name!r} is no sentence of the specification, or has no reason", USAGE)
+    return known
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.echo(f"tidewire conformance: {message}", err=True)
+    raise typer.Exit(code)
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+"""The command, for the `tidewire` command line."""
+app.command("conformance")(conformance)
+
+
+def main() -> None:
+    """Run the command by itself: `python -m tidewire_conformance`."""
+    app(prog_name="python -m tidewire_conformance")

@@ -1,0 +1,146 @@
+"""What a run says of a server: sentence by sentence, and for each profile all or nothing.
+
+A sentence counts to its profile where a check names it and the server has what it is about. It holds where it was
+judged and no check found it broken. What was claimed and could not be tried does not hold: untested is not passed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidewire_conformance import specification
+from tidewire_conformance.registry import Check
+from tidewire_conformance.runner import Run
+from tidewire_conformance.specification import Sentence
+from tidewire_conformance.verdict import Outcome, Verdict, Why, worst
+
+PROFILES: Final = ("core", "durable", "batch", "logprobs", "browser")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How one sentence came out."""
+
+    sentence: Sentence
+    outcome: Outcome
+    note: str
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is part of the grade: not where the server does not claim what it is about."""
+        reasons = {each.why for each in self.verdicts if each.outcome is Outcome.SKIPPED}
+        return self.outcome is not Outcome.SKIPPED or not reasons <= {Why.NOT_DECLARED, Why.NO_OCCASION}
+
+    @property
+    def holds(self) -> bool:
+        return self.outcome is Outcome.PASS
+
+
+@dataclass(frozen=True)
+class Grade:
+    """One profile: how many of its sentences hold."""
+
+    profile: str
+    held: int
+    asked: int
+    advice_held: int
+    advice_asked: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.asked > 0 and self.held == self.asked
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a run, ready to be told."""
+
+    run: Run
+    standings: Mapping[str, Standing]
+    known: Mapping[str, str] = field(default_factory=dict)
+    """Sentences that are known to fail, and why."""
+
+    @property
+    def grades(self) -> list[Grade]:
+        return [_grade(profile, self.standings.values()) for profile in PROFILES]
+
+    @property
+    def headline(self) -> str:
+        """Such as `core+durable · 58/58 MUST · 11/12 SHOULD`."""
+        tried = [grade for grade in self.grades if grade.asked or grade.advice_asked]
+        whole = [grade for grade in tried if grade.is_whole]
+        chosen = whole or tried
+        held, asked = sum(each.held for each in chosen), sum(each.asked for each in chosen)
+        advice = sum(each.advice_held for each in chosen), sum(each.advice_asked for each in chosen)
+        names = "+".join(each.profile for each in whole) or "no profile"
+        return f"{names} · {held}/{asked} MUST · {advice[0]}/{advice[1]} SHOULD"
+
+    @property
+    def failures(self) -> list[Standing]:
+        return [each for each in self.standings.values() if each.outcome is Outcome.FAIL]
+
+    @property
+    def unexpected(self) -> list[Standing]:
+        """Failures that the baseline does not know."""
+        return [each for each in self.failures if each.sentence.id not in self.known]
+
+    @property
+    def stale(self) -> list[str]:
+        """Sentences of the baseline that hold."""
+        standing = {name: self.standings.get(name) for name in self.known}
+        return [name for name, each in standing.items() if each is not None and each.outcome is Outcome.PASS]
+
+    @property
+    def errors(self) -> list[Verdict]:
+        return [each for each in self.run.verdicts if each.outcome is Outcome.ERROR]
+
+    @property
+    def exit_code(self) -> int:
+        """0 conformant · 1 a requirement failed, or cannot be judged · 3 our fault · 4 nothing ran."""
+        if not any(each.assertions for each in self.run.verdicts):
+            return 3 if self.errors else 4
+        unclear = [each for each in self.standings.values() if each.outcome is Outcome.INCONCLUSIVE]
+        if self.unexpected or self.stale or any(each.sentence.binds for each in unclear):
+            return 1
+        return 3 if self.errors else 0
+
+
+def grade(run: Run, checks: Iterable[Check], known: Mapping[str, str] | None = None) -> Report:
+    """Judge a run.
+
+    Args:
+        run: What was run.
+        checks: The checks that were run.
+        known: Sentences that are known to fail, and why.
+    """
+    by_name = {verdict.check: verdict for verdict in run.verdicts}
+    judged: dict[str, list[Verdict]] = {}
+    for check in checks:
+        for sentence in check.sentences:
+            judged.setdefault(sentence, []).append(by_name[check.name])
+    standings = {name: _standing(name, judged[name]) for name in sorted(judged)}
+    return Report(run, standings, known or {})
+
+
+def _standing(name: str, verdicts: list[Verdict]) -> Standing:
+    outcomes = [verdict.of(name) for verdict in verdicts]
+    tried = [each for each in outcomes if each is not Outcome.SKIPPED]
+    outcome = worst(tried) if tried else Outcome.SKIPPED
+    notes = [verdict.note for verdict in verdicts if verdict.note]
+    return Standing(
+        specification.sentences()[name], outcome, "; ".join(dict.fromkeys(notes)), tuple(verdicts)
+    )
+
+
+def _grade(profile: str, standings: Iterable[Standing]) -> Grade:
+    own = [each for each in standings if each.sentence.profile == profile and each.counts]
+    must = [each for each in own if each.sentence.binds]
+    should = [each for each in own if each.sentence.level.startswith("SHOULD")]
+    return Grade(
+        profile,
+        sum(each.holds for each in must),
+        len(must),
+        sum(each.holds for each in should),
+        len(should),
+    )

@@ -1,0 +1,80 @@
+"""The report for programs; `report.schema.json` beside this file says what is in it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tidewire_conformance.grade import Report, Standing
+from tidewire_conformance.report.frames import curl, frames
+from tidewire_conformance.verdict import Assertion, Verdict
+
+FORMAT = "tidewire-conformance/1"
+
+
+def write(report: Report, path: Path) -> None:
+    """Write a report as JSON."""
+    path.write_text(json.dumps(content(report), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def content(report: Report) -> dict[str, Any]:
+    """A report as a JSON value."""
+    plan = report.run.plan
+    return {
+        "format": FORMAT,
+        "url": plan.base_url,
+        "server": report.run.server.says.get("server", ""),
+        "headline": report.headline,
+        "exit_code": report.exit_code,
+        "seconds": round(report.run.seconds, 3),
+        "requests": len(report.run.record),
+        "plan": {"seed": plan.seed, "repeat": plan.repeat, "patience": plan.patience, "budget": plan.budget},
+        "profiles": [
+            {
+                "profile": each.profile, "met": each.is_whole, "must": each.asked, "must_held": each.held,
+                "should": each.advice_asked, "should_held": each.advice_held,
+            }
+            for each in report.grades
+        ],
+        "sentences": [_sentence(report, each) for each in report.standings.values()],
+        "checks": [_check(each) for each in report.run.verdicts],
+        "stale": report.stale,
+    }  # fmt: skip
+
+
+def _sentence(report: Report, standing: Standing) -> dict[str, Any]:
+    sentence = standing.sentence
+    found = {
+        "id": sentence.id,
+        "level": sentence.level,
+        "profile": sentence.profile,
+        "text": sentence.text,
+        "outcome": standing.outcome.value,
+        "counts": standing.counts,
+        "checks": [each.check for each in standing.verdicts],
+    }
+    return found | ({"known": report.known[sentence.id]} if sentence.id in report.known else {})
+
+
+def _check(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "name": verdict.check,
+        "about": verdict.about,
+        "sentences": [*verdict.sentences],
+        "outcome": verdict.outcome.value,
+        "why": None if verdict.why is None else verdict.why.value,
+        "note": verdict.note,
+        "seconds": round(verdict.seconds, 3),
+        "rounds": verdict.rounds,
+        "assertions": len(verdict.assertions),
+        "broken": [_broken(each) for each in verdict.broken],
+    }
+
+
+def _broken(assertion: Assertion) -> dict[str, Any]:
+    return {
+        "sentence": assertion.sentence,
+        "expected": assertion.expected,
+        "got": assertion.got,
+        "frames": [*frames(assertion)],
+        "curl": None if assertion.exchange is None else curl(assertion.exchange),
+    }

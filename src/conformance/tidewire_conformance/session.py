@@ -1,0 +1,189 @@
+"""What a check is given: callers to talk as, work to ask for, and a place for what it finds."""
+
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+from tidewire_conformance.event_stream import Block
+from tidewire_conformance.probe import Server, Work
+from tidewire_conformance.verdict import Assertion, Why
+from tidewire_conformance.wire import Exchange, Header, Stream, Wire
+
+JOB_SECONDS: Final = 30.0
+"""How long a job may take to end, beside what its example took; times `patience`."""
+_SHOWN = 400
+"""Characters of a value that are kept as what was got."""
+
+EVENT_STREAM: Final = {"Accept": "text/event-stream"}
+
+
+class Skip(Exception):  # noqa: N818 - nothing went wrong
+    """There is nothing to check, or nothing to check it by."""
+
+    def __init__(self, why: Why, reason: str) -> None:
+        super().__init__(reason)
+        self.why = why
+
+
+class Unclear(Exception):  # noqa: N818 - nothing was found wrong
+    """It cannot be judged."""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the command line gives beside the URL."""
+
+    restart: str = ""
+    """A command that kills the server and starts it again."""
+    expire: str = ""
+    """A command that lets the states of ended jobs expire."""
+    replica: Wire | None = None
+    """Another replica of the server."""
+    second: Wire | None = None
+    """Another principal."""
+    origin: str = ""
+    """An origin whose pages the server is set to allow."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of this run."""
+
+    id: str
+    work: Work
+    submit: Exchange
+
+    @property
+    def path(self) -> str:
+        return f"/v1/jobs/{self.id}"
+
+    @property
+    def events(self) -> str:
+        return f"{self.path}/events"
+
+
+@dataclass
+class Session:
+    """One check's view of a run."""
+
+    wire: Wire
+    server: Server
+    hooks: Hooks
+    rng: random.Random
+    assertions: list[Assertion] = field(default_factory=list)
+
+    # ---- findings ----------------------------------------------------------------------------------------------
+
+    def expect(
+        self,
+        sentence: str,
+        holds: object,
+        expected: str,
+        got: object = "",
+        *,
+        at: Exchange | None = None,
+        block: Block | None = None,
+    ) -> bool:
+        """Judge one thing; go on, whatever comes of it.
+
+        Args:
+            sentence: Its identifier.
+            holds: Whether it is as the sentence says.
+            expected: What should be, in words.
+            got: What is.
+            at: The exchange that shows it.
+            block: The event that shows it.
+
+        Returns:
+            Whether it holds.
+        """
+        shown = got if isinstance(got, str) else json.dumps(got, ensure_ascii=False, default=repr)
+        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+        self.assertions.append(Assertion(sentence, bool(holds), expected, shown, at, block))
+        return bool(holds)
+
+    def need(self, holds: object, what: str) -> None:
+        """Go no further where something that others judge is not as it should be."""
+        if not holds:
+            raise Skip(Why.BLOCKED, what)
+
+    def untested(self, reason: str) -> NoReturn:
+        """There is nothing at hand to check it by."""
+        raise Skip(Why.UNTESTED, reason)
+
+    def not_declared(self, reason: str) -> NoReturn:
+        """The server does not claim it."""
+        raise Skip(Why.NOT_DECLARED, reason)
+
+    def no_occasion(self, reason: str) -> NoReturn:
+        """It binds who does something that this server did not do here."""
+        raise Skip(Why.NO_OCCASION, reason)
+
+    def unclear(self, reason: str) -> NoReturn:
+        """It was tried, and cannot be judged."""
+        raise Unclear(reason)
+
+    # ---- requests ----------------------------------------------------------------------------------------------
+
+    async def submit(self, work: Work, *, wire: Wire | None = None, **more: Any) -> Job:
+        """Submit work, answered in JSON.
+
+        Args:
+            work: What to do.
+            wire: The caller; that of the run by default.
+            **more: Further members of the body.
+        """
+        sent = {**work.body, **more}
+        answer = await (wire or self.wire).ask(
+            "POST", work.submit_to, json=sent, header={"Accept": "application/json"}
+        )
+        body = answer.json if isinstance(answer.json, dict) else {}
+        self.need(
+            answer.status == 201 and isinstance(body.get("id"), str),
+            f"{answer}: {answer.status} {answer.code}",
+        )
+        return Job(body["id"], work, answer)
+
+    async def read(self, job: Job, wire: Wire | None = None) -> Exchange:
+        """Read the job."""
+        return await (wire or self.wire).ask("GET", job.path)
+
+    @asynccontextmanager
+    async def follow(
+        self,
+        job: Job,
+        cursor: str = "",
+        *,
+        query: str = "",
+        header: Header | None = None,
+        wire: Wire | None = None,
+        read_ahead: int = 65536,
+    ) -> AsyncIterator[Stream]:
+        """Open the stream of a job, with a cursor where one is given."""
+        fields = EVENT_STREAM | ({"Last-Event-ID": cursor} if cursor else {}) | dict(header or {})
+        async with (wire or self.wire).open(
+            "GET", job.events + query, header=fields, read_ahead=read_ahead
+        ) as stream:
+            yield stream
+
+    async def stream(self, job: Job, cursor: str = "", **options: Any) -> Exchange:
+        """The stream of a job from a cursor to the end of the answer."""
+        async with self.follow(job, cursor, **options) as stream:
+            return await stream.to_end(JOB_SECONDS + job.work.seconds)
+
+    async def history(self, job: Job) -> Exchange:
+        """Everything that the log holds once the job has ended: the answer to `0-0`."""
+        exchange = await self.stream(job, "0-0")
+        self.need(
+            exchange.is_stream and exchange.of_type("done"),
+            f"{exchange} with the cursor 0-0: {exchange.status}, no `done` ({exchange.ended or 'open'})",
+        )
+        return exchange
+
+    async def ended(self, work: Work, **more: Any) -> tuple[Job, Exchange]:
+        """A job that has run to its end, and its history."""
+        job = await self.submit(work, **more)
+        return job, await self.history(job)

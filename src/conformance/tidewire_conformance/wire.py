@@ -1,0 +1,402 @@
+"""The suite's own recorder: requests over raw sockets, and every byte of the answers with its time.
+
+h11 takes HTTP apart; event streams are read by `event_stream`. Nothing is interpreted beyond that, nothing repeated,
+no redirect followed, no coding undone.
+"""
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Literal
+from urllib.parse import parse_qs, urljoin, urlsplit
+
+import h11
+
+from tidewire_conformance import strict_json
+from tidewire_conformance.event_stream import Block, Reader
+from tidewire_conformance.strict_json import Reading
+
+ANSWER_SECONDS: Final = 10.0
+"""How long a status line, and the rest of a body, may take; times `patience`."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of one answer: what comes beyond is not read."""
+
+_READ = 65536
+_HEAD_BYTES = 256 * 1024
+
+Body = bytes | Sequence[bytes] | None
+"""Of a request: framed by its length, or in these chunks."""
+Header = Mapping[str, str | None]
+"""Fields of a request; None leaves one out that would be sent else."""
+
+
+class NoAnswerError(Exception):
+    """No answer, or not all of it: nothing can be judged by it."""
+
+
+@dataclass
+class Exchange:
+    """One request, and all that came back."""
+
+    number: int
+    method: str
+    url: str
+    asked: tuple[tuple[str, str], ...]
+    """The header of the request."""
+    sent: bytes
+    """The body of the request."""
+    check: str
+    """What asked."""
+    began: float
+    """Seconds of the run."""
+    status: int = 0
+    """0 while there is no answer."""
+    header: tuple[tuple[str, str], ...] = ()
+    answered: float = 0.0
+    """When the header of the answer was there."""
+    chunks: list[tuple[float, bytes]] = field(default_factory=list)
+    """The body, as it came."""
+    blocks: list[Block] = field(default_factory=list)
+    """Of an event stream."""
+    ended: Literal["", "whole", "cut", "left"] = ""
+    """How the answer ended: as its framing says, before that, or because the suite went away."""
+    fault: str = ""
+    """What was wrong with it as HTTP."""
+    finished: float = 0.0
+    reader: Reader = field(default_factory=Reader)
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.url).path
+
+    @property
+    def query(self) -> dict[str, list[str]]:
+        return parse_qs(urlsplit(self.url).query, keep_blank_values=True)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(chunk for _, chunk in self.chunks)
+
+    def says(self, name: str) -> str:
+        """A field of the answer's header, lines of one name joined; empty where there is none."""
+        return ", ".join(value for each, value in self.header if each.lower() == name.lower())
+
+    def asks(self, name: str) -> str:
+        """A field of the request's header; empty where there is none."""
+        return ", ".join(value for each, value in self.asked if each.lower() == name.lower())
+
+    @property
+    def media_type(self) -> str:
+        return self.says("content-type").partition(";")[0].strip().lower()
+
+    @property
+    def is_stream(self) -> bool:
+        return self.status == 200 and self.media_type == "text/event-stream"
+
+    @property
+    def is_whole(self) -> bool:
+        return self.ended == "whole"
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The body as JSON; to be asked for once the answer has ended."""
+        return strict_json.read(self.body)
+
+    @property
+    def json(self) -> Any:
+        return self.reading.value
+
+    @property
+    def code(self) -> str:
+        """The code of a problem; empty where the answer is none."""
+        found = self.json if self.status >= 400 and isinstance(self.json, dict) else {}
+        return str(found.get("code", ""))
+
+    @property
+    def events(self) -> list[Block]:
+        return [block for block in self.blocks if block.is_event]
+
+    @property
+    def logged(self) -> list[Block]:
+        return [block for block in self.blocks if block.is_logged]
+
+    def of_type(self, name: str) -> list[Block]:
+        return [block for block in self.events if block.type == name]
+
+    @property
+    def cursor(self) -> str:
+        """The cursor that was sent with a GET; empty where there was none."""
+        if self.method != "GET":
+            return ""
+        return self.asks("last-event-id").strip(" \t") or self.query.get("after", [""])[0]
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.url}"
+
+
+class Stream:
+    """An answer that is read on demand."""
+
+    def __init__(self, exchange: Exchange, connection: "_Connection", patience: float) -> None:
+        self.exchange = exchange
+        self._connection = connection
+        self._patience = patience
+
+    async def until(self, holds: Callable[[Exchange], object], seconds: float = ANSWER_SECONDS) -> bool:
+        """Read on until something holds of what came.
+
+        Args:
+            holds: Asked after each chunk.
+            seconds: How long to wait at most; times `patience`.
+
+        Returns:
+            Whether it holds; False where the stream ended, or the time was over.
+        """
+        try:
+            async with asyncio.timeout(seconds * self._patience):
+                while not holds(self.exchange):
+                    if not await self._connection.read():
+                        return bool(holds(self.exchange))
+        except TimeoutError:
+            return False
+        return True
+
+    async def to_end(self, seconds: float = ANSWER_SECONDS) -> Exchange:
+        """Read until the answer ends, or nothing came for this long; times `patience`."""
+        with contextlib.suppress(TimeoutError):
+            while not self.exchange.ended:
+                async with asyncio.timeout(seconds * self._patience):
+                    await self._connection.read()
+        return self.exchange
+
+
+class Wire:
+    """Talks to one address as one caller, and keeps all that was said."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        header: Sequence[tuple[str, str]] = (),
+        patience: float = 1.0,
+        record: list[Exchange] | None = None,
+        began: float | None = None,
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            base_url: Where the server is mounted.
+            header: Sent with each request, such as credentials; never to another origin.
+            patience: Multiplies each wait.
+            record: Where each exchange is kept, in the order of the requests.
+            began: The monotonic time at which the run began.
+        """
+        self.base_url = base_url.rstrip("/")
+        self.header = tuple(header)
+        self.patience = patience
+        self.record = [] if record is None else record
+        self.check = ""
+        self._began = time.monotonic() if began is None else began
+
+    def as_check(self, name: str) -> "Wire":
+        """The same caller, whose exchanges are noted for a check."""
+        twin = Wire(
+            self.base_url, header=self.header, patience=self.patience, record=self.record, began=self._began
+        )
+        twin.check = name
+        return twin
+
+    def now(self) -> float:
+        """Seconds of the run."""
+        return time.monotonic() - self._began
+
+    def url(self, place: str) -> str:
+        """The URL of a path below the base, or of a link that was resolved."""
+        return place if "://" in place else self.base_url + place
+
+    async def ask(
+        self,
+        method: str,
+        place: str,
+        *,
+        header: Header | None = None,
+        json: Any = None,
+        body: Body = None,
+        seconds: float = ANSWER_SECONDS,
+    ) -> Exchange:
+        """Send a request, and read its answer to the end.
+
+        Args:
+            method: Of HTTP.
+            place: A path below the base URL, or a URL.
+            header: Beside that of the caller.
+            json: A body, sent as `application/json`.
+            body: A body as it is.
+            seconds: How long each part of the answer may take; times `patience`.
+
+        Raises:
+            NoAnswerError: The connection failed, or no answer came whole in time.
+        """
+        async with self.open(method, place, header=header, json=json, body=body, seconds=seconds) as stream:
+            exchange = await stream.to_end(seconds)
+        if not exchange.is_whole:
+            raise NoAnswerError(f"{exchange}: {exchange.fault or 'the answer did not end'}")
+        return exchange
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        place: str,
+        *,
+        header: Header | None = None,
+        json: Any = None,
+        body: Body = None,
+        seconds: float = ANSWER_SECONDS,
+        read_ahead: int = _READ,
+    ) -> AsyncIterator[Stream]:
+        """Send a request, read the header of its answer, and leave the rest to be read.
+
+        Args:
+            method: Of HTTP.
+            place: A path below the base URL, or a URL.
+            header: Beside that of the caller.
+            json: A body, sent as `application/json`.
+            body: A body as it is.
+            seconds: How long the header may take; times `patience`.
+            read_ahead: Bytes that are taken in before they are asked for.
+
+        Raises:
+            NoAnswerError: The connection failed, or no header came in time.
+        """
+        url = self.url(place)
+        fields = self._fields(method, url, header or {}, json, body)
+        sent = strict_json.compact(json) if json is not None else body
+        whole = sent if isinstance(sent, bytes) else b"".join(sent or ())
+        exchange = Exchange(len(self.record) + 1, method, url, fields, whole, self.check, self.now())
+        self.record.append(exchange)
+        connection = _Connection(exchange, self.now, read_ahead)
+        try:
+            async with asyncio.timeout(seconds * self.patience):
+                await connection.begin(sent)
+        except TimeoutError:
+            exchange.fault = exchange.fault or f"no header within {seconds * self.patience:g} s"
+        except OSError as error:
+            exchange.fault = f"{type(error).__name__}: {error}"
+        try:
+            if not exchange.status:
+                raise NoAnswerError(f"{exchange}: {exchange.fault or 'the connection was closed'}")
+            yield Stream(exchange, connection, self.patience)
+        finally:
+            exchange.ended = exchange.ended or "left"
+            exchange.finished = self.now()
+            connection.close()
+
+    def _fields(
+        self, method: str, url: str, header: Header, json: Any, body: Body
+    ) -> tuple[tuple[str, str], ...]:
+        split = urlsplit(url)
+        own = self.header if _origin(url) == _origin(self.base_url) else ()
+        fields: dict[str, str | None] = {"Host": split.netloc}
+        fields |= {name: value for name, value in own if name not in header}
+        if json is not None:
+            fields["Content-Type"] = "application/json"
+        fields |= header
+        content = strict_json.compact(json) if json is not None else body
+        if isinstance(content, bytes) or (content is None and method == "POST"):
+            fields.setdefault("Content-Length", str(len(content or b"")))
+        elif content is not None:
+            fields["Transfer-Encoding"] = "chunked"
+        return tuple((name, value) for name, value in fields.items() if value is not None)
+
+
+def _origin(url: str) -> tuple[str, str]:
+    split = urlsplit(url)
+    return split.scheme, split.netloc
+
+
+class _Connection:
+    """One connection for one request."""
+
+    def __init__(self, exchange: Exchange, now: Callable[[], float], read_ahead: int) -> None:
+        self._exchange = exchange
+        self._now = now
+        self._read_ahead = read_ahead
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
+        self._writer: asyncio.StreamWriter | None = None
+        self._taken = 0
+
+    async def begin(self, body: Body) -> None:
+        """Send the request, and read up to the end of the answer's header."""
+        exchange = self._exchange
+        split = urlsplit(exchange.url)
+        secure = ssl.create_default_context() if split.scheme == "https" else None
+        port = split.port or (443 if secure else 80)
+        self._reader, self._writer = await asyncio.open_connection(
+            split.hostname, port, ssl=secure, limit=self._read_ahead
+        )
+        target = (split.path or "/") + (f"?{split.query}" if split.query else "")
+        self._write(h11.Request(method=exchange.method, target=target, headers=list(exchange.asked)))
+        for chunk in [body] if isinstance(body, bytes) else body or ():
+            self._write(h11.Data(data=chunk))
+        self._write(h11.EndOfMessage())
+        while not exchange.status and not exchange.ended:
+            await self.read()
+
+    def _write(self, event: h11.Event) -> None:
+        assert self._writer is not None  # noqa: S101 - begin() opened it
+        self._writer.write(self._http.send(event) or b"")
+
+    async def read(self) -> bool:
+        """Take what comes next; False once nothing more will."""
+        if self._exchange.ended:
+            return False
+        try:
+            event = self._http.next_event()
+            while event is h11.NEED_DATA:
+                self._http.receive_data(await self._reader.read(self._read_ahead))
+                event = self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            return self._cut(str(error))
+        except OSError as error:
+            return self._cut(f"{type(error).__name__}: {error}")
+        return self._take(event)
+
+    def _take(self, event: Any) -> bool:
+        exchange = self._exchange
+        if isinstance(event, h11.Response):
+            exchange.status = event.status_code
+            exchange.header = tuple(
+                (name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers
+            )
+            exchange.answered = self._now()
+        elif isinstance(event, h11.Data):
+            at, chunk = self._now(), bytes(event.data)
+            exchange.chunks.append((at, chunk))
+            if exchange.is_stream:
+                exchange.blocks += exchange.reader.feed(chunk, at)
+            self._taken += len(chunk)
+            if self._taken > MAX_BYTES:
+                return self._cut(f"more than {MAX_BYTES} bytes")
+        elif isinstance(event, h11.EndOfMessage):
+            exchange.ended = "whole"
+        elif not isinstance(event, h11.InformationalResponse):
+            return self._cut("the connection was closed")
+        return True
+
+    def _cut(self, why: str) -> bool:
+        self._exchange.ended, self._exchange.fault = "cut", why
+        return False
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort() if self._exchange.ended == "left" else self._writer.close()
+
+
+def resolve(exchange: Exchange, link: str) -> str:
+    """A link of an answer, resolved against its URL."""
+    return urljoin(exchange.url, link)
