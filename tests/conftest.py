@@ -1,5 +1,8 @@
 """What holds for all tests."""
 
+import os
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes tells of the machine, not of the code: a busy one must not fail a test.
@@ -7,6 +10,31 @@ settings.register_profile(
     "tidewire", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
 settings.load_profile("tidewire")
+
+REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"
+"""Where all that tests need is installed, one that does not run is a fault; but none has a GPU."""
+
+
+def demand(report) -> None:
+    """Make a skip a failure, with its reason."""
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"REQUIRE_ALL=1, and this did not run: {report.longrepr}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if item.get_closest_marker("gpu") is None:
+        demand(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    demand(report)
+    return report
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -109,7 +109,12 @@ def commands(page: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("page", "command"),
-    [(page, command) for page in with_language("console") for command in commands(page)],
+    [
+        (page, command)
+        for page in with_language("console")
+        for command in commands(page)
+        if "~" not in command or "--show-config" in command  # else it names a folder of the reader's own
+    ],
     ids=lambda value: value if isinstance(value, str) else name_of(value),
 )
 def test_a_command_of_a_page_works(page, command, site, tmp_path):
@@ -123,8 +128,6 @@ def test_a_command_of_a_page_works(page, command, site, tmp_path):
         assert done.returncode == 0, done.stderr
         assert done.stdout
         return
-    if "~" in command:
-        pytest.skip("names a folder of the reader's own")
     argv += ["--port", "0", "--port-file", str(tmp_path / "port")]
     with subprocess.Popen(argv, cwd=tmp_path, env=os.environ) as process:
         url = f"http://127.0.0.1:{wait_for_port(process, tmp_path / 'port')}"

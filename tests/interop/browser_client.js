@@ -1,5 +1,5 @@
 export function follow({ renew, show, done, fail }) { // cursor → URL of the job's stream; state at each change; at the end; an error
-  let root = null, columns, epoch, seq, resyncs = 0; // root holds the state as its member "", so that every place is in a container
+  let root = null, columns, epoch, seq, resyncs = 0, renewed = false; // root holds the state as its member "", so that every place is in a container
   const crc32 = (text) => ~new TextEncoder().encode(text).reduce((crc, byte) =>
     [..."01234567"].reduce((rest) => (rest >>> 1) ^ (0xedb88320 & -(rest & 1)), crc ^ byte), -1) >>> 0;
   const at = (path) => {
@@ -17,8 +17,10 @@ export function follow({ renew, show, done, fail }) { // cursor → URL of the j
   };
   const holds = ([path, n, crc], { old } = at(path)) => Array.from(old).length === n && (crc === undefined || crc32(old) === crc);
   (async function open() {
-    const source = new EventSource(await renew(root ? `${epoch}-${seq}` : ""));
-    const again = () => { source.close(); setTimeout(open, 1000 + 1000 * Math.random()); };
+    const later = () => void setTimeout(open, 1000 + 1000 * Math.random());
+    const url = await (async () => renew(root ? `${epoch}-${seq}` : ""))().catch(later);
+    if (url === undefined) return;
+    const source = new EventSource(url), again = () => (source.close(), later());
     for (const type of ["snapshot", "message", "done"]) source.addEventListener(type, ({ data, lastEventId }) => {
       try {
         const [e, s] = lastEventId.split("-").map(Number), content = JSON.parse(data);
@@ -28,11 +30,12 @@ export function follow({ renew, show, done, fail }) { // cursor → URL of the j
         else if (type === "done") Object.assign(root[""], (({ check, digest, expires_at, ...rest }) => rest)(content));
         else (typeof content === "string" ? [["r", content]] : content.ops ?? content).forEach(([op, ...rest]) => ops[op](...rest));
         if (!(content.check ?? []).every((check) => holds(check))) throw new Error(`a check of ${lastEventId} fails`);
-        [epoch, seq] = [e, s];
+        [epoch, seq, renewed] = [e, s, false];
       } catch (error) { root = null; return (resyncs += 1) > 3 ? (source.close(), fail(error)) : again(); }
       return type === "done" ? (source.close(), done(structuredClone(root[""]))) : show(structuredClone(root[""]));
     });
-    source.addEventListener("problem", ({ data }) => JSON.parse(data).retryable || (source.close(), fail(JSON.parse(data))));
+    source.addEventListener("problem", ({ data }, problem = JSON.parse(data)) => problem.retryable
+      || (problem.code === "unauthorized" && (renewed = !renewed) ? again() : (source.close(), fail(problem)))); // a token has expired
     source.onerror = () => source.readyState === EventSource.CLOSED && again();
   })();
 }
