@@ -1,5 +1,6 @@
 """The parts of the reference that are made from the code. `python tests/docs/reference.py` writes them."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -24,16 +25,35 @@ def settings() -> str:
     return "\n".join(rows)
 
 
-PARTS = {"client.md": ("errors", errors), "server.md": ("settings", settings)}
+def options() -> str:
+    from tidewire_server import Server
+
+    described = inspect.getdoc(Server.endpoint)
+    assert described is not None
+    arguments = re.search(r"Args:\n(.*?)\n\nRaises:", described, re.DOTALL)
+    assert arguments is not None
+    found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", arguments[1], re.DOTALL | re.MULTILINE)
+    names = [name for name in inspect.signature(Server.endpoint).parameters if name != "self"]
+    assert [name for name, _ in found] == names
+    rows = [f"| `{name}` | {' '.join(meaning.split())} |" for name, meaning in found if name != "function"]
+    return "\n".join(["| option | meaning |", "|---|---|", *rows])
+
+
+PARTS = {
+    "client.md": {"errors": errors},
+    "server.md": {"options": options, "settings": settings},
+}
 
 
 def with_parts(page: str) -> str:
-    """A page's text with its generated part made anew."""
-    name, make = PARTS[page]
+    """A page's text with its generated parts made anew."""
     text = (REFERENCE / page).read_text()
-    marked = re.compile(rf"(<!-- generated: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-    assert marked.search(text), page
-    return marked.sub(lambda match: f"{match[1]}{make()}\n{match[2]}", text)
+    for name, make in PARTS[page].items():
+        before, begins, rest = text.partition(f"<!-- generated: {name} -->\n")
+        _, ends, after = rest.partition("<!-- end -->")
+        assert ends, f"{page}: {name}"
+        text = f"{before}{begins}{make()}\n{ends}{after}"
+    return text
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import pytest
 
 import tidewire
 import tidewire.errors
+import tidewire_server
 from docs import reference
 
 
@@ -24,6 +25,7 @@ def test_every_error_stands_in_the_tree():
     assert all(name.endswith("Error") for name in classes)
 
 
-def test_every_public_name_of_the_client_stands_in_its_reference():
+@pytest.mark.parametrize("package", [tidewire, tidewire_server])
+def test_every_public_name_stands_in_the_reference(package):
     pages = "".join(page.read_text() for page in reference.REFERENCE.glob("*.md"))
-    assert [name for name in tidewire.__all__ if name not in pages] == []
+    assert [name for name in package.__all__ if name not in pages] == []
