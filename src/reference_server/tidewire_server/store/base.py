@@ -364,9 +364,12 @@ class Store(Protocol):
     may_have_lost: bool
     """Whether logs may have lost their tails when the server before this one stopped (TW-RES-039)."""
 
-    @property
-    def trouble(self) -> StoreError | None:
-        """Why it cannot be written at the moment, None where it can."""
+    async def check(self) -> None:
+        """Find out whether it can be written.
+
+        Raises:
+            StoreError: It cannot.
+        """
         ...
 
     async def close(self) -> None:

@@ -257,11 +257,13 @@ class MemoryStore:
 
     durability: Durability = "process"
     may_have_lost = False
-    trouble = None
 
     def __init__(self, retention: Retention) -> None:
         self.jobs: Jobs = MemoryJobs(retention)
         self.queue: Queue = MemoryQueue()
+
+    async def check(self) -> None:
+        """Memory can be written."""
 
     async def close(self) -> None:
         """Nothing is held that does not go by itself."""

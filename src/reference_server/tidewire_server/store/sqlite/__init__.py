@@ -1,0 +1,1 @@
+"""Everything in one SQLite file: jobs outlive the process that runs them. One server to a file."""
