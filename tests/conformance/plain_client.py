@@ -62,6 +62,7 @@ class PlainClient(PlainRequests):
     decoder: type[Decoder] = Decoder
     state_type: type[State] = State
     parse = staticmethod(parse)
+    text_of = staticmethod(text_of)
 
     def __init__(self, command: dict[str, Any], tell: Callable[[dict[str, Any]], None], until: float) -> None:
         self.command, self.tell_report, self.until = command, tell, until
@@ -360,8 +361,8 @@ class PlainClient(PlainRequests):
         report: dict[str, Any] = {"id": self.command["id"], "saw": "value", "value": value}
         if self.batch:
             report["index"] = index
-        if (now := text_of(value)) is not None:
-            report["deleted"], report["text"] = self.difference(text_of(before) or "", now)
+        if (now := self.text_of(value)) is not None:
+            report["deleted"], report["text"] = self.difference(self.text_of(before) or "", now)
         self.values.append(value)
         self.tell_report(report)
         if "stop_at" in self.command and value == self.command["stop_at"]:

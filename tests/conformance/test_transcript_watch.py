@@ -1,5 +1,6 @@
 """The watch over transcripts: a run without a fault passes, and each rule notices a breach of its own."""
 
+import base64
 import json
 
 import pytest
@@ -121,7 +122,11 @@ def tokens(**columns):
     """A stream of `generate` whose one event brings these columns."""
     value = json.dumps({"text": "", "finish_reason": None} | columns)
     text = STREAM.partition("id:1-2")[0].replace('"value":""', f'"value":{value}')
-    return Run([follow(text.replace('["/items/0/value"]', "[]"), ended=False)])
+    known = [base64.b64encode(token).decode() for token in (b"a", b"<end>", b"c")]
+    return Run(
+        [follow(text.replace('["/items/0/value"]', "[]"), ended=False)],
+        {"generate": {"vocabulary": {"tokens": known, "special": [1]}}},
+    )
 
 
 def test_a_run_without_a_fault_passes():
@@ -258,6 +263,11 @@ BREACHES = {
         tokens(token_ids=[1], logprobs=[]),
         tokens(top_ids=[[1, 2]], top_logprobs=[[-2.0, -1.0]]),
         tokens(top_ids=[[1, 2]], top_logprobs=[[-0.1, -0.2]]),
+    ],
+    "text_is_that_of_its_tokens": [
+        tokens(text="ab", token_ids=[0, 2], token_text=["a", "c"]),
+        tokens(text="a", token_ids=[0], token_text=["b"]),
+        tokens(text="ac", token_ids=[0, 1, 2], token_text=["a", "<end>", "b"]),
     ],
     "ephemeral_events_hold_nothing_of_a_result": [doctored('{"current":1}', '{"current":1,"text":"Hello"}')],
 }  # fmt: skip

@@ -1,9 +1,14 @@
 """The conversations that the specification shows, held with the reference server over raw sockets."""
 
+import contextlib
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from conformance.transcript_notation import Remark, read
 from conformance.transcript_scenes import SCENES, TRANSCRIPTS
@@ -18,6 +23,34 @@ PLAYED = [name for name, fence in TRANSCRIPTS.items() if "pending" not in fence.
 def test_the_server_says_what_the_transcript_shows(name):
     with playing(SCENES.get(name, Scene())) as player:
         player.play(TRANSCRIPTS[name].text)
+
+
+@pytest.mark.parametrize("name", ["endpoints-of-several-kinds", "generate", "without-capabilities"])
+def test_what_a_server_says_of_its_endpoints_is_so(name):
+    with playing(SCENES[name]) as player:
+        for one in json_of(player, "GET /v1")["endpoints"]:
+            found = json_of(player, f"GET {one['href']}")
+            for schema in (found["input_schema"], found["value_schema"]):
+                Draft202012Validator.check_schema(schema)
+                assert all(link.startswith("#") for link in references(schema)), "nothing has to be fetched"
+            for example in [*found.get("examples", ()), *([{}] if one["defaults"] else [])]:
+                assert not list(Draft202012Validator(found["input_schema"]).iter_errors(example))
+                job = json_of(player, f"POST {found['links']['jobs']}", {"input": example}, status=201)
+                player.ask(f"POST {job['links']['cancel']}").close()
+
+
+def json_of(player: Player, target: str, body: object = None, *, status: int = 200) -> Any:
+    with contextlib.closing(player.ask(target, body)) as answer:
+        assert answer.response.status == status
+        return json.loads(answer.whole())
+
+
+def references(schema: object) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from (schema[name] for name in ("$ref", "$dynamicRef") if isinstance(schema.get(name), str))
+    if isinstance(schema, dict | list):
+        for child in schema.values() if isinstance(schema, dict) else schema:
+            yield from references(child)
 
 
 def test_what_is_pending_says_why():

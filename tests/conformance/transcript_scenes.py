@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import pytest
+from pydantic import BaseModel
 
 from conformance.transcript_stage import Scene, Served
 from conformance.transcripts import PATIENCE, Player, job_ends
@@ -67,6 +68,17 @@ def several_kinds(server: Server) -> None:
     @server.endpoint
     async def liar() -> int:
         return cast("int", "one")
+
+
+class Number(BaseModel):
+    n: int
+
+
+def filled_up(server: Server) -> None:
+    @server.endpoint(batch=True, sizes=[4], batch_timeout=0.05)
+    def double(numbers: list[Number]) -> list[int | ItemError]:
+        assert len(numbers) == 4
+        return [ItemError("too small") if one.n < 0 else 2 * one.n for one in numbers]
 
 
 def until(player: Player, target: str, condition: Callable[[int, str], bool]) -> None:
@@ -190,6 +202,7 @@ SCENES: Mapping[str, Scene] = {
         cues={'The value is "abc". No snapshot tells, since an hour is not over.': the_value_is_abc},
     ),
     "endpoints-of-several-kinds": Scene(endpoints=several_kinds),
+    "batch-that-is-filled-up": Scene(endpoints=filled_up),
     "without-capabilities": Scene(server=server_of_the_appendix),
     "pages-of-another-origin": Scene(settings={"cors_origins": ("https://page.example",)}),
     "stream-tokens": Scene(

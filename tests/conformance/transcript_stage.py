@@ -57,6 +57,9 @@ def watched(player: Player) -> Run:
         for name in {one["name"] for one in known} & set(player.run().jobs.values()):
             with contextlib.closing(player.ask(f"GET /v1/endpoints/{name}")) as answer:
                 endpoints[name] = json.loads(answer.whole())
+        if vocabulary := endpoints.get("generate", {}).get("links", {}).get("vocabulary"):
+            with contextlib.closing(player.ask(f"GET {vocabulary}")) as answer:
+                endpoints["generate"]["vocabulary"] = json.loads(answer.whole())
     run = player.run()
     run.endpoints = endpoints
     return run

@@ -4,6 +4,7 @@ One rule a function, with the sentences of the specification that it judges. It 
 states are folded by the plain client's `plain_state`, which was written from the specification alone.
 """
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -821,6 +822,29 @@ def columns_of_tokens_fit_each_other(run):
                 whole = sum(2.718281828459045**x for x in found if x is not None)
                 if [x for x, _ in order] != sorted(x for x, _ in order) or whole > 1.001 + len(found) * 1e-4:
                     yield f"{step.event.id}: {ids} {found}"
+
+
+@judges("TW-GEN-014", "TW-GEN-015", "TW-GEN-038", "TW-GEN-039", "TW-GEN-042")
+def text_is_that_of_its_tokens(run):
+    """The bytes of the tokens by the vocabulary, without the special ones; each by itself is its `token_text`."""
+    known = run.endpoints.get("generate", {}).get("vocabulary", {"tokens": [], "special": []})
+    tokens = [base64.b64decode(token, validate=True) for token in known["tokens"]]
+    for step in run.steps if tokens else ():
+        for value in (item["value"] for item in step.after["items"] if "token_ids" in item["value"]):
+            said = [tokens[i] for i in value["token_ids"] if i not in known["special"]]
+            whole = b"".join(said).decode("utf-8", "replace")
+            # What is held back at the end: a character, or what may become a stop string.
+            if not whole.startswith(value["text"].rstrip("\ufffd")):
+                yield f"{step.event.id}: {value['text']!r} of the tokens {whole!r}"
+            shown = [*zip(value["token_ids"], value.get("token_text", ()), strict=False)]
+            shown += [
+                pair
+                for ids, texts in zip(value.get("top_ids", ()), value.get("top_text", ()), strict=False)
+                for pair in zip(ids, texts, strict=True)
+            ]
+            for token, text in shown:
+                if tokens[token].decode("utf-8", "replace") != text:
+                    yield f"{step.event.id}: token {token} is {tokens[token]!r}, not {text!r}"
 
 
 @judges("TW-DIF-004")

@@ -327,6 +327,14 @@ class CountsUtf16(WrongClient):
     )
 
 
+class BuildsTheTextFromTokens(WrongClient):
+    scenario, kind = "text-beside-the-text-of-tokens", "text"
+
+    @staticmethod
+    def text_of(value):
+        return "".join(value["token_text"]) if isinstance(value, dict) else None
+
+
 class DoesNotTellWhatIsVoid(WrongClient):
     scenario, kind = "rollback", "text"
 

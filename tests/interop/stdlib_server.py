@@ -104,9 +104,7 @@ def app(environ, start):
         return [dump(body)] if isinstance(body, dict) else body
 
     def follow(job, cursor="", **headers):
-        if re.search(
-            r"\b(diffs=0|errors=inband)\b", environ["QUERY_STRING"]
-        ):  # of capabilities that it has not
+        if re.search(r"\b(diffs=0|errors=inband)\b", environ["QUERY_STRING"]):
             return send(400, "bad_parameter")
         if not re.fullmatch(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}|0-[01]|", cursor):
             return send(400, "bad_cursor")
