@@ -83,7 +83,7 @@ def merged(
     merging.take_in(b"".join(frames))
     found = []
     base = after
-    for frame in merging.frames().split(b"\n\n")[:-1]:
+    for frame in merging.frames(2**30)[0].split(b"\n\n")[:-1]:
         head, _, content = frame.partition(b"\ndata:")
         seq, content = int(head.split(b"-")[1]), orjson.loads(content)
         on = content.get("on", seq - 1) if type(content) is dict else seq - 1

@@ -18,7 +18,7 @@ def merge(*contents: object, columns: tuple[str, ...] = (TEXT,), room: int = 2**
     merging = Merging(Cursor(1, 3), columns, room)
     merging.take_in(b"".join(frames))
     assert merging.last == (1, 3 + len(contents))
-    blocks = merging.frames().split(b"\n\n")[:-1]
+    blocks = merging.frames(2**30)[0].split(b"\n\n")[:-1]
     return [orjson.loads(block.partition(b"\ndata:")[2]) for block in blocks]
 
 
@@ -34,7 +34,7 @@ def test_one_event_stays_as_it_was_logged():
     frame = b'id:1-4\ndata:[["s" , "/a" , "as it was"]]\n\n'
     merging = Merging(Cursor(1, 3), (), 2**20)
     merging.take_in(frame)
-    assert merging.frames() == frame
+    assert merging.frames(2**30)[0] == frame
 
 
 def test_of_values_that_replace_each_other_only_the_last_is_sent():
@@ -85,7 +85,7 @@ def test_snapshots_and_done_stay_as_they_are_and_new_columns_hold_from_there():
     merging = Merging(Cursor(1, 3), (TEXT,), 2**20)
     for part in parts:
         merging.take_in(part)
-    assert merging.frames() == (
+    assert merging.frames(2**30)[0] == (
         b'id:1-13\ndata:{"ops":[["a","/items/0/value","aaaaaaaaaa"]],"on":3}\n\n'
         + parts[1]
         + b'id:9-24\ndata:{"ops":[["a","/new","bbbbbbbbbb"]],"on":14}\n\n'
@@ -95,3 +95,21 @@ def test_snapshots_and_done_stay_as_they_are_and_new_columns_hold_from_there():
 
 def test_what_would_not_be_smaller_stays_as_it_was_logged():
     assert merge("a", "b") == ["a", "b"]
+
+
+def test_no_more_is_given_than_fits_but_for_one_event():
+    def taken() -> Merging:
+        merging = Merging(Cursor(1, 3), (), 2**20)
+        merging.take_in(b"".join(b'id:1-%d\ndata:[["d","/%d"]]\n\n' % (seq, seq % 2) for seq in range(4, 8)))
+        merging.take_in(b'id:7-8\nevent:snapshot\ndata:{"columns":[]}\n\n')
+        return merging
+
+    whole, last = taken().frames(1000)
+    assert last == (7, 8)
+    for room in range(len(whole) + 1):
+        some, last = taken().frames(room)
+        assert whole.startswith(some)
+        assert some.endswith(b"\n\n")
+        assert len(some) <= room or some.count(b"\n\n") == 1
+        assert some.split(b"\n\n")[-2].startswith(b"id:%d-%d\n" % last)
+    assert Merging(Cursor(1, 3), (), 100).frames(1000) == (b"", (1, 3))

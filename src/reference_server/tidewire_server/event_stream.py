@@ -36,14 +36,17 @@ from tidewire_server.opening import Opening, Place
 from tidewire_server.service import Service
 from tidewire_server.store.base import Chunk, JobRecord, LogReader, StateAt
 
-_CHUNK_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 32 * 1024
 """Events that are handed to the ASGI server at a time."""
 
 _SLICE_BYTES: Final = 16 * 1024
 """Events that are merged before others on the event loop have a turn: some two milliseconds."""
 
 _MERGED_BYTES: Final = 256 * 1024
-"""Logged events that go into one merged send."""
+"""Logged events that are looked at for one merged send."""
+
+_SMALL_STATE_BYTES: Final = 64 * 1024
+"""Backlog within which no snapshot is made to see whether it is less."""
 
 _ABORT_SECONDS: Final = 1.0
 """How long the ASGI server has to notice that a connection is gone."""
@@ -105,7 +108,7 @@ class EventStream:
         self._headers = HEADERS + [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         self._interval = snapshot_interval
         self._as_logged = as_logged
-        self._snapshot_bytes = _CHUNK_BYTES
+        self._snapshot_bytes = _SMALL_STATE_BYTES
         self._wake = asyncio.Event()
         self._gone = False
         self._told = 0
@@ -210,9 +213,12 @@ class EventStream:
                 at = await self._log.state()
                 chunk = Chunk(self._snapshot(at, "compacted"), at.cursor, ended=False)
             if chunk.frames or told:
-                await self._write(b"".join((*told, chunk.frames)))
-                cursor = chunk.last
-                if chunk.ended:
+                cursor, ended = chunk.last, chunk.ended
+                frames = b"".join((*told, chunk.frames))
+                del chunk  # a reader that reads nothing would hold it, beside what waits to be sent
+                await self._write(frames)
+                del frames
+                if ended:
                     return
             else:
                 await self._wait()
@@ -233,9 +239,10 @@ class EventStream:
             merging.take_in(chunk.frames)
             size, ended = size + len(chunk.frames), chunk.ended
             await asyncio.sleep(0)
-        frames = merging.frames()
-        left = self._log.extent().head.seq - merging.last.seq
-        all_of_it = len(frames) * (1 + left / merging.events) if left else 0.0
+        frames, last = merging.frames(_CHUNK_BYTES)
+        events = last.seq - cursor.seq
+        left = self._log.extent().head.seq - last.seq
+        all_of_it = len(frames) * (1 + left / events) if left and events else 0.0
         # A snapshot is made only where the last one would have been worth while: it costs what the state takes.
         if all_of_it > self._snapshot_bytes:
             at = await self._log.state()
@@ -244,8 +251,8 @@ class EventStream:
             if len(snapshot) < all_of_it:
                 self._service.metrics.snapshots.labels("compacted").inc()
                 return Chunk(snapshot, at.cursor, ended=False)
-        self._service.metrics.merged.inc(merging.events)
-        return Chunk(frames, merging.last, ended)
+        self._service.metrics.merged.inc(events)
+        return Chunk(frames, last, ended and last == merging.last)
 
     async def _follow_snapshots(self, interval: float) -> None:
         sent: Cursor | None = None
@@ -262,7 +269,8 @@ class EventStream:
             at = await self._log.state()
             frames = b"".join(told)
             if sent is None or at.cursor != sent:
-                frames += self._snapshot(at, "compacted")
+                opens = self._opening.snapshot if sent is None else None
+                frames += self._snapshot(at, "compacted" if opens is None else opens[1])
                 sent = at.cursor
                 earliest = self._loop.time() + interval
             if ended:
@@ -317,7 +325,8 @@ class EventStream:
 
     async def _write(self, frames: bytes) -> None:
         await self._deliver({"type": "http.response.body", "body": frames, "more_body": True})
-        self._service.metrics.streamed_bytes.inc(len(frames))
+        metrics = self._service.metrics
+        metrics.add(metrics.streamed_bytes, len(frames))
 
     async def _make_room(self) -> None:
         """Wait until what was written has gone out: an empty body waits for room, and writes nothing."""

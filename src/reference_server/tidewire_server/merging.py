@@ -44,11 +44,10 @@ class Merging:
         """
         self.last = after
         """The last event that was taken in."""
-        self.events = 0
         self._columns = columns
         self._room = max_event_bytes
-        self._done: list[bytes] = []
-        self._raw: list[bytes] = []
+        self._done: list[tuple[bytes, Cursor]] = []
+        self._raw: list[tuple[bytes, Cursor]] = []
         self._on = after
         self._size = 0
         self._diff = _Diff(columns)
@@ -63,23 +62,37 @@ class Merging:
             head, _, data = frame.partition(b"\ndata:")
             name, _, kind = head.partition(b"\n")
             cursor = Cursor.parse(name[3:].decode())
-            self.events += 1
             if kind or cursor.epoch != self.last.epoch:
                 self._close()
-                self._done += (frame, b"\n\n")
+                self._done.append((frame, cursor))
                 if kind == b"event:snapshot":
                     self._columns = orjson.loads(data)["columns"]
                 self._open(cursor)
             else:
-                self._take_diff(frame, data)
+                self._take_diff(frame, data, cursor)
             self.last = cursor
 
-    def frames(self) -> bytes:
-        """What was taken in, in as few events as it goes into. Ends the merging."""
-        self._close()
-        return b"".join(self._done)
+    def frames(self, max_bytes: int) -> tuple[bytes, Cursor]:
+        """What was taken in, in as few events as it goes into. Ends the merging.
 
-    def _take_diff(self, frame: bytes, data: bytes) -> None:
+        Args:
+            max_bytes: Events are given while their sum stays within; the first comes whatever its size.
+
+        Returns:
+            The events, and the id of the last of them.
+        """
+        self._close()
+        given, size = 0, 0
+        for frame, _ in self._done:
+            size += len(frame) + 2
+            if given and size > max_bytes:
+                break
+            given += 1
+        if not given:
+            return b"", self.last
+        return b"\n\n".join([*(frame for frame, _ in self._done[:given]), b""]), self._done[given - 1][1]
+
+    def _take_diff(self, frame: bytes, data: bytes, cursor: Cursor) -> None:
         content = orjson.loads(data)
         if self._raw and (
             self._size + len(data) > self._room - _AROUND or not self._diff.follows_on(content)
@@ -88,7 +101,7 @@ class Merging:
             self._open(self.last)
         self._diff.add(content)
         self._size += len(data)
-        self._raw.append(frame)
+        self._raw.append((frame, cursor))
 
     def _open(self, on: Cursor) -> None:
         self._on, self._size = on, 0
@@ -96,15 +109,14 @@ class Merging:
 
     def _close(self) -> None:
         raw, self._raw = self._raw, []
-        if not raw:
-            return
         if len(raw) > 1:
+            last = raw[-1][1]
             data = self._diff.encoded(self._on.seq)
-            merged = b"id:%d-%d\ndata:%b\n\n" % (*self.last, data)
-            if len(data) <= self._room and len(merged) < sum(map(len, raw)) + 2 * len(raw):
-                self._done.append(merged)
+            merged = b"id:%d-%d\ndata:%b" % (*last, data)
+            if len(data) <= self._room and len(merged) < sum(len(frame) + 2 for frame, _ in raw) - 2:
+                self._done.append((merged, last))
                 return
-        self._done += (b"\n\n".join(raw), b"\n\n")
+        self._done += raw
 
 
 class _Place:
