@@ -33,7 +33,7 @@ def test_what_a_server_says_of_its_endpoints_is_so(name):
             for schema in (found["input_schema"], found["value_schema"]):
                 Draft202012Validator.check_schema(schema)
                 assert all(link.startswith("#") for link in references(schema)), "nothing has to be fetched"
-            for example in [*found.get("examples", ()), *([{}] if one["defaults"] else [])]:
+            for example in [*found.get("examples", ()), *([{}] if one.get("defaults") else [])]:
                 assert not list(Draft202012Validator(found["input_schema"]).iter_errors(example))
                 job = json_of(player, f"POST {found['links']['jobs']}", {"input": example}, status=201)
                 player.ask(f"POST {job['links']['cancel']}").close()
