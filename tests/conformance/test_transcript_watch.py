@@ -217,7 +217,7 @@ BREACHES = {
         Run([follow(), follow(STREAM.partition("id:1-1")[0] + "id:7-5" + RESTARTED.partition("id:7-5")[2], ended=False)]),
     ],
     "values_are_no_deeper_than_56": [doctored('"items":[{"status":"queued","value":""}]', f'"items":[{{"status":"queued","value":{DEEP}}}]')],
-    "all_json_is_that_of_section_1_4": [
+    "all_json_is_what_the_overview_allows": [
         doctored('data:"Hello"', 'data:"Hell\\ud800"'),
         doctored('{"current":1}', '{"current":1,"current":2}'),
         Run([read(extra=2**53 + 1)]),
