@@ -66,6 +66,16 @@ def test_sentences_without_data_exist_and_have_one_reason():
         assert len(listed) == len(set(listed)), "one reason each"
 
 
+def test_tests_that_judge_a_sentence_exist():
+    text = (SPEC / "README.md").read_text(encoding="utf-8")
+    judged = set(extract.reasons(text, extract.WATCHED_HEADING).values())
+    named = [row for row in judged if not row.startswith("watch: ")]
+    assert named
+    for row in named:
+        file, test = re.findall(r"`([^`]+)`", row)
+        assert f"def {test}(" in (SPEC.parent / file).read_text(encoding="utf-8"), row
+
+
 def test_sentences_that_data_names_need_no_reason():
     text = (SPEC / "README.md").read_text(encoding="utf-8")
     found = extract.covered(document) | extract.reasons(text, extract.WATCHED_HEADING)

@@ -194,6 +194,20 @@ def test_the_value_of_generate_has_the_members_of_the_schema_and_of_the_chapter(
     assert sorted(named) == sorted(schema["properties"])
 
 
+def test_the_hash_changes_with_the_vocabulary():
+    pytest.importorskip("starlette", reason="the server is not installed")
+    from tidewire_server.generation.vocabulary import Vocabulary
+
+    bodies = [
+        Vocabulary([b"a", b"b"]),
+        Vocabulary([b"a", b"c"]),
+        Vocabulary([b"b", b"a"]),
+        Vocabulary([b"a", b"b"], [1]),
+    ]
+    assert len({one.body()["hash"] for one in bodies}) == len(bodies)
+    assert Vocabulary([b"a", b"b"]).hash == bodies[0].hash
+
+
 def test_engine_serves_nothing_more_that_these_vectors_could_judge(torch):
     unserved = {"ties", "logprobs_mode", "logit_bias", "logprob_token_ids", "prompt_logprobs"}
     assert not unserved & members_served(), "hold the engine to the vectors of it as well"
