@@ -3,8 +3,11 @@
 The standard pool is waited for at exit, also where a function of an endpoint sits in it for an hour.
 """
 
+import itertools
+import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +15,10 @@ from typing import Any, Final
 
 MAX_THREADS: Final = min(32, (os.cpu_count() or 1) + 4)
 """As many as the standard pool has."""
+
+_NUMBERS: Final = itertools.count(1)
+
+_log = logging.getLogger(__name__)
 
 
 class DaemonThreads(ThreadPoolExecutor):
@@ -21,23 +28,36 @@ class DaemonThreads(ThreadPoolExecutor):
         super().__init__(max_workers=1)
         self._guard = threading.Lock()
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._running = 0
+        self._threads_now: set[threading.Thread] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Have a function called by the next thread that is free."""
         future: Future[Any] = Future()
         with self._guard:
             self._calls.append((future, lambda: fn(*args, **kwargs)))
-            if self._running < MAX_THREADS:
-                self._running += 1
-                threading.Thread(target=self._work, name="to_thread", daemon=True).start()
+            if len(self._threads_now) < MAX_THREADS:
+                thread = threading.Thread(target=self._work, name=f"to_thread-{next(_NUMBERS)}", daemon=True)
+                self._threads_now.add(thread)
+                thread.start()
         return future
+
+    def leave(self, within: float) -> None:
+        """Wait for what still runs, for so many seconds; then say what is left behind."""
+        until = time.monotonic() + within
+        with self._guard:
+            self._calls.clear()
+            running = tuple(self._threads_now)
+        for thread in running:
+            thread.join(max(0.0, until - time.monotonic()))
+        left = ", ".join(thread.name for thread in running if thread.is_alive())
+        if left:
+            _log.warning("left behind at exit, still running: %s", left)
 
     def _work(self) -> None:
         while True:
             with self._guard:
                 if not self._calls:
-                    self._running -= 1
+                    self._threads_now.discard(threading.current_thread())
                     return
                 future, call = self._calls.popleft()
             if not future.set_running_or_notify_cancel():

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -26,6 +27,9 @@ SEND_BUFFER_BYTES: Final = 64 * 1024
 _BACKLOG: Final = 2048
 _LAST_GRACE: Final = 2.0
 """Seconds that uvicorn waits for open requests once running jobs had their time."""
+
+_COLLECTIONS: Final = (10_000, 10, 10)
+"""Objects that make the garbage collector look at the youngest; and how often at the older ones."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -91,15 +95,17 @@ def serve(
             _write_whole(Path(port_file), f"{bound}\n")
         (started or _say)(url)
 
+    server.app.open_log()
     body = UvicornServer(server.app, uvicorn_config(server), answering)
     loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
-    loop.set_default_executor(DaemonThreads())
-    try:
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(body.serve(sockets=[listener]))
-    finally:
-        _close(loop)
-        listener.close()
+    loop.set_default_executor(pool := DaemonThreads())
+    with _rare_collections():
+        try:
+            asyncio.set_event_loop(loop)
+            loop.run_until_complete(body.serve(sockets=[listener]))
+        finally:
+            _close(loop, pool)
+            listener.close()
 
 
 @contextlib.contextmanager
@@ -118,16 +124,21 @@ def in_background(server: "Server", *, host: str = "127.0.0.1", port: int = 0) -
         OSError: The address cannot be bound to.
     """
     listener = bind(host, port)
+    try:
+        server.app.open_log()
+    except BaseException:
+        listener.close()
+        raise
     ready = threading.Event()
     body = UvicornServer(server.app, uvicorn_config(server), ready.set)
     loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
-    loop.set_default_executor(DaemonThreads())
+    loop.set_default_executor(pool := DaemonThreads())
 
     def run() -> None:
         try:
             loop.run_until_complete(body.serve(sockets=[listener]))
         finally:
-            _close(loop)
+            _close(loop, pool)
             ready.set()
 
     thread = threading.Thread(target=run, name="tidewire-server", daemon=True)
@@ -140,6 +151,23 @@ def in_background(server: "Server", *, host: str = "127.0.0.1", port: int = 0) -
             loop.call_soon_threadsafe(body.end)
         thread.join()
         listener.close()
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Have the garbage collector leave alone what was there before, and look at the rest less often.
+
+    It would stop all streams for as long as it takes to walk a loaded model and thousands of kept jobs.
+    """
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTIONS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def _say(url: str) -> None:
@@ -218,7 +246,7 @@ class UvicornServer(uvicorn.Server):
             self.should_exit = True
 
 
-def _close(loop: asyncio.AbstractEventLoop) -> None:
+def _close(loop: asyncio.AbstractEventLoop, pool: DaemonThreads) -> None:
     """Cancel what is left, for a bounded time: a function that swallows its cancellation must not keep the process."""
     left = asyncio.all_tasks(loop)
     for task in left:
@@ -229,3 +257,4 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
             _log.warning("left behind at exit: %r", task.get_name())
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
+    pool.leave(_LAST_GRACE)
