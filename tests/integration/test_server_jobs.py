@@ -614,7 +614,9 @@ def test_a_job_without_readers_runs_on_unless_its_submit_said_otherwise():
         steady = peer.submit("hang", {}).json()["id"]
         with peer.stream(watched) as reading:
             reading.until_text("begun")
-            eventually(lambda: peer.job(careless)["status"] == "cancelled")
+            # Neither a read of the job nor a look at its stream's headers is a reader.
+            looked = f"/v1/jobs/{careless}/events"
+            eventually(lambda: peer.http.head(looked) and peer.job(careless)["status"] == "cancelled")
             assert peer.job(watched)["status"] == "running"
         eventually(lambda: peer.job(watched)["status"] == "cancelled")
         assert [peer.job(job)["status"] for job in (longer, steady)] == ["running", "running"]

@@ -303,6 +303,19 @@ def test_snapshots_only_are_paced_and_end_with_done(peer):
     assert fold.items == [{"status": "succeeded", "value": TEXT}]
 
 
+def test_snapshots_only_begin_by_the_table_of_cursors(peer, ended):
+    job, events = ended
+    for cursor, reason in [("17-3", "rewound"), (events[1].id, "compacted"), ("0-0", "compacted")]:
+        found = logged(peer.events(job, cursor, diffs="0"))
+        assert [(event.type, event.id) for event in found] == [
+            ("snapshot", events[-2].id),
+            ("done", events[-1].id),
+        ]
+        assert data(found[0])["reason"] == reason
+    headers = {"last-event-id": events[-1].id}
+    assert peer.http.get(f"/v1/jobs/{job}/events?diffs=0", headers=headers).status_code == 204
+
+
 # ---- problems inside a stream ---------------------------------------------------------------------------------------
 
 

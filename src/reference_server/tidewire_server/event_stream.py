@@ -34,7 +34,7 @@ from tidewire_server.journal import snapshot_frame
 from tidewire_server.merging import Merging
 from tidewire_server.opening import Opening, Place
 from tidewire_server.service import Service
-from tidewire_server.store.base import Chunk, JobRecord, LogReader, StateAt
+from tidewire_server.store.base import Chunk, JobRecord, LogReader, StateAt, StoreError
 
 _CHUNK_BYTES: Final = 32 * 1024
 """Events that are handed to the ASGI server at a time."""
@@ -121,18 +121,20 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve."""
-        detach = self._service.readers.attach(self._record.id)
         try:
-            await self._respond(scope, receive, send)
+            if scope["method"] == "HEAD":  # which reads nothing, and so attaches no reader
+                await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+            detach = self._service.readers.attach(self._record.id)
+            try:
+                await self._respond(scope, receive, send)
+            finally:
+                detach()
         finally:
-            detach()
             self._give_back()
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "HEAD":
-            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-            return
         self._send = send
         self._connection = scope["tidewire.connection"]
         self._connection.hold_little()
@@ -164,7 +166,11 @@ class EventStream:
     async def _serve_or_send_away(self) -> None:
         """Serve; where the log cannot be read, or anything else fails, let the reader come back (TW-DEP-005)."""
         try:
-            await self._serve()
+            try:
+                await self._serve()
+            except StoreError as error:  # TW-DEP-005
+                _log.error("a stream of job %s is closed: %s", self._record.id, error)
+                await self._deliver({"type": "http.response.body", "body": self._goaway(), "more_body": True})
         except (_GoneError, _StalledError):
             raise
         except Exception:  # noqa: BLE001 - logged, and the reader comes back
