@@ -13,6 +13,7 @@ POST   /v1/jobs/{id}/stream-token           a URL of the stream that needs no he
 GET    /healthz, /readyz, /metrics          for operators
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,8 @@ from tidewire_server.metrics import MEDIA_TYPE, Metrics
 from tidewire_server.opening import NOTHING, opening
 from tidewire_server.service import Service, Submitted
 from tidewire_server.settings import Settings
-from tidewire_server.store.base import JobRecord
+from tidewire_server.store.base import JobRecord, Store, StoreError
+from tidewire_server.store.opening import open_store
 from tidewire_server.stream_tokens import StreamTokens
 from tidewire_server.submit import read_json
 from tidewire_server.times import timestamp
@@ -84,6 +86,8 @@ class App:
         self._tokens = Tokens(settings.tokens)
         self._stream_tokens = StreamTokens(settings.stream_token_secret, settings.stream_token_ttl)
         self._service: Service | None = None
+        self._store: Store | None = None
+        self._starting = asyncio.Lock()
         self.metrics = Metrics()
         self.metrics.measure("items_running", "Items whose function runs.", lambda: self._depths(0))
         self.metrics.measure("items_waiting", "Items that wait in the queue.", lambda: self._depths(1))
@@ -111,6 +115,8 @@ class App:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
+            if self._service is None:  # an ASGI server that has no lifespan
+                await self.start()
             _take_prefix_off(scope)
             scope["tidewire.connection"] = connection = Connection(send)
             send = connection.framed(scope, receive, send)
@@ -123,16 +129,50 @@ class App:
 
     @property
     def service(self) -> Service:
-        """What runs; made at the first call on an event loop, or when the ASGI server says it starts."""
+        """What runs, once it was started."""
         if self._service is None:
-            self._service = Service(self._endpoints, self._settings, self.metrics)
+            raise RuntimeError("the application was not started: use it through an ASGI server")
         return self._service
+
+    def open_log(self) -> None:
+        """Open the log ahead of the start, for whoever wants to know at once that it cannot be.
+
+        Raises:
+            StoreError: It cannot be opened, or another server has it.
+        """
+        if self._store is None and self._service is None:
+            self._store = open_store(self._settings)
+
+    async def start(self) -> None:
+        """Begin, and take up what an earlier server left; nothing where that was done.
+
+        Raises:
+            StoreError: The log cannot be opened or read, or another server has it.
+        """
+        async with self._starting:
+            if self._service is None:
+                self.open_log()
+                assert self._store is not None  # noqa: S101 - it was opened
+                service, self._store = (
+                    Service(self._endpoints, self._settings, self.metrics, self._store),
+                    None,
+                )
+                try:
+                    await service.start()
+                except BaseException:
+                    await service.close()
+                    raise
+                self._service = service
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                assert self.service is not None  # noqa: S101 - made here, on the loop that serves
+                try:
+                    await self.start()
+                except StoreError as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.close()
@@ -344,6 +384,7 @@ class App:
     async def _readyz(self, _request: Request) -> ASGIApp:
         if self.service.draining:
             raise refuse("unavailable", "this server is shutting down")
+        await self.service.store.check()
         return answer({"status": "ready"})
 
     async def _metrics(self, _request: Request) -> ASGIApp:

@@ -72,6 +72,7 @@ def _serve(
         from tidewire_server.screen import screen  # noqa: PLC0415 - the command's help needs no server
         from tidewire_server.script import add_script  # noqa: PLC0415
         from tidewire_server.serving import bind  # noqa: PLC0415
+        from tidewire_server.store.base import StoreError  # noqa: PLC0415
     except ModuleNotFoundError as error:
         _missing(error, "server")
     launch = configuration.launch
@@ -98,11 +99,14 @@ def _serve(
         _fail(
             f"cannot bind to {launch.host}:{launch.port}: {error.strerror or error}; --port 0 takes a free one"
         )
-    server.run(
-        listener=listener,
-        port_file=launch.port_file,
-        started=lambda url: print(screen(server, url), flush=True),
-    )
+    try:
+        server.run(
+            listener=listener,
+            port_file=launch.port_file,
+            started=lambda url: print(screen(server, url), flush=True),
+        )
+    except StoreError as error:
+        _fail(str(error))
     _leave()
 
 

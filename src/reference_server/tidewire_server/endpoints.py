@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import orjson
 from pydantic import BaseModel, JsonValue
@@ -21,6 +21,8 @@ from tidewire_server.plain import plain
 from tidewire_server.schemas import InputShape, ValueShape, is_async, is_generator, names_in, shapes_of
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
+
+OnRestart = Literal["rerun", "fail"]
 
 Columns = Sequence[str] | Callable[[Any], Sequence[str]]
 Resource = bytes | JsonValue | Callable[[], bytes | JsonValue]
@@ -42,6 +44,7 @@ class Options:
     concurrency_group: str | None = None
     max_queue_size: int | None = None
     time_limit: float | None = None
+    on_restart: OnRestart = "rerun"
     columns: Columns | None = None
     initial: Any = DEFAULT
     validate: Callable[[Any], Any] | None = None
@@ -115,6 +118,11 @@ class Endpoint:
         self.concurrency_limit = options.concurrency_limit
         self.concurrency_group = group
         self.max_queue_size = options.max_queue_size
+        if options.on_restart not in get_args(OnRestart):
+            raise ValueError(
+                f"endpoint {self.name!r}: on_restart is 'rerun' or 'fail', not {options.on_restart!r}"
+            )
+        self.on_restart = options.on_restart
         self.time_limit = limit
         self.validate = options.validate
         self._columns = options.columns

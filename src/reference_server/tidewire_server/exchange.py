@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from tidewire.protocol import problems
 from tidewire.protocol.messages import to_text
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server.errors import ProblemError, refuse
+from tidewire_server.store.base import StoreError
 
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 
@@ -205,6 +207,10 @@ class Resource:
 
 def failure(request: Request) -> Problem:
     """Log the exception that is being handled; gives what its request is answered with."""
+    error = sys.exc_info()[1]
+    if isinstance(error, StoreError):
+        _log.error("%s", error)
+        return problem("unavailable", "the log of this server cannot be read or written at the moment")
     # The path alone: what follows it may hold a token.
     _log.exception("%s %r failed", request.method, request.url.path)
     return problem("internal", "the server's log says why")

@@ -96,7 +96,8 @@ class Job:
         self._settings = settings
         self._discard = discard
         self._ended = ended
-        self._usage: dict[str, int | float] = {}
+        self._usage = record.usage
+        self._suspended = False
         self._errors: list[Problem] = []
         self._deadline: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -156,6 +157,11 @@ class Job:
             _log.exception("job %s item %d: it could not be run", self.record.id, index)
             await self._fail_all(problem("internal", "the server's log says why"))
 
+    @property
+    def waiting(self) -> bool:
+        """Whether some item has not started."""
+        return any(item.status == "queued" for item in self._items)
+
     def waits(self, index: int) -> bool:
         """Whether an item has neither started nor ended."""
         return self._items[index].status == "queued"
@@ -191,8 +197,8 @@ class Job:
         limit = self.endpoint.time_limit
         if limit is not None:
             item.limit = self._loop.call_later(limit, self._over_limit, index, limit)
-        if self.record.started_at is None:
-            self.record.started_at = time.time()
+        if self.record.status == "queued":
+            self.record.started_at = self.record.started_at or time.time()
             self.record.status = "running"
             ops.append(["s", "/status", "running"])
             self._log.tell("queue", None)
@@ -218,7 +224,7 @@ class Job:
             told: The log knows of this error already.
         """
         item = self._items[index]
-        if item.status in ENDED:
+        if item.status in ENDED or self._suspended:
             return
         if item.stream.failure is not None:
             await self._fail_all(_too_large(item.stream.failure))
@@ -270,12 +276,47 @@ class Job:
             "internal", f"the function of endpoint {self.endpoint.name!r} failed; the server's log says why"
         )
 
+    # ---- over a restart of the server --------------------------------------------------------------------------
+
+    def restore(self, items: list[Any]) -> list[Ticket]:
+        """Take over the items of the state that an earlier server left; returns the tickets of those that wait."""
+        for item, was in zip(self._items, items, strict=True):
+            item.status = was["status"]
+            if item.status in ENDED:
+                item.stream.close()
+            if "error" in was:
+                self._errors.append(Problem.model_validate(was["error"]))
+        return [self._ticket(index) for index, item in enumerate(self._items) if item.status == "queued"]
+
+    async def fail(self, why: Problem, *, status: str | None = None) -> None:
+        """Fail all items that have not ended, or those of a status; ends the job where none is left."""
+        for index, item in enumerate(self._items):
+            if item.status not in ENDED and status in {None, item.status}:
+                await self._end_item(index, "failed", why)
+        if not self.over.is_set() and all(item.status in ENDED for item in self._items):
+            await self._finish()
+
+    def suspend(self) -> None:
+        """Stop without an end, for the next server to take the job up. Nothing more is logged."""
+        self._suspended = True
+        self._journal.stop()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        for item in self._items:
+            if item.status not in ENDED:
+                self._stop(item)
+                for timer in (item.timer, item.limit):
+                    if timer is not None:
+                        timer.cancel()
+        self.over.set()
+
     # ---- ending early ------------------------------------------------------------------------------------------
 
     def set_deadline(self, seconds: float) -> None:
-        """Fail what has not ended by then."""
+        """Fail what has not ended so long after the submit."""
         expired = problem("deadline_exceeded", f"not ended {seconds:g} s after the submit")
-        self._deadline = self._loop.call_later(seconds, lambda: self._in_background(self._fail_all(expired)))
+        left = max(0.0, self.record.created_at + seconds - time.time())
+        self._deadline = self._loop.call_later(left, lambda: self._in_background(self._fail_all(expired)))
 
     async def cancel(self, items: list[int] | None = None) -> None:
         """Cancel some items, or all. A running function has `cancel_timeout` to end by itself."""
@@ -359,7 +400,7 @@ class Job:
             ValueError: The value is not JSON as the protocol takes it.
         """
         item = self._items[index]
-        if item.status in ENDED:
+        if item.status in ENDED or self._suspended:
             return
         place = f"/items/{index}"
         ends: list[Any] = [["s", f"{place}/status", status]]
@@ -447,7 +488,7 @@ class Job:
 
     def announce(self, message: messages.Queue) -> None:
         """Tell readers the job's place in the queue, while no item has started."""
-        if self.record.started_at is None:
+        if self.record.status == "queued":
             self._log.tell("queue", messages.ephemeral_frame("queue", message))
 
 

@@ -8,7 +8,9 @@ then at most one block in `merge_window`; any other change is committed at once,
 """
 
 import asyncio
+import contextlib
 import logging
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -27,12 +29,17 @@ from tidewire_server.errors import StreamClosedError
 from tidewire_server.pending import Pending
 from tidewire_server.runs import RowRun, TextRun
 from tidewire_server.settings import Settings
-from tidewire_server.store.base import Block, HeadMovedError, Log, StateAt
+from tidewire_server.store.base import Block, HeadMovedError, Log, StateAt, StoreError
 
 _log = logging.getLogger(__name__)
 
 _DIGEST_IN_THREAD: Final = 256 * 1024
 """Bytes of state above which the digest is computed beside the event loop."""
+
+_EPOCH_STEPS: Final = 10_000
+
+_RETRY: Final = 1.0
+"""Seconds between two tries to write a log that cannot be written."""
 
 _MAX_PENDING_BYTES: Final = 4 * 1024 * 1024
 """Bytes of uncommitted changes above which a worker thread waits."""
@@ -50,6 +57,21 @@ def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Docume
     document = Document(state, columns)
     cursor = Cursor(1, 1)
     frame = snapshot_frame(cursor, state, columns, "start")
+    return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
+
+
+def epoch_block(
+    head: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason
+) -> tuple[Block, Document, int]:
+    """The block that opens a new epoch after a head (TW-RES-033); what it returns is as of `first_block`.
+
+    Raises:
+        DiffError: The state is not JSON as the protocol takes it, or a column is no pointer.
+    """
+    document = Document(state, columns)
+    # The random step keeps an epoch that was lost whole from being used again with other events.
+    cursor = Cursor(head.epoch + 1 + secrets.randbelow(_EPOCH_STEPS), head.seq + 1)
+    frame = snapshot_frame(cursor, state, columns, reason)
     return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
 
 
@@ -106,6 +128,9 @@ class Journal:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()
+        self._stopping = asyncio.Event()
+        self._append_at_once = getattr(log, "append_at_once", None)
+        self._soon = False
 
     # ---- any thread --------------------------------------------------------------------------------------------
 
@@ -223,7 +248,23 @@ class Journal:
     def _start(self) -> None:
         self._stop_timer()
         if self._task is None or self._task.done():
-            self._task = self._loop.create_task(self._commit_or_stop())
+            if self._append_at_once is None or self._committing.locked():
+                self._task = self._loop.create_task(self._commit_or_stop())
+            elif not self._soon:
+                # A log that never waits needs no task: at a few events of each of many streams that is a third of all.
+                self._soon = True
+                self._loop.call_soon(self._commit_at_once, self._append_at_once)
+
+    def _commit_at_once(self, append: Callable[[Cursor, Block], None]) -> None:
+        self._soon = False
+        block = self._block()
+        if block is not None:
+            try:
+                append(self._head, block)
+            except HeadMovedError as error:
+                self._stop_writing(error)
+            else:
+                self._moved(block)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -234,15 +275,18 @@ class Journal:
         try:
             await self.commit()
         except HeadMovedError as error:
-            # Another writes, or the log is gone: this one has lost its right to write, and must not try again.
-            with self._lock:
-                self._ended = True
-                self._pending.gather()
-                self._room.notify_all()
-            _log.warning("a job's log refused its writer: %s", error)
+            self._stop_writing(error)
             return
         if self._signalled:
             self._schedule()
+
+    def _stop_writing(self, error: HeadMovedError) -> None:
+        """Another writes, or the log is gone: this one has lost its right to write, and must not try again."""
+        with self._lock:
+            self._ended = True
+            self._pending.gather()
+            self._room.notify_all()
+        _log.warning("a job's log refused its writer: %s", error)
 
     async def commit(self) -> None:
         """Log what is pending. Returns when it is as durable as the log makes it.
@@ -251,20 +295,58 @@ class Journal:
             HeadMovedError: The log is gone, or another writes it.
         """
         async with self._committing:
-            with self._lock:
-                self._signalled = self._urgent = False
-                diffs = self._pending.take()
-                if not diffs:
-                    return
-                view = self._pending.document.view()
-                self._room.notify_all()
-            self._committed_at = self._loop.time()
-            epoch, seq = self._head
-            frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
-            state = StateAt(Cursor(epoch, seq + len(diffs)), self._columns, view)
-            await self._log.append(self._head, Block(frames, state))
-            self._head = state.cursor
-            self._logged(len(frames), sum(map(len, frames)))
+            block = self._block()
+            if block is not None:
+                await self._append(block)
+                self._moved(block)
+
+    def _block(self) -> Block | None:
+        """What is pending, as events that follow the head; None if nothing is."""
+        with self._lock:
+            self._signalled = self._urgent = False
+            diffs = self._pending.take()
+            if not diffs:
+                return None
+            view = self._pending.document.view()
+            self._room.notify_all()
+        self._committed_at = self._loop.time()
+        epoch, seq = self._head
+        frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
+        return Block(frames, StateAt(Cursor(epoch, seq + len(diffs)), self._columns, view))
+
+    def _moved(self, block: Block) -> None:
+        """A block was logged."""
+        self._head = block.state.cursor
+        self._logged(len(block.frames), sum(map(len, block.frames)))
+
+    async def _append(self, block: Block) -> None:
+        """Log a block, however long the log cannot be written: until then nobody sees it, and writers wait.
+
+        Raises:
+            HeadMovedError: The log is gone, or another writes it, or the server stops first.
+        """
+        told = False
+        while True:
+            try:
+                return await self._log.append(self._head, block)
+            except StoreError as error:
+                if not told:
+                    _log.error("%s; a job waits for it, and tries again each %g s", error, _RETRY)
+                told = True
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_RETRY):
+                        await self._stopping.wait()
+                if self._stopping.is_set():
+                    raise HeadMovedError(f"the server stops, and {error}") from None
+
+    def stop(self) -> None:
+        """Refuse whatever comes later, and log nothing more: the server stops before the job has ended."""
+        with self._lock:
+            self._ended = True
+            self._pending.gather()
+            self._room.notify_all()
+        self._stopping.set()
+        self._stop_timer()
 
     async def end(self, make_done: Callable[[str, list[JsonValue]], Done]) -> tuple[Cursor, Done]:
         """Log what is pending, then `done`, and refuse whatever comes later.
@@ -291,7 +373,7 @@ class Journal:
         cursor = Cursor(self._head.epoch, self._head.seq + 1)
         frame = messages.done_frame(cursor, done)
         state = StateAt(self._head, self._columns, document.view())
-        await self._log.append(self._head, Block([frame], state, done=True))
+        await self._append(Block([frame], state, done=True))
         self._head = cursor
         self._logged(1, len(frame))
         return cursor, done

@@ -3,6 +3,8 @@
 from typing import Final
 
 from tidewire_server.server import Server
+from tidewire_server.settings import Settings
+from tidewire_server.store.names import file_of
 from tidewire_server.version import SERVER
 
 _LOCAL: Final = ("127.0.0.1", "[::1]", "localhost")
@@ -21,7 +23,7 @@ def screen(server: Server, url: str) -> str:
         lines.append("    none: the server has no function with @server.endpoint")
     lines += [
         "",
-        "  durability   process: jobs live in this process's memory, and end with it",
+        f"  durability   {_durability(settings)}",
         f"  retention    of an ended job: its events {settings.log_ttl:g} s, its state {settings.state_ttl:g} s",
         f"  limits       {_limits(server)}",
         f"  off          {', '.join(_off(server)) or 'nothing'}",
@@ -31,6 +33,14 @@ def screen(server: Server, url: str) -> str:
     first = next(iter(server.endpoints), "ENDPOINT")
     lines += ["", f"  try          tidewire call {url} {first}", f"               curl {url}/v1", ""]
     return "\n".join(lines)
+
+
+def _durability(settings: Settings) -> str:
+    path = file_of(settings.log)
+    if path is None:
+        return "process: jobs live in this process's memory, and end with it"
+    cut = "a power cut takes nothing" if settings.log_fsync else "a power cut may take the last moments"
+    return f"host: jobs live in {path}; {cut}"
 
 
 def _limits(server: Server) -> str:

@@ -13,13 +13,14 @@ from pydantic import JsonValue
 from tidewire_server.app import App
 from tidewire_server.auth import ANONYMOUS
 from tidewire_server.batching.options import read_batching
-from tidewire_server.endpoints import DEFAULT, Columns, Default, Endpoint, Options, Resource
+from tidewire_server.endpoints import DEFAULT, Columns, Default, Endpoint, OnRestart, Options, Resource
 from tidewire_server.errors import ItemError, UnknownEndpointError
 from tidewire_server.metrics import Metrics
 from tidewire_server.plain import plain
 from tidewire_server.scheduling import group_limits
 from tidewire_server.service import Service
 from tidewire_server.settings import Settings
+from tidewire_server.store.opening import memory_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,6 +67,7 @@ class Server:
         concurrency_group: str | None = None,
         max_queue_size: int | None = None,
         time_limit: float | None = None,
+        on_restart: OnRestart = "rerun",
         columns: Columns | None = None,
         initial: Any = DEFAULT,
         validate: Callable[[Any], Any] | None = None,
@@ -93,6 +95,7 @@ class Server:
         concurrency_group: str | None = None,
         max_queue_size: int | None = None,
         time_limit: float | None = None,
+        on_restart: OnRestart = "rerun",
         columns: Columns | None = None,
         initial: Any = DEFAULT,
         validate: Callable[[Any], Any] | None = None,
@@ -126,6 +129,8 @@ class Server:
             max_queue_size: Items that may wait, 0 for none; by default the server's.
             time_limit: Seconds that the function may take for one item; then it fails with `deadline_exceeded`, and
                 the function is cancelled. None for any time.
+            on_restart: What becomes of items that ran when the server stopped, where jobs outlive it: they run again
+                from the start, or, with "fail", fail with `worker_lost`: for functions that must not run twice.
             columns: JSON Pointers, within the value, of the places that grow; or a function of the input that gives
                 them. A value that is a text is its own column.
             initial: The value of an item before its function has given one; or a function of the input.
@@ -177,6 +182,7 @@ class Server:
             concurrency_group=concurrency_group,
             max_queue_size=max_queue_size,
             time_limit=time_limit,
+            on_restart=on_restart,
             columns=columns,
             initial=initial,
             validate=validate,
@@ -302,7 +308,7 @@ class Server:
             raise UnknownEndpointError(name, self.endpoints) from None
 
     async def _call(self, endpoint: Endpoint, members: dict[str, Any]) -> JsonValue:
-        service = Service(self.endpoints, self.settings, Metrics())
+        service = Service(self.endpoints, self.settings, Metrics(), memory_of(self.settings))
         try:
             body = orjson.dumps({"input": members}, default=plain)
             record = (await service.submit(ANONYMOUS, endpoint, body, None)).record

@@ -6,33 +6,43 @@ Routes ask it for things; it knows nothing of HTTP.
 import asyncio
 import contextlib
 import hashlib
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import orjson
 from pydantic import JsonValue
 
 from tidewire.protocol.description import JobLinks, JobResource
 from tidewire.protocol.diff import DiffError
+from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire.protocol.messages import to_json
+from tidewire.protocol.problems import problem
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import refuse
 from tidewire_server.jobs import ROOM_FOR_END, Job
-from tidewire_server.journal import Journal, first_block
+from tidewire_server.journal import Journal, epoch_block, first_block
 from tidewire_server.metrics import Metrics
 from tidewire_server.readers import Readers
+from tidewire_server.recovery import Admitted, admit_again, complete_record, course_of
 from tidewire_server.scheduling import Scheduler
 from tidewire_server.settings import Settings
-from tidewire_server.store.base import JobRecord, Key, LogReader, Retention, Store, Ticket, Tombstone
-from tidewire_server.store.memory import MemoryStore
+from tidewire_server.store.base import JobRecord, Key, Log, LogReader, Store, StoreError, Ticket, Tombstone
 from tidewire_server.submit import admit_inputs, read_submit
 from tidewire_server.times import timestamp
 
 _LEAST_SWEEP = 0.02
 """Seconds between two sweeps, at least."""
+
+
+_SWEEP_AGAIN = 5.0
+"""Seconds until the next sweep where one could not be made."""
+
+_log = logging.getLogger(__name__)
 
 
 class ClosableStream(Protocol):
@@ -54,11 +64,13 @@ class Submitted:
 class Service:
     """One server's doings. Made and used on one event loop."""
 
-    def __init__(self, endpoints: Mapping[str, Endpoint], settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, endpoints: Mapping[str, Endpoint], settings: Settings, metrics: Metrics, store: Store
+    ) -> None:
         self.endpoints = dict(endpoints)
         self.settings = settings
         self.metrics = metrics
-        self.store: Store = _memory(settings)
+        self.store = store
         self.draining = False
         self.streams: set[ClosableStream] = set()
         """The streams that are open."""
@@ -75,6 +87,16 @@ class Service:
             starting=self._starting,
             announce=self._announce,
         )
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Take up what an earlier server left, before any request is answered.
+
+        Raises:
+            StoreError: The store cannot be read, or not written.
+        """
+        for job in await self.store.jobs.interrupted():
+            await self._take_up(job)
         self._sweeper = self._loop.create_task(self._sweep())
 
     # ---- submit ------------------------------------------------------------------------------------------------
@@ -136,29 +158,66 @@ class Service:
                 raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
             record = JobRecord(secrets.token_hex(16), endpoint.name, principal, submission.batch, time.time())
             log = await self.store.jobs.add(record, body, block, key)
-            journal = Journal(log, document, settings, state_bytes=size, reserve=reserve, logged=self._logged)
-            job = Job(
-                record,
-                endpoint,
-                values,
-                columns,
-                journal,
-                log,
-                settings,
-                discard=self._scheduler.discard,
-                ended=self._ended,
-            )
-            self._live[record.id] = job
-            if submission.cancel_on_disconnect:
-                self.readers.watch(record.id, max(submission.grace, settings.min_grace), job.cancel_soon)
+            job = self._begin(record, Admitted(endpoint, submission, values), log, document, size)
             self.metrics.jobs_submitted.labels(endpoint.name).inc()
             self._logged(1, len(block.frames[0]))
-            if submission.deadline is not None:
-                job.set_deadline(submission.deadline)
             await self._scheduler.put(job.tickets)
         finally:
             let_go()
         return record
+
+    def _begin(self, record: JobRecord, what: Admitted, log: Log, document: Document, size: int) -> Job:
+        """Make a job live whose log stands at a document, which takes so many bytes."""
+        settings, submission = self.settings, what.submission
+        columns = [what.endpoint.columns(value) for value in what.values]
+        reserve = ROOM_FOR_END * len(columns)
+        journal = Journal(log, document, settings, state_bytes=size, reserve=reserve, logged=self._logged)
+        self._live[record.id] = job = Job(
+            record,
+            what.endpoint,
+            what.values,
+            columns,
+            journal,
+            log,
+            settings,
+            discard=self._scheduler.discard,
+            ended=self._ended,
+        )
+        if submission.cancel_on_disconnect:
+            self.readers.watch(record.id, max(submission.grace, settings.min_grace), job.cancel_soon)
+        if submission.deadline is not None:
+            job.set_deadline(submission.deadline)
+        return job
+
+    async def _take_up(self, job_id: str) -> None:
+        """Go on with a job that an earlier server left."""
+        left = await self.store.jobs.reopen(job_id)
+        if left is None:
+            return
+        record, log = left.record, left.log
+        if log.extent().ended:
+            await complete_record(record, log, self.settings.state_ttl)
+            await self.store.jobs.save(record)
+            return
+        what, why = await admit_again(left, self.endpoints)
+        course = await course_of(left, what, self.settings, self.store, why)
+        head = log.extent().head
+        if course.reason is None:
+            document, size = Document(course.state, course.columns), len(orjson.dumps(course.state))
+        else:
+            record.attempt += course.reason == "restart"
+            record.status = course.status
+            block, document, size = epoch_block(head, course.state, course.columns, course.reason)
+            await log.append(head, block)
+            self._logged(1, len(block.frames[0]))
+        job = self._begin(record, what, log, document, size)
+        waiting = job.restore(course.items)
+        if course.fail is not None:
+            await job.fail(course.fail, status=course.fail_status)
+        elif not waiting:
+            await job.fail(problem("worker_lost"))  # none is left to fail: its end alone is missing
+        if not job.over.is_set():
+            await self._scheduler.put(waiting)
 
     # ---- jobs --------------------------------------------------------------------------------------------------
 
@@ -279,8 +338,8 @@ class Service:
             job.announce(message)
 
     def _logged(self, events: int, size: int) -> None:
-        self.metrics.events.inc(events)
-        self.metrics.logged_bytes.inc(size)
+        self.metrics.add(self.metrics.events, events)
+        self.metrics.add(self.metrics.logged_bytes, size)
 
     async def _ended(self, job: Job) -> None:
         record = job.record
@@ -301,7 +360,11 @@ class Service:
         while True:
             self._sweep_needed.clear()
             now = time.time()
-            due = await self.store.jobs.expire(now)
+            try:
+                due = await self.store.jobs.expire(now)
+            except StoreError as error:
+                _log.error("nothing can be let go: %s", error)
+                due = now + _SWEEP_AGAIN
             wait = None if due is None else max(_LEAST_SWEEP, due - now)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
@@ -313,35 +376,36 @@ class Service:
         self.readers.pause()
         for stream in tuple(self.streams):
             stream.go_away()
-        over = [self._loop.create_task(job.over.wait()) for job in self._live.values()]
+        jobs = list(self._live.values())
+        if self._outlives:
+            # What waits need not begin: the next server takes it up.
+            self._scheduler.stop()
+            jobs = [job for job in jobs if job.record.status == "running" and not job.waiting]
+        over = [self._loop.create_task(job.over.wait()) for job in jobs]
         if over:
             _, late = await asyncio.wait(over, timeout=within)
             for task in late:
                 task.cancel()
 
     async def close(self) -> None:
-        """Cancel what still runs, and stop."""
+        """Stop. What still runs is left to the next server, or cancelled where the store ends with this one."""
         self.draining = True
         functions = self._scheduler.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.cancel_timeout):
                 for job in list(self._live.values()):
-                    await job.abandon()
+                    if self._outlives:
+                        job.suspend()
+                    else:
+                        await job.abandon()
                 if functions:
                     await asyncio.wait(functions)
-        self._sweeper.cancel()
-        await asyncio.wait([self._sweeper])
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.wait([self._sweeper])
+        await self.store.close()
 
-
-def _memory(settings: Settings) -> Store:
-    return MemoryStore(
-        Retention(
-            log_ttl=settings.log_ttl,
-            state_ttl=settings.state_ttl,
-            tombstone_ttl=settings.tombstone_ttl,
-            idempotency_ttl=settings.idempotency_ttl,
-            max_retained_jobs=settings.max_retained_jobs,
-            max_tombstones=settings.max_tombstones,
-            max_log_bytes=settings.max_log_bytes,
-        )
-    )
+    @property
+    def _outlives(self) -> bool:
+        """Whether jobs outlive this server."""
+        return self.store.durability != "process"

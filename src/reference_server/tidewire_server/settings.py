@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tidewire.protocol.description import Limits
 from tidewire_server.auth import Tokens
+from tidewire_server.store.names import file_of
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -85,6 +86,21 @@ class Settings(BaseModel):
     )
     max_tombstones: Count = Field(100_000, description="Tombstones, and idempotency keys, that are kept.")
 
+    # ---- the log -----------------------------------------------------------------------------------------------
+    log: str = Field(
+        "memory",
+        description="Where jobs and their events are kept: memory, or sqlite:///PATH for a file that outlives this "
+        "process; of an absolute path sqlite:////PATH.",
+    )
+    log_fsync: bool = Field(
+        False,
+        description="Write each commit to a file through to the disk: a power cut takes nothing. Costs time.",
+    )
+    max_attempts: Count = Field(
+        10,
+        description="Attempts at one job whose server did not stop in order; then it fails with `worker_lost`.",
+    )
+
     # ---- who and where -----------------------------------------------------------------------------------------
     tokens: tuple[str, ...] = Field(
         (),
@@ -108,6 +124,12 @@ class Settings(BaseModel):
     root_path: str = Field(
         "", pattern=r"^(/[^/?#]+)*$", description="Prefix under which a proxy serves this server."
     )
+
+    @field_validator("log")
+    @classmethod
+    def _names_a_log(cls, log: str) -> str:
+        file_of(log)
+        return log
 
     @field_validator("tokens")
     @classmethod
@@ -138,6 +160,7 @@ GROUPS: Final = {
     "heartbeat": "Streams",
     "max_head_bytes": "Limits",
     "log_ttl": "Retention",
+    "log": "The log",
     "tokens": "Who and where",
 }
 """The groups of settings, each by its first one, for whoever shows them."""

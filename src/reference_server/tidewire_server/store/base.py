@@ -361,6 +361,8 @@ class Store(Protocol):
     jobs: Jobs
     queue: Queue
     durability: Durability
+    clean: bool
+    """Whether the server before this one stopped in order."""
     may_have_lost: bool
     """Whether logs may have lost their tails when the server before this one stopped (TW-RES-039)."""
 

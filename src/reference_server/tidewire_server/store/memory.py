@@ -64,6 +64,8 @@ class MemoryLog(Audience):
         return Extent(self._base, self._head, self._ended, self._starts, self._state.columns)
 
     async def read(self, after: Cursor, max_bytes: int) -> Chunk | None:
+        if after == self._head:
+            return Chunk(b"", after, ended=False)
         extent = self.extent()
         if not extent.holds_after(after):
             return None
@@ -77,6 +79,10 @@ class MemoryLog(Audience):
     # ---- for the writer ----------------------------------------------------------------------------------------
 
     async def append(self, after: Cursor, block: Block) -> None:
+        self.append_at_once(after, block)
+
+    def append_at_once(self, after: Cursor, block: Block) -> None:
+        """The same, by a call that returns when it is done: nothing here waits."""
         if self._closed or after != self._head or self._ended:
             raise HeadMovedError(f"the head is {self._head}, not {after}")
         self._add(block)
@@ -256,6 +262,7 @@ class MemoryStore:
     """A store in this process's memory."""
 
     durability: Durability = "process"
+    clean = True
     may_have_lost = False
 
     def __init__(self, retention: Retention) -> None:

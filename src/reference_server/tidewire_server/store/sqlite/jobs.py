@@ -307,7 +307,8 @@ def _record(row: tuple[Any, ...]) -> JobRecord:
     *columns, done, usage = row
     columns[3] = bool(columns[3])
     ended = None if done is None else Done.model_validate(orjson.loads(done))
-    return JobRecord(*columns, ended, orjson.loads(usage))
+    members: tuple[Any, ...] = (*columns, ended, orjson.loads(usage))
+    return JobRecord(*members)
 
 
 def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
