@@ -50,6 +50,36 @@ def wire() -> str:
     return f"{table(head, rows)}\n\nPython {result['python']}; {versions(result['versions'])}.\n"
 
 
+def batching() -> str:
+    result = json.loads((HERE / "results/batching.json").read_text())
+    head = [
+        "server",
+        "batch size",
+        "of the ideal",
+        "calls/s",
+        "median, ms",
+        "99 %, ms",
+        "server CPU, ms a call",
+    ]
+    rows = [
+        [
+            row["server"],
+            str(row["size"]),
+            f"{row['share']:.0%}",
+            f"{row['rate']:,.0f}",
+            f"{row['p50_ms']:.0f}",
+            f"{row['p99_ms']:.0f}",
+            f"{row['server_cpu_ms']:.2f}",
+        ]
+        for row in result["rows"]
+    ]
+    return (
+        f"{table(head, rows)}\n\n"
+        f"Medians of {result['repetitions']} runs, {result['at_once']} calls at once, Python {result['python']}, "
+        f"{result['cpus']} cores; {versions(result['versions'])}.\n"
+    )
+
+
 def main() -> None:
     PAGE.write_text(
         "# Measurements\n\n"
@@ -61,6 +91,11 @@ def main() -> None:
         "for one event per step, 1.1 × when merged. The checks that each text owes every 64 events are part of the\n"
         "count, and are what takes one event per step above its bar.\n\n"
         f"{wire()}\n"
+        "## Request batching\n\n"
+        "A function that takes 20 ms whatever the number of its inputs, 50 callers at once, one call of it at a time; size 1\n"
+        "is a function without `batch=True`. The ideal is what the function alone could do. `python bench/batching.py`;\n"
+        "the bar is 90 % at each size.\n\n"
+        f"{batching()}\n"
         "## Decoding event streams\n\n"
         "`python bench/decoder.py`; higher is better.\n\n"
         f"{decoder()}"

@@ -93,16 +93,21 @@ def test_items_of_many_jobs_and_callers_share_calls_and_one_input_is_no_list():
     assert gate.calls == [["first"], ["0", "bo", "1", "2"], ["3", "4", "5"]]
 
 
-def test_a_batch_that_is_full_does_not_wait_and_one_that_is_not_waits_for_its_oldest():
-    gate, server = held(max_batch_size=2, batch_timeout=0.2)
+def test_a_batch_that_is_full_does_not_wait():
+    gate, server = held(max_batch_size=2, batch_timeout=3600)
     gate.open(9)
     with serving(server) as peer:
-        full = peer.run("shout", inputs=[{"words": "a"}, {"words": "b"}])
-        assert [each["batch"]["wait_ms"] < 200 for each in full["state"]["items"]] == [True, True]
+        assert peer.run("shout", inputs=[{"words": "a"}, {"words": "b"}])["status"] == "succeeded"
+    assert gate.sizes == [2]
+
+
+def test_a_batch_that_is_not_full_waits_for_its_oldest():
+    gate, server = held(max_batch_size=9, batch_timeout=0.1)
+    gate.open(9)
+    with serving(server) as peer:
         alone = peer.run("shout", {"words": "c"})
-        assert item(alone)["batch"]["wait_ms"] >= 190
+        assert item(alone)["batch"]["wait_ms"] >= 99
         assert item(alone)["batch"]["size"] == 1
-    assert gate.sizes == [2, 1]
 
 
 def test_only_equal_keys_and_what_the_cost_allows_share_a_call():
@@ -340,6 +345,23 @@ def test_a_call_may_take_so_long_and_no_longer():
         assert {each["error"]["code"] for each in job["state"]["items"]} == {"deadline_exceeded"}
         assert "0.05 s, the time_limit of endpoint 'slow'" in item(job)["error"]["detail"]
         assert over.wait(10)
+
+
+def test_what_expired_or_was_abandoned_while_it_waited_is_in_no_call():
+    gate, server = held(max_batch_size=8)
+    with serving(server) as peer:
+        first = peer.start("shout", {"words": "first"})
+        eventually(lambda: gate.calls)
+        late = peer.start("shout", {"words": "late"}, deadline_ms=20)
+        gone = peer.start("shout", {"words": "gone"})
+        kept = peer.start("shout", inputs=[{"words": "kept"}, {"words": "dropped"}])
+        assert item(peer.ended(late))["error"]["code"] == "deadline_exceeded"
+        assert peer.http.delete(f"/v1/jobs/{gone}").status_code == 204
+        peer.http.post(f"/v1/jobs/{kept}/cancel", json={"items": [1]})
+        gate.open(2)
+        assert peer.ended(first)["status"] == "succeeded"
+        assert [each["status"] for each in peer.ended(kept)["state"]["items"]] == ["succeeded", "cancelled"]
+    assert gate.calls == [["first"], ["kept"]]
 
 
 # ---- generators ------------------------------------------------------------------------------------------------------

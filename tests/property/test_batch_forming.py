@@ -160,9 +160,20 @@ def test_newcomers_join_what_runs_without_waiting_for_more():
     now_(queue.put(tickets))
     for ticket, place in zip(tickets, places, strict=True):
         former.add(ticket, place, "a", 0.0)
-    draft = former.joining("k", 2, 3.0)
+    draft = former.joining(1.0, "k", 2, 3.0)
     # The second of its key does not fit, so that the third, which would, may not pass it.
     assert now_(queue.take("e", limit=draft.room, fits=draft)) == [tickets[0]]
+
+
+def test_newcomers_do_not_keep_a_batch_running_while_an_older_item_of_another_key_is_ready():
+    former, queue = Former(_bounds(max_batch_size=4, batch_timeout=5)), MemoryQueue()
+    other, newcomer = Ticket("e", "a", 0, "a", 0.0), Ticket("e", "b", 0, "b", 1.0)
+    now_(queue.put([other, newcomer]))
+    former.add(other, Place("other"), "a", 0.0)
+    former.add(newcomer, Place("k"), "b", 1.0)
+    assert former.joining(5.0, "k", 2, 0).room == 0
+    draft = former.joining(4.9, "k", 2, 0)
+    assert now_(queue.take("e", limit=draft.room, fits=draft)) == [newcomer]
 
 
 def _bounds(**given):

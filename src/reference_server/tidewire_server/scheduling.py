@@ -13,6 +13,7 @@ comes first, and of one caller the item that came first. Endpoints that wait for
 """
 
 import asyncio
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
@@ -22,12 +23,15 @@ from typing import Any, Final
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire_server.batching.call import Arrival, BatchCall
 from tidewire_server.batching.forming import Draft, Former
+from tidewire_server.batching.options import Place
 from tidewire_server.endpoints import Default, Endpoint
 from tidewire_server.errors import refuse
 from tidewire_server.jobs import Job
 from tidewire_server.positions import Positions
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import Queue, Ticket
+
+_log = logging.getLogger(__name__)
 
 _LEAST_RETRY_MS: Final = 1000
 
@@ -168,7 +172,7 @@ class Scheduler:
         await self._pump(lane.group)
         lane.positions.moved(len(tickets))
         waiting, found = self._queue.size(name), self._find(tickets[0])
-        if waiting >= len(tickets) and found is not None and found.waits(0):
+        if waiting >= len(tickets) and found is not None and found.waits(tickets[0].index):
             place = lane.positions.entered(job, len(tickets), self._queue.waiting(name), waiting)
             self._tell(lane, job, place)
         self._announce_soon(lane)
@@ -307,8 +311,14 @@ class Scheduler:
         now = self._loop.time()
         for ticket in tickets:
             job = self._find(ticket)
-            if job is not None:
-                former.add(ticket, job.place(ticket.index), ticket.principal, now)
+            if job is None:
+                continue
+            try:
+                place = job.place(ticket.index)
+            except Exception:  # noqa: BLE001 - the author's: its submit was admitted, so the item must run
+                _log.exception("endpoint %r: its key or cost, which its submit had", ticket.endpoint)
+                place = Place()
+            former.add(ticket, place, ticket.principal, now)
 
     async def _draw(
         self, lane: _Lane, former: Former[Ticket], draft: Draft[Ticket]
@@ -339,19 +349,21 @@ class Scheduler:
         rows = [len(drawn)]
 
         async def join(running: int, cost: float) -> list[Arrival]:
-            more = await self._draw(lane, former, former.joining(draft.key, running, cost))
+            joining = former.joining(self._loop.time(), draft.key, running, cost)
+            more = await self._draw(lane, former, joining)
             lane.positions.moved(len(more))
             lane.rows += len(more)
             rows.append(len(more))
             self._announce_soon(lane)
             return [arrival for _, arrival in more if arrival is not None]
 
-        call = BatchCall(
-            lane.endpoint,
-            join=join,
-            may_join=lambda: len(former) > 0 and lane.group.limit > 0,
-            free=self._letting_go(lane, rows),
-        )
+        others = [other.endpoint.name for other in lane.group.lanes if other is not lane]
+
+        def may_join() -> bool:
+            # A batch that never ended would keep its slot from the other endpoints of the group.
+            return len(former) > 0 and lane.group.limit > 0 and not any(map(self._queue.size, others))
+
+        call = BatchCall(lane.endpoint, join=join, may_join=may_join, free=self._letting_go(lane, rows))
         call.start([arrival for _, arrival in drawn if arrival is not None])
         return call.run()
 

@@ -17,6 +17,7 @@ takes what fits:
   when the batch is full      | passes it over
   whose cost passes `max_cost`| passes it over, and all later ones of its principal: order is kept
   else                        | takes it
+  to join a batch that runs   | the same, unless an item of another key is older and ready: then the batch runs out
 
 The first item goes whatever its cost: one that could never go was refused at the submit. Every operation is O(1) in
 what waits.
@@ -102,15 +103,20 @@ class Former(Generic[T]):
         """Begin a batch."""
         return Draft(self, self._bounds, now)
 
-    def joining(self, key: Hashable, rows: int, cost: float) -> "Draft[T]":
+    def joining(self, now: float, key: Hashable, rows: int, cost: float) -> "Draft[T]":
         """Look for items to join a batch that runs: they wait for nothing but room.
 
         Args:
+            now: The time.
             key: The key of the batch.
             rows: How many run in it.
             cost: What they cost.
         """
-        return Draft(self, self._bounds, math.inf, begun=(key, rows, cost))
+        if self._items:
+            oldest = next(iter(self._items.values())).place.key
+            if oldest != key and self.is_ready(oldest, now):
+                rows = self._bounds.max_size  # it is full, so that it ends, and the others have their turn
+        return Draft(self, self._bounds, now, begun=(key, rows, cost))
 
     def is_ready(self, key: Hashable, now: float) -> bool:
         """Whether items of a key need not wait for more."""
