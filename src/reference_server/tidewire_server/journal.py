@@ -278,6 +278,7 @@ class Journal:
             self._stop_writing(error)
             return
         if self._signalled:
+            self._task = None  # it is this one: else what came while the log was written would wait for ever
             self._schedule()
 
     def _stop_writing(self, error: HeadMovedError) -> None:
