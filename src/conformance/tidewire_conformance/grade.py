@@ -63,17 +63,19 @@ class Report:
 
     @property
     def grades(self) -> list[Grade]:
-        return [_grade(profile, self.standings.values()) for profile in PROFILES]
+        """Of the profiles that the server claims."""
+        claimed = _claimed(self.run)
+        return [_grade(profile, self.standings.values()) for profile in PROFILES if profile in claimed]
 
     @property
     def headline(self) -> str:
-        """Such as `core+durable · 58/58 MUST · 11/12 SHOULD`."""
-        tried = [grade for grade in self.grades if grade.asked or grade.advice_asked]
-        whole = [grade for grade in tried if grade.is_whole]
-        chosen = whole or tried
+        """The profiles that are met, core first, such as `core+durable · 58/58 MUST · 11/12 SHOULD`."""
+        tried = self.grades
+        met = [grade for grade in tried if grade.is_whole] if tried[0].is_whole else []
+        chosen = met or tried
         held, asked = sum(each.held for each in chosen), sum(each.asked for each in chosen)
         advice = sum(each.advice_held for each in chosen), sum(each.advice_asked for each in chosen)
-        names = "+".join(each.profile for each in whole) or "no profile"
+        names = "+".join(each.profile for each in met) or "no profile"
         return f"{names} · {held}/{asked} MUST · {advice[0]}/{advice[1]} SHOULD"
 
     @property
@@ -121,6 +123,24 @@ def grade(run: Run, checks: Iterable[Check], known: Mapping[str, str] | None = N
             judged.setdefault(sentence, []).append(by_name[check.name])
     standings = {name: _standing(name, judged[name]) for name in sorted(judged)}
     return Report(run, standings, known or {})
+
+
+def _claimed(run: Run) -> set[str]:
+    """The profiles that a server has, by the table of section 1.3."""
+    has, says = run.server.capabilities, run.server.says
+    new_attempt = any(
+        block.type == "snapshot" and isinstance(block.json, dict) and block.json.get("reason") == "restart"
+        for exchange in run.record
+        for block in exchange.logged
+    )
+    claims = {
+        "core": True,
+        "durable": says.get("durability") != "process" or new_attempt,
+        "batch": "batches" in has,
+        "logprobs": "logprobs" in has,
+        "browser": bool(has & {"inband_problems", "stream_tokens"}) or bool(run.plan.hooks.origin),
+    }
+    return {profile for profile, claimed in claims.items() if claimed}
 
 
 def _standing(name: str, verdicts: list[Verdict]) -> Standing:

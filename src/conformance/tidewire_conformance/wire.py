@@ -165,6 +165,13 @@ class Stream:
             return False
         return True
 
+    async def next(self, seconds: float = ANSWER_SECONDS) -> bool:
+        """Read what comes next; False where nothing more does, or nothing came for this long; times `patience`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds * self._patience):
+                return await self._connection.read()
+        return False
+
     async def to_end(self, seconds: float = ANSWER_SECONDS) -> Exchange:
         """Read until the answer ends, or nothing came for this long; times `patience`."""
         with contextlib.suppress(TimeoutError):

@@ -1,0 +1,226 @@
+"""Chapter 2: what a server says of itself, judged by its schemas and by trying it."""
+
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from tidewire_conformance import specification
+from tidewire_conformance.history import job_bodies
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Session
+from tidewire_conformance.wire import Exchange, resolve
+
+REFUSALS = {
+    "list": (404, "not_found"),
+    "delete": (405, "method_not_allowed"),
+    "stream_tokens": (404, "not_found"),
+    "snapshots_only": (400, "bad_parameter"),
+    "batches": (422, "invalid_input"),
+    "inband_problems": (400, "bad_parameter"),
+}
+"""How the use of a capability is answered that a server has not (section 2.3)."""
+
+
+@check("TW-DSC-001", "TW-DSC-014", "TW-DSC-015", "TW-OVR-012", "TW-JOB-001")
+async def discovery_fits_its_schema(s: Session) -> None:
+    """`GET /v1` answers 200 with a body by its schema, a depth of 64, and limits that leave room for events."""
+    answer = await s.wire.ask("GET", "/v1")
+    misfit = specification.misfit("discovery", answer.json)
+    s.expect("TW-DSC-001", answer.status == 200 and not misfit, "200, and a body by discovery.schema.json",
+             f"{answer.status} {misfit}", at=answer)  # fmt: skip
+    s.expect("TW-JOB-001", answer.status == 200, "200 for GET /v1", answer.status, at=answer)
+    limits = answer.json.get("limits", {})
+    s.expect("TW-DSC-014", limits.get("max_depth") == 64, "max_depth 64", limits.get("max_depth"), at=answer)
+    for name in ("max_event_bytes", "max_state_bytes"):
+        s.expect(
+            "TW-DSC-015", limits.get(name, 0) >= 1024, f"{name} of at least 1024", limits.get(name), at=answer
+        )
+    times = {name: value for name, value in {**answer.json, **limits}.items() if name.endswith(("_ms", "_s"))}
+    s.expect("TW-OVR-012", all(type(value) is int for value in times.values()), "integers", times, at=answer)
+
+
+@check("TW-DSC-005", over_all=True)
+async def discovery_stays(s: Session) -> None:
+    """What it says at the end of the run is what it said at its begin, endpoints apart."""
+    answer = await s.wire.ask("GET", "/v1")
+    before, after = ({**each.json, "endpoints": 0} for each in (s.server.discovery, answer))
+    s.expect("TW-DSC-005", before == after, f"{before}", after, at=answer)
+
+
+@check("TW-DSC-016", "TW-DSC-017", "TW-DSC-022", "TW-OVR-016", "TW-JOB-001")
+async def endpoints_describe_themselves(s: Session) -> None:
+    """Each endpoint that discovery lists answers with a description by its schema; its schemas stand on their own."""
+    listed = s.server.says.get("endpoints", [])
+    if not listed:
+        s.untested("discovery lists no endpoint")
+    for each in listed:
+        answer = await s.wire.ask("GET", resolve(s.server.discovery, each["href"]))
+        misfit = specification.misfit("endpoint", answer.json)
+        s.expect("TW-DSC-016", answer.status == 200 and not misfit, "200, and a body by endpoint.schema.json",
+                 f"{answer.status} {misfit}", at=answer)  # fmt: skip
+        s.expect("TW-JOB-001", answer.status == 200, f"200 for {each['href']}", answer.status, at=answer)
+        s.expect("TW-OVR-016", not specification.misfit("endpoint", {**answer.json, "name": each["name"]}),
+                 "an endpoint-name", each["name"], at=s.server.discovery)  # fmt: skip
+        for name in ("input_schema", "value_schema"):
+            fault = _schema_fault(answer.json.get(name))
+            s.expect("TW-DSC-017", not fault, f"{name} as a JSON Schema 2020-12", fault, at=answer)
+            foreign = [ref for ref in _refs(answer.json.get(name)) if not ref.startswith("#")]
+            s.expect("TW-DSC-022", not foreign, "no reference to another document", foreign, at=answer)
+
+
+def _schema_fault(schema: Any) -> str:
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        return error.message[:200]
+    return ""
+
+
+def _refs(schema: Any) -> list[str]:
+    if isinstance(schema, list):
+        return [ref for child in schema for ref in _refs(child)]
+    if not isinstance(schema, dict):
+        return []
+    own = [
+        value for name, value in schema.items() if name in {"$ref", "$dynamicRef"} and isinstance(value, str)
+    ]
+    return own + [ref for child in schema.values() for ref in _refs(child)]
+
+
+@check("TW-DSC-018", "TW-DSC-019")
+async def examples_are_taken(s: Session) -> None:
+    """Each endpoint has an example, and each example is an input that it takes."""
+    for endpoint in s.server.endpoints.values():
+        s.expect("TW-DSC-018", endpoint.examples, f"an example of {endpoint.name}", at=endpoint.described)
+        validator = Draft202012Validator(endpoint.description["input_schema"])
+        for example in endpoint.examples:
+            fault = next((error.message for error in validator.iter_errors(example)), "")
+            s.expect("TW-DSC-019", not fault, "an example by the endpoint's own input_schema", fault[:200],
+                     at=endpoint.described)  # fmt: skip
+    for name, refused in s.server.refused:
+        s.expect(
+            "TW-DSC-019",
+            False,
+            f"an example of {name} that is accepted",
+            f"{refused.status} {refused.code}",
+            at=refused,
+        )
+
+
+@check("TW-DSC-020", over_all=True)
+async def values_fit_their_schema(s: Session) -> None:
+    """The value of each item that has succeeded fits the `value_schema` of its endpoint."""
+    for exchange in s.wire.record:
+        for body in job_bodies(exchange):
+            endpoint = s.server.endpoints.get(str(body.get("endpoint")))
+            if endpoint is None or "state" not in body:
+                continue
+            validator = Draft202012Validator(endpoint.description["value_schema"])
+            for item in body["state"]["items"]:
+                if item["status"] == "succeeded":
+                    fault = next((error.message for error in validator.iter_errors(item["value"])), "")
+                    s.expect(
+                        "TW-DSC-020",
+                        not fault,
+                        f"a value of {endpoint.name} by its schema",
+                        fault[:300],
+                        at=exchange,
+                    )
+
+
+@check("TW-DSC-003", "TW-DSC-011")
+async def capabilities_are_those_that_are_named(s: Session) -> None:
+    """What is named is served; what is not named is answered as section 2.3 says."""
+    work = s.server.any_work() or s.untested("no example of an endpoint ended well")
+    job, _ = await s.ended(work)
+    asked = {
+        "list": await s.wire.ask("GET", "/v1/jobs?limit=1"),
+        "stream_tokens": await s.wire.ask("POST", f"{job.path}/stream-token"),
+        "snapshots_only": await s.stream(job, query="?diffs=0"),
+        "inband_problems": await s.stream(job, query="?errors=inband"),
+        "delete": await s.wire.ask("DELETE", job.path),
+    }
+    for name, answer in asked.items():
+        _judge_capability(s, name, answer)
+    if "batches" not in s.server.capabilities:
+        _judge_capability(
+            s, "batches", await s.wire.ask("POST", work.submit_to, json={"inputs": work.inputs})
+        )
+
+
+def _judge_capability(s: Session, name: str, answer: Exchange) -> None:
+    served = answer.status < 300
+    if name in s.server.capabilities:
+        s.expect(
+            "TW-DSC-003",
+            served,
+            f"{name} is served, since it is named",
+            f"{answer.status} {answer.code}",
+            at=answer,
+        )
+        return
+    s.expect(
+        "TW-DSC-003", not served, f"{name} is not served, since it is not named", answer.status, at=answer
+    )
+    s.expect("TW-DSC-011", (answer.status, answer.code) == REFUSALS[name], f"{REFUSALS[name]} without {name}",
+             f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+
+
+@check("TW-DSC-023", over_all=True)
+async def text_is_not_taken_back_where_it_cannot_be(s: Session) -> None:
+    """An endpoint that says `"rollback": false` never truncates or replaces a text of its values."""
+    from tidewire_conformance.history import Histories  # noqa: PLC0415 - beside its one use
+
+    jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
+    firm = {name for name, each in s.server.endpoints.items() if not each.capability("rollback")}
+    judged = False
+    for step in Histories(s.wire.record).steps:
+        if (
+            jobs.get(step.job) not in firm
+            or step.before is None
+            or step.after is None
+            or step.block.type != "message"
+        ):
+            continue
+        judged = True
+        for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
+            s.expect("TW-DSC-023", _grown(old["value"], new["value"]), f"texts that begin with those of {old['value']!r}",
+                     new["value"], at=step.exchange, block=step.block)  # fmt: skip
+    if not judged:
+        s.no_occasion("each endpoint declares `rollback`")
+
+
+def _grown(old: Any, new: Any) -> bool:
+    if isinstance(old, str):
+        return isinstance(new, str) and new.startswith(old)
+    if isinstance(old, dict):
+        return all(
+            _grown(child, new.get(name) if isinstance(new, dict) else None) for name, child in old.items()
+        )
+    if isinstance(old, list):
+        return isinstance(new, list) and all(map(_grown, old, new))
+    return True
+
+
+@check("TW-DSC-012", "TW-SEC-014")
+async def a_body_that_is_too_large_is_refused(s: Session) -> None:
+    """One byte more than `max_body_bytes` gets 413 `body_too_large`, by length and in chunks; less is read."""
+    work = s.server.any_work() or s.untested("no example of an endpoint ended well")
+    limit = s.server.limits.get("max_body_bytes", 0)
+    if limit > 16 * 2**20:
+        s.untested(f"max_body_bytes is {limit}: too large to be tried")
+    from tidewire_conformance.strict_json import compact  # noqa: PLC0415 - beside its one use
+
+    small = compact(work.body)
+    large = small + b" " * (limit + 1 - len(small))
+    header = {"Content-Type": "application/json"}
+    for body in (large, [large[:-1], large[-1:]]):
+        answer = await s.wire.ask("POST", work.submit_to, body=body, header=header)
+        for sentence in ("TW-SEC-014", "TW-DSC-012"):
+            s.expect(sentence, (answer.status, answer.code) == (413, "body_too_large"), "413 body_too_large",
+                     f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+    twin = await s.wire.ask(
+        "POST", work.submit_to, body=small + b" " * min(1000, limit - len(small)), header=header
+    )
+    s.expect("TW-DSC-012", twin.status == 201, "201 for a body below the limit", twin.status, at=twin)

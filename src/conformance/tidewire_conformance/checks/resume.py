@@ -1,0 +1,358 @@
+"""Chapter 4: ids, cursors, and what each of them is answered with."""
+
+import random
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from tidewire_conformance import fold
+from tidewire_conformance.event_stream import Block
+from tidewire_conformance.history import Histories, key
+from tidewire_conformance.probe import Work
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Job, Session
+from tidewire_conformance.wire import Exchange
+
+CUT_POINTS = 24
+"""Cursors of one job that are tried; more are drawn at random, the first and the last stay."""
+LIVE_CUTS = 6
+"""Connections of one running job that are cut inside an event."""
+NOT_IDS = ("01-3", "1", "-1-1", "99999999999-1", "1-0", "0-2", "1-1-1", "x", "1_1", "+1-1", "1-1 1", "١-١")
+
+
+def told(blocks: Sequence[Block]) -> list[tuple[str | None, str, object]]:
+    """What logged events say: id, type and data."""
+    return [(block.id, block.type, block.json) for block in blocks]
+
+
+def growing(s: Session) -> Work:
+    """Work with a history that can be cut."""
+    return s.server.growing() or s.untested("no example grows by several events; tidewire.script would serve")
+
+
+@check("TW-RES-003", "TW-RES-004", "TW-RES-006", "TW-RES-043", "TW-DIF-009", over_all=True)
+async def ids_go_up_without_a_gap(s: Session) -> None:
+    """Within an epoch by one, or from the base that a merged diff names; snapshots alone may pass over some."""
+    for each in (each for each in s.wire.record if each.is_stream and each.logged):
+        last = key(each.cursor) if each.cursor not in {"", "0-0"} else None
+        answers = last
+        for block in each.logged:
+            own = key(block.id)
+            if own is None:
+                continue
+            snapshot = block.type == "snapshot"
+            if snapshot and isinstance(block.json, dict) and block.json.get("reason") == "rewound":
+                last = own
+                continue
+            if not snapshot and last is None:
+                s.expect(
+                    "TW-DIF-009", False, "a snapshot before the first diff", block.id, at=each, block=block
+                )
+            elif snapshot:
+                s.expect(
+                    "TW-RES-006", last is None or own > last, f"an id above {last}", own, at=each, block=block
+                )
+                if last and own[0] > last[0]:
+                    s.expect(
+                        "TW-RES-004", own[1] > last[1], f"a seq above {last[1]}", own, at=each, block=block
+                    )
+            elif last is not None:
+                base = (own[0], _base(block, own[1]))
+                s.expect("TW-RES-006", own > last, f"an id above {last}", own, at=each, block=block)
+                s.expect("TW-RES-043" if base > last and last is not answers else "TW-RES-003", base == last,
+                         f"a base of {last[0]}-{last[1]}", f"{block.id}, whose base is {base[0]}-{base[1]}",
+                         at=each, block=block)  # fmt: skip
+            last = own
+
+
+def _base(block: Block, seq: int) -> int:
+    on = block.json.get("on") if isinstance(block.json, dict) else None
+    return on if isinstance(on, int) else seq - 1
+
+
+@check("TW-RES-005", "TW-RES-003", "TW-DIF-007", "TW-RES-017", "TW-DIF-045")
+async def a_history_begins_at_1_1_and_has_no_gap(s: Session) -> None:
+    """The answer to `0-0` is every event as it was logged: `1-1`, a snapshot `start`, and each next id."""
+    _, history = await s.ended(growing(s))
+    ids = [block.id for block in history.logged]
+    first = history.logged[0]
+    s.expect("TW-RES-005", ids[0] == "1-1", "1-1 as the first id", ids[0], at=history, block=first)
+    s.expect("TW-DIF-007", first.type == "snapshot" and first.json.get("reason") == "start",
+             "a snapshot of the reason start", first.json, at=history, block=first)  # fmt: skip
+    wanted = [f"1-{n}" for n in range(1, len(ids) + 1)]
+    s.expect("TW-RES-003", ids == wanted, f"{wanted[0]}…{wanted[-1]}", ids, at=history)
+    merged = [block for block in history.logged if isinstance(block.json, dict) and "on" in block.json]
+    s.expect("TW-DIF-045", not merged, "no `on` in an event as it was logged", ids, at=history)
+    again = await s.stream(Job(_job(history), growing(s), history), "0-0")
+    s.expect("TW-RES-017", told(again.logged) == told(history.logged), "the same events each time",
+             f"{len(again.logged)} events, and {len(history.logged)} before", at=again)  # fmt: skip
+
+
+def _job(history: Exchange) -> str:
+    return history.path.rpartition("/events")[0].rpartition("/")[2]
+
+
+@check("TW-RES-009", "TW-RES-012", "TW-RES-019", "TW-RES-020", "TW-RES-021", "TW-FRM-056")
+async def every_cut_point_of_a_job_that_has_ended_resumes(s: Session) -> None:
+    """Each id as a cursor is answered with exactly the events after it, the last of them `done`."""
+    job, history = await s.ended(growing(s))
+    whole = history.logged
+    for at in _sample(s.rng, len(whole) - 1):
+        cursor = whole[at].id or ""
+        answer = await s.stream(job, cursor)
+        s.expect("TW-RES-009", answer.status == 200, f"200 for the cursor {cursor}", answer.status, at=answer)
+        _judge_rest(s, answer, whole, at)
+
+
+def _judge_rest(s: Session, answer: Exchange, whole: Sequence[Block], at: int) -> None:
+    """An answer to the cursor `whole[at]`, where the log still holds what follows, or a snapshot that stands for it."""
+    held = key(whole[at].id) or (0, 0)
+    got, wanted = told(answer.logged), told(whole[at + 1 :])
+    repeated = [block for block in answer.logged if (key(block.id) or held) <= held and not _voids(block)]
+    s.expect("TW-RES-019", not repeated, f"no event at or below {whole[at].id}", [block.id for block in repeated],
+             at=answer, block=repeated[0] if repeated else None)  # fmt: skip
+    if answer.logged and answer.logged[0].type == "snapshot":
+        wanted = [each for each in wanted if (key(each[0]) or held) > (key(answer.logged[0].id) or held)]
+        got = got[1:]
+    s.expect("TW-RES-020", got == wanted, f"after {whole[at].id}: {[each[0] for each in wanted]}",
+             [each[0] for each in got] if [e[0] for e in got] != [e[0] for e in wanted] else "other types or data",
+             at=answer)  # fmt: skip
+    s.expect("TW-RES-012", got == wanted or bool(repeated), "the events after the cursor, as they were",
+             [each[0] for each in got], at=answer)  # fmt: skip
+    s.expect("TW-RES-021", answer.is_stream, "a stream", answer.status, at=answer)
+    s.expect(
+        "TW-FRM-056",
+        bool(answer.of_type("done")),
+        "done, as long as the state is kept",
+        answer.status,
+        at=answer,
+    )
+
+
+def _voids(block: Block) -> bool:
+    return block.type == "snapshot" and isinstance(block.json, dict) and block.json.get("reason") == "rewound"
+
+
+def _sample(rng: random.Random, count: int) -> list[int]:
+    if count <= CUT_POINTS:
+        return list(range(count))
+    return sorted({0, count - 1, *rng.sample(range(count), CUT_POINTS - 2)})
+
+
+@check("TW-RES-019", "TW-RES-020", "TW-RES-007")
+async def a_running_job_resumes_after_each_cut(s: Session) -> None:
+    """Connections are cut inside an event, again and again; what they gave together is the history, each event once."""
+    steps = [step for n in range(12) for step in ({"append": f"né 😀 {n} "}, {"sleep_ms": 20})]
+    work = s.server.script(*steps) or growing(s)
+    job = await s.submit(work)
+    seen: list[Block] = []
+    for cut in range(LIVE_CUTS):
+        cursor = (seen[-1].id or "") if seen else "0-0"
+        async with s.follow(job, cursor) as stream:
+            while len(stream.exchange.logged) <= cut % 3 and await stream.next():
+                pass
+            seen += stream.exchange.logged
+            if stream.exchange.of_type("done"):
+                break
+    if not seen or seen[-1].type != "done":
+        seen += (await s.stream(job, (seen[-1].id or "") if seen else "0-0")).logged
+    history = await s.history(job)
+    ids, wanted = [block.id for block in seen], [block.id for block in history.logged]
+    merged = any(block.type == "snapshot" and block.id != "1-1" for block in seen)
+    s.expect("TW-RES-019", len(set(ids)) == len(ids), "each event once", ids, at=history)
+    if not merged:
+        s.expect("TW-RES-020", ids == wanted or _bridged(seen, wanted), f"{wanted}", ids, at=history)
+    same = {block.id: told([block]) for block in history.logged}
+    differing = [block.id for block in seen if _plain(block) and told([block]) != same.get(block.id)]
+    s.expect(
+        "TW-RES-007", not differing, "the same event for the same id, whoever reads it", differing, at=history
+    )
+    s.expect(
+        "TW-RES-020", bool(ids) and ids[-1] == wanted[-1], f"an end at {wanted[-1]}", ids[-2:], at=history
+    )
+
+
+def _plain(block: Block) -> bool:
+    return block.type == "message" and not (isinstance(block.json, dict) and "on" in block.json)
+
+
+def _bridged(seen: Sequence[Block], wanted: Sequence[str | None]) -> bool:
+    """Whether merged diffs, by their bases, leave nothing out."""
+    last = 0
+    for block in seen:
+        _, seq = key(block.id) or (0, 0)
+        if block.type == "message" and _base(block, seq) != last:
+            return False
+        last = seq
+    return bool(wanted)
+
+
+@check("TW-RES-009")
+async def the_header_is_younger_than_the_url(s: Session) -> None:
+    """Where both are there `Last-Event-ID` is the cursor, in any case of its letters; alone, `after` is."""
+    job, history = await s.ended(growing(s))
+    ids = [block.id or "" for block in history.logged]
+    early, late = ids[0], ids[-2]
+    alone = await s.stream(job, query=f"?after={late}")
+    s.expect("TW-RES-009", [b.id for b in alone.logged] == ids[-1:], f"the events after {late}",
+             [b.id for b in alone.logged], at=alone)  # fmt: skip
+    for name in ("Last-Event-ID", "last-event-id", "LAST-EVENT-ID"):
+        both = await s.stream(job, query=f"?after={early}", header={name: late})
+        s.expect("TW-RES-009", [b.id for b in both.logged] == ids[-1:], f"the events after {late}, as {name} says",
+                 [b.id for b in both.logged], at=both)  # fmt: skip
+
+
+@check("TW-RES-010", "TW-RES-022", "TW-RES-023", "TW-RES-016", "TW-RES-015", "TW-DIF-010", "TW-FRM-055")
+async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) -> None:
+    """An empty cursor is none; the snapshot has the id before `done`, a status that is no end, and `done` follows."""
+    job, history = await s.ended(growing(s))
+    whole = history.logged
+    for query, header in (("", {}), ("?after=", {}), ("", {"Last-Event-ID": ""})):
+        answer = await s.stream(job, query=query, header=header)
+        kinds = [block.type for block in answer.logged]
+        if not s.expect("TW-RES-010", kinds[:1] == ["snapshot"], "a snapshot first", kinds, at=answer):
+            continue
+        snapshot = answer.logged[0]
+        s.expect("TW-RES-022", snapshot.id == whole[-2].id, f"the id {whole[-2].id}, before done", snapshot.id,
+                 at=answer, block=snapshot)  # fmt: skip
+        s.expect("TW-RES-016", snapshot.id == whole[-2].id, f"the id of the last change, {whole[-2].id}", snapshot.id,
+                 at=answer, block=snapshot)  # fmt: skip
+        state = snapshot.json.get("state", {})
+        s.expect("TW-DIF-010", state.get("status") not in fold.JOB_ENDS, "a status that is no end", state.get("status"),
+                 at=answer, block=snapshot)  # fmt: skip
+        s.expect("TW-FRM-055", state.get("status") not in fold.JOB_ENDS and kinds[-1] == "done",
+                 "done as an event of its own", kinds, at=answer, block=snapshot)  # fmt: skip
+        s.expect(
+            "TW-RES-023",
+            told(answer.logged[1:]) == told(whole[-1:]),
+            "then done, as it was logged",
+            kinds,
+            at=answer,
+        )
+        s.expect("TW-RES-015", snapshot.json.get("reason") == "compacted" or whole[-2].type == "snapshot",
+                 "the reason compacted", snapshot.json.get("reason"), at=answer, block=snapshot)  # fmt: skip
+
+
+@check("TW-RES-011", "TW-RES-012")
+async def a_cursor_that_is_no_id_is_refused(s: Session) -> None:
+    """What is no id by the grammar gets 400 `bad_cursor`; its twin, an id, gets the stream."""
+    job, history = await s.ended(s.server.any_work() or growing(s))
+    for cursor in NOT_IDS:
+        answer = await s.stream(job, query=f"?after={quote(cursor)}")
+        s.expect("TW-RES-011", (answer.status, answer.code) == (400, "bad_cursor"), f"400 bad_cursor for {cursor!r}",
+                 f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+    twin = await s.stream(job, query=f"?after={history.logged[0].id}")
+    s.expect("TW-RES-012", twin.is_stream, f"a stream for {history.logged[0].id}", twin.status, at=twin)
+
+
+@check("TW-RES-012")
+async def the_cursor_of_done_has_nothing_after_it(s: Session) -> None:
+    """The id of `done`, and the cursor `0-1`, are answered with 204."""
+    job, history = await s.ended(s.server.any_work() or growing(s))
+    for cursor in (history.logged[-1].id or "", "0-1"):
+        async with s.follow(job, cursor) as stream:
+            await stream.until(lambda now: now.ended, 5)
+            s.expect("TW-RES-012", stream.exchange.status == 204, f"204 for {cursor}", stream.exchange.status,
+                     at=stream.exchange)  # fmt: skip
+
+
+@check("TW-RES-012", "TW-RES-047", "TW-RES-016")
+async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> None:
+    """Past the head, or of an epoch that never was: a snapshot at the head with the reason `rewound`, then the rest."""
+    job, history = await s.ended(growing(s))
+    head = key(history.logged[-1].id) or (1, 1)
+    for cursor, sentence in (
+        (f"{head[0]}-{head[1] + 5}", "TW-RES-047"),
+        (f"{head[0] + 40000}-2", "TW-RES-012"),
+    ):
+        answer = await s.stream(job, cursor)
+        first = answer.logged[0] if answer.logged else None
+        sound = first is not None and first.type == "snapshot" and first.json.get("reason") == "rewound"
+        s.expect(sentence, sound, f"a snapshot, rewound, for {cursor}",
+                 f"{answer.status} {told(answer.logged[:1])}", at=answer, block=first)  # fmt: skip
+        if sound and first is not None:
+            s.expect("TW-RES-016", first.id == history.logged[-2].id, f"the id {history.logged[-2].id}", first.id,
+                     at=answer, block=first)  # fmt: skip
+            s.expect(
+                "TW-RES-012",
+                answer.of_type("done"),
+                "then what follows",
+                [b.type for b in answer.logged],
+                at=answer,
+            )
+
+
+@check("TW-RES-018", "TW-RES-024", "TW-RES-015", "TW-RES-012", "TW-RES-025")
+async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
+    """Where the log lost its start, an old cursor gets a snapshot at the head and `0-0` the oldest one; both fold."""
+    limit = s.server.limits.get("max_log_bytes", 2**30)
+    if limit > 2**20 or limit * 2 > s.server.limits.get("max_state_bytes", 0):
+        s.untested(
+            f"max_log_bytes is {limit}: set it to 1 MiB or less, half of max_state_bytes, to have this tried"
+        )
+    piece = min(limit // 8, s.server.limits.get("max_event_bytes", limit) // 2)
+    steps = [step for _ in range(12) for step in ({"bytes": piece}, {"sleep_ms": 15})]
+    work = s.server.script(*steps) or s.untested("needs tidewire.script")
+    job = await s.submit(work)
+    end = await s.stream(job)
+    head = key(end.logged[-1].id) or (1, 1)
+    old = await s.stream(job, "1-2")
+    if told(old.logged[:1])[0][0] == "1-3" and len(old.logged) >= head[1] - 2:
+        s.no_occasion("the server kept more than max_log_bytes of this log")
+    first = old.logged[0]
+    s.expect("TW-RES-012", first.type == "snapshot" and first.id == f"{head[0]}-{head[1] - 1}", "a snapshot at the head",
+             f"{first.type} {first.id}", at=old, block=first)  # fmt: skip
+    s.expect("TW-RES-015", first.type == "snapshot" and first.json.get("reason") == "compacted", "the reason compacted",
+             first.json.get("reason") if isinstance(first.json, dict) else "", at=old, block=first)  # fmt: skip
+    oldest = await s.stream(job, "0-0")
+    first = oldest.logged[0]
+    s.expect("TW-RES-018", first.type == "snapshot" and first.json.get("reason") in {"compacted", "start"},
+             "a snapshot at the oldest id", f"{first.type} {first.id}", at=oldest, block=first)  # fmt: skip
+    s.expect(
+        "TW-RES-025",
+        old.of_type("done") and oldest.of_type("done"),
+        "a snapshot, and what follows",
+        at=oldest,
+    )
+    folded = Histories([oldest]).streams[0][1][-1]
+    s.expect(
+        "TW-RES-018",
+        folded.after is not None,
+        "events that fold from there",
+        str(folded.refused or ""),
+        at=oldest,
+    )
+    s.expect("TW-RES-024", oldest.of_type("done"), "done, which is never trimmed", at=oldest)
+
+
+@check("TW-OVR-025", "TW-JOB-063")
+async def a_closed_connection_leaves_the_job_alone(s: Session) -> None:
+    """A job whose readers all went away runs on, and ends as it would have."""
+    work = s.server.lasting() or s.untested("no example lasts and grows; tidewire.script would serve")
+    header = {"Accept": "text/event-stream"}
+    async with s.wire.open("POST", work.submit_to, json=work.body, header=header) as stream:
+        await stream.until(lambda now: now.of_type("message"), 30)
+        place = stream.exchange.says("location")
+    s.need("/v1/jobs/" in place, "the submit was not answered by a stream with a Location")
+    job = Job(place.rpartition("/")[2], work, stream.exchange)
+    end = (await s.stream(job)).of_type("done")
+    status = end[0].json.get("status") if end else "no done"
+    s.expect("TW-JOB-063", status == work.ended, f"an end as {work.ended}", status, at=stream.exchange)
+    s.expect("TW-OVR-025", status == work.ended, f"an end as {work.ended}", status, at=stream.exchange)
+
+
+@check("TW-DIF-066", "TW-RES-007")
+async def two_readers_see_the_same_history(s: Session) -> None:
+    """A second reader takes nothing from the first; both hold equal states at each id that both have seen."""
+    work = s.server.lasting() or growing(s)
+    job = await s.submit(work)
+    async with s.follow(job, "0-0") as one, s.follow(job, "0-0") as other:
+        first, second = await one.to_end(60 + work.seconds), await other.to_end(60 + work.seconds)
+    states = [
+        {step.block.id: step.after.value for step in steps if step.after is not None}
+        for _, steps in Histories([first, second]).streams
+    ]
+    s.need(len(states) == 2, "one of two readers got no event")
+    last = [max(found, key=lambda name: key(name) or (0, 0), default="") for found in states]
+    s.expect("TW-DIF-066", last[0] == last[1], "both to the same end", last, at=second)
+    differing = [name for name in states[0].keys() & states[1].keys() if states[0][name] != states[1][name]]
+    s.expect("TW-RES-007", not differing, "equal states at equal ids", differing, at=second)

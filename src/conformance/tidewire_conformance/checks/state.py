@@ -1,0 +1,393 @@
+"""Chapter 5 and the job's state machine: what each logged event makes of the state."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tidewire_conformance import fold, specification, strict_json
+from tidewire_conformance.history import Histories, Step, job_bodies, job_of, key
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Session
+
+MOVES = {
+    ("queued", "running"), ("queued", "failed"), ("queued", "cancelled"),
+    ("running", "succeeded"), ("running", "failed"), ("running", "cancelled"),
+}  # fmt: skip
+"""Rows of the table of section 1.6; a snapshot may stand for several."""
+CHECK_AFTER = 64
+"""TW-DIF-051."""
+DEEPEST_VALUE = 56
+
+# The sentences that an op proves when it applies.
+_BY_OP = {
+    "r": ("TW-DIF-037", "TW-DIF-038", "TW-DIF-039"),
+    "a": ("TW-DIF-029",),
+    "t": ("TW-DIF-030",),
+    "s": ("TW-DIF-021", "TW-DIF-023"),
+    "i": ("TW-DIF-026",),
+    "d": ("TW-DIF-027",),
+}
+
+
+@check(
+    "TW-DIF-012", "TW-DIF-013", "TW-DIF-014", "TW-DIF-015", "TW-DIF-016", "TW-DIF-018", "TW-DIF-019", "TW-DIF-021",
+    "TW-DIF-023", "TW-DIF-026", "TW-DIF-027", "TW-DIF-029", "TW-DIF-030", "TW-DIF-036", "TW-DIF-037", "TW-DIF-038",
+    "TW-DIF-039", "TW-DIF-046", "TW-DIF-047", "TW-DIF-048", "TW-DIF-049", "TW-DIF-050", "TW-DIF-055", "TW-RES-030",
+    "TW-RES-040", over_all=True,
+)  # fmt: skip
+async def histories_fold(s: Session) -> None:
+    """Each diff applies to the state before it, each check and each digest holds."""
+    for step in Histories(s.wire.record).steps:
+        if step.refused is not None:
+            s.expect(step.refused.sentence, False, "an event that applies to the state before it", str(step.refused),
+                     at=step.exchange, block=step.block)  # fmt: skip
+            s.expect("TW-DIF-012", step.refused.sentence not in _fold_sentences(), "a diff that applies", str(step.refused),
+                     at=step.exchange, block=step.block)  # fmt: skip
+        elif step.after is not None and step.before is not None:
+            for sentence in _proved(step):
+                s.expect(sentence, True, "an event that applies to the state before it")
+
+
+def _fold_sentences() -> set[str]:
+    return {each for row in _BY_OP.values() for each in row}
+
+
+def _proved(step: Step) -> Iterator[str]:
+    data = step.block.json
+    if step.block.type == "done":
+        yield from ("TW-DIF-055", "TW-DIF-049")
+    if step.block.type != "message":
+        return
+    yield from ("TW-DIF-012", "TW-DIF-013", "TW-DIF-014", "TW-DIF-015", "TW-DIF-016", "TW-DIF-018", "TW-DIF-019",
+                "TW-RES-030", "TW-RES-040")  # fmt: skip
+    if isinstance(data, str):
+        yield "TW-DIF-036"
+        return
+    if isinstance(data, dict) and data.get("check"):
+        yield from ("TW-DIF-046", "TW-DIF-047", "TW-DIF-048", "TW-DIF-050")
+    for op in data["ops"] if isinstance(data, dict) else data:
+        yield from _BY_OP[op[0]]
+
+
+@check("TW-DIF-001", "TW-DIF-002", "TW-DIF-003", "TW-DIF-005", "TW-OVR-007", over_all=True)
+async def each_state_is_one(s: Session) -> None:
+    """After each logged event the state fits its schema, has the same items, and an error where one failed."""
+    counts: dict[str, int] = {}
+    judged: set[int] = set()
+    for step in Histories(s.wire.record).steps:
+        state = step.after.value if step.after is not None else None
+        if state is None or id(state) in judged:
+            continue
+        judged.add(id(state))
+        misfit = specification.misfit("state", state)
+        if not s.expect(
+            "TW-DIF-001", not misfit, "a state by its schema", misfit, at=step.exchange, block=step.block
+        ):
+            continue
+        items = state["items"]
+        first = counts.setdefault(step.job, len(items))
+        s.expect(
+            "TW-DIF-002",
+            len(items) == first,
+            f"{first} items",
+            len(items),
+            at=step.exchange,
+            block=step.block,
+        )
+        if step.block.type != "done":
+            s.expect("TW-DIF-003", state["status"] not in fold.JOB_ENDS, "a status that is no end", state["status"],
+                     at=step.exchange, block=step.block)  # fmt: skip
+        for item in items:
+            s.expect("TW-DIF-005", (item["status"] == "failed") == ("error" in item), "an error in failed items alone",
+                     item, at=step.exchange, block=step.block)  # fmt: skip
+            deep = strict_json.depth(item["value"])
+            s.expect("TW-OVR-007", deep <= DEEPEST_VALUE, f"at most {DEEPEST_VALUE} deep", deep, at=step.exchange,
+                     block=step.block)  # fmt: skip
+
+
+@check("TW-RES-007", "TW-DIF-043", "TW-DIF-042", "TW-JOB-039", over_all=True)
+async def an_id_has_one_state(s: Session) -> None:
+    """Whoever reads it: by diffs, merged or not, as a snapshot, or in a read of the job."""
+    found: dict[tuple[str, str], Any] = {}
+    for step in Histories(s.wire.record).steps:
+        if step.after is None:
+            continue
+        held = found.setdefault((step.job, step.block.id or ""), step.after.value)
+        merged = isinstance(step.block.json, dict) and "on" in step.block.json
+        s.expect("TW-DIF-043" if merged else "TW-RES-007", held == step.after.value,
+                 f"at {step.block.id} the state that others saw: {held}", step.after.value,
+                 at=step.exchange, block=step.block)  # fmt: skip
+    for exchange in s.wire.record:
+        for body in job_bodies(exchange):
+            held = found.get((str(body["id"]), str(body.get("cursor"))))
+            if "state" in body and held is not None:
+                s.expect("TW-JOB-039", held == body["state"], f"at {body.get('cursor')} the state of the stream: {held}",
+                         body["state"], at=exchange)  # fmt: skip
+
+
+@check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", over_all=True)
+async def items_move_by_the_table(s: Session) -> None:
+    """Along the rows of section 1.6, never out of an end; a job ends as its items say."""
+    for step in Histories(s.wire.record).steps:
+        if step.before is None or step.after is None:
+            continue
+        before, after = step.before.value, step.after.value
+        for old, new in zip(before["items"], after["items"], strict=False):
+            move = old["status"], new["status"]
+            if move[0] != move[1] and step.block.type != "snapshot":
+                s.expect("TW-OVR-018", move in MOVES, "a row of the table", f"{move[0]} → {move[1]}",
+                         at=step.exchange, block=step.block)  # fmt: skip
+            if move[0] in fold.ITEM_ENDS:
+                s.expect(
+                    "TW-OVR-019",
+                    old == new,
+                    f"an item that stays {old}",
+                    new,
+                    at=step.exchange,
+                    block=step.block,
+                )
+        if step.block.type == "done":
+            ends = [item["status"] for item in after["items"]]
+            s.expect(
+                "TW-OVR-021",
+                fold.end_of(ends),
+                "items that have all ended",
+                ends,
+                at=step.exchange,
+                block=step.block,
+            )
+            s.expect("TW-OVR-020", after["status"] == fold.end_of(ends), f"{fold.end_of(ends)} for {ends}",
+                     after["status"], at=step.exchange, block=step.block)  # fmt: skip
+
+
+@check("TW-DIF-034", "TW-DIF-035", over_all=True)
+async def columns_stay_within_an_epoch(s: Session) -> None:
+    """Each snapshot and each read of a job names the columns, and one epoch has the same ones throughout."""
+    known: dict[tuple[str, int], Any] = {}
+
+    def judge(job: str, cursor: str | None, told: dict[str, Any], **where: Any) -> None:
+        if not s.expect("TW-DIF-034", isinstance(told.get("columns"), list), "columns", told, **where):
+            return
+        epoch = (key(cursor) or (0, 0))[0]
+        first = known.setdefault((job, epoch), told["columns"])
+        s.expect("TW-DIF-035", told["columns"] == first, f"{first}, as before", told["columns"], **where)
+
+    for exchange in s.wire.record:
+        for body in job_bodies(exchange):
+            judge(str(body["id"]), body.get("cursor"), body, at=exchange)
+        for block in exchange.logged:
+            if block.type == "snapshot" and isinstance(block.json, dict):
+                judge(job_of(exchange), block.id, block.json, at=exchange, block=block)
+
+
+@check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", over_all=True)
+async def stable_text_stays(s: Session) -> None:
+    """What `stable` covers is never changed within an epoch; its numbers go up, within their texts."""
+    seen = False
+    for step in Histories(s.wire.record).steps:
+        if step.after is None or step.block.type == "done":
+            continue
+        same = step.before is not None and not (
+            step.block.type == "snapshot" and step.block.json.get("reason") != "compacted"
+        )
+        before = step.before.value["items"] if same and step.before else [{}] * len(step.after.value["items"])
+        for old, new in zip(before, step.after.value["items"], strict=False):
+            seen = seen or bool(new.get("stable") or old.get("stable"))
+            _judge_stable(s, step, old, new)
+    if not seen:
+        s.no_occasion("no item of this run had `stable`")
+
+
+def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, Any]) -> None:
+    where: dict[str, Any] = {"at": step.exchange, "block": step.block}
+    for path, number in new.get("stable", {}).items():
+        text = fold.find(new["value"], path)
+        s.expect(
+            "TW-DIF-058",
+            isinstance(text, str) and number <= len(text),
+            f"at most the length of {text!r}",
+            number,
+            **where,
+        )
+    for path, number in old.get("stable", {}).items():
+        kept = str(fold.find(old["value"], path))[:number]
+        text = fold.find(new["value"], path)
+        s.expect(
+            "TW-DIF-057",
+            isinstance(text, str) and text.startswith(kept),
+            f"a text that begins with {kept!r}",
+            text,
+            **where,
+        )
+        s.expect("TW-DIF-059", new.get("stable", {}).get(path, -1) >= number, f"at least {number}",
+                 new.get("stable", {}).get(path), **where)  # fmt: skip
+
+
+@check("TW-DIF-051", over_all=True)
+async def checks_come_when_they_are_owed(s: Session) -> None:
+    """Where a text is truncated, where its item ends, at `done`, and by the 64th change since the last check."""
+    for exchange, steps in Histories(s.wire.record).streams:
+        if exchange.cursor == "0-0":
+            _judge_debts(s, steps)
+
+
+def _judge_debts(s: Session, steps: list[Step]) -> None:
+    owed: dict[str, int] = {}
+    for step in steps:
+        if step.block.type == "snapshot":
+            owed.clear()
+            continue
+        data = step.block.json
+        ops = _ops(data, step.before.columns if step.before else ())
+        for name, path in ops:
+            if name == "s":
+                owed = {each: n for each, n in owed.items() if not each.startswith(path)}
+        changed = {
+            path
+            for name, path in ops
+            if name in "at" and isinstance(fold.find(_value(step.after), path), str)
+        }
+        for path in changed:
+            owed[path] = owed.get(path, 0) + 1
+        proved = {check[0] for check in (data.get("check", ()) if isinstance(data, dict) else ())}
+        due = {path for name, path in ops if name == "t" and path in changed}
+        due |= {path for path, count in owed.items() if count >= CHECK_AFTER or step.block.type == "done"}
+        due |= {path for path in owed if _item_ended(step, path)}
+        for path in due:
+            s.expect(
+                "TW-DIF-051",
+                path in proved,
+                f"a check of {path}",
+                sorted(proved),
+                at=step.exchange,
+                block=step.block,
+            )
+        for path in proved:
+            owed.pop(path, None)
+
+
+def _ops(data: Any, columns: tuple[str, ...]) -> list[tuple[str, str]]:
+    if isinstance(data, str):
+        return [("a", columns[0])] if columns else []
+    found = data.get("ops", []) if isinstance(data, dict) else data
+    pairs = [[("a", column) for column in columns] if op[0] == "r" else [(op[0], op[1])] for op in found]
+    return [pair for row in pairs for pair in row]
+
+
+def _value(state: fold.State | None) -> Any:
+    return None if state is None else state.value
+
+
+def _item_ended(step: Step, path: str) -> bool:
+    if step.before is None or step.after is None:
+        return False
+    place = "/".join(path.split("/")[:3]) + "/status"
+    old, new = fold.find(step.before.value, place), fold.find(step.after.value, place)
+    return bool(path.startswith("/items/") and old != new and new in fold.ITEM_ENDS)
+
+
+@check("TW-DIF-031", "TW-DIF-030", "TW-DIF-032", "TW-OVR-005")
+async def texts_are_counted_in_code_points(s: Session) -> None:
+    """A truncation of one drops one character, also one beyond the BMP; what is left has no half of one."""
+    kept = "e\u0301🎉👩\u200d"
+    steps: list[dict[str, Any]] = [
+        {"append": kept + "🚀"},
+        {"truncate": 1},
+        {"append": "é🎉"},
+        {"truncate": 1},
+    ]
+    work = s.server.script(*steps) or s.untested("needs tidewire.script")
+    job, history = await s.ended(work)
+    wanted = kept + "é"
+    body = (await s.read(job)).json
+    got = body["state"]["items"][0]["value"]
+    s.expect("TW-DIF-031", got == wanted, repr(wanted), repr(got), at=history)
+    folded = Histories([history]).streams[0][1][-1].after
+    value = folded.value["items"][0]["value"] if folded else None
+    s.expect(
+        "TW-DIF-031",
+        value == wanted,
+        f"{wanted!r} from the diffs, counted in code points",
+        repr(value),
+        at=history,
+    )
+    s.expect("TW-DIF-030", folded is not None, "truncations that apply", at=history)
+    faults = [fault for block in history.events for fault in block.reading.faults]
+    s.expect("TW-DIF-032", not faults, "whole code points", str(faults), at=history)
+    s.expect("TW-OVR-005", not faults, "no lone surrogate", str(faults), at=history)
+
+
+@check("TW-DIF-004", over_all=True)
+async def ephemeral_events_hold_nothing_of_a_result(s: Session) -> None:
+    """They have the members of their tables alone, or such as a later edition may name."""
+    tables = {
+        "queue": {"position", "eta_ms"}, "progress": {"current", "total", "unit", "phase", "item"},
+        "ping": {"head"}, "goaway": {"reason", "retry_ms"},
+        "hello": {"protocol", "job", "events", "head", "heartbeat_ms"},
+    }  # fmt: skip
+    for exchange in s.wire.record:
+        for block in exchange.events:
+            if block.type in tables and isinstance(block.json, dict):
+                more = {name for name in block.json if "value" in name or "text" in name} - tables[block.type]
+                s.expect(
+                    "TW-DIF-004", not more, "nothing of a result", sorted(more), at=exchange, block=block
+                )
+
+
+@check("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", over_all=True)
+async def all_json_is_that_of_section_1_4(s: Session) -> None:
+    """Finite numbers, exact integers, unique members, whole code points, bounded depth."""
+    rules = ("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006")
+    for exchange in s.wire.record:
+        readings = [(block.reading, block) for block in exchange.events]
+        if exchange.is_whole and "json" in exchange.media_type:
+            readings.append((exchange.reading, None))  # type: ignore[arg-type]
+        for reading, block in readings:
+            for fault in reading.faults:
+                s.expect(fault.sentence, False, "JSON by section 1.4", fault.what, at=exchange, block=block)
+            for rule in rules:
+                s.expect(rule, rule not in {fault.sentence for fault in reading.faults}, "JSON by section 1.4",
+                         str(reading.faults), at=exchange, block=block)  # fmt: skip
+
+
+_FREE = {"value", "input_schema", "value_schema", "examples", "tokens"}
+
+
+@check("TW-OVR-026", "TW-OVR-011", "TW-OVR-010", over_all=True)
+async def null_and_times_are_written_as_said(s: Session) -> None:
+    """A member without a value is left out; `done` of a job alone may be null. Times are RFC 3339 with `Z`."""
+    for exchange in s.wire.record:
+        bodies = [(block.json, block) for block in exchange.events if block.type != "message"]
+        if exchange.is_whole and "json" in exchange.media_type:
+            bodies.append((exchange.json, None))  # type: ignore[arg-type]
+        for body, block in bodies:
+            nulls = [*_nulls(body)]
+            s.expect("TW-OVR-026", not nulls, "no null", nulls, at=exchange, block=block)
+            for name, value in _members(body):
+                if name.endswith("_at"):
+                    s.expect("TW-OVR-011", isinstance(value, str) and value.endswith("Z") and "T" in value,
+                             f"{name} as RFC 3339 with Z", value, at=exchange, block=block)  # fmt: skip
+                if name.endswith(("_ms", "_bytes")):
+                    s.expect(
+                        "TW-OVR-010",
+                        type(value) is int,
+                        f"{name} as an integer",
+                        value,
+                        at=exchange,
+                        block=block,
+                    )
+
+
+def _members(value: Any) -> Iterator[tuple[str, Any]]:
+    """Members of the protocol, at any depth; what belongs to an endpoint is left out."""
+    if isinstance(value, list):
+        for child in value:
+            yield from _members(child)
+    elif isinstance(value, dict):
+        for name, child in value.items():
+            yield name, child
+            if name not in _FREE:
+                yield from _members(child)
+
+
+def _nulls(value: Any) -> Iterator[str]:
+    yield from (name for name, child in _members(value) if child is None and name not in {"done", "value"})
