@@ -214,6 +214,9 @@ BREACHES = {
     ],
     "an_epoch_opens_with_its_snapshot": [
         Run([follow(RESTARTED, ended=False), read(attempt=1, cursor="7-6")]),
+        Run([follow(RESTARTED.replace("id:7-5", "id:10002-5"), ended=False)]),
+        Run([follow(RESTARTED.replace("id:7-5", "id:7-4"), ended=False)]),
+        Run([follow(RESTARTED.replace('"reason":"restart"', '"reason":"start"'), ended=False)]),
         Run([follow(), follow(STREAM.partition("id:1-1")[0] + "id:7-5" + RESTARTED.partition("id:7-5")[2], ended=False)]),
     ],
     "values_are_no_deeper_than_56": [doctored('"items":[{"status":"queued","value":""}]', f'"items":[{{"status":"queued","value":{DEEP}}}]')],

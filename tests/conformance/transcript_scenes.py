@@ -2,8 +2,12 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -116,6 +120,76 @@ def its_token_expires(player: Player) -> None:
     until(player, url, lambda status, body: "unauthorized" in body)
 
 
+class Mortal:
+    """The server as a process that can be killed, with a log in a file, and started again at the same address."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.folder = Path()
+
+    @contextlib.contextmanager
+    def serve(self, scene: Scene, settings: Mapping[str, Any]) -> Iterator[Served]:
+        with tempfile.TemporaryDirectory() as folder:
+            self.folder = Path(folder)
+            (self.folder / "mine.py").write_text(MORTAL)
+            try:
+                port = self.start(0)
+                yield ("127.0.0.1", port), None
+            finally:
+                self.kill()
+
+    def start(self, port: int) -> int:
+        told = self.folder / "port"
+        told.unlink(missing_ok=True)
+        command = [
+            sys.executable,
+            "-m",
+            "tidewire_server",
+            "mine.py:server",
+            "--script",
+            "--merge-window",
+            "0",
+        ]
+        command += ["--log", f"sqlite:///{self.folder}/log", "--port", str(port), "--port-file", str(told)]
+        self.process = subprocess.Popen(
+            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        eventually(told.exists, within=20)
+        return int(told.read_text())
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def dies_and_comes_back(self, player: Player) -> None:
+        self.kill()
+        self.start(player.address[1])
+
+
+MORTAL = """\
+import asyncio
+from tidewire_server import Server, Stream
+
+server = Server()
+
+
+@server.endpoint(on_restart="fail")
+async def printed(text: str, stream: Stream[str]) -> None:
+    stream.append(text)
+    await asyncio.sleep(60)
+"""
+PRINTER, RESTARTED = Mortal(), Mortal()
+
+
+def one_item_has_ended(player: Player) -> None:
+    until(
+        player,
+        f"GET /v1/jobs/{player.job}",
+        lambda status, body: '"value":"a"' in body and "succeeded" in body,
+    )
+
+
 class Judge:
     """An endpoint that holds its judgement of an input back until it is let go."""
 
@@ -203,6 +277,16 @@ SCENES: Mapping[str, Scene] = {
     ),
     "endpoints-of-several-kinds": Scene(endpoints=several_kinds),
     "batch-that-is-filled-up": Scene(endpoints=filled_up),
+    "restart-with-a-new-attempt": Scene(
+        server=RESTARTED.serve,
+        cues={
+            "One item has given its value.": one_item_has_ended,
+            "The server is killed and started again. Work on the job begins anew.": RESTARTED.dies_and_comes_back,
+        },
+    ),
+    "worker-lost": Scene(
+        server=PRINTER.serve, cues={"The server is killed and started again.": PRINTER.dies_and_comes_back}
+    ),
     "without-capabilities": Scene(server=server_of_the_appendix),
     "pages-of-another-origin": Scene(settings={"cors_origins": ("https://page.example",)}),
     "stream-tokens": Scene(

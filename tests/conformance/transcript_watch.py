@@ -456,13 +456,26 @@ def _end_of(items: list[str]) -> str:
     return "failed" if "failed" in items else "cancelled"
 
 
-@judges()
+@judges("TW-RES-004", "TW-RES-033", "TW-RES-034", "TW-RES-035", "TW-RES-036", "TW-RES-037", "TW-RES-038")
 def an_epoch_opens_with_its_snapshot(run):
-    """Restart or rewound; what had ended stays; `attempt` goes up with a restart; nothing follows `done`."""
+    """Restart or rewound, by 1 to 10000, with a greater seq; what had ended stays; `attempt` goes up with a restart;
+    nothing follows `done`.
+    """
+    lasts: dict[str, tuple[int, int]] = {}
     ends: dict[str, tuple[int, int]] = {}
     restarts: dict[str, set[int]] = {}
     for step in run.steps:
         epoch, seq = _key(step.event.id)
+        before_it = lasts.get(step.job, (epoch, 0))
+        if epoch > before_it[0]:
+            opens = step.event.type == "snapshot" and step.event.data["reason"] in {
+                "restart",
+                "rewound",
+                "compacted",
+            }
+            if not opens or epoch - before_it[0] > 10_000 or seq <= before_it[1]:
+                yield f"{step.job}: {step.event.id} opens an epoch after {before_it}"
+        lasts[step.job] = max(before_it, (epoch, seq))
         if epoch > ends.get(step.job, (epoch, 0))[0]:
             yield f"{step.job}: {step.event.id} after done {ends[step.job]}"
         if step.event.type == "done":

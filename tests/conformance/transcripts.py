@@ -312,7 +312,7 @@ class Player:
         self._skips.discard(step.channel)
         self.names = names
         if kind == "hello":
-            self.job = json.loads(got["data"])["job"]
+            self.job = json.loads(got["data"]).get("job", "")
         if kind == "hello" and step.channel in self._awaits_retry and not self._answers[step.channel].retry:
             raise DifferenceError("no `retry` has come before or in `hello`")
 

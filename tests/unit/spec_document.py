@@ -54,6 +54,9 @@ BOUND = {
     "{int}": "1000",
     "{time}": "2026-03-01T13:00:00Z",
     "{left}": "2yJq8sVbT1mHkP0dXw4RcA",
+    "{two}": "2yJq8sVbT1mHkP0dXw4RcA",
+    "{ended}": "2yJq8sVbT1mHkP0dXw4RcA",
+    '"{error}"': '{"code":"worker_lost","title":"The worker that ran the job is gone","status":500}',
     "{digest}": "0123456789abcdef",
     '"{checks}"': "[]",
 }
