@@ -72,6 +72,8 @@ class FollowedJob(ABC, Generic[U]):
         self._ready: deque[U] = deque()
         self._folded: dict[int, _Fold[U]] = {}
         self._taken = taken
+        self._shown = taken is not None
+        """Whether anything was, or will be, handed over."""
         self._latest = taken
         """Where the stream is."""
         self._reading: weakref.ref[Reading[U, Any]] | None = None
@@ -115,13 +117,21 @@ class FollowedJob(ABC, Generic[U]):
 
     def checkpoint(self) -> Checkpoint:
         """How far the job was handed over: what to save to read on from there with `client.job(checkpoint=…)`."""
-        taken = self._taken
+        taken = self.taken
         if taken is None:
             return Checkpoint(job=self.id, url=self._exchange.base)
         state: Any = taken.view.value()
         return Checkpoint(
             job=self.id, url=self._exchange.base, state=state, columns=taken.columns, cursor=str(taken.cursor)
         )
+
+    @property
+    def taken(self) -> Place | None:
+        """Up to where the job was handed over."""
+        reading = None if self._reading is None else self._reading()
+        if reading is not None and not reading.closed:
+            reading.settle()
+        return self._taken
 
     async def _cancel(self, body: bytes) -> JobStatus:
         with self.bounded(self.deadline()):
@@ -155,9 +165,9 @@ class FollowedJob(ABC, Generic[U]):
             self._ready.clear()
             return updates
 
-    def took(self, update: U) -> None:
-        """The reader has taken an update: the checkpoint moves."""
-        self._taken = update.place
+    def took(self, place: Place) -> None:
+        """The reader has taken what leads up to here: the checkpoint moves."""
+        self._taken = place
 
     def give_back(self, updates: Sequence[U]) -> None:
         """Keep what a reading did not take for the next one."""
@@ -193,12 +203,7 @@ class FollowedJob(ABC, Generic[U]):
         """Wait for what comes next, and take with it what can be had without waiting."""
         if self.ended:
             return
-        self._receive(await self._stream.step(), silent=silent, fold=fold)
-        for _ in range(BLOCK - 1):
-            # Nothing follows an end, whatever came with it.
-            told = None if self.ended else self._stream.step_at_once()
-            if told is None:
-                break
+        for told in await self._stream.block(BLOCK):
             self._receive(told, silent=silent, fold=fold)
         if self.ended:
             await self._stream.aclose()
@@ -210,6 +215,7 @@ class FollowedJob(ABC, Generic[U]):
         for update in self._updates(told):
             if not update.visible and (fold or not silent):
                 continue
+            self._shown = self._shown or update.visible
             if fold or self._folded:
                 earlier = self._folded.get(update.index)
                 first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
@@ -248,8 +254,7 @@ class FollowedJob(ABC, Generic[U]):
         return items  # type: ignore[no-any-return]
 
     def _place(self, advance: Advance) -> Place:
-        document = self._stream.follower.document
-        return Place(advance.view, () if document is None else document.columns, advance.cursor)
+        return Place(advance.view, advance.columns, advance.cursor)
 
     def _text_column(self, index: int, place: Place) -> str | None:
         """Pointer of the first text column of an item, once it holds a text."""

@@ -1,7 +1,7 @@
 """The thread behind the blocking client: an event loop, started with the first call, and the ways across to it.
 
-A call crosses once; a loop crosses once per block of updates, and the place of a job moves when its reader takes an
-update on its own thread, not when the block crosses.
+A call crosses once. A loop is brought in ahead by a task there, and handed over here: the place of a job moves when
+its reader takes an update, not when the update arrives.
 """
 
 import os
@@ -17,6 +17,7 @@ import anyio
 import anyio.from_thread
 
 from tidewire.errors import ClientClosedError
+from tidewire.read_ahead import ReadAhead
 from tidewire.reading import Reading
 
 INTERRUPT_TIMEOUT: Final = 5.0
@@ -46,20 +47,27 @@ class LoopThread:
             raise
 
     def pump(self, reading: Reading[Any, X]) -> Iterator[X]:
-        """Loop over a reading, a block at a time."""
+        """Loop over a reading, which is read ahead meanwhile."""
+        ahead = ReadAhead(reading)
         try:
-            while True:
-                while reading.ready():
-                    yield reading.take()
-                if reading.finished:
-                    return
-                self.call(reading.fill)
+            while (block := ahead.next(self._state.portal)) is not None:
+                items = block.items
+                for at in range(len(items)):
+                    item = items[at]
+                    # Nothing that can be interrupted may stand between these two lines: a call, say, or a loop.
+                    block.at = at + 1
+                    yield item
         finally:
-            if not reading.closed:
-                reading.abandon()
-                # Nothing may be waited for here: a generator is closed wherever its last reference goes.
+            # Nothing may be waited for here: a generator is closed wherever its last reference goes.
+            if ahead.leave():
                 with suppress(RuntimeError):
-                    self._state.portal().start_task_soon(self._bury)
+                    self._state.portal().start_task_soon(ahead.stop)
+                self.tidy_soon()
+
+    def tidy_soon(self) -> None:
+        """Let go of what a loop has left behind, without waiting for it."""
+        with suppress(RuntimeError):
+            self._state.portal().start_task_soon(self._bury)
 
 
 class _Crossing(Generic[X]):

@@ -4,13 +4,12 @@ A job has one place up to which it was handed over. It moves when the reader tak
 arrives; what a reader leaves behind goes back to the job, and the next reading begins with it.
 """
 
-from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from tidewire.errors import ConcurrentReadError, TidewireError
-from tidewire.types import TextDelta, Update
+from tidewire.types import Place, TextDelta, Update
 
 if TYPE_CHECKING:
     from tidewire.following import FollowedJob
@@ -86,54 +85,149 @@ class Deltas:
         return ()
 
 
+class Block(Generic[X]):
+    """What is handed over at a time, and how much of it was.
+
+    Attributes:
+        items: What the reader gets.
+        at: How many of them it has got.
+    """
+
+    __slots__ = ("_covered", "at", "items")
+
+    def __init__(self, items: Sequence[X], covered: Sequence[Sequence[Update[Any]]] | None = None) -> None:
+        """Make a block.
+
+        Args:
+            items: What the reader gets.
+            covered: The updates that are handed over before the first item, and with each; None: the items are the
+                updates.
+        """
+        self.items = items
+        self.at = 0
+        self._covered = covered
+
+    def place(self) -> Place | None:
+        """Up to where the job was handed over with what the reader has got; None: as far as before this block."""
+        for at in range(self.at, -1, -1):
+            covered: Any = self.items[max(at - 1, 0) : at] if self._covered is None else self._covered[at]
+            for update in reversed(covered):
+                if update.settles:
+                    place: Place = update.place
+                    return place
+        return None
+
+    def rest(self, *, entered: bool) -> list[Any]:
+        """The updates of which the reader has not got everything.
+
+        Args:
+            entered: Whether the reader has got all before this block.
+        """
+        if self._covered is None:
+            return [*self.items[self.at :]]
+        return [update for covered in self._covered[self.at + entered :] for update in covered]
+
+
 class Reading(AsyncIterator[X], Generic[U, X]):
     """See the top of this file. Leaving it early closes the connection, not the job.
 
+    It is read by `async for`; or block by block: `fetch`, `made_of`, `enter`, which may run on two threads.
+
     Attributes:
+        block: What is being handed over.
         finished: Whether all was handed over.
         closed: Whether it was left.
         interrupted: Whether its last wait was cancelled: it may go on, unless another reading begins before.
     """
 
     def __init__(self, job: "FollowedJob[U]", hand: Hand[U, X]) -> None:
+        self.block: Block[X] = Block(())
         self.finished = False
         self.closed = False
         self.interrupted = False
         self._job = job
         self._hand = hand
-        self._updates: deque[U] = deque()
-        self._given: deque[X] = deque()
+        self._given: list[U] = []
+        """Updates that were given to the hand, which holds something of them back."""
+        self._behind_fault: list[U] = []
+        """Updates behind one that could not be given."""
+        self._fault: TidewireError | None = None
         self._prepared = False
         self._ended = False
-        self._last_given = False
+        self._last_made = False
         self._deadline: float | None = None
+
+    # ---- one by one --------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> X:
+        while True:
+            block = self.block
+            at = block.at
+            if at < len(block.items):
+                item = block.items[at]
+                # Nothing that can be interrupted may stand between these two lines: a call, say, or a loop.
+                block.at = at + 1
+                return item
+            if self.finished:
+                raise StopAsyncIteration
+            await self.fill()
+
+    # ---- many at once ------------------------------------------------------------------------------------------
+
+    async def fill(self) -> None:
+        """Wait for more to hand over, or the end, after what is ready was taken.
+
+        Raises:
+            TidewireError: The stream is over without the job's end, or the job's end was no success.
+        """
+        if self.finished or self.ready():
+            return
+        try:
+            following = self.made_of(await self.fetch())
+        except TidewireError:
+            self.fail()
+            raise
+        self.enter(following)
+
+    def ready(self) -> bool:
+        """Whether something can be handed over without waiting."""
+        return self.block.at < len(self.block.items)
+
+    def take(self) -> X:
+        """What is ready."""
+        self.block.at += 1
+        return self.block.items[self.block.at - 1]
 
     # ---- block by block ----------------------------------------------------------------------------------------
 
-    async def fill(self) -> None:
-        """Wait for a block of updates, or the job's end.
+    async def fetch(self) -> list[U]:
+        """Wait for updates; none when the job has ended.
 
         Raises:
             TidewireError: The stream is over without the job's end, or another reading is under way.
         """
-        if self._ended:
-            return
         if self.closed:
             raise ConcurrentReadError("this loop was left, and cannot go on", advice="Begin another.")
+        if self._fault is not None:
+            raise self._fault
+        if self._ended:
+            return []
         self.interrupted = False
         try:
             if not self._prepared:
                 await self._begin()
             with self._job.bounded(self._deadline):
-                self._updates.extend(await self._job.take(silent=self._hand.silent))
+                updates = await self._job.take(silent=self._hand.silent)
         except TidewireError:
-            self._leave()
-            self.finished = True
             raise
         except BaseException:
             self.interrupted = True
             raise
-        self._ended = not self._updates
+        self._ended = not updates
+        return updates
 
     async def _begin(self) -> None:
         self._job.enter(self)
@@ -142,73 +236,102 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         with self._job.bounded(self._deadline):
             await self._hand.prepare()
 
-    def ready(self) -> bool:
-        """Whether something can be handed over without waiting.
+    def made_of(self, updates: Sequence[U]) -> Block[X] | None:
+        """What the reader gets for updates that were fetched; for none, what is left at the end, and then None.
+
+        Raises:
+            TidewireError: There is nothing more to get, and why.
+        """
+        if isinstance(self._hand, Updates):
+            shown: Sequence[Any] = [update for update in updates if update.visible]
+            return Block(shown) if updates else None
+        items: list[X] = []
+        covered: list[Sequence[U]] = [()]
+        for at, update in enumerate(updates):
+            self._given.append(update)
+            try:
+                items += self._hand.give(update)
+            except TidewireError as fault:
+                self._fault, self._behind_fault = fault, [*updates[at + 1 :]]
+                break
+            self._cover(items, covered, self._hand.settled(update))
+        if not updates:
+            if self._last_made:
+                return None
+            self._last_made = True
+            items += self._hand.finish()
+            self._cover(items, covered, self._hand.settled(None))
+        return Block(items, covered)
+
+    def _cover(self, items: list[X], covered: list[Sequence[U]], settled: Update[Any] | None) -> None:
+        """Note the updates that are handed over with the last of the items."""
+        covered += [()] * (len(items) + 1 - len(covered))
+        if settled is None:
+            return
+        for last in range(len(self._given) - 1, -1, -1):
+            if self._given[last].cursor == settled.cursor:
+                covered[-1] = (*covered[-1], *self._given[: last + 1])
+                del self._given[: last + 1]
+                return
+
+    def enter(self, block: Block[X] | None) -> None:
+        """Go on with the next block; None ends the reading.
 
         Raises:
             TidewireError: All was handed over, and the job's end was no success.
         """
-        while not self._given:
-            if self._updates:
-                update = self._updates.popleft()
-                try:
-                    self._given.extend(self._hand.give(update))
-                except TidewireError:
-                    self.finished = True
-                    self.abandon()
-                    raise
-                self._settle(update)
-            elif self._ended and not self._last_given:
-                self._last_given = True
-                self._given.extend(self._hand.finish())
-                self._settle(None)
-            elif self._ended and not self.finished:
-                self.finished = self.closed = True
-                self._job.raise_outcome()
-            else:
-                return False
-        return True
+        self.settle()
+        if block is None:
+            self.finished = self.closed = True
+            self._job.raise_outcome()
+        else:
+            self.block = block
 
-    def _settle(self, update: U | None) -> None:
-        settled = self._hand.settled(update)
-        if settled is not None and settled.settles:
-            self._job.took(settled)
-
-    def take(self) -> X:
-        """What is ready."""
-        return self._given.popleft()
-
-    # ---- one by one --------------------------------------------------------------------------------------------
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> X:
-        while not self.ready():
-            if self.finished:
-                raise StopAsyncIteration
-            await self.fill()
-        return self.take()
+    def settle(self) -> None:
+        """Tell the job up to where it was handed over."""
+        place = self.block.place()
+        if place is not None:
+            self._job.took(place)
 
     # ---- leaving -----------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
         """Leave: what was not taken stays with the job, and the connection is closed."""
         if not self.closed:
-            self._leave()
+            self.leave()
             await self._job.pause()
 
     def abandon(self) -> None:
         """Leave from where nothing can be awaited, such as another thread or a finaliser."""
         if not self.closed:
-            self._leave()
+            self.leave()
             self._job.abandon()
 
-    def _leave(self) -> None:
-        self._job.give_back([*self._hand.rest(), *self._updates])
-        self._updates.clear()
+    def fail(self) -> None:
+        """Leave it for good: it ended otherwise than the job."""
+        self.finished = True
+        self.abandon()
+
+    def leave(self, ahead: Iterable[Block[X]] = ()) -> None:
+        """Give back to the job what was not taken.
+
+        Args:
+            ahead: Blocks that were made, and not entered.
+        """
+        self.settle()
+        rest = self.block.rest(entered=True)
+        for block in ahead:
+            if block is not self.block:
+                rest += block.rest(entered=False)
+        self.give_back([*rest, *self._hand.rest(), *self._behind_fault])
+        self._behind_fault = []
+        self.block = Block(())
         # Last: from here on another reading may begin, in another thread, too.
         self.closed = True
+
+    def give_back(self, updates: Sequence[U]) -> None:
+        """Keep what was not taken for the next reading."""
+        self._job.give_back(updates)
 
     def __del__(self) -> None:
         # `async for` drops its iterator when it is left early, and tells nobody else.

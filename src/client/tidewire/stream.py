@@ -1,7 +1,7 @@
 """Drives one job's event stream: opens it, reads it, watches over it, opens it again.
 
 What each event and each break means is the follower's to say (`tidewire.protocol.follower`); this shell moves the
-bytes and spends the time. It pulls: nothing is read unless somebody waits for it, so a reader that is slow slows the
+bytes and spends the time. It pulls: nothing is read unless somebody asks for it, so a reader that is slow slows the
 server's sends and no task is left behind. When the wait is cancelled, the connection is closed, and the next pull
 opens another where this one stopped.
 """
@@ -48,7 +48,7 @@ log = logging.getLogger("tidewire")
 
 
 class JobStream:
-    """One job's stream. One task at a time may step it.
+    """One job's stream. One task at a time may read it.
 
     Attributes:
         follower: What is known of the job.
@@ -80,21 +80,24 @@ class JobStream:
         """Whether `done` was applied."""
         return self.follower.done is not None
 
-    async def step(self) -> Advance | Told:
-        """Go on until something can be told.
+    async def block(self, most: int) -> list[Advance | Told]:
+        """Go on until something can be told, and tell with it what can be told without waiting.
+
+        Args:
+            most: How much at a time.
 
         Raises:
             TidewireError: The stream is over without the job's end, or cannot be read.
         """
         try:
             while True:
-                outcome = self._due or await self._next()
-                match outcome:
+                # Nothing may be awaited before what is told is handed over: a cancellation there would lose it.
+                told = self._told(most)
+                if told:
+                    return told
+                match outcome := self._due or await self._next():
                     case Advance() | Told():
-                        # Nothing may be awaited before it is handed over: a cancellation there would lose it.
-                        return outcome
-                    case Ignored(why):
-                        log.debug("%s: %s", self._name, why)
+                        return [outcome]
                     case Reconnect():
                         # Whoever cancels the wait and asks again waits again: a hurry must not become a storm.
                         self._due = outcome
@@ -107,17 +110,20 @@ class JobStream:
             await self.aclose()
             raise
 
-    def step_at_once(self) -> Advance | Told | None:
-        """Tell what can be told without waiting for anything; None: nothing can."""
-        while self._events and self._due is None:
-            match self.follower.receive(self._events.popleft()):
-                case Advance() | Told() as told:
-                    return told
-                case Reconnect() | Fatal() as due:
-                    self._due = due
-                case Ignored(why):
-                    log.debug("%s: %s", self._name, why)
-        return None
+    def _told(self, most: int) -> list[Advance | Told]:
+        """What the events that have come tell; one that ends the connection is what is due after them."""
+        told: list[Advance | Told] = []
+        events, follower = self._events, self.follower
+        # Nothing follows an end, whatever came with it.
+        while events and len(told) < most and self._due is None and follower.done is None:
+            outcome = follower.receive(events.popleft())
+            if type(outcome) is Advance or type(outcome) is Told:
+                told.append(outcome)
+            elif type(outcome) is Ignored:
+                log.debug("%s: %s", self._name, outcome.why)
+            else:
+                self._due = outcome  # type: ignore[assignment]
+        return told
 
     async def aclose(self) -> None:
         """Close the connection, if there is one."""
@@ -135,9 +141,8 @@ class JobStream:
 
     # ---- one thing after another -------------------------------------------------------------------------------
 
-    async def _next(self) -> Outcome:
-        if self._events:
-            return self.follower.receive(self._events.popleft())
+    async def _next(self) -> Outcome | None:
+        """Bring in events, or what is due without any."""
         if self._oversized is not None:
             why, self._oversized = self._oversized, None
             return self.follower.malformed(why)
@@ -145,33 +150,34 @@ class JobStream:
             return await self._open()
         return await self._read(self._connection)
 
-    async def _read(self, connection: Connection) -> Outcome:
-        if self.follower.greeted:
-            limit = SILENT_HEARTBEATS * self.follower.heartbeat
+    async def _read(self, connection: Connection) -> Outcome | None:
+        follower, decoder = self.follower, self._decoder
+        if follower.greeted:
+            limit = SILENT_HEARTBEATS * follower.heartbeat
         else:
             limit = self._hello_by - anyio.current_time()
         try:
-            with anyio.move_on_after(limit) as scope:
-                chunk = await connection.read()
+            segment = await connection.read(limit)
+        except SilenceTimeoutError as error:
+            if not follower.greeted:
+                error.what = "no hello in time"
+            return self._cut(error, spent=max(0.0, limit))
         except TransportError as error:
             return self._cut(error)
-        if scope.cancelled_caught:
-            silent = f"no byte for {limit:.3g} s" if self.follower.greeted else "no hello in time"
-            return self._cut(SilenceTimeoutError(silent))
-        if chunk is None:
+        if segment is None:
             return self._cut(TransportError("the stream ended before the job did"))
         try:
-            self._events.extend(self._decoder.feed(chunk))
+            self._events.extend(decoder.feed(segment))
         except EventTooLargeError as error:
             self._events.extend(error.events)
             self._oversized = str(error)
-        if self._decoder.retry_ms is not None:
-            self.follower.backoff.retry = self._decoder.retry_ms / 1000
-        return Ignored("read")
+        if decoder.retry_ms is not None:
+            follower.backoff.retry = decoder.retry_ms / 1000
+        return None
 
-    def _cut(self, fault: TidewireError) -> Outcome:
+    def _cut(self, fault: TidewireError, *, spent: float = 0.0) -> Outcome:
         self._last_fault = fault
-        return self.follower.lost(fault.what)
+        return self.follower.lost(fault.what, spent=spent)
 
     async def _reconnect(self, again: Reconnect) -> None:
         await self.aclose()
@@ -181,7 +187,7 @@ class JobStream:
 
     # ---- opening -----------------------------------------------------------------------------------------------
 
-    async def _open(self) -> Outcome:
+    async def _open(self) -> Outcome | None:
         """GET the stream with the cursor, and judge the answer by the table of answers."""
         follower = self.follower
         follower.connected()
@@ -201,8 +207,9 @@ class JobStream:
                 return await self._no_answer(error)
             what = then(connection.status, Asked.STREAM, has_cursor=bool(cursor))
             if what is Then.USE and _is_stream(connection):
+                log.debug("%s: connected, after %s", self._name, cursor or "nothing")
                 self._connect(connection, cursor, url)
-                return Ignored(f"connected, after {cursor or 'nothing'}")
+                return None
             try:
                 answer = await connection.answer()
             except TransportError as error:

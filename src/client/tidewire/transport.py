@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import httpx
@@ -24,6 +24,9 @@ from tidewire.errors import (
     TransportError,
     Where,
 )
+
+if TYPE_CHECKING:
+    from tidewire.segments import Segments
 
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds for a connection to be made, by default."""
@@ -81,23 +84,28 @@ class Connection:
         self._response = response
         self._owner = owner
         self._closing = closing
-        # Raw bytes: a stream has no content coding.
-        self._chunks: AsyncGenerator[bytes, None] = response.aiter_raw()  # type: ignore[assignment]
+        self._body = _body_of(response)
         self.waited_for = False
         owner.open.add(self)
 
-    async def read(self) -> bytes | None:
-        """The next bytes, None at the end of the body.
+    async def read(self, limit: float) -> bytes | None:
+        """The next bytes, all that have come; None at the end of the body.
+
+        Args:
+            limit: Seconds without a byte.
 
         Raises:
+            SilenceTimeoutError: No byte came.
             TransportError: The connection broke.
         """
         self.waited_for = True
         try:
-            return await self._chunks.__anext__()
-        except StopAsyncIteration:
-            return None
-        except httpx.HTTPError as error:
+            return await self._body.read(limit)
+        except TimeoutError as error:
+            raise SilenceTimeoutError(
+                f"no byte for {max(limit, 0):.3g} s", where=Where("GET", self.url)
+            ) from error
+        except (httpx.HTTPError, ConnectionError) as error:
             raise TransportError(_cut(error), where=Where("GET", self.url)) from error
         finally:
             self.waited_for = False
@@ -106,7 +114,7 @@ class Connection:
         """Read what is no stream, as far as `REFUSAL_BYTES`: enough to say what came instead."""
         body = bytearray()
         with anyio.move_on_after(CLOSE_TIMEOUT):
-            while len(body) < REFUSAL_BYTES and (chunk := await self.read()):
+            while len(body) < REFUSAL_BYTES and (chunk := await self.read(2 * CLOSE_TIMEOUT)):
                 body += chunk
         return Answer("GET", self.url, self.status, self.headers, bytes(body))
 
@@ -116,19 +124,46 @@ class Connection:
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             with contextlib.suppress(httpx.HTTPError):
                 await self._closing.aclose()
-            # httpx stacks generators that do not close one another. A read from the closed connection unwinds them
-            # all; left alone, each would wait for the garbage collector, which trio complains of.
-            with contextlib.suppress(httpx.HTTPError, httpx.StreamError, StopAsyncIteration):
-                while True:
-                    await self._chunks.__anext__()
+            await self._body.unwind()
 
     def abandon(self) -> None:
         """Close from where nothing can be awaited, such as a finaliser in any thread.
 
         The other side sees the close at once; what is left of it here is let go with the next request.
         """
-        hang_up(self._response.extensions["network_stream"].get_extra_info("socket"))
+        network = self._response.extensions.get("network_stream")
+        if network is not None:
+            hang_up(network.get_extra_info("socket"))
         self._owner.abandoned.append(self)
+
+
+class _Chunks:
+    """A body as httpx reads it: one chunk of the server's at a time."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        # Raw bytes: a stream has no content coding.
+        self._chunks: AsyncGenerator[bytes, None] = response.aiter_raw()  # type: ignore[assignment]
+
+    async def read(self, limit: float) -> bytes | None:
+        with anyio.fail_after(limit):
+            try:
+                return await self._chunks.__anext__()
+            except StopAsyncIteration:
+                return None
+
+    async def unwind(self) -> None:
+        # httpx stacks generators that do not close one another. A read from the closed connection unwinds them
+        # all; left alone, each would wait for the garbage collector, which trio complains of.
+        with contextlib.suppress(httpx.HTTPError, httpx.StreamError, StopAsyncIteration):
+            while True:
+                await self._chunks.__anext__()
+
+
+def _body_of(response: httpx.Response) -> "_Chunks | Segments":
+    # Loaded when a stream is there: httpcore loads every event loop that it finds.
+    from tidewire.segments import segments_of  # noqa: PLC0415
+
+    return segments_of(response.stream, response.extensions) or _Chunks(response)
 
 
 class _Body(httpx.AsyncByteStream):
@@ -221,7 +256,9 @@ class Transport:
                         client,
                         "GET",
                         url,
-                        headers=_headers(headers) | {"Accept-Encoding": "identity"},
+                        # A stream is the last thing on its connection: a server may hang up at its end, and the
+                        # next request must not run into that.
+                        headers=_headers(headers) | {"Accept-Encoding": "identity", "Connection": "close"},
                         timeout=timeout,
                     )
                     source = await stack.enter_async_context(opening)
@@ -261,7 +298,9 @@ class Transport:
         await self.bury()
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
-            self._client = httpx.AsyncClient(verify=self._verify, limits=limits, follow_redirects=False)
+            self._client = httpx.AsyncClient(
+                verify=self._verify, limits=limits, follow_redirects=False, mounts=_MOUNTED
+            )
         return self._client
 
     async def bury(self) -> None:
@@ -295,6 +334,26 @@ class Transport:
             if self._closed:
                 raise ClientClosedError("this client was closed meanwhile", where=where) from error
             raise
+
+
+def mount(url: str, transport: httpx.AsyncBaseTransport) -> None:
+    """Let something in this process answer for an origin, to every client that sends its first request from now on.
+
+    Raises:
+        ValueError: Something does already.
+    """
+    if url in _MOUNTED:
+        raise ValueError(f"something in this process answers for {url} already")
+    _MOUNTED[url] = transport
+
+
+def unmount(url: str) -> None:
+    """Undo `mount`."""
+    del _MOUNTED[url]
+
+
+_MOUNTED: Final[dict[str, httpx.AsyncBaseTransport]] = {}
+"""Origins that are answered in this process: none but in tests, where `tidewire.testing` has put a fake server."""
 
 
 def hang_up(raw: Any) -> None:

@@ -48,6 +48,7 @@ class Backoff:
     retry: float | None = None
     """Seconds; the base that the server named last."""
     failures: int = 0
+    spent: float = 0.0
 
     def progress(self) -> None:
         """A logged event moved the id forward."""

@@ -29,7 +29,7 @@ connection, that moved the cursor forward.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, JsonValue
 
@@ -74,8 +74,7 @@ class FatalKind(Enum):
     EXHAUSTED = "exhausted"
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
+class Advance(NamedTuple):
     """The state moved. `first_seq`…`cursor.seq` is covered by this advance and by no other that is visible."""
 
     first_seq: int
@@ -89,6 +88,7 @@ class Advance:
     done: Done | None = None
     diff: JsonValue = None
     """The diff that this was, if it was one."""
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +210,15 @@ class Follower:
             return self._resync(f"unknown logged event {event.type!r}", unknown=True)
         return Ignored(f"unknown event {event.type!r}")
 
-    def lost(self, why: str, *, at_least: float | None = None) -> Outcome:
+    def lost(self, why: str, *, at_least: float | None = None, spent: float = 0.0) -> Outcome:
         """The connection ended without `done` or `goaway`, or could not be opened: a cut, never success.
 
         Args:
             why: What was seen, for people.
             at_least: Seconds that the server asked to wait (Retry-After).
+            spent: Seconds that it took to see it, such as a silence.
         """
+        self.backoff.spent += spent
         return self._reconnect(Cause.CUT if at_least is None else Cause.BUSY, why, at_least=at_least)
 
     def malformed(self, why: str) -> Outcome:
@@ -420,7 +422,17 @@ class Follower:
             self._handed = cursor
         document = self.document
         assert document is not None  # noqa: S101 - every caller has just set or used it
-        return Advance(min(first, cursor.seq), cursor, document.view(), texts, visible, snapshot, done, diff)
+        return Advance(
+            min(first, cursor.seq),
+            cursor,
+            document.view(),
+            texts,
+            visible,
+            snapshot,
+            done,
+            diff,
+            document.columns,
+        )
 
     def _repeat(self, event: Event) -> Outcome:
         self.repeats += 1

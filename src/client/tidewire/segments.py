@@ -1,0 +1,83 @@
+"""A streamed body, read from the socket under httpx: what came together is given together, under one time limit.
+
+A server sends each event as a chunk of its own. httpx gives each chunk by itself, through six generators and two time
+limits, which costs more than all that is made of the event. Here all chunks that one read from the socket has brought
+are given at once. What HTTP means by them stays h11's to judge.
+
+The objects under httpx are not public. Where they are not the ones that are known here (HTTP/2, a transport of another
+kind, a later httpx), there are no segments, and the body is read as httpx gives it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import h11
+import httpcore
+
+SEGMENT_BYTES: Final = 64 * 2**10
+"""Bytes that are read from the socket at a time."""
+
+_LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11_state")
+
+
+class Segments:
+    """See the top of this file."""
+
+    def __init__(self, http: h11.Connection, socket: httpcore.AsyncNetworkStream) -> None:
+        self._http = http
+        self._socket = socket
+        self._over = False
+
+    async def read(self, limit: float) -> bytes | None:
+        """What has come of the body, None at its end.
+
+        Args:
+            limit: Seconds without a byte.
+
+        Raises:
+            TimeoutError: No byte came.
+            ConnectionError: The connection broke, or what came is no HTTP.
+        """
+        try:
+            while not self._over:
+                segment = self._whole_chunks()
+                if segment:
+                    return segment
+                if not self._over:
+                    self._http.receive_data(await self._socket.read(SEGMENT_BYTES, timeout=limit))
+        except httpcore.ReadTimeout as error:
+            raise TimeoutError from error
+        except (httpcore.NetworkError, h11.RemoteProtocolError) as error:
+            raise ConnectionError(str(error) or type(error).__name__) from error
+        return None
+
+    def _whole_chunks(self) -> bytes:
+        next_event, parts = self._http.next_event, []
+        try:
+            while type(event := next_event()) is h11.Data:
+                parts.append(event.data)
+        except h11.RemoteProtocolError:
+            # What came before it is good. After it, h11 says the same again.
+            if not parts:
+                raise
+        else:
+            self._over = event is not h11.NEED_DATA
+        return b"".join(parts)
+
+    async def unwind(self) -> None:
+        """Nothing was begun that must be ended."""
+
+
+def segments_of(stream: Any, extensions: Mapping[str, Any]) -> Segments | None:
+    """The segments of a response's body, nothing of which was read yet; None where they are out of reach.
+
+    Args:
+        stream: The stream of an httpx response.
+        extensions: The response's.
+    """
+    for name in _LAYERS:
+        stream = getattr(stream, name, None)
+    socket = extensions.get("network_stream")
+    if isinstance(stream, h11.Connection) and isinstance(socket, httpcore.AsyncNetworkStream):
+        return Segments(stream, socket)
+    return None
