@@ -80,6 +80,39 @@ def batching() -> str:
     )
 
 
+def stalled() -> str:
+    result = json.loads((HERE / "results/readers.json").read_text())
+    head = ["server", "its process, bytes a stream", "the kernel", "together"]
+    rows = [
+        [row["server"], *(f"{row[name]:,.0f}" for name in ("process", "kernel", "together"))]
+        for row in result["rows"]
+    ]
+    idle = "; ".join(
+        f"{share:.1%} with a ping every {float(beat):g} s" for beat, share in result["idle_share"].items()
+    )
+    return (
+        f"{table(head, rows)}\n\n"
+        f"{result['idle']:,} streams that have nothing to say take this part of one core: {idle}. "
+        f"Python {result['python']}; {versions(result['versions'])}.\n"
+    )
+
+
+def busy_threads() -> str:
+    result = json.loads((HERE / "results/busy_threads.json").read_text())
+    head = ["five that", "switch interval, ms", "`/healthz`, ms", "at worst, ms", "values a second"]
+    rows = [
+        [
+            row["functions"].removesuffix("s"),
+            f"{1000 * row['interval']:g}",
+            f"{row['median_ms']:.0f}",
+            f"{row['worst_ms']:.0f}",
+            f"{row['values_a_second']:,.0f}" if row["values_a_second"] else "",
+        ]
+        for row in result["rows"]
+    ]
+    return f"{table(head, rows)}\n\nPython {result['python']}.\n"
+
+
 def main() -> None:
     PAGE.write_text(
         "# Measurements\n\n"
@@ -96,6 +129,15 @@ def main() -> None:
         "is a function without `batch=True`. The ideal is what the function alone could do. `python bench/batching.py`;\n"
         "the bar is 90 % at each size.\n\n"
         f"{batching()}\n"
+        "## Readers that do not read\n\n"
+        "What each of 50 streams holds whose reader takes nothing, while a job goes on. `python bench/readers.py`; the bar\n"
+        "is 150,000 bytes a stream, kernel included.\n\n"
+        f"{stalled()}\n"
+        "## Plain functions that compute\n\n"
+        "How long others wait while five plain functions keep as many threads busy, by the time after which Python gives\n"
+        "another thread its turn. Python's default is 5 ms, that of `tidewire serve` 0.5 ms.\n"
+        "`python bench/busy_threads.py`.\n\n"
+        f"{busy_threads()}\n"
         "## Decoding event streams\n\n"
         "`python bench/decoder.py`; higher is better.\n\n"
         f"{decoder()}"
