@@ -4,7 +4,7 @@ Whenever the queue moves, everybody's place changes. So not everybody is told ea
 
   who waits              | is told
   -----------------------+------------------------------------------------------------------------------
-  comes anew             | its place, if it is among the first `LOOK`; else that it is the last
+  comes anew             | that it is the last: where callers take turns it may be before others, and soon hears so
   among the first `FRONT`| each change, at most once in `queue_interval`
   behind them            | once the queue has moved by `FRONT`, or by a tenth of those who wait, if that is more
 
@@ -19,9 +19,6 @@ from tidewire_server.store.base import Ticket
 
 FRONT: Final = 10
 """Places whose every change is told."""
-
-LOOK: Final = 16
-"""Places among which one who comes anew is looked for."""
 
 PART: Final = 0.1
 """Part of the queue that moves before all are told."""
@@ -43,10 +40,9 @@ class Positions:
         """Items came or left."""
         self._moves += by
 
-    def entered(self, job: str, items: int, waiting: Iterator[Ticket], size: int) -> int:
-        """The place of a job that comes anew with some items, all of which wait."""
-        near = (place for place, ticket in enumerate(islice(waiting, LOOK), 1) if ticket.job == job)
-        place = next(near, max(1, size - items + 1))
+    def entered(self, job: str, items: int, size: int) -> int:
+        """The place of a job that comes anew with some items, all of which wait; `size` counts them."""
+        place = max(1, size - items + 1)
         self._told[job] = place
         return place
 

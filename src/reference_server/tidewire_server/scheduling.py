@@ -172,8 +172,10 @@ class Scheduler:
         await self._pump(lane.group)
         lane.positions.moved(len(tickets))
         waiting, found = self._queue.size(name), self._find(tickets[0])
-        if waiting >= len(tickets) and found is not None and found.waits(tickets[0].index):
-            place = lane.positions.entered(job, len(tickets), self._queue.waiting(name), waiting)
+        # One that waits for the rest of its batch only is next, and has nobody before it.
+        held_up = waiting >= len(tickets) and self._startable(lane) <= 0
+        if held_up and found is not None and found.waits(tickets[0].index):
+            place = lane.positions.entered(job, len(tickets), waiting)
             self._tell(lane, job, place)
         self._announce_soon(lane)
 
