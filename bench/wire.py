@@ -79,9 +79,16 @@ app.block_thread()
 """
 
 
+class Served(NamedTuple):
+    """A server that runs."""
+
+    port: int
+    process: int
+
+
 @contextlib.contextmanager
-def serving(source: str) -> Iterator[int]:
-    """Run a server's source in a process of its own; yields its port."""
+def serving(source: str) -> Iterator[Served]:
+    """Run a server's source in a process of its own; it writes its port to the file that its first argument names."""
     with tempfile.TemporaryDirectory() as folder:
         script, port_file, log = Path(folder, "server.py"), Path(folder, "port"), Path(folder, "log")
         script.write_text(source)
@@ -95,7 +102,7 @@ def serving(source: str) -> Iterator[int]:
                     if process.poll() is not None or time.monotonic() > deadline:
                         sys.exit(f"the server did not start:\n{log.read_text()}")
                     time.sleep(0.05)
-                yield int(port_file.read_text())
+                yield Served(int(port_file.read_text()), process.pid)
             finally:
                 process.terminate()
                 try:
@@ -226,7 +233,7 @@ def main() -> None:
 
     rows = []
     for name, (source, measure) in servers.items():
-        with serving(source) as port:
+        with serving(source) as (port, _):
             for endpoint in PLACES:
                 for n in arguments.sizes:
                     if (name, endpoint) == ("gradio", "deep") and n > MOST_WHOLE:

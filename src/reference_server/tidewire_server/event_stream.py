@@ -203,7 +203,11 @@ class EventStream:
         await self._follow(cursor)
 
     async def _follow(self, cursor: Cursor) -> None:
+        self._wake.set()
         while True:
+            # Whatever happens from here on sets it again: a stream that has all that there is looks once, not twice.
+            if not self._wake.is_set():
+                await self._wait()
             self._wake.clear()
             if self._service.draining:
                 await self._write(self._goaway())
@@ -226,8 +230,8 @@ class EventStream:
                 del frames
                 if ended:
                     return
-            else:
-                await self._wait()
+                if cursor != self._log.extent().head:
+                    self._wake.set()
 
     async def _merged(self, cursor: Cursor) -> Chunk | None:
         """What follows a cursor, several events as one, or as a snapshot where that is less; None where it was trimmed."""

@@ -121,8 +121,8 @@ class Pending:
             return
         if not additions:
             return
-        for path, _ in additions:
-            if path in self._text_runs:
+        if self._text_runs:
+            for path, _ in additions:
                 self._gather_text(path)
         # The event under way is ended before the document moves: its checks are of the state that it leads to.
         entry = self._open
@@ -193,9 +193,13 @@ class Pending:
     def text_run(self, path: str) -> TextRun:
         """A run for the text that the last append grew."""
         entry = self._open
-        if type(entry) is not _Appends or path not in entry.texts or not self._merge:
+        if (
+            not self._merge
+            or type(entry) is not _Appends
+            or path not in entry.texts
+            or path in self._text_runs
+        ):
             return NO_TEXTS
-        self._gather_text(path)
         lent = self._lend(entry.size)
         if lent <= 0:
             return NO_TEXTS
@@ -218,6 +222,8 @@ class Pending:
 
     def gather(self) -> None:
         """Bring in what runs have taken, and end them."""
+        if not self._lent:
+            return
         for path in tuple(self._text_runs):
             self._gather_text(path)
         self._gather_rows()

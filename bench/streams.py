@@ -1,0 +1,425 @@
+"""How fast tokens come through, with sse-starlette and gradio beside us in the same run.
+
+steady      100 streams of 50 tokens a second, then 600: how late each token reaches a raw reader, against the moment
+            at which it was due, and the server's CPU. The server's process, and one process that reads everything.
+            Bars: of 100, 99 % within 20 ms at under half a core; of 600, 99 % within 25 ms; nothing lost.
+per event   1, 100 and 1000 streams as fast as they go, each event a send of its own: CPU of the server for each event.
+            Bar: at most 0.45 × sse-starlette. `sends` are the pieces in which they came.
+first       submit to the first event on the wire, one job after the other. Bar: 3 ms.
+history     the workload of Gradio's pull request 7102 through the whole stack, with each side's own client in a process
+            of its own: seconds, CPU of the server, peak memory of the client. N = 2,000; with --full 20,000 as well.
+            Bars at 20,000: 1/40 of gradio's seconds, memory at most 3 × the document beyond the client itself.
+
+    python bench/streams.py [steady] [per-event] [first] [history] [--full] [--seconds S]
+"""
+
+import argparse
+import asyncio
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from wire import GRADIO, GROW, OURS, serving
+
+RATE = 50
+PARTS = ("steady", "per-event", "first", "history")
+
+TICKS = '''
+import asyncio, sys, time
+
+async def ticks(n, rate, phase):
+    """Tokens that are due at fixed moments; each says when."""
+    begin = time.monotonic() + phase
+    for i in range(n):
+        due = begin + i / rate
+        await asyncio.sleep(max(0.0, due - time.monotonic()) if i == 0 or rate < 1e6 else 0)
+        yield f"{due:.4f},"
+'''
+
+OURS_TICKS = f"""{TICKS}
+from tidewire_server import Server, Stream
+
+server = Server(merge_window={{window}}, default_concurrency_limit=None, max_streams_per_principal=5000, max_queue_size=5000)
+
+@server.endpoint
+async def tick(stream: Stream[str], n: int, rate: float, phase: float) -> None:
+    async for token in ticks(n, rate, phase):
+        stream.append(token)
+
+@server.endpoint
+async def hello() -> str:
+    return "hello"
+
+server.run(port=0, port_file=sys.argv[1])
+"""
+
+STARLETTE_TICKS = f"""{TICKS}
+import pathlib, socket
+import uvicorn
+from sse_starlette import EventSourceResponse
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+async def tick(request):
+    query = request.query_params
+    numbers = int(query["n"]), float(query["rate"]), float(query["phase"])
+
+    async def events():
+        at = 0
+        async for token in ticks(*numbers):
+            at += 1
+            yield {{"id": f"1-{{at}}", "data": token}}
+
+    return EventSourceResponse(events())
+
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+listener.listen(2048)
+pathlib.Path(sys.argv[1]).write_text(str(listener.getsockname()[1]))
+app = Starlette(routes=[Route("/tick", tick)])
+uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listener])
+"""
+
+GRADIO_TICKS = f"""{TICKS}
+import pathlib
+import gradio
+
+async def tick(n, rate, phase):
+    text = ""
+    async for token in ticks(int(n), rate, phase):
+        text += token
+        yield text
+
+with gradio.Blocks(analytics_enabled=False) as app:
+    numbers = [gradio.Number(), gradio.Number(), gradio.Number()]
+    gradio.Button().click(tick, numbers, gradio.Textbox(), api_name="tick", concurrency_limit=None)
+app.queue(max_size=5000).launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
+pathlib.Path(sys.argv[1]).write_text(str(app.server_port))
+app.block_thread()
+"""
+
+
+def cpu(process: int) -> float:
+    """Seconds of CPU that a process has taken."""
+    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# --- readers of raw sockets
+
+
+class Reader(asyncio.Protocol):
+    """Notes how late each token is that arrives. A token is `<seconds>,`; each comes once on the wire, whole or cut."""
+
+    TOKEN = re.compile(rb"(\d+\.\d{4}),")
+
+    def __init__(self, request: bytes, ends: "asyncio.Future[None]") -> None:
+        self.request = request
+        self.ends = ends
+        self.late: list[float] = []
+        self.pieces = 0
+        self.rest = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.write(self.request)  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic()
+        self.pieces += 1
+        data = self.rest + data
+        end = 0
+        for found in self.TOKEN.finditer(data):
+            self.late.append(now - float(found[1]))
+            end = found.end()
+        self.rest = data[max(end, len(data) - 32) :]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ends.done():
+            self.ends.set_result(None)
+
+
+def post(port: int, path: str, body: dict[str, Any], accept: str) -> bytes:
+    payload = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: {accept}\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+    )
+    return head.encode() + payload
+
+
+def get(port: int, path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode()
+
+
+def ask_ours(port: int, n: int, rate: float, phase: float) -> bytes:
+    numbers = {"n": n, "rate": rate, "phase": phase}
+    return post(port, "/v1/endpoints/tick/jobs", {"input": numbers}, "text/event-stream")
+
+
+def ask_starlette(port: int, n: int, rate: float, phase: float) -> bytes:
+    return get(port, f"/tick?n={n}&rate={rate}&phase={phase}")
+
+
+async def read_all(port: int, ask: Any, streams: int, n: int, rate: float, process: int) -> dict[str, Any]:
+    """Open streams a little apart, read all to their ends; the CPU is that between the openings and the ends."""
+    loop = asyncio.get_running_loop()
+    readers = []
+    spread = streams / 500  # seconds over which the streams are opened
+    before = cpu(process)
+    began = time.monotonic()
+    for number in range(streams):
+        # All begin after the last was opened, spread evenly over the time between two tokens.
+        phase = began + spread + 0.3 + (number / streams) / rate - time.monotonic()
+        reader = Reader(ask(port, n, rate, max(0.0, phase)), loop.create_future())
+        await loop.create_connection(lambda reader=reader: reader, "127.0.0.1", port)
+        readers.append(reader)
+        await asyncio.sleep(max(0.0, began + spread * (number + 1) / streams - time.monotonic()))
+    opened, opened_at = cpu(process), time.monotonic()
+    await asyncio.gather(*(reader.ends for reader in readers))
+    late = sorted(late for reader in readers for late in reader.late)
+    return {
+        "late": late,
+        "lost": streams * n - len(late),
+        "pieces": sum(reader.pieces for reader in readers),
+        "opening": opened - before,
+        "cpu": cpu(process) - opened,
+        "seconds": time.monotonic() - opened_at,
+    }
+
+
+def lateness(found: dict[str, Any], within: float) -> dict[str, Any]:
+    late = found.pop("late")
+    share = sum(one <= within for one in late) / max(1, len(late))
+    return found | {
+        "within": share,
+        "p50_ms": late[len(late) // 2] * 1000 if late else None,
+        "p99_ms": late[int(len(late) * 0.99)] * 1000 if late else None,
+        "core": found["cpu"] / found["seconds"],
+    }
+
+
+def servers(gradio: bool = False, window: float = 0.005) -> dict[str, tuple[str, Any]]:
+    found: dict[str, tuple[str, Any]] = {"tidewire": (OURS_TICKS.replace("{window}", str(window)), ask_ours)}
+    if importlib.util.find_spec("sse_starlette"):
+        found["sse-starlette"] = (STARLETTE_TICKS, ask_starlette)
+    if gradio and importlib.util.find_spec("gradio"):
+        found["gradio"] = (GRADIO_TICKS, None)
+    return found
+
+
+# --- the questions
+
+
+async def gradio_all(port: int, streams: int, n: int, process: int) -> dict[str, Any]:
+    """The same through gradio's queue: a join and a session's stream each; a token counts when its message comes."""
+    import uuid
+
+    from wire import request
+
+    config = json.loads((await asyncio.to_thread(request, port, "GET", "/config"))[0])
+    index = next(one["id"] for one in config["dependencies"] if one["api_name"] == "tick")
+    loop, readers, before = asyncio.get_running_loop(), [], cpu(process)
+    began = time.monotonic()
+    for number in range(streams):
+        session = uuid.uuid4().hex
+        reader = Reader(get(port, f"/gradio_api/queue/data?session_hash={session}"), loop.create_future())
+        phase = max(0.0, began + streams / 100 + 0.5 + (number / streams) / RATE - time.monotonic())
+        join = {"data": [n, RATE, phase], "fn_index": index, "session_hash": session}
+        await asyncio.to_thread(request, port, "POST", "/gradio_api/queue/join", join)
+        await loop.create_connection(lambda reader=reader: reader, "127.0.0.1", port)
+        readers.append(reader)
+    opened, opened_at = cpu(process), time.monotonic()
+    await asyncio.gather(*(reader.ends for reader in readers))
+    late: list[float] = []
+    for reader in readers:
+        # The first message and the last repeat the value whole: a token counts once.
+        late += reader.late[:n]
+    return {
+        "late": sorted(late),
+        "lost": streams * n - len(late),
+        "opening": opened - before,
+        "cpu": cpu(process) - opened,
+        "seconds": time.monotonic() - opened_at,
+    }
+
+
+def steady(seconds: float, gradio: bool) -> list[dict[str, Any]]:
+    rows = []
+    for streams, within in ((100, 0.020), (600, 0.025)):
+        n = int(RATE * seconds)
+        for name, (source, ask) in servers(gradio and streams == 100).items():
+            with serving(source) as (port, process):
+                if ask is None:
+                    found = asyncio.run(gradio_all(port, streams, n, process))
+                else:
+                    found = asyncio.run(read_all(port, ask, streams, n, RATE, process))
+            row = {"server": name, "streams": streams, "within_ms": within * 1000} | lateness(found, within)
+            rows.append(row)
+            print(
+                f"{name:14} {streams:5} x {RATE}/s: {row['within']:7.2%} within {row['within_ms']:.0f} ms, "
+                f"p50 {row['p50_ms']:.1f}, p99 {row['p99_ms']:.1f} ms, {row['core']:.0%} of a core, "
+                f"lost {row['lost']}"
+            )
+    return rows
+
+
+def per_event(events: int) -> list[dict[str, Any]]:
+    rows = []
+    for streams in (1, 100, 1000):
+        n = max(20, events // streams)
+        for name, (source, ask) in servers(window=0).items():
+            each, pieces = [], 0
+            for _ in range(3):
+                with serving(source) as (port, process):
+                    found = asyncio.run(read_all(port, ask, streams, n, 1e9, process))
+                if found["lost"]:
+                    sys.exit(f"{name}: {found['lost']} tokens were lost; its time counts for nothing")
+                each.append(found["cpu"] / (streams * n))
+                pieces = found["pieces"]
+            row = {
+                "server": name,
+                "streams": streams,
+                "us": statistics.median(each) * 1e6,
+                "sends": pieces / (streams * n),
+            }
+            rows.append(row)
+            print(
+                f"{name:14} {streams:5} streams: {row['us']:6.1f} us an event, {row['sends']:.2f} sends for each"
+            )
+    return rows
+
+
+def first(count: int = 150) -> list[dict[str, Any]]:
+    """Milliseconds from the first byte of a submit to the first event with an id, on a connection of its own."""
+    import socket
+
+    taken = []
+    with serving(OURS_TICKS.replace("{window}", "0.005")) as (port, _):
+        for _ in range(count):
+            request = post(port, "/v1/endpoints/hello/jobs", {"input": {}}, "text/event-stream")
+            began = time.perf_counter()
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+                connection.sendall(request)
+                received = b""
+                while b"id:1-1\n" not in received:
+                    received += connection.recv(65536)
+                taken.append((time.perf_counter() - began) * 1000)
+                while connection.recv(65536):
+                    pass
+    taken = sorted(taken[count // 3 :])
+    row = {"server": "tidewire", "p50_ms": statistics.median(taken), "p99_ms": taken[int(len(taken) * 0.99)]}
+    print(f"first event: p50 {row['p50_ms']:.2f}, p99 {row['p99_ms']:.2f} ms")
+    return [row]
+
+
+OUR_CLIENT = """
+import json, resource, sys, time
+from tidewire import Client
+port, n = int(sys.argv[1]), int(sys.argv[2])
+with Client(f"http://127.0.0.1:{port}") as client:
+    sum(1 for _ in client.submit("grow", n=1))
+    idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    job = client.submit("grow", n=n)
+    updates = sum(1 for _ in job)
+    value = job.result()
+    took = time.perf_counter() - began
+text = value[1]["content"]
+"""
+
+GRADIO_CLIENT = """
+import json, resource, sys, time
+from gradio_client import Client
+port, n = int(sys.argv[1]), int(sys.argv[2])
+client = Client(f"http://127.0.0.1:{port}", verbose=False)
+sum(1 for _ in client.submit(1, api_name="/grow"))
+idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+began = time.perf_counter()
+job = client.submit(n, api_name="/grow")
+updates = 0
+for value in job:
+    updates += 1
+took = time.perf_counter() - began
+content = value[1]["content"]
+text = content if isinstance(content, str) else content[0]["text"]
+"""
+
+TELL = """
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+right = text.strip() == "".join(f" {i}" for i in range(n)).strip()
+print(json.dumps({"seconds": took, "updates": updates, "idle_kib": idle, "peak_kib": peak, "right": right}))
+"""
+
+
+def history(full: bool) -> list[dict[str, Any]]:
+    rows = []
+    sides = {"tidewire": (OURS.format(grow=GROW, window=0.005), OUR_CLIENT)}
+    if importlib.util.find_spec("gradio"):
+        sides["gradio"] = (GRADIO.format(grow=GROW), GRADIO_CLIENT)
+    for n in (2_000, 20_000) if full else (2_000,):
+        for name, (source, client) in sides.items():
+            with serving(source) as (port, process):
+                before = cpu(process)
+                command = [sys.executable, "-c", client + TELL, str(port), str(n)]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                taken = cpu(process) - before
+            if done.returncode or not (row := json.loads(done.stdout.splitlines()[-1]))["right"]:
+                sys.exit(f"{name}: {done.stdout[-500:]}{done.stderr[-2000:]}")
+            row = {"server": name, "n": n, "server_cpu": taken} | row
+            rows.append(row)
+            print(
+                f"{name:10} N = {n:6}: {row['seconds']:6.2f} s, server CPU {taken:5.2f} s, {row['updates']} updates, "
+                f"client memory {row['idle_kib'] / 1024:.0f} MiB and {(row['peak_kib'] - row['idle_kib']) / 1024:.1f} more"
+            )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument(
+        "--full", action="store_true", help="N = 20,000 of history; gradio among the steady ones"
+    )
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each steady part")
+    parser.add_argument("--events", type=int, default=30_000, help="of each row of per-event")
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "streams.json")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    asked = options.parts or PARTS
+
+    found: dict[str, Any] = json.loads(options.json.read_text()) if options.json.exists() else {}
+    if "steady" in asked:
+        found["steady"] = steady(options.seconds, options.full)
+    if "per-event" in asked:
+        found["per-event"] = per_event(options.events)
+    if "first" in asked:
+        found["first"] = first()
+    if "history" in asked:
+        found["history"] = history(options.full)
+    found["python"], found["cpus"] = platform.python_version(), os.cpu_count()
+    found["versions"] = {
+        package: importlib.metadata.version(package)
+        for package in ("tidewire", "uvicorn", "sse-starlette", "gradio")
+        if importlib.util.find_spec(package.replace("-", "_"))
+    }
+    options.json.parent.mkdir(exist_ok=True)
+    options.json.write_text(json.dumps(found, indent=1) + "\n")
+    print(
+        f"\nPython {found['python']}, {found['cpus']} cores, {found['versions']}; written to {options.json}"
+    )
+
+
+if __name__ == "__main__":
+    main()
