@@ -13,7 +13,13 @@ from tidewire.protocol.pointer import escape
 from tidewire_server.merging import Merging
 
 COLUMNS = ("/text", "/rows")
-START = {"text": "", "rows": [], "value": {"a": "", "b": [1, 2]}, "list": [{"t": ""}, {"t": ""}]}
+START = {
+    "text": "",
+    "rows": [],
+    "value": {"a": "", "b": [1, 2]},
+    "list": [{"t": ""}, {"t": ""}],
+    "items": [{"status": "running", "value": {"t": ""}, "stable": {}}],
+}
 
 
 class Writer:
@@ -40,10 +46,24 @@ class Writer:
         self.frames.append(b"id:1-%d\ndata:%b\n\n" % (len(self.frames) + 2, orjson.dumps(content)))
         self.states.append(self.document.value())
 
+    def a_step_of_an_item(self, item: dict) -> None:
+        """A text of which more and more is promised to stay: a reader refuses whatever takes that back."""
+        path, kind = "/items/0/value/t", self.random.random()
+        length, stable = len(item["value"]["t"]), item["stable"].get("/t", 0)
+        if kind < 0.5:
+            self.log([["a", path, self.random.choice(PIECES)]])
+        elif kind < 0.75:
+            self.log([["t", path, self.random.randrange(length - stable + 1)]], path)
+        else:
+            self.log([["s", "/items/0/stable", {"/t": self.random.randrange(stable, length + 1)}]])
+
     def a_step(self) -> None:
         random, document = self.random, self.document
         kind = random.random()
         value = document.value()
+        if random.random() < 0.25:
+            self.a_step_of_an_item(value["items"][0])
+            return
         texts = ["/text", *(f"/list/{at}/t" for at in range(len(value["list"])))]
         if kind < 0.35:
             path = random.choice(texts)
