@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tidewire_conformance.history import Histories
 from tidewire_conformance.probe import ProbeError, Server, probe
 from tidewire_conformance.registry import Check
 from tidewire_conformance.session import Hooks, Session, Skip, Unclear
@@ -79,11 +80,12 @@ async def _round(
 ) -> list[Verdict]:
     verdicts: dict[str, Verdict] = {}
     lanes = asyncio.Semaphore(plan.lanes)
+    folded: dict[int, Histories] = {}
     total = len(checks) * plan.repeat
 
     async def take(check: Check) -> None:
         async with lanes:
-            verdict = await _run(plan, check, wire, server, number)
+            verdict = await _run(plan, check, wire, server, number, folded)
         verdicts[check.name] = verdict
         watch(verdict, number * len(checks) + len(verdicts), total)
 
@@ -96,12 +98,13 @@ async def _round(
     return [verdicts[check.name] for check in checks]
 
 
-async def _run(plan: Plan, check: Check, wire: Wire, server: Server, number: int) -> Verdict:
+async def _run(
+    plan: Plan, check: Check, wire: Wire, server: Server, number: int, folded: dict[int, Histories]
+) -> Verdict:
     verdict = Verdict(check.name, check.sentences, check.about)
     began = time.monotonic()
-    session = Session(
-        wire.as_check(check.name), server, plan.hooks, random.Random(f"{plan.seed}{check.name}{number}")
-    )
+    rng = random.Random(f"{plan.seed}{check.name}{number}")
+    session = Session(wire.as_check(check.name), server, plan.hooks, rng, folded)
     try:
         if wire.now() > plan.budget:
             raise Skip(Why.UNTESTED, f"the budget of {plan.budget:g} s was spent")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from tidewire_conformance.event_stream import Block
+from tidewire_conformance.history import Histories
 from tidewire_conformance.probe import Server, Work
 from tidewire_conformance.verdict import Assertion, Why
 from tidewire_conformance.wire import Exchange, Header, Stream, Wire
@@ -73,6 +74,8 @@ class Session:
     server: Server
     hooks: Hooks
     rng: random.Random
+    folded: dict[int, Histories] = field(default_factory=dict)
+    """Histories of the run, by how many exchanges they are of; shared by all checks."""
     assertions: list[Assertion] = field(default_factory=list)
 
     # ---- findings ----------------------------------------------------------------------------------------------
@@ -101,8 +104,7 @@ class Session:
             Whether it holds.
         """
         shown = got if isinstance(got, str) else json.dumps(got, ensure_ascii=False, default=repr)
-        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
-        self.assertions.append(Assertion(sentence, bool(holds), expected, shown, at, block))
+        self.assertions.append(Assertion(sentence, bool(holds), _short(expected), _short(shown), at, block))
         return bool(holds)
 
     def need(self, holds: object, what: str) -> None:
@@ -125,6 +127,14 @@ class Session:
     def unclear(self, reason: str) -> NoReturn:
         """It was tried, and cannot be judged."""
         raise Unclear(reason)
+
+    def histories(self) -> Histories:
+        """All streams of the run so far, folded."""
+        count = len(self.wire.record)
+        if count not in self.folded:
+            self.folded.clear()
+            self.folded[count] = Histories(self.wire.record)
+        return self.folded[count]
 
     # ---- requests ----------------------------------------------------------------------------------------------
 
@@ -187,3 +197,7 @@ class Session:
         """A job that has run to its end, and its history."""
         job = await self.submit(work, **more)
         return job, await self.history(job)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

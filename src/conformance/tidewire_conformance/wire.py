@@ -207,19 +207,20 @@ class Wire:
         self.patience = patience
         self.record = [] if record is None else record
         self.check = ""
-        self._began = time.monotonic() if began is None else began
+        self.began = time.monotonic() if began is None else began
+        """The monotonic time of second 0 of the run."""
 
     def as_check(self, name: str) -> "Wire":
         """The same caller, whose exchanges are noted for a check."""
         twin = Wire(
-            self.base_url, header=self.header, patience=self.patience, record=self.record, began=self._began
+            self.base_url, header=self.header, patience=self.patience, record=self.record, began=self.began
         )
         twin.check = name
         return twin
 
     def now(self) -> float:
         """Seconds of the run."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self.began
 
     def url(self, place: str) -> str:
         """The URL of a path below the base, or of a link that was resolved."""

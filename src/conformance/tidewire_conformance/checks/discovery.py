@@ -170,12 +170,10 @@ def _judge_capability(s: Session, name: str, answer: Exchange) -> None:
 @check("TW-DSC-023", over_all=True)
 async def text_is_not_taken_back_where_it_cannot_be(s: Session) -> None:
     """An endpoint that says `"rollback": false` never truncates or replaces a text of its values."""
-    from tidewire_conformance.history import Histories  # noqa: PLC0415 - beside its one use
-
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
     firm = {name for name, each in s.server.endpoints.items() if not each.capability("rollback")}
     judged = False
-    for step in Histories(s.wire.record).steps:
+    for step in s.histories().steps:
         if (
             jobs.get(step.job) not in firm
             or step.before is None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 
 from tidewire_conformance import specification
 from tidewire_conformance.checks.errors import refused, some_work
@@ -364,7 +365,7 @@ async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
     s.expect("TW-JOB-072", answer.is_stream and "message" not in kinds and kinds[-1:] == ["done"], "no diff, and done at the end",
              f"{answer.status} {kinds[-4:]}", at=answer)  # fmt: skip
     at = [block.at for block in answer.of_type("snapshot")][:-1]
-    gaps = [1000 * (after - before) for before, after in zip(at, at[1:], strict=False)]
+    gaps = [1000 * (after - before) for before, after in pairwise(at)]
     # What came late may be followed by what came in time: half of an interval is what the network is allowed.
     s.expect(
         "TW-JOB-073",

@@ -36,7 +36,7 @@ _BY_OP = {
 )  # fmt: skip
 async def histories_fold(s: Session) -> None:
     """Each diff applies to the state before it, each check and each digest holds."""
-    for step in Histories(s.wire.record).steps:
+    for step in s.histories().steps:
         if step.refused is not None:
             s.expect(step.refused.sentence, False, "an event that applies to the state before it", str(step.refused),
                      at=step.exchange, block=step.block)  # fmt: skip
@@ -73,7 +73,7 @@ async def each_state_is_one(s: Session) -> None:
     """After each logged event the state fits its schema, has the same items, and an error where one failed."""
     counts: dict[str, int] = {}
     judged: set[int] = set()
-    for step in Histories(s.wire.record).steps:
+    for step in s.histories().steps:
         state = step.after.value if step.after is not None else None
         if state is None or id(state) in judged:
             continue
@@ -108,7 +108,7 @@ async def each_state_is_one(s: Session) -> None:
 async def an_id_has_one_state(s: Session) -> None:
     """Whoever reads it: by diffs, merged or not, as a snapshot, or in a read of the job."""
     found: dict[tuple[str, str], Any] = {}
-    for step in Histories(s.wire.record).steps:
+    for step in s.histories().steps:
         if step.after is None:
             continue
         held = found.setdefault((step.job, step.block.id or ""), step.after.value)
@@ -127,7 +127,7 @@ async def an_id_has_one_state(s: Session) -> None:
 @check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", over_all=True)
 async def items_move_by_the_table(s: Session) -> None:
     """Along the rows of section 1.6, never out of an end; a job ends as its items say."""
-    for step in Histories(s.wire.record).steps:
+    for step in s.histories().steps:
         if step.before is None or step.after is None:
             continue
         before, after = step.before.value, step.after.value
@@ -183,7 +183,7 @@ async def columns_stay_within_an_epoch(s: Session) -> None:
 async def stable_text_stays(s: Session) -> None:
     """What `stable` covers is never changed within an epoch; its numbers go up, within their texts."""
     seen = False
-    for step in Histories(s.wire.record).steps:
+    for step in s.histories().steps:
         if step.after is None or step.block.type == "done":
             continue
         same = step.before is not None and not (
@@ -225,7 +225,7 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
 @check("TW-DIF-051", over_all=True)
 async def checks_come_when_they_are_owed(s: Session) -> None:
     """Where a text is truncated, where its item ends, at `done`, and by the 64th change since the last check."""
-    for exchange, steps in Histories(s.wire.record).streams:
+    for exchange, steps in s.histories().streams:
         if exchange.cursor == "0-0":
             _judge_debts(s, steps)
 

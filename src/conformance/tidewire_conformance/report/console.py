@@ -96,8 +96,10 @@ def _not_judged(console: Console, report: Report) -> None:
                 console.print(Text(f"  {note}"))
                 console.print(Text(f"      {', '.join(names)}", style="dim"))
     for why in (Why.NOT_DECLARED, Why.NO_OCCASION):
-        if absent := sum(each.why is why for each in verdicts):
-            console.print(Text(f"\n{why.value}, so not counted: {absent} checks", style="dim"))
+        if chosen := [each for each in verdicts if each.why is why]:
+            console.print(Text(f"\n{why.value}, so not counted: {len(chosen)}", style="dim"))
+            for note in _by_note((each.note, each.check) for each in chosen):
+                console.print(Text(f"  {note}", style="dim"))
 
 
 def _by_note(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -1,0 +1,203 @@
+"""Chapter 7: jobs of several inputs."""
+
+from typing import Any
+
+from tidewire_conformance.checks.errors import refused
+from tidewire_conformance.checks.jobs import has_started, until
+from tidewire_conformance.history import Histories
+from tidewire_conformance.probe import Work
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Session
+
+BATCHES = ["batches"]
+
+
+def _batch(s: Session, *values: Any, **more: Any) -> Work:
+    """Work of several inputs: those given where there is `tidewire.script`, else examples."""
+    work = s.server.batching() or s.untested("no endpoint with `batch` has an example that ended well")
+    if s.server.has_script and values:
+        return work.with_inputs(values, **more)
+    return work.with_inputs([work.inputs[0]] * max(2, len(values)))
+
+
+def says(text: str, *more: dict[str, Any]) -> dict[str, Any]:
+    """An input of `tidewire.script`."""
+    return {"script": [{"append": text}, *more]}
+
+
+@check("TW-BAT-001", "TW-BAT-007", "TW-DIF-002", needs=BATCHES)
+async def each_input_becomes_an_item_in_its_place(s: Session) -> None:
+    """Values stand in the order of their inputs; the job says `"batch": true`, also for one input."""
+    texts = [f"item {n}" for n in range(5)]
+    work = _batch(s, *(says(text, {"sleep_ms": 20 * (5 - n)}) for n, text in enumerate(texts)))
+    job, history = await s.ended(work)
+    read = await s.read(job)
+    items = read.json["state"]["items"]
+    s.expect("TW-BAT-001", len(items) == len(work.inputs), f"{len(work.inputs)} items", len(items), at=read)
+    s.expect("TW-DIF-002", len(items) == len(work.inputs), f"{len(work.inputs)} items", len(items), at=read)
+    if s.server.has_script:
+        values = [item["value"] for item in items]
+        s.expect("TW-BAT-001", values == texts, f"{texts}", values, at=history)
+    s.expect("TW-BAT-007", read.json.get("batch") is True, '"batch": true', read.json.get("batch"), at=read)
+    one = await s.submit(work.with_inputs(work.inputs[:1]))
+    s.expect("TW-BAT-007", one.submit.json.get("batch") is True, '"batch": true for one input', at=one.submit)
+    plain = await s.submit(work.with_input(work.inputs[0]))
+    s.expect(
+        "TW-BAT-007", plain.submit.json.get("batch") is False, '"batch": false for `input`', at=plain.submit
+    )
+
+
+@check("TW-BAT-004", "TW-OVR-020", "TW-DIF-005", needs=BATCHES)
+async def an_item_fails_alone(s: Session) -> None:
+    """One item fails, the others succeed, and the job is `partially_failed`."""
+    if not s.server.has_script:
+        s.untested("needs tidewire.script")
+    job, history = await s.ended(
+        _batch(s, says("a"), says("b", {"fail": "no such image"}), says("c", {"sleep_ms": 60}))
+    )
+    read = await s.read(job)
+    ends = [item["status"] for item in read.json["state"]["items"]]
+    s.expect(
+        "TW-BAT-004", ends == ["succeeded", "failed", "succeeded"], "one item that failed", ends, at=history
+    )
+    s.expect(
+        "TW-OVR-020",
+        read.json.get("status") == "partially_failed",
+        "partially_failed",
+        read.json.get("status"),
+        at=read,
+    )
+    failed = read.json["state"]["items"][1]
+    s.expect(
+        "TW-DIF-005",
+        failed.get("error", {}).get("detail") == "no such image" or "error" in failed,
+        "an error",
+        failed,
+        at=read,
+    )
+
+
+@check("TW-BAT-005", needs=BATCHES)
+async def items_end_one_by_one(s: Session) -> None:
+    """An item that is complete ends while others still run."""
+    if not s.server.has_script:
+        s.untested("needs tidewire.script")
+    _, history = await s.ended(_batch(s, says("a"), says("b", {"sleep_ms": 400})))
+    steps = Histories([history]).streams[0][1]
+    seen = [[item["status"] for item in step.after.value["items"]] for step in steps if step.after]
+    alone = [ends for ends in seen if ends[0] == "succeeded" and ends[1] in {"queued", "running"}]
+    s.expect(
+        "TW-BAT-005",
+        alone,
+        "a state in which the first has ended and the second has not",
+        seen[-3:],
+        at=history,
+    )
+
+
+@check("TW-BAT-003", "TW-DSC-012", needs=BATCHES)
+async def too_many_inputs_are_refused(s: Session) -> None:
+    """One more than the limit gets 422 `batch_too_large` at `/inputs`; two are taken."""
+    work = s.server.batching() or s.untested("no endpoint with `batch` has an example that ended well")
+    limit = s.server.limits_of_batch(work)
+    if limit * len(str(work.inputs[0])) > s.server.limits.get("max_body_bytes", 0):
+        s.untested(f"{limit} inputs do not fit a body")
+    answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * (limit + 1)})
+    for sentence in ("TW-BAT-003", "TW-DSC-012"):
+        refused(s, sentence, answer, 422, "batch_too_large", f"{limit + 1} inputs")
+    pointer = answer.json.get("pointer") if answer.status == 422 else ""
+    s.expect("TW-BAT-003", pointer == "/inputs", "the pointer /inputs", pointer, at=answer)
+    twin = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * min(2, limit)})
+    s.expect("TW-BAT-003", twin.status == 201, "201 for two inputs", f"{twin.status} {twin.code}", at=twin)
+
+
+@check("TW-BAT-002", needs=BATCHES)
+async def an_endpoint_without_batches_takes_none(s: Session) -> None:
+    """`inputs` for an endpoint that declares no `batch` gets 422 `invalid_input` at `/inputs`."""
+    plain = next((each for each in s.server.endpoints.values() if not each.capability("batch")), None)
+    if plain is None:
+        s.no_occasion("each endpoint declares `batch`")
+    answer = await s.wire.ask("POST", plain.submit_to, json={"inputs": [{}]})
+    refused(s, "TW-BAT-002", answer, 422, "invalid_input")
+    s.expect(
+        "TW-BAT-002",
+        answer.json.get("pointer") == "/inputs",
+        "the pointer /inputs",
+        answer.json.get("pointer"),
+        at=answer,
+    )
+
+
+@check("TW-BAT-008", "TW-BAT-009", "TW-JOB-014", needs=BATCHES)
+async def shared_members_complete_each_input(s: Session) -> None:
+    """`shared` fills in what an input does not have; a wrong member of it is named there."""
+    if not s.server.has_script:
+        s.untested("needs tidewire.script")
+    shared = {"script": [{"append": "shared"}]}
+    job, _ = await s.ended(_batch(s, says("own"), {}, shared=shared))
+    read = await s.read(job)
+    values = [item["value"] for item in read.json["state"]["items"]]
+    s.expect("TW-BAT-008", values == ["own", "shared"], "own, shared", values, at=read)
+    answer = await s.wire.ask(
+        "POST", job.work.submit_to, json={"inputs": [says("own"), {}], "shared": {"script": 7}}
+    )
+    refused(s, "TW-JOB-014", answer, 422, "invalid_input", "a wrong member of shared")
+    pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
+    s.expect(
+        "TW-BAT-009", pointer.startswith("/shared/script"), "a pointer to /shared/script", pointer, at=answer
+    )
+
+
+@check("TW-JOB-052", "TW-JOB-056", "TW-JOB-057", "TW-JOB-054", needs=BATCHES)
+async def a_cancel_of_one_item_leaves_the_others(s: Session) -> None:
+    """The item that is named ends as cancelled with the value it had; the other one succeeds with its own."""
+    if not s.server.has_script:
+        s.untested("needs tidewire.script")
+    work = _batch(s, says("a", {"sleep_ms": 700}, {"append": "b"}), says("c", {"sleep_ms": 30_000}))
+    job = await s.submit(work)
+    await until(s, job, has_started)
+    wrong = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 2]})
+    refused(s, "TW-JOB-054", wrong, 422, "invalid_input", "an item that is not there")
+    answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1]})
+    s.expect("TW-JOB-057", answer.status == 202, "202", f"{answer.status} {answer.code}", at=answer)
+    read = await until(s, job, lambda now: now.json.get("done"))
+    ends = [(item["status"], item["value"]) for item in read.json["state"]["items"]]
+    s.expect("TW-JOB-056", ends[0] == ("succeeded", "ab"), "succeeded with ab", ends[0], at=read)
+    s.expect("TW-JOB-057", ends[1] == ("cancelled", "c"), "cancelled with c", ends[1], at=read)
+    again = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [0, 1]})
+    s.expect("TW-JOB-052", again.status == 200 and again.json.get("status") == "partially_failed",
+             "200, and what has ended stays", f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
+
+
+@check("TW-BAT-012", "TW-BAT-014")
+async def the_company_of_an_item_changes_nothing(s: Session) -> None:
+    """An input gives alone what it gives among others, where its endpoint is of one mind about it."""
+    found = []
+    for work in s.server.seen:
+        if work.ended != "succeeded" or not s.server.endpoints[work.endpoint].capability("batch"):
+            continue
+        given = work.inputs[0]
+        text_only = bool(s.server.endpoints[work.endpoint].capability("logprobs"))
+        fixed = {**given, "temperature": 0, "max_tokens": 8} if text_only else given
+        alone = [(await s.read((await s.ended(work.with_input(fixed)))[0])).json for _ in range(2)]
+        values = [_told(each["state"]["items"][0]["value"], text_only) for each in alone]
+        if values[0] != values[1]:
+            continue
+        job, history = await s.ended(work.with_inputs([fixed] * 3))
+        items = (await s.read(job)).json["state"]["items"]
+        s.expect("TW-BAT-014", len(items) == 3, "3 items", len(items), at=history)
+        s.expect(
+            "TW-BAT-012",
+            all(_told(item["value"], text_only) == values[0] for item in items),
+            f"{values[0]} each",
+            items,
+            at=history,
+        )
+        found.append(work)
+    if not found:
+        s.untested("no example gives the same value twice")
+
+
+def _told(value: Any, text_only: bool) -> Any:
+    """What has to be the same in any company: of a generation its text, since sums in another order differ in the end."""
+    return value.get("text") if text_only and isinstance(value, dict) else value

@@ -1,0 +1,203 @@
+"""Chapters 9.3 and 10: problems in-band, stream tokens, and pages of other origins."""
+
+from urllib.parse import urlsplit
+
+from tidewire_conformance import specification
+from tidewire_conformance.checks.errors import UNKNOWN_JOB, some_work
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import EVENT_STREAM, Job, Session
+from tidewire_conformance.wire import Exchange, resolve
+
+INBAND = ["inband_problems"]
+TOKENS = ["stream_tokens"]
+ALLOWED = {"authorization", "content-type", "idempotency-key", "last-event-id"}
+EXPOSED = {"location", "content-location", "retry-after", "idempotency-replayed"}
+
+
+@check("TW-ERR-014", "TW-ERR-015", "TW-ERR-018", "TW-FRM-007", needs=INBAND)
+async def a_problem_comes_in_band_where_the_url_says_so(s: Session) -> None:
+    """An unknown job and a wrong cursor give 200, `retry`, and a `problem` with the id `0-1`, then the end."""
+    job, _ = await s.ended(some_work(s))
+    asked = [
+        (f"/v1/jobs/{UNKNOWN_JOB}/events?errors=inband", "job_not_found"),
+        (f"{job.events}?errors=inband&after=x", "bad_cursor"),
+    ]
+    for place, code in asked:
+        answer = await s.wire.ask("GET", place, header=EVENT_STREAM)
+        found = answer.of_type("problem")
+        s.expect("TW-ERR-014", answer.is_stream and found and found[0].json.get("code") == code, f"200, and a problem {code}",
+                 f"{answer.status} {[block.json for block in found]}", at=answer)  # fmt: skip
+        s.expect(
+            "TW-ERR-014", any(block.retry is not None for block in answer.blocks), "a retry field", at=answer
+        )
+        s.expect("TW-ERR-015", found and found[0].id == "0-1", "the id 0-1", found and found[0].id, at=answer)
+        s.expect("TW-FRM-007", answer.is_whole, "the end of the answer", answer.ended, at=answer)
+        if UNKNOWN_JOB in place:
+            s.expect(
+                "TW-ERR-018", not answer.of_type("hello"), "no hello of a job that is not known", at=answer
+            )
+    twin = await s.stream(job, query="?errors=inband")
+    s.expect("TW-ERR-014", twin.of_type("done"), "the stream, where nothing is wrong", twin.status, at=twin)
+
+
+@check("TW-ERR-017", needs=INBAND)
+async def the_cursor_0_1_is_answered_with_204(s: Session) -> None:
+    """For any job, with and without `errors=inband`, and without credentials."""
+    for place in (f"/v1/jobs/{UNKNOWN_JOB}/events?errors=inband", f"/v1/jobs/{UNKNOWN_JOB}/events"):
+        answer = await s.wire.ask(
+            "GET", place, header=EVENT_STREAM | {"Last-Event-ID": "0-1", "Authorization": None}
+        )
+        s.expect("TW-ERR-017", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
+
+
+@check("TW-ERR-019", over_all=True)
+async def problems_come_in_band_only_where_asked_for(s: Session) -> None:
+    """An event `problem` stands only in the answer to a URL with `errors=inband`, or with a token."""
+    for each in (each for each in s.wire.record if each.is_stream):
+        asked = each.query.get("errors") == ["inband"] or "token" in each.query
+        s.expect("TW-ERR-019", asked or not each.of_type("problem"), "no problem in-band", at=each)
+
+
+async def _token(s: Session, job: Job) -> tuple[Exchange, str]:
+    answer = await s.wire.ask("POST", f"{job.path}/stream-token")
+    s.need(
+        answer.status == 200 and isinstance(answer.json.get("url"), str),
+        f"{answer}: {answer.status} {answer.code}",
+    )
+    return answer, resolve(answer, answer.json["url"])
+
+
+@check("TW-BRW-012", "TW-BRW-014", "TW-BRW-017", "TW-BRW-020", "TW-BRW-015", needs=TOKENS)
+async def a_stream_token_opens_its_stream(s: Session) -> None:
+    """Its URL gives the stream without credentials, with problems in-band and no referrer."""
+    job, history = await s.ended(some_work(s))
+    answer = await s.wire.ask("POST", f"{job.path}/stream-token")
+    misfit = specification.misfit("stream-token", answer.json)
+    s.expect("TW-BRW-012", answer.status == 200 and not misfit, "200, and a body by stream-token.schema.json",
+             f"{answer.status} {misfit}", at=answer)  # fmt: skip
+    _, url = await _token(s, job)
+    opened = await s.wire.ask("GET", url, header=EVENT_STREAM | {"Authorization": None, "Cookie": None})
+    s.expect("TW-BRW-014", opened.of_type("done"), "the stream", f"{opened.status} {opened.code}", at=opened)
+    s.expect("TW-BRW-020", opened.says("referrer-policy") == "no-referrer", "Referrer-Policy: no-referrer",
+             opened.says("referrer-policy"), at=opened)  # fmt: skip
+    wrong = await s.wire.ask("GET", f"{url}&after=x", header=EVENT_STREAM | {"Authorization": None})
+    s.expect(
+        "TW-BRW-017",
+        wrong.is_stream and wrong.of_type("problem"),
+        "a problem in-band",
+        wrong.status,
+        at=wrong,
+    )
+    ids = [block.id for block in history.logged]
+    late = await s.wire.ask("GET", f"{url}&after={ids[-2]}", header=EVENT_STREAM | {"Authorization": None})
+    s.expect(
+        "TW-BRW-014", [block.id for block in late.logged] == ids[-1:], "the events after a cursor", at=late
+    )
+    s.expect(
+        "TW-BRW-015",
+        answer.json.get("expires_at", "").endswith("Z"),
+        "a time at which it ends",
+        answer.json,
+        at=answer,
+    )
+
+
+@check("TW-BRW-013", "TW-BRW-018", needs=TOKENS)
+async def a_stream_token_opens_nothing_else(s: Session) -> None:
+    """Not the stream of another job, and not with one character changed: `unauthorized`, in-band."""
+    work = some_work(s)
+    (job, _), (other, _) = await s.ended(work), await s.ended(work)
+    _, url = await _token(s, job)
+    token = urlsplit(url).query.partition("token=")[2].partition("&")[0]
+    changed = ("A" if token[0] != "A" else "B") + token[1:]
+    bare: dict[str, str | None] = {**EVENT_STREAM, "Authorization": None}
+    places = {"TW-BRW-013": url.replace(job.id, other.id), "TW-BRW-018": url.replace(token, changed)}
+    for sentence, place in places.items():
+        answer = await s.wire.ask("GET", place, header=bare)
+        found = answer.of_type("problem")
+        code = found[0].json.get("code") if found else answer.code
+        s.expect(sentence, code == "unauthorized", "unauthorized", f"{answer.status} {code}", at=answer)
+        s.expect(
+            sentence,
+            not answer.logged,
+            "nothing of the job",
+            [block.id for block in answer.logged],
+            at=answer,
+        )
+    twin = await s.wire.ask("GET", url, header=bare)
+    s.expect("TW-BRW-013", twin.of_type("done"), "its own stream", twin.status, at=twin)
+
+
+# ---- pages of other origins ----------------------------------------------------------------------------------------
+
+
+@check("TW-BRW-005", "TW-BRW-009", "TW-BRW-011", "TW-BRW-007")
+async def pages_of_an_allowed_origin_may_read_every_answer(s: Session) -> None:
+    """Streams, answers and errors name the origin, vary by it, and expose what a page needs."""
+    origin = s.hooks.origin or s.no_occasion("no origin that the server allows was given with --origin")
+    job, _ = await s.ended(some_work(s))
+    header = {"Origin": origin}
+    answers = [
+        await s.wire.ask("GET", "/v1", header=header),
+        await s.wire.ask("GET", job.path, header=header),
+        await s.stream(job, header=header),
+        await s.wire.ask("GET", f"/v1/jobs/{UNKNOWN_JOB}", header=header),
+        await s.wire.ask("GET", "/v1/nothing", header=header),
+        await s.wire.ask(
+            "POST", job.work.submit_to, body=b"{", header=header | {"Content-Type": "application/json"}
+        ),
+        await s.stream(job, header=header | {"Accept": "text/html"}),
+    ]
+    for answer in answers:
+        allowed = answer.says("access-control-allow-origin")
+        s.expect(
+            "TW-BRW-005",
+            allowed in {origin, "*"},
+            f"Access-Control-Allow-Origin: {origin}",
+            allowed,
+            at=answer,
+        )
+        told = {name.strip().lower() for name in answer.says("access-control-expose-headers").split(",")}
+        s.expect("TW-BRW-009", told >= EXPOSED, f"{sorted(EXPOSED)}", sorted(told), at=answer)
+        varies = allowed == "*" or "origin" in answer.says("vary").lower()
+        s.expect("TW-BRW-011", varies, "Vary: Origin", answer.says("vary"), at=answer)
+        both = allowed == "*" and answer.says("access-control-allow-credentials") == "true"
+        s.expect("TW-BRW-007", not both, "no * with credentials", at=answer)
+
+
+@check("TW-BRW-006")
+async def pages_of_other_origins_may_not(s: Session) -> None:
+    """An origin that nobody allowed is not named."""
+    answer = await s.wire.ask("GET", "/v1", header={"Origin": "https://stranger.invalid"})
+    allowed = answer.says("access-control-allow-origin")
+    if s.hooks.origin and allowed == "*":
+        s.no_occasion("the server allows every origin")
+    s.expect("TW-BRW-006", not allowed, "no Access-Control-Allow-Origin", allowed, at=answer)
+
+
+@check("TW-BRW-008", "TW-BRW-010")
+async def a_preflight_allows_what_a_page_needs(s: Session) -> None:
+    """The request headers of the protocol, for ten minutes at least."""
+    origin = s.hooks.origin or s.no_occasion("no origin that the server allows was given with --origin")
+    header = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type",
+    }
+    answer = await s.wire.ask("OPTIONS", some_work(s).submit_to, header=header)
+    told = {name.strip().lower() for name in answer.says("access-control-allow-headers").split(",")}
+    s.expect(
+        "TW-BRW-008",
+        answer.status < 300 and told >= ALLOWED,
+        f"{sorted(ALLOWED)}",
+        f"{answer.status} {sorted(told)}",
+        at=answer,
+    )
+    age = answer.says("access-control-max-age")
+    s.expect(
+        "TW-BRW-010",
+        age.isdigit() and int(age) >= 600,
+        "Access-Control-Max-Age of at least 600",
+        age,
+        at=answer,
+    )

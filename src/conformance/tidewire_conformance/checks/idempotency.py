@@ -1,0 +1,139 @@
+"""Section 6.3: a submit that is repeated with its key."""
+
+import asyncio
+import secrets
+
+from tidewire_conformance.checks.errors import JSON, refused, some_work
+from tidewire_conformance.probe import Work
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import EVENT_STREAM, Session
+from tidewire_conformance.strict_json import compact
+from tidewire_conformance.wire import Exchange, Header
+
+
+def _keyed(s: Session) -> Work:
+    """Work that may be submitted with a key."""
+    if "idempotency" not in s.server.capabilities and not s.wire.header:
+        s.not_declared("`idempotency`, and no credentials were given")
+    return some_work(s)
+
+
+def _key() -> str:
+    return secrets.token_hex(16)
+
+
+async def _submit(
+    s: Session, work: Work, key: str, body: bytes | None = None, header: Header | None = None
+) -> Exchange:
+    fields = {**JSON, "Accept": "application/json", "Idempotency-Key": key, **(header or {})}
+    sent = compact(work.body) if body is None else body
+    return await s.wire.ask("POST", work.submit_to, body=sent, header=fields, seconds=30 + work.seconds)
+
+
+@check("TW-JOB-024", "TW-JOB-028", "TW-JOB-029", "TW-JOB-035")
+async def a_repeated_submit_finds_its_job(s: Session) -> None:
+    """Same key and same bytes: the same job, its `Location`, and `Idempotency-Replayed`; a twin with another key is new."""
+    work = _keyed(s)
+    key = _key()
+    first, again = await _submit(s, work, key), await _submit(s, work, key)
+    other = await _submit(s, work, _key())
+    sentence = "TW-JOB-024" if s.wire.header else "TW-JOB-035"
+    s.expect(sentence, again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')}",
+             again.json.get("id"), at=again)  # fmt: skip
+    s.expect(
+        "TW-JOB-028", again.json.get("id") == first.json.get("id"), "the job of the first submit", at=again
+    )
+    s.expect("TW-JOB-028", other.status == 201 and other.json.get("id") != first.json.get("id"), "a new job for another key",
+             other.json.get("id"), at=other)  # fmt: skip
+    replayed = again.says("idempotency-replayed")
+    s.expect("TW-JOB-029", replayed == "true", "Idempotency-Replayed: true", replayed, at=again)
+    s.expect(
+        "TW-JOB-029", not first.says("idempotency-replayed"), "no such header on the first answer", at=first
+    )
+    s.expect("TW-JOB-029", (again.status, again.says("location")) == (201, first.says("location")),
+             f"201 and Location {first.says('location')}", f"{again.status} {again.says('location')}", at=again)  # fmt: skip
+
+
+@check("TW-JOB-028", "TW-JOB-030", "TW-JOB-029")
+async def a_repeated_submit_finds_its_job_once_it_has_ended(s: Session) -> None:
+    """Whatever became of the job; as an event stream it begins with a snapshot."""
+    work = _keyed(s)
+    key = _key()
+    first = await _submit(s, work, key, header=EVENT_STREAM)
+    s.need(first.of_type("done"), f"{first}: no stream to its end")
+    again = await _submit(s, work, key)
+    s.expect("TW-JOB-028", again.status == 201 and f"/{again.json.get('id')}" in first.says("location"), "201 and the same job",
+             f"{again.status} {again.code}", at=again)  # fmt: skip
+    stream = await _submit(s, work, key, header=EVENT_STREAM)
+    kinds = [block.type for block in stream.logged]
+    s.expect("TW-JOB-030", kinds[:1] == ["snapshot"], "a snapshot first", kinds, at=stream)
+    s.expect("TW-JOB-029", stream.status == 200 and stream.says("idempotency-replayed") == "true",
+             "200 and Idempotency-Replayed: true", stream.status, at=stream)  # fmt: skip
+
+
+@check("TW-JOB-031")
+async def a_key_with_another_body_is_refused(s: Session) -> None:
+    """One byte is enough: 422 `idempotency_key_reused`."""
+    work = _keyed(s)
+    key = _key()
+    await _submit(s, work, key)
+    answer = await _submit(s, work, key, compact(work.body) + b" ")
+    refused(s, "TW-JOB-031", answer, 422, "idempotency_key_reused")
+
+
+@check("TW-JOB-025")
+async def a_key_has_visible_characters(s: Session) -> None:
+    """1 to 255 of them; any other key gets 400 `bad_parameter`."""
+    work = _keyed(s)
+    for key in ("with a space", "x" * 256, ""):
+        refused(
+            s,
+            "TW-JOB-025",
+            await _submit(s, work, key),
+            400,
+            "bad_parameter",
+            f"a key of {len(key)} characters",
+        )
+    for key in ("!", "~" * 223 + _key()):
+        answer = await _submit(s, work, key if len(key) > 1 else key + _key())
+        s.expect(
+            "TW-JOB-025",
+            answer.status == 201,
+            "201 for a key that is allowed",
+            f"{answer.status} {answer.code}",
+            at=answer,
+        )
+
+
+@check("TW-JOB-034")
+async def a_refused_submit_leaves_its_key_free(s: Session) -> None:
+    """A key that came with a wrong body is taken with a right one."""
+    work = _keyed(s)
+    key = _key()
+    answer = await _submit(s, work, key, b"{}")
+    refused(s, "TW-JOB-034", answer, 422, "invalid_input", "no input")
+    right = await _submit(s, work, key)
+    s.expect("TW-JOB-034", right.status == 201, "201", f"{right.status} {right.code}", at=right)
+
+
+@check("TW-JOB-033", needs=["delete"])
+async def the_key_of_a_purged_job_is_not_free(s: Session) -> None:
+    """A submit whose key belongs to a job that was purged gets 410 `job_expired`."""
+    work = _keyed(s)
+    key = _key()
+    first = await _submit(s, work, key)
+    await s.wire.ask("DELETE", f"/v1/jobs/{first.json.get('id')}")
+    refused(s, "TW-JOB-033", await _submit(s, work, key), 410, "job_expired")
+
+
+@check("TW-JOB-028", "TW-JOB-032")
+async def submits_at_once_start_one_job(s: Session) -> None:
+    """Of several with one key, sent together, each gets the one job, or 409 where it is not committed yet."""
+    work = _keyed(s)
+    key = _key()
+    answers = await asyncio.gather(*(_submit(s, work, key) for _ in range(5)))
+    jobs = {str(answer.json.get("id")) for answer in answers if answer.status == 201}
+    s.expect("TW-JOB-028", len(jobs) == 1, "one job", sorted(jobs), at=answers[-1])
+    for answer in answers:
+        s.expect("TW-JOB-032", answer.status == 201 or (answer.status, answer.code) == (409, "idempotency_in_flight"),
+                 "201, or 409 idempotency_in_flight", f"{answer.status} {answer.code}", at=answer)  # fmt: skip

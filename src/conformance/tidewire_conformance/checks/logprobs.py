@@ -1,0 +1,378 @@
+"""Chapter 8: what log-probabilities must be, whatever the model says."""
+
+import base64
+import math
+from typing import Any
+
+from tidewire_conformance import specification
+from tidewire_conformance.checks.errors import refused
+from tidewire_conformance.probe import Work
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Job, Session
+from tidewire_conformance.wire import Exchange, resolve
+
+LOGPROBS = ["logprobs"]
+PER_TOKEN = (
+    "token_ids",
+    "logprobs",
+    "top_ids",
+    "top_logprobs",
+    "ranks",
+    "tie_counts",
+    "scored_logprobs",
+    "token_text",
+    "top_text",
+)
+"""Columns of generated tokens (section 8.2)."""
+TOKENS = 8
+TOP = 5
+
+
+def _work(s: Session, **members: Any) -> Work:
+    """Work of an endpoint with log-probabilities, with these members of chapter 8."""
+    work = s.server.with_logprobs() or s.untested("no example of an endpoint with `logprobs` ended well")
+    return work.with_input({**work.inputs[0], "max_tokens": TOKENS, "seed": 7, **members})
+
+
+async def _submit(s: Session, **members: Any) -> Job:
+    """Submit a generation; a member that the endpoint does not serve (TW-GEN-001) is no lack of it."""
+    work = _work(s, **members)
+    answer = await s.wire.ask("POST", work.submit_to, json=work.body)
+    pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
+    if answer.code == "invalid_input" and pointer.removeprefix("/input/") in members:
+        s.no_occasion(f"{work.endpoint} does not serve {pointer.removeprefix('/input/')}")
+    s.need(answer.status == 201, f"{answer}: {answer.status} {answer.code}")
+    return Job(answer.json["id"], work, answer)
+
+
+async def _value(s: Session, **members: Any) -> tuple[dict[str, Any], Exchange]:
+    """A generation, and the stream that shows it."""
+    job = await _submit(s, **members)
+    history = await s.history(job)
+    item = (await s.read(job)).json["state"]["items"][0]
+    s.need(item["status"] == "succeeded" and isinstance(item["value"], dict), f"the item is {item['status']}")
+    return item["value"], history
+
+
+def _max_top(s: Session) -> int:
+    work = _work(s)
+    return int(s.server.endpoints[work.endpoint].capability("logprobs")["max_top"])
+
+
+@check("TW-GEN-011", "TW-GEN-029", "TW-GEN-030", needs=LOGPROBS, over_all=True)
+async def columns_fit_each_other_at_every_event(s: Session) -> None:
+    """After each logged event the columns of tokens are of one length, candidates in order, and of 1 in all at most."""
+    for step in s.histories().steps:
+        if step.after is None:
+            continue
+        for item in step.after.value["items"]:
+            value = item["value"]
+            if isinstance(value, dict) and "finish_reason" in value:
+                lengths = {name: len(value[name]) for name in PER_TOKEN if name in value}
+                s.expect("TW-GEN-011", len(set(lengths.values())) <= 1, "columns of one length", lengths,
+                         at=step.exchange, block=step.block)  # fmt: skip
+                pairs = zip(value.get("top_ids", ()), value.get("top_logprobs", ()), strict=False)
+                for ids, found in pairs if step.block.type == "done" else ():
+                    _judge_candidates(s, ids, found, step.exchange)
+
+
+def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at: Exchange) -> None:
+    order = [-each if each is not None else math.inf for each in found]
+    s.expect("TW-GEN-030", order == sorted(order), "descending log-probabilities", found, at=at)
+    equal = [
+        (x, one, other) for x, y, one, other in zip(order, order[1:], ids, ids[1:], strict=False) if x == y
+    ]
+    s.expect("TW-GEN-030", len(set(ids)) == len(ids), "each candidate once", ids, at=at)
+    s.expect("TW-GEN-030", all(one != other for _, one, other in equal), "each candidate once", ids, at=at)
+    whole = sum(math.exp(each) for each in found if each is not None)
+    s.expect("TW-GEN-029", whole <= 1 + 1e-3, "probabilities of 1 in all at most", round(whole, 5), at=at)
+
+
+@check("TW-GEN-010", "TW-GEN-006", "TW-GEN-012", needs=LOGPROBS)
+async def what_was_not_asked_for_is_not_there(s: Session) -> None:
+    """Without log-probabilities no column of them; with them those of the table, `text` first in `columns`."""
+    members = {"logprobs": False, "top_logprobs": 0}
+    plain, history = await _value(s, **members)
+    extra = {name for name in plain if name in PER_TOKEN[1:] or "logprob" in name}
+    s.expect("TW-GEN-010", not extra, "no column that was not asked for", sorted(extra), at=history)
+    s.expect("TW-GEN-006", not extra, "no log-probability that was not asked for", sorted(extra), at=history)
+    value, history = await _value(s, logprobs=True)
+    s.expect("TW-GEN-010", {"logprobs", "token_ids"} <= value.keys() and "top_ids" not in value and "ranks" not in value,
+             "logprobs and token_ids, no candidates and no ranks", sorted(value), at=history)  # fmt: skip
+    columns = history.logged[0].json["columns"]
+    s.expect(
+        "TW-GEN-012",
+        not columns or columns[0].endswith("/text"),
+        "`text` as the first column",
+        columns,
+        at=history,
+    )
+    named = {column.rpartition("/")[2] for column in columns}
+    s.expect(
+        "TW-GEN-012",
+        not columns or {"token_ids", "logprobs"} <= named,
+        "the columns of tokens",
+        columns,
+        at=history,
+    )
+
+
+@check(
+    "TW-GEN-022",
+    "TW-GEN-023",
+    "TW-GEN-024",
+    "TW-GEN-031",
+    "TW-GEN-034",
+    "TW-GEN-033",
+    "TW-GEN-028",
+    needs=LOGPROBS,
+)
+async def candidates_and_ranks_agree(s: Session) -> None:
+    """`n` candidates a position in order; the chosen token's rank and log-probability are those of its candidate."""
+    decimals = 6
+    value, history = await _value(
+        s, top_logprobs=TOP, ranks=True, logprob_decimals=decimals, logprobs_mode="raw"
+    )
+    s.expect(
+        "TW-GEN-028",
+        value.get("logprobs_mode") == "raw",
+        "logprobs_mode raw",
+        value.get("logprobs_mode"),
+        at=history,
+    )
+    rows = zip(
+        value["token_ids"],
+        value["logprobs"],
+        value["top_ids"],
+        value["top_logprobs"],
+        value["ranks"],
+        strict=True,
+    )
+    for token, logprob, ids, found, rank in rows:
+        for sentence in ("TW-GEN-031", "TW-GEN-034"):
+            s.expect(sentence, len(ids) == len(found) == TOP, f"{TOP} candidates", len(ids), at=history)
+        numbers = [each for each in [logprob, *found] if each is not None]
+        s.expect(
+            "TW-GEN-022",
+            all(each <= 0 for each in numbers),
+            "logarithms of probabilities, none above 0",
+            numbers,
+            at=history,
+        )
+        s.expect(
+            "TW-GEN-023",
+            all(math.isfinite(each) for each in numbers),
+            "null for a probability of 0",
+            numbers,
+            at=history,
+        )
+        s.expect("TW-GEN-024", all(abs(each - round(each, decimals)) < 1e-12 for each in numbers), f"{decimals} decimals", numbers,
+                 at=history)  # fmt: skip
+        if token in ids:
+            at = ids.index(token)
+            s.expect(
+                "TW-GEN-033",
+                rank <= at + 1 and (rank == at + 1 or found[rank - 1] == found[at]),
+                f"rank {at + 1}",
+                rank,
+                at=history,
+            )
+            s.expect(
+                "TW-GEN-022",
+                logprob == found[at],
+                f"{found[at]} as among the candidates",
+                logprob,
+                at=history,
+            )
+        else:
+            s.expect(
+                "TW-GEN-033", rank > TOP or found[-1] == logprob, f"a rank above {TOP}", rank, at=history
+            )
+            s.expect("TW-GEN-031", found[-1] is None or logprob is None or logprob <= found[-1],
+                     f"a token that is no candidate at most as probable as the last one, {found[-1]}", logprob, at=history)  # fmt: skip
+
+
+@check("TW-GEN-022", "TW-GEN-029", "TW-GEN-031", needs=LOGPROBS)
+async def the_distribution_is_that_of_the_whole_vocabulary(s: Session) -> None:
+    """As many candidates as are allowed make most of 1 or less, never more; fewer are the first of them."""
+    top = min(_max_top(s), 20)
+    if top < 2:
+        s.untested(f"max_top is {top}")
+    many, history = await _value(s, top_logprobs=top, temperature=0)
+    few, _ = await _value(s, top_logprobs=2, temperature=0)
+    for ids, found, first in zip(many["top_ids"], many["top_logprobs"], few["top_ids"], strict=False):
+        whole = sum(math.exp(each) for each in found if each is not None)
+        s.expect("TW-GEN-029", whole <= 1 + 1e-3, "1 at most", round(whole, 5), at=history)
+        s.expect("TW-GEN-022", whole > 1e-6, "probabilities, in nats", round(whole, 8), at=history)
+        s.expect("TW-GEN-031", ids[:2] == first, f"{ids[:2]}", first, at=history)
+
+
+@check("TW-GEN-007", "TW-BAT-012", needs=LOGPROBS)
+async def a_seed_gives_the_same_tokens_again(s: Session) -> None:
+    """The same input with the same seed gives the same tokens, alone and among others."""
+    one, _ = await _value(s, logprobs=True, temperature=0.9)
+    two, history = await _value(s, logprobs=True, temperature=0.9)
+    s.expect(
+        "TW-GEN-007",
+        one["token_ids"] == two["token_ids"],
+        f"{one['token_ids']}",
+        two["token_ids"],
+        at=history,
+    )
+    work = _work(s, logprobs=True, temperature=0.9)
+    if s.server.limits_of_batch(work) >= 3:
+        job, history = await s.ended(
+            work.with_inputs([work.inputs[0], {**work.inputs[0], "seed": 8}, work.inputs[0]])
+        )
+        items = [item["value"] for item in (await s.read(job)).json["state"]["items"]]
+        same = [items[0]["token_ids"], items[2]["token_ids"]]
+        s.expect("TW-BAT-012", same == [one["token_ids"]] * 2, f"{one['token_ids']}", same, at=history)
+
+
+@check("TW-GEN-025", "TW-GEN-026", needs=LOGPROBS)
+async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> None:
+    """Temperature changes the processed distribution of a first token, and not the raw one."""
+    found: dict[tuple[str, float], Any] = {}
+    for mode in ("raw", "processed"):
+        for temperature in (0.5, 2.0):
+            members = {"top_logprobs": 2, "max_tokens": 1, "temperature": temperature, "logprobs_mode": mode}
+            job = await _submit(s, **members)
+            history = await s.history(job)
+            item = (await s.read(job)).json["state"]["items"][0]
+            if item["status"] != "succeeded":
+                s.need(False, f"logprobs_mode {mode}: {item}")
+            found[mode, temperature] = item["value"]["top_logprobs"][0]
+    s.expect(
+        "TW-GEN-025",
+        found["raw", 0.5] == found["raw", 2.0],
+        f"{found['raw', 0.5]}, whatever the temperature",
+        found["raw", 2.0],
+        at=history,
+    )
+    cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
+    gaps = [each[0] - each[1] for each in (cold, hot, raw) if None not in each]
+    s.expect("TW-GEN-026", len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) < 1e-2 and abs(gaps[1] - gaps[2] / 2) < 1e-2),
+             "gaps between candidates that are divided by the temperature", gaps, at=history)  # fmt: skip
+
+
+@check("TW-GEN-002", "TW-GEN-001", "TW-GEN-003", needs=LOGPROBS)
+async def what_cannot_be_served_is_refused(s: Session) -> None:
+    """More candidates than `max_top`, both prompt and messages, an unknown member: 422 with a pointer; a twin runs."""
+    work, most = _work(s), _max_top(s)
+    given = work.inputs[0]
+    prompt = {"prompt": given.get("prompt", "a")}
+    for name in ("top_logprobs", "prompt_logprobs"):
+        answer = await s.wire.ask("POST", work.submit_to, json={"input": {**given, name: most + 1}})
+        if name == "prompt_logprobs" and answer.code == "invalid_input":
+            continue  # not served at all: one of two faults is told (TW-ERR-010)
+        refused(s, "TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
+        told = answer.json if answer.status == 422 else {}
+        s.expect("TW-GEN-002", told.get("pointer") == f"/input/{name}" and str(most) in str(told.get("detail")),
+                 f"a pointer to {name}, and {most} in detail", told, at=answer)  # fmt: skip
+    wrong = [
+        ("TW-GEN-003", {**given, **prompt, "messages": [{"role": "user", "content": "b"}]}),
+        ("TW-GEN-001", {**given, "foresight": True}),
+    ]
+    for sentence, body in wrong:
+        answer = await s.wire.ask("POST", work.submit_to, json={"input": body})
+        refused(s, sentence, answer, 422, "invalid_input", str(body)[:60])
+    twin = await s.wire.ask("POST", work.submit_to, json={"input": {**given, "top_logprobs": most}})
+    s.expect("TW-GEN-002", twin.status == 201, f"201 for {most}", f"{twin.status} {twin.code}", at=twin)
+
+
+@check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
+async def an_end_has_its_reason_and_its_count(s: Session) -> None:
+    """`finish_reason` is `length` where `max_tokens` are there; `usage` counts prompt and completion."""
+    value, history = await _value(s, logprobs=True)
+    count, reason = len(value["token_ids"]), value.get("finish_reason")
+    s.expect("TW-GEN-017", reason in {"stop", "length"}, "stop or length", reason, at=history)
+    s.expect(
+        "TW-GEN-017",
+        (reason == "length") == (count == TOKENS) or reason == "stop",
+        f"length at {TOKENS} tokens",
+        f"{reason} at {count}",
+        at=history,
+    )
+    usage = history.of_type("done")[0].json.get("usage", {})
+    s.expect(
+        "TW-GEN-018",
+        {"prompt_tokens", "completion_tokens"} <= usage.keys(),
+        "prompt_tokens and completion_tokens",
+        usage,
+        at=history,
+    )
+    s.expect(
+        "TW-GEN-018",
+        count <= usage.get("completion_tokens", 0) <= count + 1,
+        f"{count} completion tokens",
+        usage,
+        at=history,
+    )
+
+
+@check("TW-GEN-008", "TW-GEN-009", needs=LOGPROBS)
+async def samples_are_items(s: Session) -> None:
+    """`n` samples of one input are n items of a job that says `batch`."""
+    job = await _submit(s, n=3)
+    await s.history(job)
+    read = await s.read(job)
+    s.expect(
+        "TW-GEN-008",
+        len(read.json["state"]["items"]) == 3,
+        "3 items",
+        len(read.json["state"]["items"]),
+        at=read,
+    )
+    s.expect("TW-GEN-009", read.json.get("batch") is True, '"batch": true', read.json.get("batch"), at=read)
+
+
+@check("TW-GEN-020", "TW-GEN-027", needs=LOGPROBS)
+async def the_first_token_of_the_prompt_has_no_logprob(s: Session) -> None:
+    """`prompt_logprobs` begins with null and its candidates with `[]`; temperature does not change them."""
+    found = []
+    for temperature in (0.3, 1.7):
+        value, history = await _value(
+            s, prompt_logprobs=2, temperature=temperature, logprobs_mode="processed"
+        )
+        if not value.get("prompt_token_ids"):
+            s.unclear("the prompt of the example has no token")
+        first = value["prompt_logprobs"][0], value["prompt_top_logprobs"][0]
+        s.expect("TW-GEN-020", first == (None, []), "null and []", first, at=history)
+        found.append(value["prompt_logprobs"])
+    s.expect("TW-GEN-027", found[0] == found[1], "raw log-probabilities", found[1], at=history)
+
+
+@check("TW-GEN-037", "TW-GEN-038", "TW-GEN-041", needs=LOGPROBS)
+async def the_vocabulary_spells_the_tokens(s: Session) -> None:
+    """It is linked, fits its schema, has a strong ETag, and its bytes make the text of what was generated."""
+    work = _work(s, logprobs=True)
+    endpoint = s.server.endpoints[work.endpoint]
+    link = endpoint.description.get("links", {}).get("vocabulary")
+    if not s.expect("TW-GEN-037", isinstance(link, str), "a link `vocabulary`", link, at=endpoint.described):
+        return
+    answer = await s.wire.ask("GET", resolve(endpoint.described, link))
+    misfit = specification.misfit("vocabulary", answer.json)
+    if not s.expect(
+        "TW-GEN-037",
+        answer.status == 200 and not misfit,
+        "200, and a body by vocabulary.schema.json",
+        misfit,
+        at=answer,
+    ):
+        return
+    etag = answer.says("etag")
+    s.expect(
+        "TW-GEN-041", etag == f'"{answer.json["hash"]}"', f'ETag "{answer.json["hash"]}"', etag, at=answer
+    )
+    again = await s.wire.ask("GET", resolve(endpoint.described, link), header={"If-None-Match": etag})
+    s.expect("TW-GEN-041", again.status == 304, "304 for a fitting If-None-Match", again.status, at=again)
+    value, history = await _value(s, logprobs=True)
+    tokens, special = answer.json["tokens"], set(answer.json.get("special", ()))
+    spelt = b"".join(base64.b64decode(tokens[each]) for each in value["token_ids"] if each not in special)
+    s.expect(
+        "TW-GEN-038",
+        spelt.startswith(value["text"].encode()),
+        f"bytes that begin with {value['text']!r}",
+        repr(spelt),
+        at=history,
+    )

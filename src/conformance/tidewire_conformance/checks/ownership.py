@@ -1,0 +1,107 @@
+"""Section 11.1: who may read a job. It takes the credentials of two principals."""
+
+import secrets
+
+from tidewire_conformance.checks.errors import UNKNOWN_JOB, some_work
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import EVENT_STREAM, Session
+from tidewire_conformance.wire import Exchange, Wire
+
+
+def _other(s: Session) -> Wire:
+    """Another principal."""
+    if not s.wire.header:
+        s.no_occasion("the server serves callers without credentials, and none were given with --header")
+    if s.hooks.second is None:
+        s.untested("needs --header and --second-header: the credentials of two principals")
+    other = Wire(s.wire.base_url, header=s.hooks.second.header, patience=s.wire.patience, record=s.wire.record,
+                 began=s.wire.began)  # fmt: skip
+    other.check = s.wire.check
+    return other
+
+
+def _told(answer: Exchange) -> tuple[int, object]:
+    """What an answer says of a job, but for what names the job."""
+    body = answer.json if isinstance(answer.json, dict) else {}
+    return answer.status, {name: value for name, value in body.items() if name not in {"detail", "instance"}}
+
+
+@check("TW-JOB-044", "TW-SEC-001", "TW-RES-014", "TW-SEC-002", "TW-JOB-026")
+async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
+    """Reads, streams, resumes, cancels and purges of another's job are answered like those of one that never was."""
+    other = _other(s)
+    work = s.server.lasting() or some_work(s)
+    job = await s.submit(work)
+    asked = [
+        ("GET", "", ""),
+        ("GET", "/events", ""),
+        ("GET", "/events", "1-1"),
+        ("POST", "/cancel", ""),
+        ("DELETE", "", ""),
+    ]
+    for method, place, cursor in asked:
+        header = EVENT_STREAM | {"Last-Event-ID": cursor} if cursor else {}
+        theirs = await other.ask(method, job.path + place, header=header)
+        unknown = await other.ask(method, f"/v1/jobs/{UNKNOWN_JOB}{place}", header=header)
+        s.expect("TW-RES-014" if cursor else "TW-JOB-044", _told(theirs) == _told(unknown), f"{_told(unknown)}", _told(theirs),
+                 at=theirs)  # fmt: skip
+        s.expect("TW-SEC-001", theirs.status == unknown.status, f"{unknown.status}", theirs.status, at=theirs)
+        s.expect(
+            "TW-SEC-002",
+            theirs.status == unknown.status,
+            f"{unknown.status}, on a resume as well",
+            theirs.status,
+            at=theirs,
+        )
+    mine = await s.read(job)
+    s.expect("TW-SEC-001", mine.status == 200, "200 for its own principal", mine.status, at=mine)
+    key = {"Idempotency-Key": secrets.token_hex(16)}
+    first = await s.wire.ask("POST", work.submit_to, json=work.body, header=key)
+    second = await other.ask("POST", work.submit_to, json=work.body, header=key)
+    s.expect("TW-JOB-026", second.status == 201 and second.json.get("id") != first.json.get("id"), "a job of its own",
+             f"{second.status} {second.code}", at=second)  # fmt: skip
+
+
+@check("TW-JOB-046", needs=["list"])
+async def a_list_has_the_callers_jobs_alone(s: Session) -> None:
+    """A job of one principal does not stand in the list of another."""
+    other = _other(s)
+    job = await s.submit(some_work(s))
+    lists = [await wire.ask("GET", "/v1/jobs?limit=1000") for wire in (s.wire, other)]
+    mine, theirs = ([entry["id"] for entry in each.json.get("jobs", [])] for each in lists)
+    s.expect("TW-JOB-046", job.id in mine, "the job, in the list of its principal", at=lists[0])
+    s.expect("TW-JOB-046", job.id not in theirs, "no job of another principal", job.id, at=lists[1])
+
+
+@check("TW-SEC-003", "TW-SEC-002")
+async def wrong_credentials_are_refused(s: Session) -> None:
+    """None at all, and wrong ones, get 401 `unauthorized` with `WWW-Authenticate`; right ones are taken."""
+    if not s.wire.header:
+        s.no_occasion("the server serves callers without credentials, and none were given with --header")
+    bare = Wire(s.wire.base_url, patience=s.wire.patience, record=s.wire.record, began=s.wire.began)
+    bare.check = s.wire.check
+    job = await s.submit(some_work(s))
+    for header in ({}, {"Authorization": "Bearer not-one-of-yours"}, {"Authorization": "Basic Og=="}):
+        for place in (job.path, job.events):
+            answer = await bare.ask("GET", place, header=header)
+            if answer.status in {200, 404} and not header:
+                s.no_occasion("the server takes anonymous callers")
+            s.expect("TW-SEC-003", (answer.status, answer.code) == (401, "unauthorized"), "401 unauthorized",
+                     f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+            s.expect("TW-SEC-003", answer.says("www-authenticate"), "WWW-Authenticate", at=answer)
+            s.expect("TW-SEC-002", answer.status == 401, "401", answer.status, at=answer)
+    twin = await s.read(job)
+    s.expect("TW-SEC-003", twin.status == 200, "200 with credentials", twin.status, at=twin)
+
+
+@check("TW-SEC-011")
+async def a_credential_in_the_url_opens_nothing(s: Session) -> None:
+    """The caller's own bearer token, put into the URL, is not taken."""
+    given = dict(s.wire.header).get("Authorization", "")
+    if not given.startswith("Bearer "):
+        s.no_occasion("no bearer token was given with --header")
+    job = await s.submit(some_work(s))
+    secret = given.removeprefix("Bearer ")
+    for name in ("access_token", "token", "api_key"):
+        answer = await s.wire.ask("GET", f"{job.path}?{name}={secret}", header={"Authorization": None})
+        s.expect("TW-SEC-011", answer.status == 401, "401", answer.status, at=answer)
