@@ -115,7 +115,9 @@ def told(tmp_path_factory):
         server, origin = stack.enter_context(site())
         ours = stack.enter_context(served(cors_origins=[origin], retry=0.05))
         locked = stack.enter_context(
-            served(cors_origins=[origin], retry=0.05, tokens=[f"ada:{TOKEN}"], stream_token_ttl=1)
+            served(
+                cors_origins=[origin], retry=0.05, tokens=[f"ada:{TOKEN}"], stream_token_ttl=1, merge_window=0
+            )
         )
         stranger = stack.enter_context(served(retry=0.05))
         proxies = {
