@@ -1,0 +1,209 @@
+"""Servers that are killed at any moment and started again: what readers have seen is there, and nothing comes twice.
+
+`KILL_SEED` repeats what was drawn.
+"""
+
+import json
+import os
+import random
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from killed_server import Killed, killed_server, said
+from tidewire import Client, RetryPolicy
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document import Document
+from tidewire.protocol.integrity import digest
+from tidewire.protocol.sse import Decoder
+
+SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
+RETRY = RetryPolicy(max_attempts=2000, submit_attempts=100, initial=0.01, maximum=0.1)
+PATIENCE = 240
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    print(f"KILL_SEED={SEED}")
+
+
+class Reader(threading.Thread):
+    """Reads one job's stream to its end, however often it is cut, and judges every event against the rules of ids."""
+
+    def __init__(self, server: Killed, job: str) -> None:
+        super().__init__(daemon=True)
+        self.http = server.http
+        self.url = f"/v1/jobs/{job}/events"
+        self.at: Cursor | None = None
+        self.document: Document | None = None
+        self.seen: dict[Cursor, tuple[str, str]] = {}
+        self.faults: list[str] = []
+        self.done: Any = None
+        self.epochs: list[int] = []
+        self.give_up = time.monotonic() + PATIENCE
+
+    def run(self) -> None:
+        while self.done is None and not self.faults and time.monotonic() < self.give_up:
+            try:
+                self._read()
+            except httpx.TransportError:
+                time.sleep(0.01)
+
+    def _read(self) -> None:
+        decoder = Decoder()
+        cursor = "0-0" if self.at is None else str(self.at)
+        with self.http.stream("GET", self.url, headers={"last-event-id": cursor}, timeout=5) as answer:
+            if answer.status_code == 503:
+                time.sleep(0.01)
+                return
+            if answer.status_code != 200:
+                self.faults.append(f"{answer.status_code} at {cursor}: {answer.read()!r}")
+                return
+            for chunk in answer.iter_raw():
+                for event in decoder.feed(chunk):
+                    if event.type in {"snapshot", "message", "done"}:
+                        self._take(event)
+
+    def _take(self, event: Any) -> None:
+        cursor, data, mine = Cursor.parse(event.id), json.loads(event.data), self.at
+        if mine is not None and cursor <= mine:
+            self.faults.append(f"{cursor} again, after {mine}")
+        if event.type == "snapshot":
+            # What was seen goes on: only a snapshot that was logged comes, and it opens an epoch.
+            if mine is not None and (
+                data["reason"] not in {"restart", "rewound"} or cursor.seq != mine.seq + 1
+            ):
+                self.faults.append(f"snapshot {cursor} {data['reason']} after {mine}")
+            self.document = Document(data["state"], data["columns"])
+            self.epochs.append(cursor.epoch)
+        else:
+            base = data.get("on", cursor.seq - 1) if isinstance(data, dict) else cursor.seq - 1
+            if mine != Cursor(cursor.epoch, base):
+                self.faults.append(f"{cursor} on {base}, after {mine}")
+            elif event.type == "done":
+                self.done = data
+            else:
+                self.document.apply(data)
+        self.at = cursor
+        if not (isinstance(data, dict) and "on" in data):
+            self.seen[cursor] = (event.type, event.data)
+
+
+def judge(reader: Reader, server: Killed, job: str, text: str) -> None:
+    """What a reader has seen is what the log says, and that is the whole answer."""
+    reader.join(PATIENCE)
+    assert not reader.faults, reader.faults
+    assert reader.done is not None, f"no end: {reader.at}"
+    items = reader.document.value("/items")
+    assert items == [{"status": "succeeded", "value": text}]
+    assert digest(items) == reader.done["digest"]
+    logged = {
+        Cursor.parse(each.id): (each.type, each.data)
+        for each in Decoder().feed(server.events(job))
+        if each.id
+    }
+    for cursor, event in reader.seen.items():
+        assert logged[cursor] == event
+    found = server.job(job)
+    assert found["state"]["items"] == items
+    assert found["attempt"] == len(reader.epochs) or "rewound" in str(reader.seen)
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_readers_of_a_server_that_is_killed_lose_and_repeat_nothing(kills):
+    draw = random.Random(SEED)
+    with killed_server() as server:
+        ended = server.submit("shout", input={"text": "before"}).json()["id"]
+        server.ended(ended)
+        before = server.events(ended)
+        words = 250
+        jobs = [server.submit("talk", input={"words": words}).json()["id"] for _ in range(3)]
+        readers = [Reader(server, job) for job in jobs]
+        for reader in readers:
+            reader.start()
+        values: list[Any] = []
+        met = threading.Event()
+
+        def follow() -> None:
+            with Client(server.url, retry=RETRY) as client:
+                job, text, seq = client.job(jobs[0]), "", 0
+                job.status()
+                met.set()
+                for update in job:
+                    assert update.first_seq == seq + 1 or seq == 0
+                    seq, text = update.seq, update.value
+                values.extend([text, job.result()])
+
+        client = threading.Thread(target=follow, daemon=True)
+        client.start()
+        assert met.wait(20)
+        for _ in range(kills):
+            if draw.random() < 0.25:
+                server.kill()
+                server.start_and_kill_after(draw.uniform(0, 0.15))
+                server.start()
+            else:
+                time.sleep(draw.uniform(0, 0.3))
+                server.again()
+        for reader, job in zip(readers, jobs, strict=True):
+            judge(reader, server, job, said(words))
+        client.join(PATIENCE)
+        assert values == [said(words), said(words)]
+        assert server.events(ended) == before
+
+
+def test_a_submit_that_a_kill_cuts_short_is_repeated_by_its_key_and_makes_one_job():
+    draw = random.Random(SEED)
+    with killed_server() as server:
+        first: dict[str, str] = {}
+        for number in range(5):
+            keys = [f"key-{number}-{each}" for each in range(8)]
+
+            def submit(key: str) -> None:
+                try:
+                    answer = server.submit("shout", key, input={"text": key})
+                except httpx.TransportError:
+                    return
+                if answer.status_code == 201:
+                    first[key] = answer.json()["id"]
+
+            threads = [threading.Thread(target=submit, args=(key,)) for key in keys]
+            for thread in threads:
+                thread.start()
+            time.sleep(draw.uniform(0, 0.1))
+            server.again()
+            for thread in threads:
+                thread.join()
+            for key in keys:
+                answer = server.submit("shout", key, input={"text": key})
+                assert answer.status_code == 201, answer.text
+                job = answer.json()["id"]
+                assert first.setdefault(key, job) == job
+        listed = server.http.get("/v1/jobs", params={"limit": 1000}).json()["jobs"]
+        assert sorted(each["id"] for each in listed) == sorted(first.values())
+        for key, job in first.items():
+            assert server.ended(job)["state"]["items"][0]["value"] == key.upper()
+
+
+def test_a_log_that_was_trimmed_goes_on_after_two_kills_in_a_row():
+    with killed_server(max_log_bytes=4096, merge_window=0) as server:
+        words = 1500
+        job = server.submit("talk", input={"words": words, "pause": 0}).json()["id"]
+        held = server.submit("talk", input={"words": words, "pause": 0.05}).json()["id"]
+        server.ended(job)
+        server.until(held, lambda found: int(found["cursor"].split("-")[1]) > 20)
+        before = server.events(job)
+        server.again()
+        server.again()
+        assert server.events(job) == before
+        assert server.job(job)["state"]["items"][0]["value"] == said(words)
+        assert server.job(held)["attempt"] == 3
+        server.http.post(f"/v1/jobs/{held}/cancel")
+        found = server.ended(held)
+        assert (found["status"], said(words)[: len(text := found["state"]["items"][0]["value"])]) == (
+            "cancelled",
+            text,
+        )
