@@ -102,7 +102,7 @@ def test_bad_input_gets_one_clear_error_each_and_the_server_goes_on(url):
             client.submit("point", x=1, colour="red")
         with pytest.raises(EndpointNotFoundError, match="talk"):
             client.submit("tolk")
-        with pytest.raises(EndpointNotFoundError, match="7 endpoints"):
+        with pytest.raises(EndpointNotFoundError, match=r"\d endpoints: count, talk"):
             client.submit()
         with pytest.raises(JobNotFoundError):
             client.job("A" * 22).result()
