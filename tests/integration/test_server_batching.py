@@ -11,6 +11,10 @@ from pydantic import BaseModel
 
 from integration.reference_server import JSON, QUICK, Fold, Peer, data, eventually, serving
 from tidewire_server import Append, Context, ItemError, Last, Server
+from tidewire_server.auth import ANONYMOUS
+from tidewire_server.metrics import Metrics
+from tidewire_server.service import Service
+from tidewire_server.store.opening import memory_of
 
 
 class TrimWords(BaseModel):
@@ -328,6 +332,28 @@ def test_a_cancelled_row_is_dropped_its_siblings_go_on_and_when_none_is_left_the
         step.set()
         assert item(peer.run("work", {"n": 9}))["value"] == 9
     assert seen[1] == [True, True]
+
+
+def test_a_call_that_is_cancelled_before_its_first_step_leaves_nothing_behind():
+    server, ran = Server(**QUICK), []
+
+    @server.endpoint(batch=True)
+    async def work(n: list[int]) -> list[int]:
+        ran.append(n)
+        return n
+
+    async def at_once() -> None:
+        service = Service(server.endpoints, server.settings, Metrics(), memory_of(server.settings))
+        record = (
+            await service.submit(ANONYMOUS, server.endpoints["work"], b'{"input": {"n": 1}}', None)
+        ).record
+        await service.cancel(record, None)
+        await service.outcome(record)
+        assert record.status == "cancelled"
+        await service.close()
+
+    asyncio.run(at_once())
+    assert ran == []
 
 
 def test_a_call_may_take_so_long_and_no_longer():

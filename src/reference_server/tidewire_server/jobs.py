@@ -420,6 +420,7 @@ class Job:
             for timer in (item.timer, item.limit):
                 if timer is not None:
                     timer.cancel()
+            item.leave = None
             self._log.tell(f"progress-{index}", None)
             for name, number in used.items():
                 total = self._usage.get(name, 0) + number

@@ -121,10 +121,13 @@ class BatchCall:
             return
         if self._endpoint.is_generator:
             self._begin(rows)
+        try:
             self._work = self._launch(rows)
-        else:
-            # It runs while their beginning is written. It is not a generator: nothing of its value can come before.
-            self._work = self._launch(rows)
+        except Exception as error:  # noqa: BLE001 - no thread is left, or whatever it was: the rows must end
+            self._work = self._loop.create_future()
+            self._work.set_exception(error)
+        if not self._endpoint.is_generator:
+            # It runs while their beginning is written: nothing of its value can come before.
             self._begin(rows)
 
     async def run(self) -> None:
@@ -165,7 +168,12 @@ class BatchCall:
 
     def _begin(self, rows: Iterable[Row]) -> None:
         for row in rows:
-            row.job.begin(row.index, batch=row.told, leave=partial(self._leave, row))
+            try:
+                row.job.begin(row.index, batch=row.told, leave=partial(self._leave, row))
+            except Exception as error:  # noqa: BLE001 - of one row: the others run
+                _log.exception("job %s item %d: it could not be run", row.job.record.id, row.index)
+                row.over = True
+                self._end_soon([(row, error)])
 
     def _leave(self, row: Row) -> None:
         """Nobody waits for a row any more."""
@@ -206,34 +214,40 @@ class BatchCall:
             return in_thread(self._call, arguments, len(values), padding)
         work = self._drain if endpoint.is_generator else self._call_async
         rest = (len(filled),) if endpoint.is_generator else (len(values), padding)
-        self._task = self._loop.create_task(_held(work(arguments, *rest)))
+        self._task = self._loop.create_task(_held(work, arguments, *rest))
         return self._task
 
     async def _attempt(self, rows: list[Row], work: asyncio.Future[Any]) -> None:
         """Take the results; where the function raised and may be called again, call it for each half."""
+        outcomes: list[Outcome] = []
+        error: Exception | None = None
         try:
             outcomes = await self._result(work)
-        except InvalidValueError as error:  # it is the function that is at fault, not one of its inputs
-            await self._fail(rows, error)
-        except Exception as error:  # noqa: BLE001 - whatever the function raised
-            alive = [row for row in rows if not row.over]
-            if self._batching.bisect and len(alive) > 1:
-                middle = len(alive) // 2
-                for half in (alive[:middle], alive[middle:]):
-                    # Some may have ended while the other half ran.
-                    waiting = [row for row in half if not row.over]
-                    if waiting:
-                        await self._attempt(waiting, self._launch(waiting))
-            else:
-                await self._fail(alive, error)
-        else:
-            if len(rows) == len(self._rows):  # else this is a part, and another may have to run
-                await self._free()
-            for row, outcome in zip(rows, outcomes, strict=True):
-                if not row.over:
-                    await self._end(row, outcome)
-                    # The ends of many rows must not keep the next batch from beginning, or ending.
-                    await asyncio.sleep(0)
+        except Exception as raised:  # noqa: BLE001 - whatever the function raised
+            error = raised
+        alive = [row for row in rows if not row.over]
+        # Not where its results are wrong: then the function is at fault, and not one of its inputs.
+        if error is not None and self._may_part(alive, error):
+            middle = len(alive) // 2
+            for half in (alive[:middle], alive[middle:]):
+                # Some may have ended while the other half ran.
+                waiting = [row for row in half if not row.over]
+                if waiting:
+                    await self._attempt(waiting, self._launch(waiting))
+            return
+        if len(rows) == len(self._rows):  # else this is a part, and another may have to run
+            await self._free()
+        if error is not None:
+            await self._fail(alive, error)
+            return
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if not row.over:
+                await self._end(row, outcome)
+                # The ends of many rows must not keep the next batch from beginning, or ending.
+                await asyncio.sleep(0)
+
+    def _may_part(self, rows: list[Row], error: Exception) -> bool:
+        return self._batching.bisect and len(rows) > 1 and not isinstance(error, InvalidValueError)
 
     async def _result(self, work: asyncio.Future[Any]) -> Any:
         """What the function gave.
@@ -242,7 +256,7 @@ class BatchCall:
             Exception: Whatever it raised.
         """
         if work is not self._task:
-            return await _held(work)
+            return await _held(lambda: work)
         self._stop_if_empty()
         try:
             await asyncio.wait({work})
@@ -417,9 +431,9 @@ class BatchCall:
         return {number: self._endpoint.input.newcomer(row.value) for number, row in seated.items()}
 
 
-async def _held(work: Awaitable[Any]) -> Any:
-    """Keep what would end the server, or pass for a cancel of the server's own, from travelling on."""
+async def _held(begin: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    """Begin some work, and keep what would end the server from travelling on."""
     try:
-        return await work
+        return await begin(*args)
     except (SystemExit, KeyboardInterrupt) as error:
         raise held_back(error) from error
