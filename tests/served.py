@@ -54,6 +54,7 @@ def _serve(settings: dict[str, Any]) -> None:
 
     server = Server(**settings)
     starts = {"count": 0}
+    runs: dict[int, int] = {}
 
     @server.endpoint
     async def count(n: int = 5) -> AsyncIterator[int]:
@@ -99,6 +100,15 @@ def _serve(settings: dict[str, Any]) -> None:
             value["best"] = at if at % 3 == 0 else value["best"]
             yield value
             await asyncio.sleep(SLOW)
+
+    @server.endpoint(concurrency_limit=None)
+    async def double(x: int) -> int:
+        runs[x] = runs.get(x, 0) + 1
+        return 2 * x
+
+    @server.endpoint(concurrency_limit=None)
+    async def most_runs_of_an_input() -> list[int]:
+        return [len(runs), max(runs.values(), default=0)]
 
     @server.endpoint(concurrency_limit=None)
     async def starts_so_far() -> int:

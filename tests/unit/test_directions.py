@@ -84,13 +84,19 @@ def test_the_client_imports_neither_server_nor_suite():
 
 
 def test_only_the_transport_imports_the_http_library():
+    # What users test with stands in for the network, below the transport: it has to be one of the library's transports.
+    may = {"tidewire.transport", "tidewire.segments", "tidewire.testing.transport"}
+    http = ["httpx", "httpx_sse", "httpcore", "h11"]
+    assert offenders("tidewire", http, unless=lambda name: name in may) == []
+
+
+def test_the_client_does_not_need_what_its_users_test_with():
+    def of_tests(name):
+        return name == "tidewire.testing" or name.startswith("tidewire.testing.")
+
+    assert offenders("tidewire", ["tidewire.testing"], unless=of_tests) == []
     assert (
-        offenders(
-            "tidewire",
-            ["httpx", "httpx_sse", "httpcore", "h11"],
-            unless=lambda name: name in {"tidewire.transport", "tidewire.segments"},
-        )
-        == []
+        offenders("tidewire", ["pytest"], unless=lambda name: name == "tidewire.testing.pytest_plugin") == []
     )
 
 
@@ -139,12 +145,13 @@ def loaded_after(code):
         ("import tidewire; dir(tidewire); tidewire.__all__", ["httpx"]),
         (
             "from tidewire import AsyncClient",
-            ["tidewire.sync", "trio", "typer", "jsonschema", "tidewire_server"],
+            ["tidewire.sync", "trio", "typer", "jsonschema", "numpy", "tidewire.testing", "tidewire_server"],
         ),
         (
             "from tidewire import Client",
             ["trio", "typer", "jsonschema", "tidewire_server", "tidewire.cli"],
         ),
+        ("import tidewire.testing", ["pytest", "tidewire_server", "typer"]),
         ("from tidewire import Checkpoint, RetryPolicy, Update, TextDelta", ["httpx", "anyio"]),
         ("import tidewire.cli", ["tidewire_server", "tidewire_conformance", "torch", "starlette"]),
     ],

@@ -11,6 +11,7 @@ from tidewire.protocol.follower import Advance
 from tidewire.protocol.messages import ENDED, JobStatus
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.strict_json import dumps
+from tidewire.protocol.view import View
 from tidewire.reading import Reading, Updates
 from tidewire.stream import JobStream
 from tidewire.types import ItemUpdate, Place, Shape
@@ -162,21 +163,23 @@ class _Ended(Generic[T]):
     def give(self, update: ItemUpdate[T]) -> Iterator[tuple[int, T | ItemFailedError]]:
         view = update.place.view
         if self._begun:
-            yield from self._ended(update.index, view.value(f"/items/{update.index}"))
+            yield from self._ended(update.index, view)
             return
         self._begun = True
-        items: Any = view.value("/items")
-        for index, item in enumerate(items):
-            yield from self._ended(index, item)
+        for index in range(view.length("/items")):
+            yield from self._ended(index, view)
 
     def finish(self) -> Iterator[tuple[int, T | ItemFailedError]]:
         for index, item in enumerate(self._final()):
-            yield from self._ended(index, item)
+            if index not in self._given:
+                self._given.add(index)
+                yield index, self._result(index, item)
 
-    def _ended(self, index: int, item: Any) -> Iterator[tuple[int, T | ItemFailedError]]:
-        if index not in self._given and item["status"] in ENDED:
+    def _ended(self, index: int, view: View) -> Iterator[tuple[int, T | ItemFailedError]]:
+        # The status first: a value that grows is made anew for each reader of it.
+        if index not in self._given and view.value(f"/items/{index}/status") in ENDED:
             self._given.add(index)
-            yield index, self._result(index, item)
+            yield index, self._result(index, view.value(f"/items/{index}"))
 
     def rest(self) -> Iterable[ItemUpdate[T]]:
         return ()

@@ -2,13 +2,12 @@
 
 import secrets
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
 import anyio
 from pydantic import JsonValue
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tidewire.batch import AsyncBatchJob
 from tidewire.checkpoint import Checkpoint
@@ -16,13 +15,15 @@ from tidewire.errors import (
     CheckpointError,
     EndpointNotFoundError,
     InvalidInputError,
+    ItemFailedError,
     TidewireError,
     TotalTimeoutError,
 )
 from tidewire.exchange import Auth, Exchange, Timing
+from tidewire.inputs import encoded, jsonable, one_input, options_on_the_wire
 from tidewire.job import AsyncJob
+from tidewire.mapping import BATCH_SIZE, CONCURRENCY, AsyncMap, MapProgress, MapWork, cancel_all, total_of
 from tidewire.options import OnDisconnect, Options
-from tidewire.protocol import strict_json
 from tidewire.protocol.answers import Asked
 from tidewire.protocol.backoff import Backoff, RetryPolicy
 from tidewire.protocol.cursor import Cursor
@@ -69,6 +70,8 @@ class AsyncClient:
         self._options = Options(timeout=timeout, retry=retry or RetryPolicy()).changed(headers=headers or {})
         transport = Transport(connect_timeout=connect_timeout, verify=verify)
         self._exchange = Exchange(url, transport, auth=auth, timing=_timing or Timing())
+        self._left: list[AsyncBatchJob[Any]] = []
+        """Jobs of loops that were left where nothing could be awaited; they are to be cancelled."""
 
     @property
     def url(self) -> str:
@@ -84,8 +87,20 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections. Jobs go on on the server."""
+        """Close all connections. Jobs go on on the server, but for those of a `map` that was left."""
+        await self._cancel_left()
         await self._exchange.transport.aclose()
+
+    async def _tidy(self) -> None:
+        """Let go of what loops that were left early have left behind."""
+        await self._exchange.transport.bury()
+        await self._cancel_left()
+
+    async def _cancel_left(self) -> None:
+        if self._left:
+            left = [*self._left]
+            self._left.clear()
+            await cancel_all(left)
 
     def with_options(
         self,
@@ -122,6 +137,7 @@ class AsyncClient:
         }
         view = object.__new__(type(self))
         view._exchange = self._exchange
+        view._left = self._left
         view._options = self._options.changed(
             **{name: value for name, value in given.items() if value is not UNSET}
         )
@@ -164,7 +180,7 @@ class AsyncClient:
             TidewireError: The server refused it, or cannot be reached.
         """
         shape: Shape[Any] = Shape(returns)
-        given = {"input": _one_input(input, members)}
+        given = {"input": one_input(input, members)}
         job, base = await self._submit(endpoint, given)
         return self._begin(job, base, shape)
 
@@ -216,22 +232,119 @@ class AsyncClient:
             shared: Members that every input gets unless it has its own.
         """
         shape: Shape[Any] = Shape(returns)
-        given: dict[str, Any] = {"inputs": [_jsonable(one, f"/inputs/{at}") for at, one in enumerate(inputs)]}
+        given: dict[str, Any] = {"inputs": [jsonable(one, f"/inputs/{at}") for at, one in enumerate(inputs)]}
         if not given["inputs"]:
             raise InvalidInputError("a batch without inputs", advice="Give at least one input.")
         if shared:
-            given["shared"] = _jsonable(shared, "/shared")
+            given["shared"] = jsonable(shared, "/shared")
         job, base = await self._submit(endpoint, given)
-        stream, begun = self._stream(job, base)
-        return AsyncBatchJob(
-            self._exchange,
-            self._options,
-            stream,
-            cancel_url=self._cancel_url(job.id),
-            taken=None,
-            begun=begun,
-            shape=shape,
+        return self._begin_batch(job, base, shape)
+
+    @overload
+    def map(
+        self,
+        endpoint: str | None,
+        inputs: Iterable[Any] | AsyncIterable[Any],
+        /,
+        *,
+        returns: Returns[T],
+        return_exceptions: Literal[False] = False,
+        concurrency: int = CONCURRENCY,
+        batch_size: int = BATCH_SIZE,
+        progress: Callable[[MapProgress], object] | None = None,
+        **shared: Any,
+    ) -> AsyncMap[T]: ...
+
+    @overload
+    def map(
+        self,
+        endpoint: str | None,
+        inputs: Iterable[Any] | AsyncIterable[Any],
+        /,
+        *,
+        returns: None = None,
+        return_exceptions: Literal[False] = False,
+        concurrency: int = CONCURRENCY,
+        batch_size: int = BATCH_SIZE,
+        progress: Callable[[MapProgress], object] | None = None,
+        **shared: Any,
+    ) -> AsyncMap[JsonValue]: ...
+
+    @overload
+    def map(
+        self,
+        endpoint: str | None,
+        inputs: Iterable[Any] | AsyncIterable[Any],
+        /,
+        *,
+        returns: Returns[T],
+        return_exceptions: Literal[True],
+        concurrency: int = CONCURRENCY,
+        batch_size: int = BATCH_SIZE,
+        progress: Callable[[MapProgress], object] | None = None,
+        **shared: Any,
+    ) -> AsyncMap[T | ItemFailedError]: ...
+
+    @overload
+    def map(
+        self,
+        endpoint: str | None,
+        inputs: Iterable[Any] | AsyncIterable[Any],
+        /,
+        *,
+        returns: None = None,
+        return_exceptions: Literal[True],
+        concurrency: int = CONCURRENCY,
+        batch_size: int = BATCH_SIZE,
+        progress: Callable[[MapProgress], object] | None = None,
+        **shared: Any,
+    ) -> AsyncMap[JsonValue | ItemFailedError]: ...
+
+    def map(
+        self,
+        endpoint: str | None,
+        inputs: Iterable[Any] | AsyncIterable[Any],
+        /,
+        *,
+        returns: Any = None,
+        return_exceptions: bool = False,
+        concurrency: int = CONCURRENCY,
+        batch_size: int = BATCH_SIZE,
+        progress: Callable[[MapProgress], object] | None = None,
+        **shared: Any,
+    ) -> AsyncMap[Any]:
+        """Run any number of inputs; gives the values in the order of the inputs, each as soon as it is there.
+
+        Inputs go in jobs of many where the endpoint takes batches, else one by one. They are taken as they are
+        needed: at most `concurrency` × `batch_size` are ahead of the values, so an endless iterable will do. The
+        client's `timeout` holds for each job.
+
+        Args:
+            endpoint: Its name; None is the server's only one.
+            inputs: Iterable or async iterable.
+            returns: What each value is validated as.
+            return_exceptions: Put the error of a failed item in its place, instead of raising it there.
+            concurrency: Jobs under way at the same time.
+            batch_size: Inputs of one job at most; less where the server's `max_inputs` or `max_body_bytes` ask for it.
+            progress: Called with how far it is.
+            shared: Members that every input gets unless it has its own.
+
+        Raises:
+            ItemFailedError: In the loop: an item failed or was cancelled.
+            InvalidInputError: In the loop: an input does not fit; `pointer` and the text say which.
+        """
+        work: MapWork[Any] = MapWork(
+            self,
+            endpoint,
+            Shape(returns),
+            shared,
+            concurrency=concurrency,
+            batch_size=batch_size,
+            return_exceptions=return_exceptions,
+            progress=progress,
+            total=total_of(inputs),
         )
+        return AsyncMap(work, inputs)
 
     # ---- jobs that run already ---------------------------------------------------------------------------------
 
@@ -341,13 +454,12 @@ class AsyncClient:
     # ---- between -----------------------------------------------------------------------------------------------
 
     async def _submit(self, endpoint: str | None, given: dict[str, Any]) -> tuple[JobResource, str]:
-        options = self._options
         name = await self._endpoint(endpoint)
-        body = given | _options_on_the_wire(options)
-        try:
-            content = strict_json.dumps(body).encode()
-        except strict_json.StrictJsonError as error:
-            raise InvalidInputError(f"the input is not JSON as the protocol takes it: {error}") from None
+        return await self._send(name, encoded(given | options_on_the_wire(self._options)))
+
+    async def _send(self, name: str, content: bytes) -> tuple[JobResource, str]:
+        await self._cancel_left()
+        options = self._options
         headers = {"Idempotency-Key": options.idempotency_key or secrets.token_urlsafe(16)}
         try:
             answer = await self._exchange.ask(
@@ -383,6 +495,18 @@ class AsyncClient:
             taken=None,
             begun=begun,
             endpoint=job.endpoint,
+            shape=shape,
+        )
+
+    def _begin_batch(self, job: JobResource, base: str, shape: Shape[Any]) -> AsyncBatchJob[Any]:
+        stream, begun = self._stream(job, base)
+        return AsyncBatchJob(
+            self._exchange,
+            self._options,
+            stream,
+            cancel_url=self._cancel_url(job.id),
+            taken=None,
+            begun=begun,
             shape=shape,
         )
 
@@ -423,30 +547,3 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
-
-
-def _one_input(whole: Any, members: Mapping[str, Any]) -> JsonValue:
-    if whole is UNSET:
-        return _jsonable(dict(members), "/input")
-    if members:
-        raise TypeError("give the input as one value or by its members, not both")
-    return _jsonable(whole, "/input")
-
-
-def _jsonable(value: Any, pointer: str) -> JsonValue:
-    try:
-        plain: JsonValue = to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
-    except (PydanticSerializationError, ValueError) as error:
-        raise InvalidInputError(f"the input at {pointer!r} cannot be written as JSON: {error}") from None
-    return plain
-
-
-def _options_on_the_wire(options: Options) -> dict[str, Any]:
-    body: dict[str, Any] = {}
-    if options.on_disconnect != "continue":
-        body["on_disconnect"] = options.on_disconnect
-    if options.grace is not None:
-        body["grace_ms"] = round(options.grace * 1000)
-    if options.deadline is not None:
-        body["deadline_ms"] = max(1, round(options.deadline * 1000))
-    return body

@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -35,6 +36,7 @@ from tidewire.protocol.description import API_ROOT, Discovery, EndpointDescripti
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
 from tidewire.protocol.problems import Problem
+from tidewire.tokens import Vocabulary, read_vocabulary
 from tidewire.transport import ANSWER_TIMEOUT, Answer, Transport, no_http, origin, resolve
 
 log = logging.getLogger("tidewire")
@@ -74,6 +76,7 @@ class Exchange:
         self._credentials: Mapping[str, str] | None = None
         self._discovery: Discovery | None = None
         self._descriptions: dict[str, EndpointDescription] = {}
+        self._vocabularies: dict[str, Vocabulary] = {}
 
     # ---- asking ------------------------------------------------------------------------------------------------
 
@@ -300,6 +303,20 @@ class Exchange:
             answer = await self.ask("GET", self.endpoint_url(endpoint), options)
             self._descriptions[endpoint] = self.read(EndpointDescription, answer, what="endpoint")
         return self._descriptions[endpoint]
+
+    async def vocabulary(self, endpoint: EndpointDescription, options: Options) -> Vocabulary | None:
+        """An endpoint's vocabulary, None where it has none. One that is known is asked about, and not sent again."""
+        link = endpoint.links.get("vocabulary")
+        if link is None:
+            return None
+        at = self.endpoint_url(endpoint.name)
+        url = self.here(at, link, f"{at}/vocabulary")
+        known = self._vocabularies.get(endpoint.name)
+        headers = {} if known is None else {"If-None-Match": f'"{known.hash}"'}
+        answer = await self.ask("GET", url, options, headers=headers)
+        if known is None or answer.status != HTTPStatus.NOT_MODIFIED:
+            known = self._vocabularies[endpoint.name] = read_vocabulary(answer.body, answer.where())
+        return known
 
     def endpoint_url(self, endpoint: str) -> str:
         return f"{self.base}{API_ROOT}/endpoints/{quote(endpoint, safe='')}"

@@ -32,6 +32,8 @@ class FinalText:
         handed: Code points of the text that were handed over before.
         column: Tells the pointer of the text, once there is one.
         job_id: For errors.
+        followed: Whether an update is final only when text after it is: what came with its last code point beside
+            the text may become void though the text stays.
     """
 
     silent = True
@@ -43,12 +45,14 @@ class FinalText:
         handed: int,
         column: Callable[[], str | None],
         job_id: str | None,
+        followed: bool = False,
     ) -> None:
         self._ask = rollback
         self._rollback = True
         self._handed = handed
         self._column = column
         self._job_id = job_id
+        self._followed = followed
         self._length = handed
         self._held: deque[_Held] = deque()
         self._settled: Update[Any] | None = None
@@ -63,12 +67,17 @@ class FinalText:
         kept = self._length - update.deleted
         if kept < self._handed:
             self._held.append(_Held(self._length, update))
-            void = self._handed - kept
-            what = f"{void} code points of text that were handed over as final have become void: the job started over"
-            raise VoidTextError(what, where=Where(job_id=self._job_id, last_event_id=update.id))
+            raise self.void(f"{self._handed - kept} code points of text", update)
         self._length = kept + len(update.text)
         self._held.append(_Held(self._length, self._cut(update, kept)))
-        return self._release(max(self._handed, self._stable(update)) if self._rollback else self._length)
+        return self._release(
+            max(self._handed, self._stable(update) - self._followed) if self._rollback else self._length
+        )
+
+    def void(self, what: str, update: Update[Any]) -> VoidTextError:
+        """The error for something that was handed over and did not stay."""
+        text = f"{what} that were handed over as final have become void: the job started over"
+        return VoidTextError(text, where=Where(job_id=self._job_id, last_event_id=update.id))
 
     def _cut(self, update: Update[Any], kept: int) -> Update[Any]:
         """An update that deletes, as one with those that it deletes from."""

@@ -1,16 +1,19 @@
 """`AsyncJob`: one input's job, read as it grows or waited for."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidewire.errors import JobCancelledError, JobFailedError, TidewireError
 from tidewire.final_text import FinalText
 from tidewire.following import FollowedJob
+from tidewire.logprobs import Logprobs, logprobs_of
+from tidewire.protocol.description import EndpointDescription
 from tidewire.protocol.follower import Advance
 from tidewire.protocol.messages import JobStatus
 from tidewire.protocol.problems import Problem
 from tidewire.reading import Deltas, Reading, Updates
 from tidewire.stream import JobStream
+from tidewire.tokens import Token, TokenRows, Vocabulary, texts_told
 from tidewire.types import Place, Shape, TextDelta, Update
 
 if TYPE_CHECKING:
@@ -65,20 +68,54 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
         Raises:
             VoidTextError: On the way: the job started over, and text that was handed over is void.
         """
-        taken = self._taken
+        return Reading(self, self._final_text())
+
+    def _final_text(self, *, followed: bool = False) -> FinalText:
+        taken = self.taken
         column = None if taken is None else self._text_column(0, taken)
         handed = "" if taken is None or column is None else taken.text(column)
-        hand = FinalText(
+        return FinalText(
             self._has_rollback,
             handed=len(handed or ""),
             column=lambda: self._text_columns.get(0),
             job_id=self.id,
+            followed=followed,
         )
-        return Reading(self, hand)
 
     def iter_text_deltas(self) -> Reading[Update[T], TextDelta]:
         """How the text of the value's first text column changes, at once: what becomes void, and what comes."""
         return Reading(self, Deltas())
+
+    def tokens(self) -> Reading[Update[T], Token]:
+        """The tokens of a generation as they come, each once, with what was asked for: log-probability, rank,
+        candidates.
+
+        A token comes when it can no longer become void: at once where the endpoint has no rollback, elsewhere when
+        text after it is stable. Texts are those of the job's `token_text`, else of the endpoint's vocabulary, which is
+        asked for once. A checkpoint moves with the tokens.
+
+        Raises:
+            VoidTextError: On the way: the job started over, and tokens that were handed over are void.
+            TidewireError: On the way: the job has no columns of tokens, since its submit asked for none.
+        """
+        taken = self.taken
+        handed = 0 if taken is None else taken.view.length("/items/0/value/token_ids")
+        text = self._final_text(followed=True)
+        return Reading(self, TokenRows(text, handed=handed, vocabulary=self._vocabulary, where=self._where))
+
+    async def logprobs(self) -> Logprobs:
+        """Wait for the job's end and return the columns of its tokens as numpy arrays; see `Logprobs` for their shapes.
+
+        Raises:
+            TidewireError: As `result`; or the job has no columns of tokens.
+            ImportError: numpy is not installed.
+        """
+        await self.wait()
+        return self.logprobs_outcome()
+
+    def logprobs_outcome(self) -> Logprobs:
+        """The arrays of a job whose end was received, or the error that `logprobs` raises for it."""
+        return logprobs_of(self._final_item().get("value"), self._where)
 
     async def result(self) -> T:
         """Wait for the job's end and return its value, validated as what the job `returns`.
@@ -96,12 +133,15 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
 
     def outcome(self) -> T:
         """The value of a job whose end was received, or the error that `result` raises for it."""
+        return self._shape.validate(self._final_item().get("value"), where=self._where)
+
+    def _final_item(self) -> Any:
         self.raise_outcome()
         items = self._items()
         if len(items) > 1:
             advice = f"Read them with client.batch_job({self.id!r})."
             raise TidewireError(f"this job has {len(items)} items", where=self._where, advice=advice)
-        return self._shape.validate(items[0].get("value"), where=self._where)
+        return items[0]
 
     async def cancel(self) -> JobStatus:
         """Ask the server to cancel the job, and return its status then. One that has ended stays as it is."""
@@ -132,7 +172,7 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
         place = self._place(advance)
         deleted, text = self._text_change(0, place, advance.texts)
         last = advance.done is not None and not self._handed_any and advance.done.status == "succeeded"
-        yield Update(
+        update = Update(
             place,
             self._shape,
             advance.first_seq,
@@ -140,16 +180,24 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
             text=text,
             visible=advance.visible or last,
         )
+        return (update,)
 
     @property
     def _handed_any(self) -> bool:
-        return self._taken is not None or bool(self._ready) or bool(self._folded)
+        return self._shown
 
     async def _has_rollback(self) -> bool:
+        return (await self._description()).capabilities.rollback
+
+    async def _description(self) -> EndpointDescription:
         if self._endpoint is None:
             self._endpoint = (await self._stream.read_job()).endpoint
-        description = await self._exchange.describe(self._endpoint, self._options)
-        return description.capabilities.rollback
+        return await self._exchange.describe(self._endpoint, self._options)
+
+    async def _vocabulary(self) -> Vocabulary | None:
+        if self._latest is not None and texts_told(self._latest.view):
+            return None
+        return await self._exchange.vocabulary(await self._description(), self._options)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} at {self._exchange.base}>"

@@ -18,13 +18,16 @@ from tidewire.errors import ItemFailedError
 from tidewire.exchange import Auth, Timing
 from tidewire.following import FollowedJob
 from tidewire.job import AsyncJob
+from tidewire.logprobs import Logprobs
+from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.options import OnDisconnect
 from tidewire.portal import LoopThread
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
 from tidewire.protocol.messages import JobStatus, Progress, Queue
+from tidewire.tokens import Token
 from tidewire.transport import CONNECT_TIMEOUT
-from tidewire.types import UNSET, ItemUpdate, Returns, TextDelta, Unset, Update
+from tidewire.types import UNSET, ItemUpdate, Returns, Shape, TextDelta, Unset, Update
 
 T = TypeVar("T")
 _Job = TypeVar("_Job", bound=FollowedJob[Any])
@@ -106,6 +109,15 @@ class Job(_Facade[AsyncJob[T]], Generic[T]):
         """How the text changes, at once; see `AsyncJob.iter_text_deltas`."""
         return self._thread.pump(self._job.iter_text_deltas())
 
+    def tokens(self) -> Iterator[Token]:
+        """The tokens of a generation, each once, when it can no longer become void; see `AsyncJob.tokens`."""
+        return self._thread.pump(self._job.tokens())
+
+    def logprobs(self) -> Logprobs:
+        """Wait for the job's end and return the columns of its tokens as numpy arrays; see `AsyncJob.logprobs`."""
+        self._wait()
+        return self._job.logprobs_outcome()
+
     def result(self) -> T:
         """Wait for the job's end and return its value; see `AsyncJob.result`."""
         self._wait()
@@ -175,7 +187,7 @@ class Client:
             verify=verify,
             _timing=_timing,
         )
-        self._thread = LoopThread(self._client.aclose, self._client._exchange.transport.bury)
+        self._thread = LoopThread(self._client.aclose, self._client._tidy)
 
     @property
     def url(self) -> str:
@@ -280,6 +292,113 @@ class Client:
         """Start one job of many inputs; see `AsyncClient.submit_batch`."""
         work = partial(self._client.submit_batch, endpoint, inputs, returns=returns, **shared)
         return BatchJob(self._thread, self._thread.call(work))
+
+    @overload
+    def map(
+        self,
+        endpoint: str | None,
+        inputs: Iterable[Any],
+        /,
+        *,
+        returns: Returns[T],
+        return_exceptions: Literal[False] = False,
+        concurrency: int = CONCURRENCY,
+        batch_size: int = BATCH_SIZE,
+        progress: Callable[[MapProgress], object] | None = None,
+        **shared: Any,
+    ) -> Iterator[T]: ...
+
+    @overload
+    def map(
+        self,
+        endpoint: str | None,
+        inputs: Iterable[Any],
+        /,
+        *,
+        returns: None = None,
+        return_exceptions: Literal[False] = False,
+        concurrency: int = CONCURRENCY,
+        batch_size: int = BATCH_SIZE,
+        progress: Callable[[MapProgress], object] | None = None,
+        **shared: Any,
+    ) -> Iterator[JsonValue]: ...
+
+    @overload
+    def map(
+        self,
+        endpoint: str | None,
+        inputs: Iterable[Any],
+        /,
+        *,
+        returns: Returns[T],
+        return_exceptions: Literal[True],
+        concurrency: int = CONCURRENCY,
+        batch_size: int = BATCH_SIZE,
+        progress: Callable[[MapProgress], object] | None = None,
+        **shared: Any,
+    ) -> Iterator[T | ItemFailedError]: ...
+
+    @overload
+    def map(
+        self,
+        endpoint: str | None,
+        inputs: Iterable[Any],
+        /,
+        *,
+        returns: None = None,
+        return_exceptions: Literal[True],
+        concurrency: int = CONCURRENCY,
+        batch_size: int = BATCH_SIZE,
+        progress: Callable[[MapProgress], object] | None = None,
+        **shared: Any,
+    ) -> Iterator[JsonValue | ItemFailedError]: ...
+
+    def map(
+        self,
+        endpoint: str | None,
+        inputs: Iterable[Any],
+        /,
+        *,
+        returns: Any = None,
+        return_exceptions: bool = False,
+        concurrency: int = CONCURRENCY,
+        batch_size: int = BATCH_SIZE,
+        progress: Callable[[MapProgress], object] | None = None,
+        **shared: Any,
+    ) -> Iterator[Any]:
+        """Run any number of inputs; see `AsyncClient.map`. Inputs are taken, and `progress` is called, on this thread."""
+        work: MapWork[Any] = MapWork(
+            self._client,
+            endpoint,
+            Shape(returns),
+            shared,
+            concurrency=concurrency,
+            batch_size=batch_size,
+            return_exceptions=return_exceptions,
+            progress=progress,
+            total=total_of(inputs),
+        )
+        return self._work_through(work, iter(inputs))
+
+    def _work_through(self, work: MapWork[Any], inputs: Iterator[Any]) -> Iterator[Any]:
+        """Inputs are taken and values handed over on this thread, all else is done on the other."""
+        try:
+            while True:
+                while work.ready():
+                    yield work.take()
+                if work.finished:
+                    return
+                while work.hungry:
+                    try:
+                        value = next(inputs)
+                    except StopIteration:
+                        work.end()
+                    else:
+                        work.feed(value)
+                self._thread.call(work.fill)
+        finally:
+            work.abandon()
+            self._thread.tidy_soon()
 
     @overload
     def job(

@@ -52,7 +52,8 @@ _ANY = MappingProxyType(
 # Beside `_ANY`, by what was asked for. Other 4xx are FATAL (404 job not found, 410 expired, 422 with the member that
 # is wrong); other 5xx and whatever else are CUT.
 _STREAM = MappingProxyType({**_ANY, 204: Then.READ_JOB, 400: Then.RESYNC})
-_REQUEST = MappingProxyType({**_ANY, 201: Then.USE, 202: Then.USE, 204: Then.USE})
+# 304 is only answered to a request that named what it holds.
+_REQUEST = MappingProxyType({**_ANY, 201: Then.USE, 202: Then.USE, 204: Then.USE, 304: Then.USE})
 _SUBMIT = MappingProxyType({**_ANY, 201: Then.USE, 409: Then.WAIT})
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from tidewire.protocol.fold import TEXTS, Tokens, find
+from tidewire.protocol.fold import ARRAYS, TEXTS, Tokens, find
 from tidewire.protocol.growing import plain
 from tidewire.protocol.pointer import parse
 
@@ -27,6 +27,21 @@ class View:
         """
         value: JsonValue = plain(find(self._top, parse(pointer), self._stamp), self._stamp)
         return value
+
+    def length(self, pointer: str) -> int:
+        """Elements of the array at a place; 0 where there is none."""
+        node = self.node(parse(pointer))
+        if type(node) not in ARRAYS:
+            return 0
+        return len(node) if type(node) is list else node.length_at(self._stamp)
+
+    def elements(self, pointer: str, start: int) -> list[JsonValue]:
+        """Elements of the array at a place from `start` on; costs what is returned, not what is there."""
+        node = self.node(parse(pointer))
+        if type(node) not in ARRAYS:
+            return []
+        items = node if type(node) is list else node.items
+        return [plain(one, self._stamp) for one in items[start : self.length(pointer)]]
 
     def node(self, tokens: Tokens) -> Any:
         """What the tree holds at a place, None where there is no such place. For the document's own use."""

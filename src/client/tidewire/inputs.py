@@ -1,0 +1,58 @@
+"""What a submit sends: inputs as JSON, and options in the words of the wire."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import JsonValue
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from tidewire.errors import InvalidInputError
+from tidewire.options import Options
+from tidewire.protocol import strict_json
+from tidewire.types import UNSET
+
+
+def one_input(whole: Any, members: Mapping[str, Any]) -> JsonValue:
+    """The input that was given as one value or by its members."""
+    if whole is UNSET:
+        return jsonable(dict(members), "/input")
+    if members:
+        raise TypeError("give the input as one value or by its members, not both")
+    return jsonable(whole, "/input")
+
+
+def jsonable(value: Any, pointer: str) -> JsonValue:
+    """A value as JSON: what pydantic can write is given as its JSON form.
+
+    Raises:
+        InvalidInputError: It cannot be written.
+    """
+    try:
+        plain: JsonValue = to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
+    except (PydanticSerializationError, ValueError) as error:
+        raise InvalidInputError(f"the input at {pointer!r} cannot be written as JSON: {error}") from None
+    return plain
+
+
+def encoded(value: JsonValue) -> bytes:
+    """A value as JSON text.
+
+    Raises:
+        InvalidInputError: It is not JSON as the protocol takes it.
+    """
+    try:
+        return strict_json.dumps(value).encode()
+    except strict_json.StrictJsonError as error:
+        raise InvalidInputError(f"the input is not JSON as the protocol takes it: {error}") from None
+
+
+def options_on_the_wire(options: Options) -> dict[str, Any]:
+    """The members of a submit that are not its inputs."""
+    body: dict[str, Any] = {}
+    if options.on_disconnect != "continue":
+        body["on_disconnect"] = options.on_disconnect
+    if options.grace is not None:
+        body["grace_ms"] = round(options.grace * 1000)
+    if options.deadline is not None:
+        body["deadline_ms"] = max(1, round(options.deadline * 1000))
+    return body

@@ -1,0 +1,316 @@
+"""A job of a fake server: its log, made as far as somebody reads it."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tidewire.protocol import messages
+from tidewire.protocol.cursor import BEGINNING, Cursor
+from tidewire.protocol.diff import diff
+from tidewire.protocol.document import Document
+from tidewire.protocol.integrity import digest, text_check
+from tidewire.protocol.messages import Done, Hello, SnapshotReason
+from tidewire.protocol.problems import to_json
+from tidewire.protocol.view import View
+from tidewire.testing import generation
+from tidewire.testing.answers import Answer, Fails, FakeToken, Fault, Piece, Restarts, Says, Whole
+from tidewire.testing.generation import TokenIds
+
+CREATED = "2026-01-01T00:00:00Z"
+RETRY_MS = 1
+"""Milliseconds: a test does not wait to reconnect."""
+
+
+class Signal(Enum):
+    """What happens to a connection, instead of bytes."""
+
+    CUT = "cut"
+    STALL = "stall"
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """An event of the log, and the state after it."""
+
+    cursor: Cursor
+    frame: bytes
+    view: View
+    columns: tuple[str, ...]
+    done: Done | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An event that is not logged."""
+
+    frame: bytes
+
+
+class FakeJob:
+    """One job. It runs while it is read: where nobody has read further, nothing has happened yet."""
+
+    def __init__(
+        self,
+        job_id: str,
+        endpoint: str,
+        items: Sequence[Answer],
+        asked: Sequence[Any],
+        *,
+        batch: bool,
+        ids: TokenIds,
+    ) -> None:
+        self.id = job_id
+        self.endpoint = endpoint
+        self.batch = batch
+        self.cancelled: set[int] = set()
+        """Items that are to end as cancelled before their next step."""
+        self._answers = items
+        self._asked = asked
+        self._ids = ids
+        for token in [step for answer in items for step in answer.steps if isinstance(step, FakeToken)]:
+            # The vocabulary is asked for before the first token comes.
+            ids.know(token)
+        self._document = Document(self._fresh("queued"), self._columns)
+        self._cursor = Cursor(1, 0)
+        self._lock = threading.Lock()
+        self._script: list[Logged | Said | Fault] = []
+        self._rest = self._run()
+        self._more()
+
+    # ---- what is asked of it -----------------------------------------------------------------------------------
+
+    @property
+    def latest(self) -> Logged:
+        """The last event that was made."""
+        return next(entry for entry in reversed(self._script) if isinstance(entry, Logged))
+
+    @property
+    def status(self) -> str:
+        done = self.latest.done
+        return str(self.latest.view.value("/status")) if done is None else done.status
+
+    def resource(self, *, state: bool = True) -> dict[str, Any]:
+        """The job as `GET /v1/jobs/{id}` answers it."""
+        latest = self.latest
+        root = f"/v1/jobs/{self.id}"
+        body: dict[str, Any] = {
+            "id": self.id,
+            "endpoint": self.endpoint,
+            "status": self.status,
+            "batch": self.batch,
+            "columns": [*latest.columns],
+            "cursor": str(latest.cursor),
+            "attempt": 1,
+            "created_at": CREATED,
+            "done": None if latest.done is None else messages.to_json(latest.done),
+            "links": {"self": root, "events": f"{root}/events", "cancel": f"{root}/cancel"},
+        }
+        return body | {"state": latest.view.value()} if state else body
+
+    def cancel(self, items: Sequence[int] | None) -> None:
+        """End items that have not ended; None: all, at once."""
+        everyone = range(len(self._answers))
+        self.cancelled.update(everyone if items is None else items)
+        if items is None:
+            while self._more():
+                pass
+
+    def over_at(self, cursor: Cursor | None) -> bool:
+        """Whether nothing follows a cursor."""
+        return self.latest.done is not None and cursor == self.latest.cursor
+
+    def frames(self, cursor: Cursor | None, heartbeat_ms: int) -> Iterator[bytes | Signal]:
+        """A stream from a cursor on: bytes, or what happens to the connection."""
+        hello = Hello(
+            protocol=messages.PROTOCOL,
+            job=self.id,
+            events=f"/v1/jobs/{self.id}/events",
+            head=str(self.latest.cursor),
+            heartbeat_ms=heartbeat_ms,
+        )
+        yield messages.ephemeral_frame("hello", hello, retry_ms=RETRY_MS)
+        at, opening = self._after(cursor)
+        yield opening
+        fault: Fault | None = None
+        while at < len(self._script) or self._more():
+            entry = self._script[at]
+            at += 1
+            if isinstance(entry, Fault):
+                fault = None if entry.fired else entry
+                entry.fired = True
+                continue
+            if fault is not None:
+                yield entry.frame[: len(entry.frame) // 2]
+                yield Signal.STALL if fault.stalls else Signal.CUT
+            yield entry.frame
+
+    def _after(self, cursor: Cursor | None) -> tuple[int, bytes]:
+        """Where a stream goes on, and with which snapshot it opens."""
+        if cursor == BEGINNING:
+            return 0, b""
+        for at, entry in enumerate(self._script):
+            if isinstance(entry, Logged) and entry.cursor == cursor:
+                return at + 1, b""
+        reason: SnapshotReason = "compacted" if cursor is None else "rewound"
+        at, latest = max(
+            (at, entry)
+            for at, entry in enumerate(self._script)
+            if isinstance(entry, Logged) and entry.done is None
+        )
+        state: Any = latest.view.value()
+        return at + 1, messages.snapshot_frame(latest.cursor, state, [*latest.columns], reason)
+
+    def _more(self) -> bool:
+        """Make the next entry; False where there is none."""
+        with self._lock:
+            made = next(self._rest, None)
+            if made is None:
+                return False
+            self._script.append(made)
+            return True
+
+    # ---- running -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> Iterator[Logged | Said | Fault]:
+        yield self._snapshot("start")
+        for index in range(len(self._answers)):
+            yield from self._item(index)
+        items: Any = self._document.value("/items")
+        ends = [item["status"] for item in items]
+        if all(end == "succeeded" for end in ends):
+            status: Any = "succeeded"
+        elif "succeeded" in ends:
+            status = "partially_failed"
+        else:
+            status = "failed" if "failed" in ends else "cancelled"
+        done = Done(status=status, digest=digest(items), expires_at="2036-01-01T00:00:00Z")
+        self._next()
+        yield Logged(
+            self._cursor,
+            messages.done_frame(self._cursor, done),
+            self._document.view(),
+            self._document.columns,
+            done,
+        )
+
+    def _item(self, index: int) -> Iterator[Logged | Said | Fault]:
+        root = f"/items/{index}"
+        begun = False
+        for step in self._answers[index].steps:
+            if index in self.cancelled:
+                break
+            if isinstance(step, Fault):
+                yield step
+                continue
+            if isinstance(step, Says):
+                kind = type(step.message).__name__.lower()
+                yield Said(messages.ephemeral_frame(kind, step.message))
+                continue
+            if not begun:
+                begun = True
+                yield self._diff([["s", f"{root}/status", "running"], *self._job_runs()])
+            if isinstance(step, Restarts):
+                yield self._restart()
+                begun = False
+                continue
+            if isinstance(step, Fails):
+                status = [["s", f"{root}/status", "failed"], ["s", f"{root}/error", to_json(step.problem)]]
+                yield self._diff(status)
+                return
+            yield self._diff(self._change(index, step))
+        if index in self.cancelled:
+            yield self._diff([["s", f"{root}/status", "cancelled"]])
+            return
+        if not begun:
+            yield self._diff([["s", f"{root}/status", "running"], *self._job_runs()])
+        yield self._succeed(index)
+
+    def _succeed(self, index: int) -> Logged:
+        answer = self._answers[index]
+        ops: list[Any] = [["s", f"/items/{index}/status", "succeeded"]]
+        if answer.finish_reason is not None:
+            ops.insert(0, ["s", f"/items/{index}/value/finish_reason", answer.finish_reason])
+        view = self._document.view()
+        pointers = [column for column in self._document.columns if column.startswith(f"/items/{index}/")]
+        texts = [(pointer, view.value(pointer)) for pointer in pointers if _there(view, pointer)]
+        checks = [text_check(pointer, text) for pointer, text in texts if isinstance(text, str)]
+        return self._diff({"ops": ops, "check": checks})
+
+    def _change(self, index: int, step: Piece | Whole | FakeToken) -> Any:
+        root = f"/items/{index}/value"
+        if isinstance(step, Piece):
+            return step.text if len(self._answers) == 1 else [["a", root, step.text]]
+        if isinstance(step, FakeToken):
+            names = generation.columns(self._asked[index])
+            row = generation.row(names, step, self._asked[index], self._ids)
+            if len(self._answers) == 1:
+                return [["r", *row]]
+            return [
+                ["a", f"{root}/{name}", x if name == "text" else [x]]
+                for name, x in zip(names, row, strict=True)
+            ]
+        view = self._document.view()
+        if not _there(view, root):
+            return [["s", root, step.value]]
+        changes: list[Any] = diff(view.value(root), step.value)
+        return [[op, root + path, *rest] for op, path, *rest in changes]
+
+    def _restart(self) -> Logged:
+        self._document = Document(self._fresh("running"), self._columns)
+        self._cursor = Cursor(self._cursor.epoch + 1, self._cursor.seq)
+        return self._snapshot("restart")
+
+    # ---- the log -----------------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        self._cursor = Cursor(self._cursor.epoch, self._cursor.seq + 1)
+
+    def _snapshot(self, reason: SnapshotReason) -> Logged:
+        self._next()
+        state, columns = self._document.value(), [*self._document.columns]
+        frame = messages.snapshot_frame(self._cursor, state, columns, reason)
+        return Logged(self._cursor, frame, self._document.view(), self._document.columns)
+
+    def _diff(self, change: Any) -> Logged:
+        self._next()
+        self._document.apply(change)
+        frame = messages.diff_frame(self._cursor, change)
+        return Logged(self._cursor, frame, self._document.view(), self._document.columns)
+
+    def _job_runs(self) -> list[list[str]]:
+        running = self._document.value("/status") == "running"
+        return [] if running else [["s", "/status", "running"]]
+
+    def _fresh(self, status: str) -> dict[str, Any]:
+        items: list[dict[str, Any]] = []
+        for index, answer in enumerate(self._answers):
+            item: dict[str, Any] = {"status": "queued"}
+            initial = (
+                answer.initial
+                if answer.finish_reason is None
+                else generation.initial(generation.columns(self._asked[index]))
+            )
+            items.append(item if initial is None else item | {"value": initial})
+        return {"status": status, "items": items, "usage": {}, "notes": []}
+
+    @property
+    def _columns(self) -> list[str]:
+        return [
+            f"/items/{index}/value{column}"
+            for index, answer in enumerate(self._answers)
+            for column in (
+                answer.columns
+                if answer.finish_reason is None
+                else [f"/{name}" for name in generation.columns(self._asked[index])]
+            )
+        ]
+
+
+def _there(view: View, pointer: str) -> bool:
+    try:
+        view.value(pointer)
+    except LookupError:
+        return False
+    return True

@@ -1,0 +1,77 @@
+"""Thousands of inputs through a network that breaks all the time, against a real server: each runs once."""
+
+import random
+from urllib.parse import urlsplit
+
+import pytest
+
+from served import served
+from tidewire import AsyncClient, Client, RetryPolicy
+from tidewire_conformance.cutting_proxy import Cut, CuttingProxy
+
+ITEMS = 4_000
+SEED = 7
+
+
+@pytest.fixture
+def url():
+    with served(retry=0.002, merge_window=0, heartbeat=0.2) as url:
+        yield url
+
+
+@pytest.fixture(params=["asyncio"])
+def anyio_backend(request):
+    return request.param
+
+
+def breaking(url, every):
+    """A proxy that breaks two connections of three somewhere within their first `every` bytes."""
+    chance = random.Random(SEED)
+    parts = urlsplit(url)
+    return CuttingProxy(
+        (parts.hostname, parts.port),
+        plan=lambda number: (
+            None
+            if number % 3 == 2
+            else Cut(after=chance.randrange(1, every), how=chance.choice(["fin", "rst"]))
+        ),
+    )
+
+
+def check_runs(url, count):
+    with Client(url) as client:
+        assert client.run("most_runs_of_an_input") == [count, 1]
+
+
+PATIENT = RetryPolicy(initial=0.002, maximum=0.01, max_attempts=1000, submit_attempts=1000)
+
+
+def test_no_input_runs_twice_however_often_the_connection_breaks(url):
+    with breaking(url, 20_000) as proxy, Client(proxy.url, retry=PATIENT) as client:
+        values = list(client.map("double", ({"x": x} for x in range(ITEMS)), batch_size=200))
+    assert values == [2 * x for x in range(ITEMS)]
+    assert len(proxy.cuts) > 10
+    check_runs(url, ITEMS)
+
+
+@pytest.mark.anyio
+async def test_async_no_input_runs_twice_either(url):
+    with breaking(url, 5_000) as proxy:
+        async with AsyncClient(proxy.url, retry=PATIENT) as client:
+            inputs = ({"x": x} for x in range(ITEMS // 4))
+            values = [value async for value in client.map("double", inputs, batch_size=50, concurrency=2)]
+            assert values == [2 * x for x in range(ITEMS // 4)]
+            assert len(proxy.cuts) > 10
+            assert await client.run("most_runs_of_an_input") == [ITEMS // 4, 1]
+
+
+def test_a_script_that_died_in_the_middle_finds_its_jobs_again(url):
+    def run(take):
+        with Client(url) as client:
+            named = client.with_options(idempotency_key="tonight", headers={"Authorization": "Bearer me"})
+            values = named.map("double", ({"x": x} for x in range(1000)), batch_size=100)
+            return [value for value, _ in zip(values, range(take), strict=False)]
+
+    run(150)
+    assert run(1000) == [2 * x for x in range(1000)]
+    check_runs(url, 1000)
