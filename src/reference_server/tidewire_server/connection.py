@@ -7,6 +7,8 @@ they are left out.
 """
 
 import asyncio
+import contextlib
+import socket
 import struct
 import sys
 from typing import Any, Final
@@ -40,14 +42,8 @@ class Connection:
         return None if self._transport is None else self._transport.get_write_buffer_size() > 0
 
     def untaken(self) -> int | None:
-        """Bytes that the reader's side has not confirmed, the kernel's included; None where that cannot be seen.
-
-        The kernel asks for more only once a third of its buffer is free: a reader of a few bytes a second would seem
-        to take none for minutes.
-        """
-        if self._transport is None:
-            return None
-        return int(self._transport.get_write_buffer_size()) + _unconfirmed(self._transport)
+        """Bytes that the reader has not taken; None where that cannot be seen."""
+        return None if self._transport is None else untaken(self._transport)
 
     def lost(self) -> bool:
         """Whether it has closed under an answer that is still being sent.
@@ -62,7 +58,7 @@ class Connection:
     def abort(self) -> None:
         """Drop the connection with what is buffered for it: to close it would be to wait for its reader."""
         if self._transport is not None:
-            self._transport.abort()
+            drop(self._transport)
 
     def framed(self, scope: Scope, receive: Receive, send: Send) -> Send:
         """How to answer so that the reader can tell where a body ends.
@@ -100,6 +96,27 @@ class Connection:
                     pass
         except TimeoutError:
             self.abort()
+
+
+def drop(transport: Any) -> None:
+    """Close a connection with what is buffered for it, also by the kernel, which would else go on offering that."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    transport.abort()
+
+
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
+
+
+def untaken(transport: Any) -> int:
+    """Bytes that the reader's side has not confirmed, the kernel's included.
+
+    The kernel asks for more only once a third of its buffer is free: a reader of a few bytes a second would seem to
+    take none for minutes.
+    """
+    return int(transport.get_write_buffer_size()) + _unconfirmed(transport)
 
 
 if sys.platform == "linux":

@@ -1,5 +1,5 @@
-"""Bounds on the head of a request, its request line and headers, which come before anybody is known; and on what comes
-after an answer that did not wait for the whole body.
+"""Bounds on the head of a request, its request line and headers, which come before anybody is known; on what comes
+after an answer that did not wait for the whole body; and on an answer that nobody takes.
 
 uvicorn's fast parser keeps what it gets until the head is whole, however long and however slow it comes. Without that
 parser uvicorn takes h11, which has a bound of its own.
@@ -10,6 +10,7 @@ import json
 from typing import Any, Final
 
 from tidewire.protocol.problems import MEDIA_TYPE, problem, to_json
+from tidewire_server.connection import drop, untaken
 from tidewire_server.settings import Settings
 
 _LINGER: Final = 2.0
@@ -31,6 +32,8 @@ def http_protocol(settings: Settings) -> Any:
         _passed_end = False
         """Whether a request ended in the data at hand: where in it the next head begins is not known."""
         _late: asyncio.TimerHandle | None = None
+        _stall: asyncio.TimerHandle | None = None
+        _untaken = 0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -38,6 +41,8 @@ def http_protocol(settings: Settings) -> Any:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_clock()
+            if self._stall is not None:
+                self._stall.cancel()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -70,6 +75,27 @@ def http_protocol(settings: Settings) -> Any:
             if unfinished and not self.transport.is_closing():
                 self._stop_clock()
                 self._late = self.loop.call_later(_LINGER, self.transport.close)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self._stall is None:
+                self._watch_reader()
+
+        def _watch_reader(self) -> None:
+            self._untaken = untaken(self.transport)
+            self._stall = self.loop.call_later(settings.stall_timeout, self._judge_reader)
+
+        def _judge_reader(self) -> None:
+            """Drop an answer that is whole and of which no byte was taken. A stream judges its reader by itself."""
+            self._stall = None
+            waiting = untaken(self.transport)
+            if not waiting:
+                return
+            streams = self.cycle is not None and not self.cycle.response_complete
+            if waiting < self._untaken or streams:
+                self._watch_reader()
+            else:
+                drop(self.transport)
 
         def _stop_clock(self) -> None:
             if self._late is not None:
