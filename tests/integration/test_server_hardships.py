@@ -252,8 +252,8 @@ def test_a_stream_whose_log_cannot_be_read_sends_its_reader_away_and_is_logged_o
 
     @server.endpoint
     def hold(stream: Stream[str]) -> None:
-        stream.append("held")
-        over.wait(10)
+        while not over.wait(0.01):
+            stream.append("held")
 
     with serving(server) as peer:
         job = peer.start("hold")
