@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -108,6 +110,11 @@ def the_value_is_abc(player: Player) -> None:
     until(player, f"GET /v1/jobs/{player.job}", lambda status, body: '"abc"' in body)
 
 
+def passes(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    eventually(lambda: time.monotonic() > end)
+
+
 def it_is_told_to_stop(player: Player) -> None:
     assert player.tell_to_stop is not None
     player.tell_to_stop()
@@ -162,6 +169,14 @@ class Mortal:
             self.process.kill()
             self.process.wait()
 
+    def loses(self, player: Player) -> None:
+        """Lose the event 1-4 of its log, without a trace."""
+        self.kill()
+        with contextlib.closing(sqlite3.connect(self.folder / "log")) as file:
+            assert file.execute("DELETE FROM block WHERE epoch = 1 AND seq = 4").rowcount == 1
+            file.commit()
+        self.start(player.address[1])
+
     def dies_and_comes_back(self, player: Player) -> None:
         self.kill()
         self.start(player.address[1])
@@ -179,7 +194,7 @@ async def printed(text: str, stream: Stream[str]) -> None:
     stream.append(text)
     await asyncio.sleep(60)
 """
-PRINTER, RESTARTED = Mortal(), Mortal()
+PRINTER, RESTARTED, HOLLOW = Mortal(), Mortal(), Mortal()
 
 
 def one_item_has_ended(player: Player) -> None:
@@ -239,6 +254,13 @@ SCENES: Mapping[str, Scene] = {
     "stopping": Scene(
         settings={"shutdown_timeout": PATIENCE}, cues={"The server is told to stop.": it_is_told_to_stop}
     ),
+    "grace-while-stopping": Scene(
+        settings={"shutdown_timeout": PATIENCE, "min_grace": 0.2},
+        cues={
+            "The server is told to stop.": it_is_told_to_stop,
+            "Three times that long nobody can come back, and the job runs on.": lambda player: passes(0.6),
+        },
+    ),
     "two-principals": Scene(settings={"tokens": TOKENS}, names=PRINCIPALS),
     "limits": Scene(
         settings={
@@ -282,6 +304,12 @@ SCENES: Mapping[str, Scene] = {
         cues={
             "One item has given its value.": one_item_has_ended,
             "The server is killed and started again. Work on the job begins anew.": RESTARTED.dies_and_comes_back,
+        },
+    ),
+    "hole-in-the-log": Scene(
+        server=HOLLOW.serve,
+        cues={
+            "The server is killed, the event 1-4 is lost from its log, and the server is started again.": HOLLOW.loses
         },
     ),
     "worker-lost": Scene(
