@@ -26,7 +26,7 @@ class Logprobs:
     than k candidates is filled with the id -1 and minus infinity. A column that was not asked for is None.
 
     Attributes:
-        token_ids: int64, shape (n,).
+        token_ids: int64, shape (n,); empty where only the prompt was asked about.
         logprobs: float64, (n,).
         ranks: int64, (n,): 1 is the most probable token.
         top_ids: int64, (n, k), most probable first.
@@ -61,7 +61,7 @@ def logprobs_of(value: Any, where: Where) -> Logprobs:
         TidewireError: The value has no columns of tokens.
         ImportError: numpy is not installed.
     """
-    if not isinstance(value, dict) or not isinstance(value.get("token_ids"), list):
+    if not isinstance(value, dict) or not ({"token_ids", "prompt_token_ids"} & value.keys()):
         raise TidewireError("this job's value has no columns of tokens", where=where, advice=ASK)
     numpy = _numpy()
 
@@ -92,7 +92,7 @@ def logprobs_of(value: Any, where: Where) -> Logprobs:
     if of_prompt is not None and len(of_prompt):
         of_prompt[0] = math.nan
     return Logprobs(
-        token_ids=whole("token_ids"),
+        token_ids=numpy.array(value.get("token_ids", []), dtype=numpy.int64),
         logprobs=nats("logprobs"),
         ranks=whole("ranks"),
         top_ids=ids("top_ids"),

@@ -163,6 +163,7 @@ class FakeServer:
         requests: Method and path of every request.
         cuts: Connections that were broken or stalled on purpose.
         cancels: Ids of the jobs that a cancel was asked for.
+        vocabularies_sent: How often a vocabulary was sent whole.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class FakeServer:
         self.requests: list[tuple[str, str]] = []
         self.cuts = 0
         self.cancels: list[str] = []
+        self.vocabularies_sent = 0
         self._opened: list[str] = []
         """For each stream, its job."""
         self._heartbeat_ms = max(1, round(heartbeat * 1000))
@@ -264,7 +266,7 @@ class FakeServer:
             case ["GET", "v1", "endpoints", name] if name in self._endpoints:
                 return _json(200, to_json(self._description(self._endpoints[name])))
             case ["GET", "v1", "endpoints", name, "vocabulary"] if name in self._endpoints:
-                return _vocabulary(self._ids.texts)
+                return self._vocabulary(asked.headers.get("if-none-match"))
             case ["POST", "v1", "endpoints", name, "jobs"] if unquote(name) in self._endpoints:
                 return self._submit(self._endpoints[unquote(name)], asked)
             case [_, "v1", "endpoints", name, *_]:
@@ -301,6 +303,14 @@ class FakeServer:
             capabilities=endpoint.capabilities,
             links={"self": root, "jobs": f"{root}/jobs", "vocabulary": f"{root}/vocabulary"},
         )
+
+    def _vocabulary(self, known: str | None) -> Reply:
+        tokens = [base64.b64encode(text.encode()).decode() for text in self._ids.texts]
+        name = sha256(json.dumps(tokens).encode()).hexdigest()
+        if known == f'"{name}"':
+            return Reply(304, {}, b"")
+        self.vocabularies_sent += 1
+        return _json(200, {"hash": name, "tokens": tokens, "special": []}, ETag=f'"{name}"')
 
     def _submit(self, endpoint: FakeEndpoint, asked: Asked) -> Reply:
         body: Any = strict_json.loads(asked.body)
@@ -389,9 +399,3 @@ def _problem(code: str, detail: str | None = None, **members: Any) -> Reply:
     wait = {} if found.retry_after_ms is None else {"Retry-After": "0"}
     content = json.dumps(problem_json(found)).encode()
     return Reply(found.status, {"Content-Type": MEDIA_TYPE, **wait}, content)
-
-
-def _vocabulary(texts: Iterable[str]) -> Reply:
-    tokens = [base64.b64encode(text.encode()).decode() for text in texts]
-    name = sha256(json.dumps(tokens).encode()).hexdigest()
-    return _json(200, {"hash": name, "tokens": tokens, "special": []}, ETag=f'"{name}"')
