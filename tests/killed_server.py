@@ -1,7 +1,9 @@
 """A server in a process of its own, on a file and a port that outlive it; made to be killed."""
 
 import asyncio
+import atexit
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -30,6 +32,24 @@ def said(words: int) -> str:
     return " ".join(WORDS[at % len(WORDS)] for at in range(words))
 
 
+@functools.cache
+def _forks() -> "subprocess.Popen[str]":
+    forks = subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    atexit.register(forks.communicate)
+    return forks
+
+
+def _tell(*words: Any) -> Any:
+    forks = _forks()
+    assert forks.stdin is not None
+    assert forks.stdout is not None
+    forks.stdin.write(json.dumps(words) + "\n")
+    forks.stdin.flush()
+    return json.loads(forks.stdout.readline())
+
+
 class Killed:
     """Starts, kills and starts again.
 
@@ -51,36 +71,20 @@ class Killed:
         )
 
     def __enter__(self) -> Self:
-        with (self.folder / "stderr").open("ab") as errors:
-            self._forks = subprocess.Popen(
-                [sys.executable, __file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.pid:
             self.kill()
-        self._forks.communicate()
         self.http.close()
-
-    def _tell(self, *words: Any) -> Any:
-        assert self._forks.stdin is not None
-        assert self._forks.stdout is not None
-        self._forks.stdin.write(json.dumps(words) + "\n")
-        self._forks.stdin.flush()
-        return json.loads(self._forks.stdout.readline())
 
     def start(self, **settings: Any) -> None:
         """Start, and wait until it answers."""
         ready = self._spawn(settings)
         give_up = time.monotonic() + START_LIMIT
         while not ready.exists():
-            code = self._tell("poll", self.pid)
+            code = _tell("poll", self.pid)
             if code is not None:
                 self.pid = 0
                 raise ChildProcessError(f"it ended with {code}: {self.errors()}")
@@ -90,7 +94,7 @@ class Killed:
     def _spawn(self, settings: dict[str, Any]) -> Path:
         ready = self.folder / "port"
         ready.unlink(missing_ok=True)
-        self.pid = self._tell("start", self.port, str(ready), self.settings | settings)
+        self.pid = _tell("start", self.port, str(self.folder), self.settings | settings)
         return ready
 
     def start_and_kill_after(self, seconds: float) -> None:
@@ -109,7 +113,7 @@ class Killed:
 
     def _end(self, how: signal.Signals) -> int:
         os.kill(self.pid, how)
-        code: int = self._tell("wait", self.pid)
+        code: int = _tell("wait", self.pid)
         self.pid = 0
         return code
 
@@ -188,15 +192,17 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
 
 def _fork(words: list[Any]) -> int | None:
     match words:
-        case ["start", port, ready, settings]:
+        case ["start", port, folder, settings]:
             pid = os.fork()
             if pid:
                 return pid
             code = 1
             try:
-                os.close(0)
-                os.close(1)
-                _serve(port, ready, settings)
+                nothing = os.open(os.devnull, os.O_RDWR)
+                errors = os.open(f"{folder}/stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                for stream, instead in enumerate((nothing, nothing, errors)):
+                    os.dup2(instead, stream)
+                _serve(port, f"{folder}/port", settings)
                 code = 0
             except BaseException:
                 traceback.print_exc()

@@ -17,9 +17,9 @@ APPLICATION_ID: Final = 0x54696465
 
 MIGRATIONS: Final = (
     """
-    -- Whether the server that had the file last let go of it in order.
-    CREATE TABLE server (clean INTEGER NOT NULL);
-    INSERT INTO server VALUES (1);
+    -- clean: whether the server that had the file last let go of it in order; tried: writes made to see if one can.
+    CREATE TABLE server (clean INTEGER NOT NULL, tried INTEGER NOT NULL);
+    INSERT INTO server VALUES (1, 0);
 
     -- base: the event after which all are held, where some were trimmed.
     CREATE TABLE job (
@@ -208,8 +208,8 @@ def take_over(connection: sqlite3.Connection) -> bool:
 
 
 def write_something(connection: sqlite3.Connection) -> None:
-    """Write what was there already, to see whether it can be done."""
-    connection.execute("UPDATE server SET clean = 0")
+    """Write something, to see whether it can be done. What was there already would not be written."""
+    connection.execute("UPDATE server SET tried = tried + 1")
 
 
 def hand_back(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,274 @@
+"""A server that stops, in order or not, and another one that takes up what it left."""
+
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from killed_server import Killed, killed_server
+from tidewire.protocol.sse import Decoder
+from tidewire_server import Server
+from tidewire_server.store.base import StoreError
+
+WAITS = {"script": [{"append": "Hel"}, {"sleep_ms": 60_000}]}
+
+
+@pytest.fixture
+def server():
+    with killed_server() as server:
+        yield server
+
+
+def events(server: Killed, job: str) -> list[Any]:
+    return [each for each in Decoder().feed(server.events(job)) if each.id]
+
+
+def started(found: dict[str, Any]) -> bool:
+    return bool(found["state"]["items"][0]["value"])
+
+
+def cancel(server: Killed, job: str) -> dict[str, Any]:
+    assert server.http.post(f"/v1/jobs/{job}/cancel").status_code == 202
+    return server.ended(job)
+
+
+def test_what_had_ended_is_served_as_before(server):
+    job = server.submit("shout", "key", input={"text": "hello"}).json()["id"]
+    gone = server.submit("shout", "other", input={"text": "bye"}).json()["id"]
+    found, before = server.ended(job), server.events(job)
+    server.ended(gone)
+    assert server.http.delete(f"/v1/jobs/{gone}").status_code == 204
+    server.again()
+    assert server.http.get("/v1").json()["durability"] == "host"
+    assert server.job(job) == found
+    assert server.events(job) == before
+    done = {"last-event-id": found["cursor"]}
+    assert server.http.get(f"/v1/jobs/{job}/events", headers=done).status_code == 204
+    assert server.http.get(f"/v1/jobs/{gone}").status_code == 410
+    again = server.submit("shout", "key", input={"text": "hello"})
+    assert (again.json()["id"], again.headers["idempotency-replayed"]) == (job, "true")
+    assert server.submit("shout", "key", input={"text": "other"}).status_code == 422
+    assert server.submit("shout", "other", input={"text": "bye"}).status_code == 410
+    assert [each["id"] for each in server.http.get("/v1/jobs").json()["jobs"]] == [job]
+
+
+def test_what_ran_begins_a_new_attempt_and_what_waited_runs(server):
+    running = server.submit("tidewire.script", input=WAITS).json()["id"]
+    server.until(running, started)
+    payers = [server.submit("pay", input={"pause": pause}).json()["id"] for pause in (60, 0)]
+    server.until(payers[0], lambda found: found["status"] == "running")
+    server.again()
+    found = server.until(running, lambda found: found["attempt"] == 2 and started(found))
+    assert found["cursor"].endswith("-6")
+    cancel(server, running)
+    logged = events(server, running)
+    assert [each.id.split("-")[1] for each in logged] == [str(seq) for seq in range(1, 9)]
+    epoch = int(logged[3].id.split("-")[0])
+    assert 2 <= epoch <= 10_001
+    assert '"reason":"restart"' in logged[3].data
+    assert '"status":"queued","items":[{"status":"queued","value":""}]' in logged[3].data
+    assert {each.id.split("-")[0] for each in logged[3:]} == {str(epoch)}
+    waited = server.ended(payers[1])
+    assert (waited["attempt"], waited["state"]["items"]) == (1, [{"status": "succeeded", "value": "paid"}])
+
+
+def test_items_that_had_ended_stay_as_they_were_and_their_usage_counts(server):
+    inputs = [{"text": "quick"}, {"text": "slow", "pause": 60}, {"text": "later", "pause": 60}]
+    job = server.submit("shout", inputs=inputs).json()["id"]
+    server.until(job, lambda found: found["state"]["items"][2]["status"] == "running")
+    server.again()
+    found = server.until(job, lambda found: found["attempt"] == 2)
+    opening = next(each for each in [*server.http.get(f"/v1/jobs/{job}").json()["state"]["items"]])
+    assert opening == {"status": "succeeded", "value": "QUICK"}
+    assert found["started_at"] >= found["created_at"]
+    found = cancel(server, job)
+    assert found["status"] == "partially_failed"
+    assert found["done"]["usage"]["tokens"] >= len("quick")
+    restart = next(each for each in events(server, job) if '"reason":"restart"' in each.data)
+    assert '{"status":"succeeded","value":"QUICK"},{"status":"queued","value":""}' in restart.data
+
+
+def test_a_function_that_must_not_run_twice_does_not(server, tmp_path):
+    once = tmp_path / "payments"
+    server.kill()
+    server.start(once=str(once))
+    job = server.submit("pay", inputs=[{"pause": 60}, {"pause": 0}]).json()["id"]
+    server.until(job, lambda found: once.exists() and found["status"] == "running")
+    server.kill()
+    server.start(once=str(once))
+    found = server.ended(job)
+    first, second = found["state"]["items"]
+    assert (first["status"], first["error"]["code"], second) == (
+        "failed",
+        "worker_lost",
+        {"status": "succeeded", "value": "paid"},
+    )
+    assert (found["status"], found["attempt"], once.read_text()) == ("partially_failed", 1, "paid\n" * 2)
+    assert '"reason":"rewound"' in str(events(server, job))
+
+
+def test_a_job_whose_endpoint_is_gone_fails_and_says_so(server):
+    ran = server.submit("tidewire.script", input=WAITS).json()["id"]
+    server.until(ran, started)
+    server.kill()
+    server.start(hide=["tidewire.script"])
+    found = server.ended(ran)
+    error = found["state"]["items"][0]["error"]
+    assert (found["status"], error["code"]) == ("failed", "worker_lost")
+    assert "'tidewire.script' was not there any more" in error["detail"]
+    assert found["state"]["items"][0]["value"] == "Hel"
+
+
+def test_a_job_that_ends_its_server_each_time_is_given_up(server):
+    job = server.submit("tidewire.script", input=WAITS).json()["id"]
+    for attempt in (1, 2):
+        server.until(job, lambda found, attempt=attempt: found["attempt"] == attempt and started(found))
+        server.kill()
+        server.start(max_attempts=2)
+    found = server.ended(job)
+    assert found["state"]["items"][0]["error"]["code"] == "worker_lost"
+    assert "max_attempts" in found["state"]["items"][0]["error"]["detail"]
+
+
+def test_deadlines_count_on_over_a_restart(server):
+    job = server.submit("tidewire.script", input=WAITS, deadline_ms=1500).json()["id"]
+    server.until(job, started)
+    server.again()
+    found = server.ended(job)
+    assert found["state"]["items"][0]["error"]["code"] == "deadline_exceeded"
+    assert found["done"]["error"]["detail"] == "not ended 1.5 s after the submit"
+
+
+def test_a_stop_in_order_sends_readers_away_and_leaves_the_job_to_the_next_server(server):
+    server.kill()
+    server.start(shutdown_timeout=0.2, cancel_timeout=0.2)
+    job = server.submit("tidewire.script", input=WAITS).json()["id"]
+    waiting = server.submit("pay", input={"pause": 60}).json()["id"]
+    behind = server.submit("pay", input={"pause": 0}).json()["id"]
+    server.until(job, started)
+    server.until(waiting, lambda found: found["status"] == "running")
+    seen: list[bytes] = []
+
+    def read() -> None:
+        with server.http.stream("GET", f"/v1/jobs/{job}/events") as answer:
+            seen.extend(answer.iter_raw())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    while not seen:
+        assert reader.is_alive()
+    assert server.stop() == 0
+    reader.join()
+    kinds = [each.type for each in Decoder().feed(b"".join(seen))]
+    assert kinds[-1] == "goaway"
+    assert "done" not in kinds
+    server.start()
+    server.until(job, lambda found: found["attempt"] == 2 and started(found))
+    assert server.ended(behind)["attempt"] == 1
+    assert events(server, behind)[0].id == "1-1"
+    assert not any('"rewound"' in each.data for each in events(server, behind))
+    cancel(server, job)
+
+
+# ---- files that cannot be -------------------------------------------------------------------------------------------
+
+
+def refusal(log: str) -> str:
+    with pytest.raises(StoreError) as refused, Server(log=log).running():
+        pass
+    return str(refused.value)
+
+
+def test_a_second_server_on_one_file_is_refused_and_the_first_goes_on(server):
+    assert f"another server has it (process {server.pid})" in refusal(f"sqlite:///{server.log}")
+    assert server.ended(server.submit("shout", input={"text": "a"}).json()["id"])["status"] == "succeeded"
+
+
+def test_what_is_no_log_is_refused_and_left_as_it_is(tmp_path):
+    foreign, text, newer = tmp_path / "foreign.db", tmp_path / "text", tmp_path / "newer.db"
+    with sqlite3.connect(foreign) as db:
+        db.execute("CREATE TABLE users (name)")
+    text.write_text("not a database " * 500)
+    with Server(log=f"sqlite:///{newer}").running():
+        pass
+    with sqlite3.connect(newer) as db:
+        db.execute("PRAGMA user_version = 99")
+    for file, why in [
+        (foreign, "a file of another program"),
+        (text, "a file of another program, or damaged"),
+        (newer, "a newer version of this program made it (format 99"),
+        (tmp_path, "that is a folder"),
+        (tmp_path / "none" / "log.db", f"there is no folder {tmp_path / 'none'}"),
+    ]:
+        before = file.read_bytes() if file.is_file() else None
+        found = refusal(f"sqlite:///{file}")
+        assert why in found
+        assert str(file) in found
+        assert before == (file.read_bytes() if file.is_file() else None)
+    with sqlite3.connect(foreign) as db:
+        assert db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (1,)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    assert "cannot be written" in refusal(f"sqlite:///{tmp_path / 'log.db'}")
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    file = tmp_path / "log.db"
+    with Server(log=f"sqlite:///{file}").running():
+        pass
+    raw = bytearray(file.read_bytes())
+    raw[100:4096] = b"\xff" * 3996
+    file.write_bytes(raw)
+    assert "damaged" in refusal(f"sqlite:///{file}")
+
+
+def test_the_command_says_why_it_cannot_serve(tmp_path):
+    command = [sys.executable, "-m", "tidewire_server", "--port", "0", "--log", f"sqlite:///{tmp_path}"]
+    module = tmp_path / "served.py"
+    module.write_text("from tidewire_server import Server\nserver = Server()\n")
+    ran = subprocess.run([*command, f"{module}:server"], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (
+        1,
+        f"tidewire serve: log {tmp_path}: that is a folder; name a file in it\n",
+    )
+    ran = subprocess.run(
+        [*command[:-1], "redis://x", f"{module}:server"], capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 2
+    assert "names no log" in ran.stderr
+
+
+def test_a_full_disk_stops_nothing_that_is_there_and_what_waits_is_written_once_there_is_room(server):
+    ended = server.submit("shout", input={"text": "before"}).json()["id"]
+    server.ended(ended)
+    before = server.events(ended)
+    running = server.submit("talk", input={"words": 250}).json()["id"]
+    server.until(running, started)
+    limits = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+    refused = server.submit("shout", "key", input={"text": "x"})
+    assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+    assert "retry-after" in refused.headers
+    assert server.http.get("/readyz").status_code == 503
+    assert server.http.get("/healthz").status_code == 200
+    assert server.events(ended) == before
+    assert (
+        server.job(running)["done"]
+        if "done" in (found := server.job(running))
+        else found["status"] == "running"
+    )
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, limits)
+    found = server.ended(running)
+    assert (found["status"], found["attempt"]) == ("succeeded", 1)
+    assert server.http.get("/readyz").status_code == 200
+    assert server.submit("shout", "key", input={"text": "x"}).status_code == 201
+    server.again()
+    assert server.job(running) == found
