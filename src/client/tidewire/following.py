@@ -24,7 +24,7 @@ from tidewire.errors import (
 )
 from tidewire.protocol.description import JobResource
 from tidewire.protocol.document import TextChange
-from tidewire.protocol.follower import Advance
+from tidewire.protocol.follower import Advance, Told
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.stream import JobStream
 from tidewire.types import Place, Update
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tidewire.options import Options
     from tidewire.reading import Reading
 
-BLOCK: Final = 256
+BLOCK: Final = 64
 """Updates that are handed to a reader, or across threads, at a time."""
 
 U = TypeVar("U", bound=Update[Any])
@@ -208,21 +208,24 @@ class FollowedJob(ABC, Generic[U]):
         if self.ended:
             await self._stream.aclose()
 
-    def _receive(self, told: Any, *, silent: bool = False, fold: bool = False) -> None:
-        if not isinstance(told, Advance):
+    def _receive(self, told: Advance | Told, *, silent: bool = False, fold: bool = False) -> None:
+        if isinstance(told, Told):
             self._tell(told.message)
             return
+        place: Place | None = None
         for update in self._updates(told):
+            place = update.place
             if not update.visible and (fold or not silent):
                 continue
-            self._shown = self._shown or update.visible
+            if update.visible:
+                self._shown = True
             if fold or self._folded:
                 earlier = self._folded.get(update.index)
                 first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
                 self._folded[update.index] = _Fold(first_seq, base, update)
             else:
                 self._ready.append(update)
-        self._latest = self._place(told)
+        self._latest = place or self._place(told)
 
     def _unfold(self) -> list[U]:
         """What was folded, as one update per item."""
@@ -269,6 +272,12 @@ class FollowedJob(ABC, Generic[U]):
         """Code points that became void at the end of an item's text, and what came after."""
         if not changes:
             return 0, ""
+        if (
+            len(changes) == 1
+            and changes[0][0] == self._text_columns.get(index)
+            and place.columns == (changes[0][0],)
+        ):
+            return changes[0][1:]
         # A new epoch may name another column: what the old one held is void, what the new one holds came.
         before, now = self._text_columns.get(index), self._text_column(index, place)
         deleted, text = 0, ""

@@ -17,7 +17,7 @@ from anyio.from_thread import BlockingPortal
 from tidewire.errors import ClientClosedError
 from tidewire.reading import Block, Reading
 
-AHEAD: Final = 1024
+AHEAD: Final = 512
 """Things that are brought in before the reader takes them: then reading waits, and the connection fills up."""
 
 X = TypeVar("X")

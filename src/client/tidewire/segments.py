@@ -14,7 +14,7 @@ from typing import Any, Final
 import h11
 import httpcore
 
-SEGMENT_BYTES: Final = 64 * 2**10
+SEGMENT_BYTES: Final = 16 * 2**10
 """Bytes that are read from the socket at a time."""
 
 _LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11_state")

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 _ID = re.compile(r"([1-9][0-9]{0,9})-([1-9][0-9]{0,14})", re.ASCII)
 
+MAX_SEQ = 10**15 - 1
+
 
 class CursorError(ValueError):
     """A text that should be an event id is none; says which text and what an id looks like."""
