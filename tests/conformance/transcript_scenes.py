@@ -19,7 +19,7 @@ from conformance.transcript_stage import Scene, Served
 from conformance.transcripts import PATIENCE, Player, job_ends
 from integration.reference_server import eventually
 from interop.strangers import address, standard_library_server
-from tidewire_server import ItemError, Server
+from tidewire_server import ItemError, Server, Stream
 from unit.spec_document import document
 
 TRANSCRIPTS = {fence.tags["transcript"]: fence for fence in document.fences if "transcript" in fence.tags}
@@ -74,6 +74,16 @@ def several_kinds(server: Server) -> None:
     @server.endpoint
     async def liar() -> int:
         return cast("int", "one")
+
+
+def drafts(server: Server) -> None:
+    @server.endpoint
+    async def draft(stream: Stream[str]) -> None:
+        stream.append("Held")
+        stream.stable(3)
+        stream.truncate(1)
+        stream.append("lo")
+        stream.stable()
 
 
 class Number(BaseModel):
@@ -298,6 +308,7 @@ SCENES: Mapping[str, Scene] = {
         cues={'The value is "abc". No snapshot tells, since an hour is not over.': the_value_is_abc},
     ),
     "endpoints-of-several-kinds": Scene(endpoints=several_kinds),
+    "what-stays": Scene(endpoints=drafts),
     "batch-that-is-filled-up": Scene(endpoints=filled_up),
     "restart-with-a-new-attempt": Scene(
         server=RESTARTED.serve,
