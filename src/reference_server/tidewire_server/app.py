@@ -23,10 +23,10 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidewire.protocol import messages
-from tidewire.protocol.cursor import BEGINNING, ENDED_BY_PROBLEM, Cursor, CursorError
+from tidewire.protocol.cursor import BEGINNING, ENDED_BY_PROBLEM
 from tidewire.protocol.description import API_ROOT, Discovery, StreamToken
 from tidewire.protocol.problems import Problem
-from tidewire_server import exchange
+from tidewire_server import exchange, parameters
 from tidewire_server.auth import ANONYMOUS, Tokens
 from tidewire_server.connection import Connection
 from tidewire_server.endpoints import Endpoint
@@ -46,7 +46,6 @@ from tidewire_server.version import SERVER
 
 _PAGE = 50
 _MAX_PAGE = 1000
-_MAX_KEY = 255
 
 _CAPABILITIES = (
     "list",
@@ -249,7 +248,7 @@ class App:
         if not as_stream:
             exchange.accepts(request, "application/json")
         endpoint = self._endpoint(request)
-        key = _idempotency_key(request)
+        key = parameters.idempotency_key(request)
         body = await self._body(request)
         principal, root = request.state.principal, _root(request)
         if not as_stream:
@@ -273,9 +272,9 @@ class App:
 
     async def _list(self, request: Request) -> ASGIApp:
         exchange.accepts(request, "application/json")
-        limit = _integer(request, "limit", _PAGE, 1, _MAX_PAGE)
+        limit = parameters.integer(request, "limit", _PAGE, 1, _MAX_PAGE)
         principal, root = request.state.principal, _root(request)
-        before = _parameter(request, "before") or None
+        before = parameters.text(request, "before") or None
         records = await self.service.store.jobs.list(principal, before=before, limit=limit + 1)
         page = records[:limit]
         jobs = [messages.to_json(await self.service.resource(record, root, state=False)) for record in page]
@@ -297,7 +296,7 @@ class App:
         exchange.accepts(request, "application/json")
         record = await self._record(request)
         body = await self._body(request, optional=True)
-        items = _items_to_cancel(read_json(body), len(await self._items(record))) if body else None
+        items = parameters.items_to_cancel(read_json(body), len(await self._items(record))) if body else None
         running = await self.service.cancel(record, items)
         return answer(await self.service.resource(record, _root(request)), 202 if running else 200)
 
@@ -318,10 +317,12 @@ class App:
     # ---- streams -----------------------------------------------------------------------------------------------
 
     async def _events(self, request: Request) -> ASGIApp:
-        asked = request.headers.get("last-event-id", "").strip(" \t") or _parameter(request, "after") or None
+        asked = (
+            request.headers.get("last-event-id", "").strip(" \t") or parameters.text(request, "after") or None
+        )
         self.metrics.stream_requests.labels("no" if asked is None else "yes").inc()
         by_token = "token" in request.query_params
-        if not by_token and _choice(request, "errors", "http", "inband") == "http":
+        if not by_token and parameters.choice(request, "errors", "http", "inband") == "http":
             return await self._open(request, asked)
 
         async def with_problems_in_band(scope: Scope, receive: Receive, send: Send) -> None:
@@ -348,10 +349,12 @@ class App:
             self._admit(request)
         exchange.accepts(request, "text/event-stream")
         record = await self._record(request)
-        cursor = _cursor(asked)
+        cursor = parameters.cursor_of(asked)
         least = round(self._settings.min_snapshot_interval * 1000)
-        spacing = _integer(request, "min_interval_ms", least, 0, 2**31)
-        interval = max(least, spacing) / 1000 if _choice(request, "diffs", "1", "0") == "0" else None
+        spacing = parameters.integer(request, "min_interval_ms", least, 0, 2**31)
+        interval = (
+            max(least, spacing) / 1000 if parameters.choice(request, "diffs", "1", "0") == "0" else None
+        )
         log = await self.service.log(record)
         begins = opening(cursor, log.extent())
         if begins == NOTHING:
@@ -410,7 +413,7 @@ class App:
     async def _admit_by_token(self, request: Request) -> None:
         """Let in whoever has a stream token of the job: as the job's own principal, and to nothing but its stream."""
         job = request.path_params["id"]
-        self._stream_tokens.check(_parameter(request, "token"), job)
+        self._stream_tokens.check(parameters.text(request, "token"), job)
         found = await self.service.store.jobs.get(job)
         request.state.principal = ANONYMOUS if found is None else found.principal
 
@@ -435,61 +438,3 @@ def _take_prefix_off(scope: Scope) -> None:
     prefix = scope.get("root_path", "").rstrip("/")
     if prefix and scope["path"].startswith(f"{prefix}{prefix}/"):
         scope["path"] = scope["path"][len(prefix) :]
-
-
-def _cursor(asked: str | None) -> Cursor | None:
-    if asked is None:
-        return None
-    if asked == str(BEGINNING):
-        return BEGINNING
-    try:
-        return Cursor.parse(asked)
-    except CursorError as error:
-        raise refuse("bad_cursor", str(error)) from None
-
-
-def _parameter(request: Request, name: str, default: str = "") -> str:
-    """A parameter of the query, which may stand there once."""
-    given = request.query_params.getlist(name)
-    if len(given) > 1:
-        raise refuse("bad_parameter", f"{name} stands {len(given)} times in the URL")
-    return (given[0] if given else "") or default
-
-
-def _choice(request: Request, name: str, default: str, other: str) -> str:
-    given = _parameter(request, name, default)
-    if given not in {default, other}:
-        raise refuse("bad_parameter", f"{name} is {default!r} or {other!r}, not {given[:40]!r}")
-    return given
-
-
-def _integer(request: Request, name: str, default: int, least: int, most: int) -> int:
-    given = _parameter(request, name)
-    if not given:
-        return default
-    if not (given.isascii() and given.isdigit() and len(given) <= 12 and least <= int(given) <= most):
-        raise refuse("bad_parameter", f"{name} is a whole number from {least} to {most}, not {given[:40]!r}")
-    return int(given)
-
-
-def _idempotency_key(request: Request) -> str | None:
-    keys = request.headers.getlist("idempotency-key")
-    if not keys:
-        return None
-    key = ", ".join(keys)
-    if not 1 <= len(key) <= _MAX_KEY or not all("!" <= character <= "~" for character in key):
-        raise refuse("bad_parameter", f"an Idempotency-Key has 1 to {_MAX_KEY} visible ASCII characters")
-    return key
-
-
-def _items_to_cancel(body: dict[str, Any], count: int) -> list[int] | None:
-    if "items" not in body:
-        return None
-    items = body["items"]
-    if type(items) is not list:
-        raise refuse("invalid_input", "/items: an array of indices", pointer="/items")
-    for place, index in enumerate(items):
-        if type(index) is not int or not 0 <= index < count:
-            detail = f"/items/{place}: the job has items 0 to {count - 1}"
-            raise refuse("invalid_input", detail, pointer=f"/items/{place}")
-    return list(dict.fromkeys(items))
