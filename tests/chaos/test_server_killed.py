@@ -200,7 +200,10 @@ def test_a_log_that_was_trimmed_goes_on_after_two_kills_in_a_row():
         server.again()
         assert server.events(job) == before
         assert server.job(job)["state"]["items"][0]["value"] == said(words)
-        assert server.job(held)["attempt"] == 3
+        assert server.job(held)["attempt"] in {
+            2,
+            3,
+        }  # nothing had started between the two kills, or something had
         server.http.post(f"/v1/jobs/{held}/cancel")
         found = server.ended(held)
         assert (found["status"], said(words)[: len(text := found["state"]["items"][0]["value"])]) == (

@@ -144,6 +144,20 @@ def test_deadlines_count_on_over_a_restart(server):
     assert found["done"]["error"]["detail"] == "not ended 1.5 s after the submit"
 
 
+def test_a_job_whose_deadline_passes_while_no_server_runs_is_never_begun(server, tmp_path):
+    once = tmp_path / "payments"
+    first, behind = [server.submit("pay", input={}, deadline_ms=60_000).json()["id"] for _ in range(2)]
+    server.until(first, lambda found: found["status"] == "running")
+    server.kill()
+    with sqlite3.connect(server.log) as db:  # as if a minute had passed
+        db.execute("UPDATE job SET created_at = created_at - 61")
+    server.start(once=str(once))
+    for job in (first, behind):
+        found = server.ended(job)
+        assert (found["state"]["items"][0]["error"]["code"], found["attempt"]) == ("deadline_exceeded", 1)
+    assert not once.exists()
+
+
 def test_a_stop_in_order_sends_readers_away_and_leaves_the_job_to_the_next_server(server):
     server.kill()
     server.start(shutdown_timeout=0.2, cancel_timeout=0.2)

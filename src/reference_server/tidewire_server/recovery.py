@@ -9,12 +9,14 @@
                                  |   stays, all else begins anew   |   wait on
   its endpoint or input is gone  | what had not ended fails with `worker_lost`
   attempts used up               | the same
+  its deadline has passed        | what had not ended fails with `deadline_exceeded`
 
 A new attempt opens a new epoch, `restart`. So does whatever goes on where the log may have lost its tail, or where
 something had started and goes on all the same: `rewound` (TW-RES-035, TW-RES-039).
 """
 
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -109,6 +111,10 @@ async def course_of(
     rewound: SnapshotReason | None = "rewound" if began or store.may_have_lost else None
     if gone is None and began and not store.clean and left.record.attempt >= settings.max_attempts:
         gone = f"the server ended {settings.max_attempts} times while it ran (max_attempts)"
+    deadline = what.submission.deadline
+    if gone is None and deadline is not None and left.record.created_at + deadline <= time.time():
+        expired = problem("deadline_exceeded", f"not ended {deadline:g} s after the submit")  # TW-JOB-071
+        return Course(state, at.columns, rewound, expired)
     if gone is not None:
         return Course(state, at.columns, rewound, problem("worker_lost", gone))
     if not began or all(status in ENDED for status in statuses):

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -88,6 +89,8 @@ class Service:
             announce=self._announce,
         )
         self._sweeper: asyncio.Task[None] | None = None
+        self._unsaved: deque[JobRecord] = deque()
+        """Jobs that have ended and whose records do not say so yet."""
 
     async def start(self) -> None:
         """Take up what an earlier server left, before any request is answered.
@@ -159,7 +162,7 @@ class Service:
             record = JobRecord(secrets.token_hex(16), endpoint.name, principal, submission.batch, time.time())
             log = await self.store.jobs.add(record, body, block, key)
             job = self._begin(record, Admitted(endpoint, submission, values), log, document, size)
-            self.metrics.jobs_submitted.labels(endpoint.name).inc()
+            self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
             self._logged(1, len(block.frames[0]))
             await self._scheduler.put(job.tickets)
         finally:
@@ -216,7 +219,7 @@ class Service:
             await job.fail(course.fail, status=course.fail_status)
         elif not waiting:
             await job.fail(problem("worker_lost"))  # none is left to fail: its end alone is missing
-        if not job.over.is_set():
+        if waiting and not job.over.is_set():
             await self._scheduler.put(waiting)
 
     # ---- jobs --------------------------------------------------------------------------------------------------
@@ -323,8 +326,8 @@ class Service:
         job = self._live.get(ticket.job)
         if job is not None:
             if job.record.started_at is None:
-                self.metrics.jobs_started.labels(ticket.endpoint).inc()
-            self.metrics.items_started.labels(ticket.endpoint).inc()
+                self.metrics.add(self.metrics.jobs_started, 1, ticket.endpoint)
+            self.metrics.add(self.metrics.items_started, 1, ticket.endpoint)
         return job
 
     async def _run_item(self, ticket: Ticket, free: Callable[[], Awaitable[None]]) -> None:
@@ -345,9 +348,18 @@ class Service:
         record = job.record
         self._live.pop(record.id, None)
         self.readers.forget(record.id)
-        self.metrics.jobs_ended.labels(record.endpoint, record.status).inc()
-        await self.store.jobs.save(record)
+        self.metrics.add(self.metrics.jobs_ended, 1, record.endpoint, record.status)
+        self._unsaved.append(record)
         self._sweep_needed.set()
+        with contextlib.suppress(StoreError):  # the sweep tries again, and says so
+            await self._save_ended()
+
+    async def _save_ended(self) -> None:
+        while self._unsaved:
+            record = self._unsaved[0]
+            await self.store.jobs.save(record)
+            if self._unsaved and self._unsaved[0] is record:
+                self._unsaved.popleft()
 
     def depth(self, endpoint: str) -> tuple[int, int]:
         """How many items of an endpoint run, and how many wait."""
@@ -361,9 +373,10 @@ class Service:
             self._sweep_needed.clear()
             now = time.time()
             try:
+                await self._save_ended()
                 due = await self.store.jobs.expire(now)
             except StoreError as error:
-                _log.error("nothing can be let go: %s", error)
+                _log.error("ends of jobs cannot be kept, nor old ones let go: %s", error)
                 due = now + _SWEEP_AGAIN
             wait = None if due is None else max(_LEAST_SWEEP, due - now)
             with contextlib.suppress(TimeoutError):
@@ -403,7 +416,8 @@ class Service:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
-        await self.store.close()
+        # Without a sweeper it never began: what the server before left is still to be taken up.
+        await self.store.close(clean=self._sweeper is not None)
 
     @property
     def _outlives(self) -> bool:

@@ -374,6 +374,10 @@ class Store(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """Let go of it, in order. Nothing may be asked of it afterwards."""
+    async def close(self, *, clean: bool = True) -> None:
+        """Let go of it. Nothing may be asked of it afterwards.
+
+        Args:
+            clean: Whether what the server before left was taken up.
+        """
         ...

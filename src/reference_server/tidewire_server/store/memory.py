@@ -272,5 +272,5 @@ class MemoryStore:
     async def check(self) -> None:
         """Memory can be written."""
 
-    async def close(self) -> None:
+    async def close(self, *, clean: bool = True) -> None:
         """Nothing is held that does not go by itself."""

@@ -53,6 +53,7 @@ class File:
         """Whether the server before this one let go of it in order."""
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._fsync = fsync
+        self._hand_back_clean = False
         self._thread: threading.Thread | None = None
 
     def open(self, look: Work[T]) -> T:
@@ -85,8 +86,9 @@ class File:
         found: T = await task.future
         return found
 
-    async def close(self) -> None:
-        """Finish what waits, and let go of the file."""
+    async def close(self, *, clean: bool) -> None:
+        """Finish what waits, and let go of the file; noted, if `clean`, as all in order."""
+        self._hand_back_clean = clean
         self._tasks.put(None)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -117,7 +119,7 @@ class File:
             if tasks:
                 self._transact(connection, tasks)
                 _hand_over(tasks)
-        schema.hand_back(connection)
+        schema.hand_back(connection, clean=self._hand_back_clean)
         owner.release()
 
     def _next(self) -> tuple[list[_Task], bool]:

@@ -212,10 +212,11 @@ def write_something(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE server SET tried = tried + 1")
 
 
-def hand_back(connection: sqlite3.Connection) -> None:
-    """Note that the server lets go of the file in order, and close it."""
-    with contextlib.suppress(sqlite3.Error):
-        connection.execute("UPDATE server SET clean = 1")
+def hand_back(connection: sqlite3.Connection, *, clean: bool) -> None:
+    """Close the file; noted, if `clean`, as let go of in order."""
+    if clean:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("UPDATE server SET clean = 1")
     connection.close()
 
 

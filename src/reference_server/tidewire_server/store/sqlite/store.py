@@ -45,6 +45,6 @@ class SqliteStore:
         if self._file.trouble is not None:
             await self._file.do(schema.write_something)
 
-    async def close(self) -> None:
-        """Finish what waits, note that all was written, and let go of the file."""
-        await self._file.close()
+    async def close(self, *, clean: bool = True) -> None:
+        """Finish what waits, and let go of the file; noted, if `clean`, as all in order."""
+        await self._file.close(clean=clean)
