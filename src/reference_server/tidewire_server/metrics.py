@@ -15,11 +15,15 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
-        self._added: dict[Counter, int] = {}
+        self._added: dict[tuple[Counter, tuple[str, ...]], int] = {}
         self.jobs_submitted = self._counter("jobs_submitted", "Jobs that were committed.", "endpoint")
         self.jobs_started = self._counter("jobs_started", "Jobs whose first item began to run.", "endpoint")
         self.jobs_ended = self._counter("jobs_ended", "Jobs that ended, by status.", "endpoint", "status")
-        self.items_started = self._counter("items_started", "Calls of an endpoint's function.", "endpoint")
+        self.items_started = self._counter(
+            "items_started",
+            "Items whose function began to run; a batched one takes several in a call.",
+            "endpoint",
+        )
         self.events = self._counter("events_logged", "Events written to logs.")
         self.logged_bytes = self._counter("bytes_logged", "Bytes of events written to logs.")
         self.stream_requests = self._counter(
@@ -44,15 +48,15 @@ class Metrics:
         """Report a number for each endpoint, read when it is asked for."""
         self.registry.register(_PerEndpoint(f"tidewire_{name}", help_text, read))
 
-    def add(self, counter: Counter, amount: int) -> None:
+    def add(self, counter: Counter, amount: int, *labels: str) -> None:
         """Count on the path of every event: cheaper than the counter itself, which gets it when it is read."""
-        self._added[counter] = self._added.get(counter, 0) + amount
+        self._added[counter, labels] = self._added.get((counter, labels), 0) + amount
 
     def page(self) -> bytes:
         """All of it in Prometheus' text form."""
         while self._added:
-            counter, amount = self._added.popitem()
-            counter.inc(amount)
+            (counter, labels), amount = self._added.popitem()
+            (counter.labels(*labels) if labels else counter).inc(amount)
         return generate_latest(self.registry)
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
