@@ -23,14 +23,14 @@ from tidewire.exchange import Auth, Exchange, Timing
 from tidewire.inputs import encoded, jsonable, one_input, options_on_the_wire
 from tidewire.job import AsyncJob
 from tidewire.mapping import BATCH_SIZE, CONCURRENCY, AsyncMap, MapProgress, MapWork, cancel_all, total_of
-from tidewire.options import OnDisconnect, Options
+from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, Options
 from tidewire.protocol.answers import Asked
 from tidewire.protocol.backoff import Backoff, RetryPolicy
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.description import API_ROOT, Discovery, EndpointDescription, JobList, JobResource
 from tidewire.protocol.follower import Advance, Follower
 from tidewire.stream import JobStream
-from tidewire.transport import CONNECT_TIMEOUT, Transport, resolve
+from tidewire.transport import Transport, resolve
 from tidewire.types import UNSET, Place, Returns, Shape, Unset
 
 T = TypeVar("T")
@@ -49,6 +49,7 @@ class AsyncClient:
             request, and again when the server refuses them.
         timeout: Seconds that one call may take in all; see `with_options`.
         connect_timeout: Seconds for a connection to be made.
+        queue_timeout: Seconds that one call waits for a job that stands in the server's queue; see `with_options`.
         retry: How often and how patiently what failed is repeated.
         verify: Whether certificates are checked, or the TLS context that does.
 
@@ -63,12 +64,18 @@ class AsyncClient:
         auth: Auth | None = None,
         timeout: float | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
+        queue_timeout: float | None = None,
         retry: RetryPolicy | None = None,
         verify: bool | ssl.SSLContext = True,
         _timing: Timing | None = None,
     ) -> None:
-        self._options = Options(timeout=timeout, retry=retry or RetryPolicy()).changed(headers=headers or {})
-        transport = Transport(connect_timeout=connect_timeout, verify=verify)
+        self._options = Options(
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            queue_timeout=queue_timeout,
+            retry=retry or RetryPolicy(),
+        ).changed(headers=headers or {})
+        transport = Transport(verify=verify)
         self._exchange = Exchange(url, transport, auth=auth, timing=_timing or Timing())
         self._left: list[AsyncBatchJob[Any]] = []
         """Jobs of loops that were left where nothing could be awaited; they are to be cancelled."""
@@ -106,6 +113,8 @@ class AsyncClient:
         self,
         *,
         timeout: float | Unset | None = UNSET,
+        connect_timeout: float | Unset = UNSET,
+        queue_timeout: float | Unset | None = UNSET,
         idempotency_key: str | Unset | None = UNSET,
         on_disconnect: OnDisconnect | Unset = UNSET,
         grace: float | Unset | None = UNSET,
@@ -118,6 +127,9 @@ class AsyncClient:
         Args:
             timeout: Seconds that one call may take in all: a request with its repetitions, a `result()`, a loop over
                 a job. The job keeps running on the server when it passes.
+            connect_timeout: Seconds for a connection to be made.
+            queue_timeout: Seconds that one call waits while the job stands in the server's queue. The job stays there
+                when it passes.
             idempotency_key: Names the next submit, so that repeating it, also from another process, starts nothing
                 new. By default each submit draws a key of its own.
             on_disconnect: Whether the job goes on (`"continue"`) or is cancelled when nobody reads its stream.
@@ -128,6 +140,8 @@ class AsyncClient:
         """
         given = {
             "timeout": timeout,
+            "connect_timeout": connect_timeout,
+            "queue_timeout": queue_timeout,
             "idempotency_key": idempotency_key,
             "on_disconnect": on_disconnect,
             "grace": grace,

@@ -37,9 +37,17 @@ from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
 from tidewire.protocol.problems import Problem
 from tidewire.tokens import Vocabulary, read_vocabulary
-from tidewire.transport import ANSWER_TIMEOUT, Answer, Transport, no_http, origin, resolve
+from tidewire.transport import (
+    ANSWER_TIMEOUT,
+    WHOLE_ANSWER_TIMEOUT,
+    Answer,
+    Transport,
+    no_http,
+    origin,
+    resolve,
+)
 
-log = logging.getLogger("tidewire")
+log: Final = logging.getLogger("tidewire")
 log.addHandler(logging.NullHandler())
 
 FIRST_ATTEMPTS: Final = 3
@@ -62,16 +70,17 @@ class Timing:
     rng: random.Random = field(default_factory=random.Random)
     hello_timeout: float = HELLO_TIMEOUT
     answer_timeout: float = ANSWER_TIMEOUT
+    whole_answer_timeout: float = WHOLE_ANSWER_TIMEOUT
 
 
 class Exchange:
     """One server, as its client talks to it: base URL, pool, credentials, and whether it has answered yet."""
 
     def __init__(self, url: str, transport: Transport, *, auth: Auth | None, timing: Timing) -> None:
-        self.base = _base(url)
+        self.base: str = _base(url)
         self.transport = transport
         self.timing = timing
-        self.contacted = False
+        self.contacted: bool = False
         self._auth = auth
         self._credentials: Mapping[str, str] | None = None
         self._discovery: Discovery | None = None
@@ -134,7 +143,9 @@ class Exchange:
                     url,
                     headers=await self.headers(options, headers, body),
                     body=body,
+                    connect_timeout=options.connect_timeout,
                     answer_timeout=self.timing.answer_timeout,
+                    whole_timeout=self.timing.whole_answer_timeout,
                 )
             except NotATidewireServerError as error:
                 fault: TidewireError = error
@@ -167,7 +178,8 @@ class Exchange:
                         at_least = retry_after(answer.headers.get("retry-after"))
                     case _:
                         raise self.refused(answer, job_id)
-            if backoff.failures + 1 >= options.retry.submit_attempts:
+            last = backoff.failures + 1 >= options.retry.submit_attempts or backoff.exhausted
+            if last or not backoff.allows(at_least):
                 raise fault.placed(job_id=job_id)
             pause = backoff.failed(at_least=at_least) if wait is None else wait
             if wait is not None:

@@ -39,7 +39,7 @@ BLOCK: Final = 64
 
 U = TypeVar("U", bound=Update[Any])
 
-log = logging.getLogger("tidewire")
+log: Final = logging.getLogger("tidewire")
 
 
 class FollowedJob(ABC, Generic[U]):
@@ -110,10 +110,11 @@ class FollowedJob(ABC, Generic[U]):
 
     async def wait(self) -> None:
         """Wait for the job's end, whatever it is. Hands nothing over."""
+        queue_until = self.queue_deadline()
         with self.bounded(self.deadline()):
             while not self.ended:
                 async with self._turn():
-                    await self._advance(fold=True)
+                    await self._advance(queue_until, fold=True)
 
     def checkpoint(self) -> Checkpoint:
         """How far the job was handed over: what to save to read on from there with `client.job(checkpoint=…)`."""
@@ -156,11 +157,20 @@ class FollowedJob(ABC, Generic[U]):
             other.abandon()
         self._reading = weakref.ref(reading)
 
-    async def take(self, *, silent: bool) -> list[U]:
-        """Wait for updates and return those that are there, oldest first; none when the job has ended."""
+    async def take(self, queue_until: float | None = None, *, silent: bool) -> list[U]:
+        """Wait for updates and return those that are there, oldest first; none when the job has ended.
+
+        Args:
+            queue_until: When the job must have left the server's queue, by the event loop's clock.
+            silent: Whether also those that changed no value.
+
+        Raises:
+            QueueTimeoutError: It has not.
+            TidewireError: The stream is over without the job's end.
+        """
         async with self._turn():
             while not self._ready and not self._folded and not self.ended:
-                await self._advance(silent=silent)
+                await self._advance(queue_until, silent=silent)
             updates = [*self._ready, *self._unfold()]
             self._ready.clear()
             return updates
@@ -199,11 +209,15 @@ class FollowedJob(ABC, Generic[U]):
     def _driven(self) -> bool:
         return self._lock is not None and self._lock.locked()
 
-    async def _advance(self, *, silent: bool = False, fold: bool = False) -> None:
+    async def _advance(self, queue_until: float | None, *, silent: bool = False, fold: bool = False) -> None:
         """Wait for what comes next, and take with it what can be had without waiting."""
         if self.ended:
             return
-        for told in await self._stream.block(BLOCK):
+        if queue_until is not None and self._queued:
+            block = await self._block_until(queue_until)
+        else:
+            block = await self._stream.block(BLOCK)
+        for told in block:
             self._receive(told, silent=silent, fold=fold)
         if self.ended:
             await self._stream.aclose()
@@ -305,6 +319,21 @@ class FollowedJob(ABC, Generic[U]):
         timeout = self._options.timeout
         return None if timeout is None else anyio.current_time() + timeout
 
+    def queue_deadline(self) -> float | None:
+        """When a job must have left the server's queue in a call that begins now."""
+        timeout = self._options.queue_timeout
+        return None if timeout is None else anyio.current_time() + timeout
+
+    @property
+    def _queued(self) -> bool:
+        document = self._stream.follower.document
+        return document is not None and document.value("/status") == "queued"
+
+    async def _block_until(self, deadline: float) -> list[Advance | Told]:
+        with anyio.CancelScope(deadline=deadline):
+            return await self._stream.block(BLOCK)
+        raise self.timed_out(f"the queue_timeout of {self._options.queue_timeout:g} s")
+
     def bounded(self, deadline: float | None) -> AbstractContextManager[None]:
         """End what takes longer.
 
@@ -320,12 +349,11 @@ class FollowedJob(ABC, Generic[U]):
         if scope.cancelled_caught:
             raise self.timed_out()
 
-    def timed_out(self) -> TidewireError:
+    def timed_out(self, what: str | None = None) -> TidewireError:
         """The error for a wait that its caller's timeout ended."""
-        document = self._stream.follower.document
-        queued = document is not None and document.value("/status") == "queued"
+        queued = self._queued
         kind = QueueTimeoutError if queued else TotalTimeoutError
-        what = f"the timeout of {self._options.timeout:g} s passed"
+        what = f"{what or f'the timeout of {self._options.timeout:g} s'} passed"
         if queued:
             what += " while the job waited in the server's queue"
             if self.queue is not None:

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from tidewire.protocol.backoff import RetryPolicy
 
 OnDisconnect = Literal["continue", "cancel"]
+
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds for a connection to be made, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,11 @@ class Options:
     timeout: float | None = None
     """Seconds that one call may take in all: a request with its repetitions, a `result()`, a loop over a job. When it
     passes, the job keeps running on the server. None: no bound."""
+    connect_timeout: float = CONNECT_TIMEOUT
+    """Seconds for a connection to be made."""
+    queue_timeout: float | None = None
+    """Seconds that one call waits while the job stands in the server's queue. When it passes, the job stays there.
+    None: no bound."""
     idempotency_key: str | None = None
     """Names a submit, so that a repetition of it starts nothing new, also from another process. By default each
     submit draws a key of its own."""
@@ -31,7 +39,7 @@ class Options:
     """Sent with every request, to this server's origin only."""
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "grace", "deadline"):
+        for name in ("timeout", "connect_timeout", "queue_timeout", "grace", "deadline"):
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:
                 raise ValueError(f"{name} is in seconds and must be above 0, not {seconds!r}")

@@ -103,8 +103,8 @@ class Block(Generic[X]):
             covered: The updates that are handed over before the first item, and with each; None: the items are the
                 updates.
         """
-        self.items = items
-        self.at = 0
+        self.items: Sequence[X] = items
+        self.at: int = 0
         self._covered = covered
 
     def place(self) -> Place | None:
@@ -142,9 +142,9 @@ class Reading(AsyncIterator[X], Generic[U, X]):
 
     def __init__(self, job: "FollowedJob[U]", hand: Hand[U, X]) -> None:
         self.block: Block[X] = Block(())
-        self.finished = False
-        self.closed = False
-        self.interrupted = False
+        self.finished: bool = False
+        self.closed: bool = False
+        self.interrupted: bool = False
         self._job = job
         self._hand = hand
         self._given: list[U] = []
@@ -156,6 +156,7 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         self._ended = False
         self._last_made = False
         self._deadline: float | None = None
+        self._queue_until: float | None = None
 
     # ---- one by one --------------------------------------------------------------------------------------------
 
@@ -220,7 +221,7 @@ class Reading(AsyncIterator[X], Generic[U, X]):
             if not self._prepared:
                 await self._begin()
             with self._job.bounded(self._deadline):
-                updates = await self._job.take(silent=self._hand.silent)
+                updates = await self._job.take(self._queue_until, silent=self._hand.silent)
         except TidewireError:
             raise
         except BaseException:
@@ -232,7 +233,7 @@ class Reading(AsyncIterator[X], Generic[U, X]):
     async def _begin(self) -> None:
         self._job.enter(self)
         self._prepared = True
-        self._deadline = self._job.deadline()
+        self._deadline, self._queue_until = self._job.deadline(), self._job.queue_deadline()
         with self._job.bounded(self._deadline):
             await self._hand.prepare()
 

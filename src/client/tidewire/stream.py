@@ -44,7 +44,7 @@ from tidewire.transport import Answer, Connection, origin, resolve
 MAX_EVENT_BYTES: Final = 64 * 2**20
 """Bytes of one event, snapshots included, that the client is ready to hold."""
 
-log = logging.getLogger("tidewire")
+log: Final = logging.getLogger("tidewire")
 
 
 class JobStream:
@@ -201,7 +201,10 @@ class JobStream:
                 headers["Last-Event-ID"] = cursor
             try:
                 connection = await self._exchange.transport.open_stream(
-                    url, headers=headers, answer_timeout=self._exchange.timing.hello_timeout
+                    url,
+                    headers=headers,
+                    connect_timeout=self._options.connect_timeout,
+                    answer_timeout=self._exchange.timing.hello_timeout,
                 )
             except (TransportError, NotATidewireServerError) as error:
                 return await self._no_answer(error)
@@ -312,7 +315,7 @@ class JobStream:
                 return UnsupportedProtocolError(fatal.why, where=where)
             case FatalKind.EXHAUSTED:
                 # The next call starts with fresh attempts: who asks again has a reason to.
-                self.follower.backoff.failures = 0
+                self.follower.backoff.progress()
                 return _exhausted(fatal.why, self._last_fault, where)
             case _:
                 return ProtocolError(fatal.why, where=where)

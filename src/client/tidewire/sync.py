@@ -20,13 +20,12 @@ from tidewire.following import FollowedJob
 from tidewire.job import AsyncJob
 from tidewire.logprobs import Logprobs
 from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
-from tidewire.options import OnDisconnect
+from tidewire.options import CONNECT_TIMEOUT, OnDisconnect
 from tidewire.portal import LoopThread
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.tokens import Token
-from tidewire.transport import CONNECT_TIMEOUT
 from tidewire.types import UNSET, ItemUpdate, Returns, Shape, TextDelta, Unset, Update
 
 T = TypeVar("T")
@@ -172,6 +171,7 @@ class Client:
         auth: Auth | None = None,
         timeout: float | None = None,
         connect_timeout: float = CONNECT_TIMEOUT,
+        queue_timeout: float | None = None,
         retry: RetryPolicy | None = None,
         verify: bool | ssl.SSLContext = True,
         _timing: Timing | None = None,
@@ -183,6 +183,7 @@ class Client:
             auth=auth,
             timeout=timeout,
             connect_timeout=connect_timeout,
+            queue_timeout=queue_timeout,
             retry=retry,
             verify=verify,
             _timing=_timing,
@@ -210,6 +211,8 @@ class Client:
         self,
         *,
         timeout: float | Unset | None = UNSET,
+        connect_timeout: float | Unset = UNSET,
+        queue_timeout: float | Unset | None = UNSET,
         idempotency_key: str | Unset | None = UNSET,
         on_disconnect: OnDisconnect | Unset = UNSET,
         grace: float | Unset | None = UNSET,
@@ -222,6 +225,8 @@ class Client:
         view._thread = self._thread
         view._client = self._client.with_options(
             timeout=timeout,
+            connect_timeout=connect_timeout,
+            queue_timeout=queue_timeout,
             idempotency_key=idempotency_key,
             on_disconnect=on_disconnect,
             grace=grace,

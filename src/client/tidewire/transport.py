@@ -24,14 +24,15 @@ from tidewire.errors import (
     TransportError,
     Where,
 )
+from tidewire.options import CONNECT_TIMEOUT
 
 if TYPE_CHECKING:
     from tidewire.segments import Segments
 
-CONNECT_TIMEOUT: Final = 10.0
-"""Seconds for a connection to be made, by default."""
 ANSWER_TIMEOUT: Final = 30.0
 """Seconds without a byte of the answer to a request that is answered at once."""
+WHOLE_ANSWER_TIMEOUT: Final = 300.0
+"""Seconds for the whole of such an answer, however its bytes trickle in."""
 OVERHEAR_TIMEOUT: Final = 1.0
 """Seconds that a server that does not answer in HTTP has to say anything at all."""
 CLOSE_TIMEOUT: Final = 2.0
@@ -78,14 +79,14 @@ class Connection:
         self, source: httpx_sse.EventSource, owner: "Transport", closing: contextlib.AsyncExitStack
     ) -> None:
         response = source.response
-        self.url = str(response.url)
-        self.status = response.status_code
+        self.url: str = str(response.url)
+        self.status: int = response.status_code
         self.headers: Mapping[str, str] = response.headers
         self._response = response
         self._owner = owner
         self._closing = closing
         self._body = _body_of(response)
-        self.waited_for = False
+        self.waited_for: bool = False
         owner.open.add(self)
 
     async def read(self, limit: float) -> bytes | None:
@@ -186,10 +187,7 @@ class _Body(httpx.AsyncByteStream):
 class Transport:
     """Makes requests on one pool of connections. Bound to the event loop on which it is first used."""
 
-    def __init__(
-        self, *, connect_timeout: float = CONNECT_TIMEOUT, verify: bool | ssl.SSLContext = True
-    ) -> None:
-        self.connect_timeout = connect_timeout
+    def __init__(self, *, verify: bool | ssl.SSLContext = True) -> None:
         self.open: set[Connection] = set()
         self.abandoned: list[Connection] = []
         self._verify = verify
@@ -203,7 +201,9 @@ class Transport:
         *,
         headers: Mapping[str, str],
         body: bytes | None = None,
+        connect_timeout: float = CONNECT_TIMEOUT,
         answer_timeout: float = ANSWER_TIMEOUT,
+        whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
     ) -> Answer:
         """Make one request and read its answer.
 
@@ -212,7 +212,9 @@ class Transport:
             url: Absolute.
             headers: Beside the client's own name.
             body: What to send.
+            connect_timeout: Seconds for the connection.
             answer_timeout: Seconds without a byte of the answer.
+            whole_timeout: Seconds for the whole answer, those for the connection among them.
 
         Raises:
             TransportError: No connection, or it broke; `sent` says whether the request may have arrived.
@@ -221,8 +223,8 @@ class Transport:
         """
         client = await self._ready()
         content = bytearray()
-        timeout = httpx.Timeout(answer_timeout, connect=self.connect_timeout, pool=None)
-        with self._errors(method, url):
+        timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
+        with self._errors(method, url, connect_timeout), _in_all(whole_timeout, method, url):
             request = client.build_request(
                 method, url, headers=_headers(headers), content=body, timeout=timeout
             )
@@ -235,12 +237,20 @@ class Transport:
                         raise ProtocolError(f"an answer of more than {MAX_BODY_BYTES} bytes", where=where)
         return Answer(method, str(response.url), response.status_code, response.headers, bytes(content))
 
-    async def open_stream(self, url: str, *, headers: Mapping[str, str], answer_timeout: float) -> Connection:
+    async def open_stream(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        connect_timeout: float = CONNECT_TIMEOUT,
+        answer_timeout: float,
+    ) -> Connection:
         """GET an event stream, as far as its headers.
 
         Args:
             url: The stream's.
             headers: Beside those that every stream is asked for with.
+            connect_timeout: Seconds for the connection.
             answer_timeout: Seconds for the status line, those for the connection among them.
 
         Raises:
@@ -248,10 +258,10 @@ class Transport:
             NotATidewireServerError: What answered does not speak HTTP.
         """
         client = await self._ready()
-        timeout = httpx.Timeout(None, connect=self.connect_timeout, write=answer_timeout)
-        with self._errors("GET", url):
+        timeout = httpx.Timeout(None, connect=connect_timeout, write=answer_timeout)
+        with self._errors("GET", url, connect_timeout):
             async with contextlib.AsyncExitStack() as stack:
-                with anyio.move_on_after(max(self.connect_timeout, answer_timeout)):
+                with anyio.move_on_after(max(connect_timeout, answer_timeout)):
                     opening = httpx_sse.aconnect_sse(
                         client,
                         "GET",
@@ -309,12 +319,12 @@ class Transport:
             await self.abandoned.pop().aclose()
 
     @contextlib.contextmanager
-    def _errors(self, method: str, url: str) -> Iterator[None]:
+    def _errors(self, method: str, url: str, connect_timeout: float) -> Iterator[None]:
         where = Where(method, url)
         try:
             yield
         except httpx.ConnectTimeout as error:
-            what = f"no connection to {_address(url)} within {self.connect_timeout:g} s"
+            what = f"no connection to {_address(url)} within {connect_timeout:g} s"
             raise ConnectTimeoutError(what, where=where, advice=_UNREACHABLE) from error
         except (httpx.ConnectError, httpx.ProxyError) as error:
             raise _no_connection(error, url, where) from error
@@ -354,6 +364,14 @@ def unmount(url: str) -> None:
 
 _MOUNTED: Final[dict[str, httpx.AsyncBaseTransport]] = {}
 """Origins that are answered in this process: none but in tests, where `tidewire.testing` has put a fake server."""
+
+
+@contextlib.contextmanager
+def _in_all(seconds: float, method: str, url: str) -> Iterator[None]:
+    with anyio.move_on_after(seconds) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise SilenceTimeoutError(f"no whole answer within {seconds:g} s", where=Where(method, url))
 
 
 def hang_up(raw: Any) -> None:

@@ -2,7 +2,8 @@
 
 Rules. The wait after the n-th failure running is `retry` doubled n - 1 times, at most the cap, times a random factor.
 Progress, and only progress, starts the count again: a logged event, not the snapshot that opened a connection, that
-moved the id forward. A server may name a longer wait (`Retry-After`, `goaway`); it is never cut short.
+moved the id forward. A server may name a longer wait (`Retry-After`, `goaway`); it is never cut short: one that is
+longer than what is left of the policy's seconds ends the attempts at once.
 """
 
 import random
@@ -21,6 +22,9 @@ class RetryPolicy:
 
     max_attempts: int = 10
     """Failures in a row, without progress between, before the client gives up on a job's stream."""
+    max_seconds: float = 600.0
+    """Seconds of waiting and silence in a row, without progress between, before it gives up; so also the longest wait
+    that a server may ask for. What a job takes to run is not counted."""
     submit_attempts: int = 4
     """Attempts at a request that is answered at once: a submit, a job read, a cancel."""
     initial: float = DEFAULT_RETRY
@@ -33,6 +37,8 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if self.max_attempts < 1 or self.submit_attempts < 1:
             raise ValueError("max_attempts and submit_attempts must be at least 1")
+        if not self.max_seconds > 0:
+            raise ValueError("max_seconds must be above 0")
         if not 0 < self.initial <= self.maximum:
             raise ValueError("initial must be above 0 and at most maximum (seconds)")
         if not 0 <= self.jitter < 1:
@@ -49,15 +55,21 @@ class Backoff:
     """Seconds; the base that the server named last."""
     failures: int = 0
     spent: float = 0.0
+    """Seconds that were waited, or lost to a silence, since the last progress."""
 
     def progress(self) -> None:
         """A logged event moved the id forward."""
         self.failures = 0
+        self.spent = 0.0
 
     @property
     def exhausted(self) -> bool:
-        """Whether as many attempts failed in a row as the policy allows."""
-        return self.failures >= self.policy.max_attempts
+        """Whether attempts failed in a row as often, or as long, as the policy allows."""
+        return self.failures >= self.policy.max_attempts or self.spent >= self.policy.max_seconds
+
+    def allows(self, seconds: float | None) -> bool:
+        """Whether a wait that a server asks for stays within what the policy leaves."""
+        return seconds is None or self.spent + seconds <= self.policy.max_seconds
 
     def failed(self, *, at_least: float | None = None) -> float:
         """Count one failure and return the seconds to wait before the next attempt.
@@ -70,7 +82,8 @@ class Backoff:
         self.failures += 1
         wait *= self.rng.uniform(1 - self.policy.jitter, 1 + self.policy.jitter)
         if at_least is not None:
-            return max(wait, self.invited(at_least))
+            wait = max(wait, self.invited(at_least))
+        self.spent += wait
         return wait
 
     def invited(self, seconds: float) -> float:

@@ -366,7 +366,7 @@ class Follower:
                 return self._ping(message)
             case Goaway():
                 wait = message.retry_ms / 1000
-                if self._connection.progress:
+                if self._connection.progress and self.backoff.allows(wait):
                     return Reconnect(self.backoff.invited(wait), Cause.GOAWAY, f"goaway: {message.reason}")
                 return self._reconnect(Cause.GOAWAY, f"goaway: {message.reason}", at_least=wait)
             case Problem(retryable=True):
@@ -470,6 +470,10 @@ class Follower:
     def _reconnect(self, cause: Cause, why: str, *, at_least: float | None = None) -> Outcome:
         if self.backoff.exhausted:
             return Fatal(FatalKind.EXHAUSTED, f"{why} ({self.backoff.failures} attempts without progress)")
+        if not self.backoff.allows(at_least):
+            most = self.backoff.policy.max_seconds
+            asked = f"asked to wait {at_least:g} s, and the retry policy has {most:g} s in all"
+            return Fatal(FatalKind.EXHAUSTED, f"{why} ({asked})")
         return Reconnect(self.backoff.failed(at_least=at_least), cause, why)
 
     def _place(self) -> str:
