@@ -3,11 +3,6 @@
 Nothing polls. An item starts when it is put in, when a slot of its group becomes free, when a worker thread does, or
 when the oldest of its batch has waited long enough.
 
-  the endpoint                | its slots are those of
-  ----------------------------+---------------------------------------------------------------------------
-  has no concurrency_group    | itself: its own `concurrency_limit`, or the server's default
-  has one                     | the group: the one limit that an endpoint in it names, or the server's default
-
 Endpoints of a group that wait for a slot are served as if they were one queue: the caller who was served longest ago
 comes first, and of one caller the item that came first. Endpoints that wait for a worker thread take turns.
 """
@@ -17,17 +12,16 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire_server.batching.call import Arrival, BatchCall
 from tidewire_server.batching.forming import Draft, Former
 from tidewire_server.batching.options import Place
-from tidewire_server.endpoints import Default, Endpoint
+from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import refuse
 from tidewire_server.jobs import Job
-from tidewire_server.positions import Positions
+from tidewire_server.lanes import Group, Lane, make_lanes
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import Queue, Ticket
 
@@ -40,53 +34,6 @@ _MAX_SERVED: Final = 10_000
 
 _RECENT: Final = 0.3
 """Weight of the latest duration in the mean that an ETA is made of."""
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Endpoints that share their slots."""
-
-    limit: float
-    lanes: "list[_Lane]" = field(default_factory=list)
-    running: int = 0
-    """Calls that run."""
-    served: dict[str, int] = field(default_factory=dict)
-    """Of each caller who waits, the number of the call that served it last; kept where several lanes need it."""
-    calls: int = 0
-    timer: asyncio.TimerHandle | None = None
-    """Fires when a batch need not wait any longer."""
-
-    @property
-    def waits_for_thread(self) -> bool:
-        """Whether an endpoint of it runs in worker threads."""
-        return any(not lane.endpoint.is_async for lane in self.lanes)
-
-
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """What is known of one endpoint's items."""
-
-    endpoint: Endpoint
-    group: _Group
-    max_queue_size: int
-    former: Former[Ticket] | None
-    """Puts batches together; None where calls take one input."""
-    rows: int = 0
-    """Items that run."""
-    mean_duration: float | None = None
-    """Of its recent calls, in seconds."""
-    mean_rows: float = 1.0
-    """Items in its recent calls."""
-    positions: Positions = field(default_factory=Positions)
-    timer: asyncio.TimerHandle | None = None
-    reserved: int = 0
-    """Places in the queue promised to submits that are under way."""
-
-    @property
-    def rows_a_call(self) -> int:
-        """Items that one call takes at most."""
-        batching = self.endpoint.batching
-        return 1 if batching is None else batching.max_size
 
 
 class Scheduler:
@@ -121,7 +68,7 @@ class Scheduler:
         self._starting = starting
         self._announce = announce
         self._threads = settings.max_threads
-        self._lanes = _lanes(endpoints, settings)
+        self._lanes = make_lanes(endpoints, settings)
         groups = {id(lane.group): lane.group for lane in self._lanes.values()}
         self._groups = list(groups.values())
         self._turns = OrderedDict((key, group) for key, group in groups.items() if group.waits_for_thread)
@@ -199,12 +146,12 @@ class Scheduler:
 
     # ---- starting ----------------------------------------------------------------------------------------------
 
-    def _startable(self, lane: _Lane) -> float:
+    def _startable(self, lane: Lane) -> float:
         """Calls that could begin now."""
         free = lane.group.limit - lane.group.running
         return free if lane.endpoint.is_async else min(free, self._threads)
 
-    async def _pump(self, group: _Group) -> None:
+    async def _pump(self, group: Group) -> None:
         """Start what can start."""
         async with self._pumping:
             while (lane := self._next(group)) is not None:
@@ -227,7 +174,7 @@ class Scheduler:
                 lane.positions.moved(len(taken))
                 self._in_task(work)
 
-    def _next(self, group: _Group) -> _Lane | None:
+    def _next(self, group: Group) -> Lane | None:
         """The endpoint of a group whose turn it is, if one can start."""
         able = [
             lane for lane in group.lanes if self._queue.size(lane.endpoint.name) and self._startable(lane) > 0
@@ -239,11 +186,11 @@ class Scheduler:
             return ready[0] if ready else None
         return min(ready, key=lambda lane: self._turn_of(group, lane))
 
-    def _turn_of(self, group: _Group, lane: _Lane) -> tuple[int, float]:
+    def _turn_of(self, group: Group, lane: Lane) -> tuple[int, float]:
         ticket = next(self._queue.waiting(lane.endpoint.name))
         return group.served.get(ticket.principal, 0), ticket.arrived_at
 
-    def _serve(self, group: _Group, tickets: Iterable[Ticket]) -> None:
+    def _serve(self, group: Group, tickets: Iterable[Ticket]) -> None:
         if len(group.lanes) > 1:
             group.calls += 1
             nobody_waits = not any(self._queue.size(lane.endpoint.name) for lane in group.lanes)
@@ -252,8 +199,10 @@ class Scheduler:
             for ticket in tickets:
                 group.served[ticket.principal] = group.calls
 
-    def _wake_when_due(self, group: _Group, lanes: list[_Lane]) -> None:
+    def _wake_when_due(self, group: Group, lanes: list[Lane]) -> None:
         due = min(lane.former.due() for lane in lanes if lane.former is not None)
+        if due == math.inf:
+            return
         if group.timer is not None:
             if group.timer.when() <= due and not group.timer.cancelled():
                 return
@@ -270,14 +219,14 @@ class Scheduler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, lane: _Lane, ticket: Ticket) -> None:
+    async def _run(self, lane: Lane, ticket: Ticket) -> None:
         free = self._letting_go(lane, [1])
         try:
             await self._start(ticket, free)
         finally:
             await free()
 
-    def _letting_go(self, lane: _Lane, rows: list[int]) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _letting_go(self, lane: Lane, rows: list[int]) -> Callable[[], Coroutine[Any, Any, None]]:
         """How a call that begins now gives back, once, what it has taken: its slot, its thread, and so many rows."""
         began, free = self._loop.time(), False
 
@@ -290,7 +239,7 @@ class Scheduler:
 
         return let_go
 
-    async def _ended(self, lane: _Lane, rows: int, took: float) -> None:
+    async def _ended(self, lane: Lane, rows: int, took: float) -> None:
         """A call has ended: its slot and its thread are free."""
         group = lane.group
         group.running -= 1
@@ -313,17 +262,15 @@ class Scheduler:
         now = self._loop.time()
         for ticket in tickets:
             job = self._find(ticket)
-            if job is None:
-                continue
             try:
-                place = job.place(ticket.index)
+                place = Place() if job is None else job.place(ticket.index)
             except Exception:  # noqa: BLE001 - the author's: its submit was admitted, so the item must run
                 _log.exception("endpoint %r: its key or cost, which its submit had", ticket.endpoint)
                 place = Place()
             former.add(ticket, place, ticket.principal, now)
 
     async def _draw(
-        self, lane: _Lane, former: Former[Ticket], draft: Draft[Ticket]
+        self, lane: Lane, former: Former[Ticket], draft: Draft[Ticket]
     ) -> list[tuple[Ticket, Arrival | None]]:
         """Take the items of a batch out of the queue."""
         room = draft.room
@@ -342,7 +289,7 @@ class Scheduler:
 
     def _start_batch(
         self,
-        lane: _Lane,
+        lane: Lane,
         former: Former[Ticket],
         draft: Draft[Ticket],
         drawn: list[tuple[Ticket, Arrival | None]],
@@ -371,20 +318,20 @@ class Scheduler:
 
     # ---- positions ---------------------------------------------------------------------------------------------
 
-    def _announce_soon(self, lane: _Lane) -> None:
+    def _announce_soon(self, lane: Lane) -> None:
         if lane.timer is None and lane.positions.told_any and lane.group.limit:
             lane.timer = self._loop.call_later(self._interval, self._announce_all, lane)
 
-    def _announce_all(self, lane: _Lane) -> None:
+    def _announce_all(self, lane: Lane) -> None:
         lane.timer = None
         name = lane.endpoint.name
         for job, place in lane.positions.changes(self._queue.waiting(name), self._queue.size(name)):
             self._tell(lane, job, place)
 
-    def _tell(self, lane: _Lane, job: str, position: int) -> None:
+    def _tell(self, lane: Lane, job: str, position: int) -> None:
         self._announce(job, QueueMessage(position=position, eta_ms=self._eta(lane, position)))
 
-    def _eta(self, lane: _Lane, position: int) -> int | None:
+    def _eta(self, lane: Lane, position: int) -> int | None:
         """Milliseconds until the item at a position starts, by the mean of recent calls.
 
         Other endpoints of the group take their turns meanwhile: one of theirs for each of ours.
@@ -398,46 +345,3 @@ class Scheduler:
                 theirs = math.ceil(self._queue.size(other.endpoint.name) / max(1.0, other.mean_rows))
                 work += min(theirs, calls) * other.mean_duration
         return round(1000 * max(work / lane.group.limit, lane.mean_duration))
-
-
-def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
-    """The limit of each group that has one of its own.
-
-    Raises:
-        ValueError: Two endpoints of one group name different limits.
-    """
-    limits: dict[str, tuple[str, int | None]] = {}
-    for endpoint in endpoints:
-        group, limit = endpoint.concurrency_group, endpoint.concurrency_limit
-        if group is None or isinstance(limit, Default):
-            continue
-        first, other = limits.setdefault(group, (endpoint.name, limit))
-        if other != limit:
-            raise ValueError(
-                f"concurrency_group {group!r} has one limit, and there are two: {other} at endpoint {first!r}, "
-                f"{limit} at {endpoint.name!r}; name it at one of them"
-            )
-    return {group: limit for group, (_, limit) in limits.items()}
-
-
-def _lanes(endpoints: dict[str, Endpoint], settings: Settings) -> dict[str, _Lane]:
-    limits = group_limits(endpoints.values())
-    groups: dict[str, _Group] = {}
-    lanes = {}
-    for name, endpoint in endpoints.items():
-        if endpoint.concurrency_group is None:
-            group = _Group(_number(endpoint.concurrency_limit, settings))
-        else:
-            limit = limits.get(endpoint.concurrency_group, settings.default_concurrency_limit)
-            group = groups.setdefault(endpoint.concurrency_group, _Group(_number(limit, settings)))
-        waiting = settings.max_queue_size if endpoint.max_queue_size is None else endpoint.max_queue_size
-        former: Former[Ticket] | None = None if endpoint.batching is None else Former(endpoint.batching)
-        lanes[name] = lane = _Lane(endpoint, group, waiting, former)
-        group.lanes.append(lane)
-    return lanes
-
-
-def _number(limit: int | Default | None, settings: Settings) -> float:
-    if isinstance(limit, Default):
-        limit = settings.default_concurrency_limit
-    return math.inf if limit is None else limit

@@ -15,9 +15,9 @@ from tidewire_server.auth import ANONYMOUS
 from tidewire_server.batching.options import read_batching
 from tidewire_server.endpoints import DEFAULT, Columns, Default, Endpoint, OnRestart, Options, Resource
 from tidewire_server.errors import ItemError, UnknownEndpointError
+from tidewire_server.lanes import group_limits
 from tidewire_server.metrics import Metrics
 from tidewire_server.plain import plain
-from tidewire_server.scheduling import group_limits
 from tidewire_server.service import Service
 from tidewire_server.settings import Settings
 from tidewire_server.store.opening import memory_of
