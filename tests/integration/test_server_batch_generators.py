@@ -1,0 +1,115 @@
+"""Batched generators: rows that grow and end apart, and newcomers between two steps."""
+
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, Generator, Iterator
+from typing import Any
+
+import pytest
+
+from integration.reference_server import QUICK, Fold, eventually, serving
+from integration.test_server_batching import item
+from tidewire_server import Append, Context, ItemError, Last, Server
+
+
+def test_rows_of_a_generator_grow_and_end_apart():
+    server, read = Server(**QUICK), threading.Event()
+
+    @server.endpoint(batch=True)
+    def spell(words: list[str], ctx: Context) -> Iterator[dict[int, Append[str] | Last | ItemError]]:
+        left = {row: list(word) for row, word in enumerate(words)}
+        while left:
+            step: dict[int, Any] = {}
+            for row, letters in list(left.items()):
+                if letters == ["!"]:
+                    step[row] = ItemError("it shouts", code="input_too_long")
+                    del left[row]
+                elif len(letters) == 1:
+                    step[row] = Last(Append(left.pop(row)[0]))
+                else:
+                    step[row] = Append(letters.pop(0))
+            yield step
+            assert len(left) > 1 or read.wait(10)
+
+    with serving(server) as peer:
+        assert peer.http.get("/v1/endpoints/spell").json()["capabilities"]["rollback"] is False
+        job = peer.start("spell", inputs=[{"words": "a"}, {"words": "ab!"}, {"words": "abcdef"}])
+        eventually(lambda: item(peer.job(job), 1)["status"] == "failed")
+        assert [each["status"] for each in peer.job(job)["state"]["items"]] == [
+            "succeeded",
+            "failed",
+            "running",
+        ]
+        read.set()
+        fold = Fold().take(peer.events(job, "0-0"))
+        assert [each["value"] for each in fold.items] == ["a", "ab", "abcdef"]
+        assert fold.items == peer.job(job)["state"]["items"]
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_newcomers_join_a_running_batch_between_two_steps(kind):
+    server, calls, closed = Server(**QUICK), [], []
+    steps = threading.Semaphore(0)
+
+    def spell(words: list[str]) -> Generator[dict[int, Append[str] | Last], dict[int, str], None]:
+        """Continuous batching as an ordinary coroutine: a row is a slot."""
+        slots = dict(enumerate(words))
+        calls.append(dict(slots))
+        try:
+            while True:
+                assert steps.acquire(timeout=10)
+                out: dict[int, Any] = {}
+                for row, word in list(slots.items()):
+                    out[row] = Append(word[:1]) if len(word) > 1 else Last(Append(word))
+                    slots[row] = word[1:]
+                    if not slots[row]:
+                        del slots[row]
+                new = yield out
+                calls.append(new)
+                slots |= new
+        finally:
+            closed.append(len(slots))
+
+    async def async_spell(words: list[str]):
+        generator = spell(words)
+        new = None
+        with contextlib.closing(generator):
+            while True:
+                new = yield generator.send(new)
+
+    if kind == "async def":
+        async_spell.__annotations__["return"] = AsyncGenerator[dict[int, Append[str] | Last], dict[int, str]]
+    server.endpoint(batch=True, max_batch_size=2, name="spell")(spell if kind == "def" else async_spell)
+    with serving(server) as peer:
+        if kind == "async def":
+            steps.release(100)  # it would keep the event loop from everything else
+        jobs = [peer.start("spell", {"words": "abcd"})]
+        if kind == "def":
+            eventually(lambda: calls)
+            jobs += [peer.start("spell", {"words": word}) for word in ("xy", "z")]
+            steps.release(100)
+        else:
+            jobs += [peer.start("spell", {"words": word}) for word in ("xy", "z")]
+        ended = [item(peer.ended(job)) for job in jobs]
+        assert [each["value"] for each in ended] == ["abcd", "xy", "z"]
+        eventually(lambda: closed)
+    assert set(closed) == {0}
+    if kind == "def":
+        # The third waits for a row to be free, and gets that row.
+        assert calls[:2] == [{0: "abcd"}, {1: "xy"}]
+        assert {1: "z"} in calls
+        assert ended[2]["batch"] | {"wait_ms": 0} == {"size": 2, "row": 1, "wait_ms": 0}
+
+
+@pytest.mark.parametrize(("yielded", "said"), [([1], "yields {row: value}"), ({5: 1}, "it yielded row 5")])
+def test_what_a_generator_may_not_yield_is_told(yielded, said):
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True)
+    def wrong(n: list[int]) -> Iterator[dict[int, int]]:
+        yield yielded
+
+    with serving(server) as peer:
+        error = item(peer.run("wrong", {"n": 1}))["error"]
+        assert error["code"] == "invalid_value"
+        assert said in error["detail"]
