@@ -166,17 +166,17 @@ class EventStream:
     async def _serve_or_send_away(self) -> None:
         """Serve; where the log cannot be read, or anything else fails, let the reader come back (TW-DEP-005)."""
         try:
-            try:
-                await self._serve()
-            except StoreError as error:  # TW-DEP-005
-                _log.error("a stream of job %s is closed: %s", self._record.id, error)
-                await self._deliver({"type": "http.response.body", "body": self._goaway(), "more_body": True})
+            await self._serve()
         except (_GoneError, _StalledError):
             raise
+        except StoreError as error:
+            _log.error("a stream of job %s is closed: %s", self._record.id, error)
         except Exception:  # noqa: BLE001 - logged, and the reader comes back
             # Here, and not above: an answer that has begun cannot become a problem any more.
-            _log.exception("the stream of job %r failed", self._record.id)
-            await self._write(self._goaway())
+            _log.exception("the stream of job %s failed", self._record.id)
+        else:
+            return
+        await self._write(self._goaway())
 
     async def _serve(self) -> None:
         extent = self._log.extent()
