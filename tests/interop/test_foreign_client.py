@@ -198,7 +198,7 @@ def start(url, endpoint, **given):
 
 
 def test_a_page_follows_a_job_through_cuts(theirs):
-    name = start(theirs, "words", text=TEXT, delay_ms=4)
+    name = start(theirs, "words", text=TEXT, delay_ms=12)
     with CuttingProxy(address(theirs), plan=cut_inside_events(5, "fin")) as proxy:
         shown, end = page(proxy.url, name)
         assert len(proxy.cuts) == 5

@@ -151,11 +151,11 @@ def take_submit(body):
 
 def take_cancel(body):
     """A cancel of a job of four items."""
-    from tidewire_server.app import _items_to_cancel
+    from tidewire_server.parameters import items_to_cancel
     from tidewire_server.submit import read_json
 
     if body:
-        _items_to_cancel(read_json(body), 4)
+        items_to_cancel(read_json(body), 4)
 
 
 # ---- answers
