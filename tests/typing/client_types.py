@@ -1,6 +1,6 @@
-"""What type checkers make of the client's calls: `mypy --strict tests/typing` and `pyright tests/typing` find nothing."""
+"""What type checkers make of the client's calls: neither mypy, strict, nor pyright, strict, finds anything."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import assert_type
 
 from pydantic import BaseModel, JsonValue, TypeAdapter
@@ -18,6 +18,10 @@ from tidewire import (
     Update,
 )
 from tidewire.errors import ItemFailedError
+from tidewire.logprobs import Logprobs
+from tidewire.mapping import AsyncMap
+from tidewire.testing import Answer, FakeServer, FakeToken, Submit
+from tidewire.tokens import Alternative, Token
 
 
 class Caption(BaseModel):
@@ -59,6 +63,24 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
     for item in batch:
         assert_type(item, ItemUpdate[Caption])
     assert_type(client.submit_batch("caption", []), BatchJob[JsonValue])
+    assert_type(client.batch_job("id", returns=Caption), BatchJob[Caption])
+
+    inputs = ({"image": str(number)} for number in range(3))
+    assert_type(client.map("caption", inputs, returns=Caption, tone="dry"), Iterator[Caption])
+    assert_type(client.map("caption", inputs), Iterator[JsonValue])
+    both = client.map("caption", inputs, returns=Caption, return_exceptions=True)
+    assert_type(both, Iterator[Caption | ItemFailedError])
+    assert_type(
+        client.map("either", inputs, returns=EITHER, concurrency=2, batch_size=8), Iterator[int | str]
+    )
+
+    for token in job.tokens():
+        assert_type(token, Token)
+        assert_type(token.logprob, float | None)
+        for alternative in token.alternatives:
+            assert_type(alternative, Alternative)
+            assert_type(alternative.logprob, float)
+    assert_type(job.logprobs(), Logprobs)
 
 
 async def asynchronous(client: AsyncClient) -> None:
@@ -72,3 +94,25 @@ async def asynchronous(client: AsyncClient) -> None:
     assert_type(client.job("id", returns=Caption), AsyncJob[Caption])
     assert_type(await client.run("either", returns=EITHER), int | str)
     assert_type(await client.submit_batch("caption", [], returns=Caption), AsyncBatchJob[Caption])
+
+    async def inputs() -> AsyncIterator[str]:
+        yield "…"
+
+    async for caption in client.map("caption", inputs(), returns=Caption):
+        assert_type(caption, Caption)
+    async for value in client.map("caption", ["…"]):
+        assert_type(value, JsonValue)
+    async with client.map("caption", ["…"], returns=Caption, return_exceptions=True) as both:
+        assert_type(both, AsyncMap[Caption | ItemFailedError])
+    async for token in job.tokens():
+        assert_type(token, Token)
+    assert_type(await job.logprobs(), Logprobs)
+
+
+def testing() -> None:
+    with FakeServer() as server:
+        assert_type(server, FakeServer)
+        endpoint = server.endpoint("generate")
+        assert_type(endpoint.streams(["Hel", "lo"]).cuts_after(1), Answer)
+        endpoint.generates([FakeToken("Hel", -0.5, [("Hel", -0.5)])])
+        assert_type(server.submits, list[Submit])

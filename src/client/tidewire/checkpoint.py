@@ -1,6 +1,6 @@
 """What a script saves to go on with a job later, in another process or on another machine."""
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -17,7 +17,7 @@ class Checkpoint(BaseModel):
     a crash between the two repeats what came between.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     protocol: Literal["tidewire/1"] = PROTOCOL
     job: str

@@ -51,7 +51,7 @@ class _Commands(typer.core.TyperGroup):
         return own if own is not None or other is None else _load(other)
 
 
-app = typer.Typer(
+app: Final = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     add_completion=False,

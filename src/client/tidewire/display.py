@@ -37,8 +37,8 @@ class Screen:
                 sys.stdout.reconfigure(errors="replace")
             else:
                 sys.stdout.reconfigure(encoding="utf-8")
-        self.out = Console(highlight=False, soft_wrap=True)
-        self.err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.out: Console = Console(highlight=False, soft_wrap=True)
+        self.err: Console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._status: Status | None = None
         self._last_progress = 0.0
         self._last_line = ""

@@ -92,10 +92,12 @@ class TidewireError(Exception):
     ) -> None:
         super().__init__(what)
         self.what = what
-        self.where = where
+        self.where: Where = where
         self.problem = problem
-        self.advice = self.default_advice if advice is None else advice
-        self.retryable = retryable if retryable is not None else problem is not None and problem.retryable
+        self.advice: str = self.default_advice if advice is None else advice
+        self.retryable: bool = (
+            retryable if retryable is not None else problem is not None and problem.retryable
+        )
 
     def __str__(self) -> str:
         place = str(self.where)

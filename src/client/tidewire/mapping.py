@@ -133,8 +133,8 @@ class MapWork(Generic[T]):
         for name, value in (("concurrency", concurrency), ("batch_size", batch_size)):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} is a number of at least 1, not {value!r}")
-        self.finished = False
-        self.closed = False
+        self.finished: bool = False
+        self.closed: bool = False
         self._client = client
         self._endpoint = endpoint
         self._shape = shape

@@ -32,7 +32,7 @@ class LoopThread:
     def __init__(self, at_close: Callable[[], Awaitable[None]], bury: Callable[[], Awaitable[None]]) -> None:
         self._state = _State(at_close)
         self._bury = bury
-        self.close = weakref.finalize(self, self._state.stop)
+        self.close: Callable[[], object] = weakref.finalize(self, self._state.stop)
 
     def call(self, work: Callable[..., Awaitable[X]], *args: Any) -> X:
         """Run a coroutine function to its end and return what it returns."""

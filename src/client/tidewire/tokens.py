@@ -11,7 +11,7 @@ import base64
 import binascii
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -61,7 +61,7 @@ class Token(NamedTuple):
 class Vocabulary(BaseModel):
     """What `GET …/vocabulary` answers: id → bytes."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore")
 
     hash: str
     tokens: tuple[bytes, ...]

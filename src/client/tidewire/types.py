@@ -112,15 +112,15 @@ class Update(Generic[T]):
         visible: bool = True,
         settles: bool = True,
     ) -> None:
-        self.place = place
-        self.settles = settles
+        self.place: Place = place
+        self.settles: bool = settles
         self._shape = shape
-        self.text = text
-        self.cursor = place.cursor
-        self.deleted = deleted
-        self.first_seq = first_seq
-        self.index = index
-        self.visible = visible
+        self.text: str = text
+        self.cursor: Cursor = place.cursor
+        self.deleted: int = deleted
+        self.first_seq: int = first_seq
+        self.index: int = index
+        self.visible: bool = visible
 
     @property
     def seq(self) -> int:

@@ -1,6 +1,6 @@
 """The bodies of the HTTP surface: discovery, endpoints, submits, jobs, cancels, stream tokens."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -101,7 +101,7 @@ class Discovery(Members):
 class Submit(BaseModel):
     """The body of a submit. Exactly one of `input` and `inputs`."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
     input: JsonValue = None
     inputs: list[JsonValue] | None = Field(default=None, min_length=1)

@@ -115,7 +115,7 @@ class GrowingText(_Growing):
         if surplus:
             pieces[-1] = pieces[-1][:-surplus]
         self._pieces, self._crcs = pieces, crcs[: len(pieces) - bool(surplus)]
-        self.length = length
+        self.length: int = length
 
     def _merge(self) -> None:
         if len(self._pieces) == len(self._crcs):
@@ -140,7 +140,7 @@ class GrowingArray(_Growing):
     def __init__(self, items: list[Any]) -> None:
         """Take over a list that nobody else holds."""
         super().__init__(len(items))
-        self.items = items
+        self.items: list[Any] = items
 
     def extend(self, elements: list[Any], stamp: int) -> None:
         """Grow by some elements, which the node takes over."""
@@ -156,7 +156,7 @@ class GrowingArray(_Growing):
     def cut(self, length: int) -> None:
         """Take back what the array grew by beyond `length`."""
         del self.items[length:]
-        self.length = length
+        self.length: int = length
 
 
 def plain(node: Any, stamp: int) -> Any:

@@ -6,7 +6,7 @@
 """
 
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -20,7 +20,7 @@ Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True
 class Members(BaseModel):
     """A JSON object of the protocol."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore")
 
     @model_validator(mode="before")
     @classmethod

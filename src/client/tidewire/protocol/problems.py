@@ -4,7 +4,7 @@ One shape for every error: bodies of HTTP answers, the `problem` event, an item'
 """
 
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -16,7 +16,7 @@ MEDIA_TYPE = "application/problem+json"
 class Problem(Members):
     """A problem details object. Members beyond these travel along (`model_extra`)."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     code: str
     """What went wrong, for programs: a key of `REGISTRY`, a name that holds a dot, or an absolute URI."""

@@ -69,7 +69,7 @@ class EventTooLargeError(ValueError):
     def __init__(self, message: str, *, limit: int = 0, events: Iterable[Event] = ()) -> None:
         super().__init__(message)
         self.limit = limit
-        self.events = list(events)
+        self.events: list[Event] = list(events)
 
 
 class Decoder:

@@ -182,12 +182,12 @@ class FakeServer:
             limits: What discovery says; `max_inputs` is kept to.
             token: Requests need `Authorization: Bearer` and this; None: they need nothing.
         """
-        self.url = url.rstrip("/")
+        self.url: str = url.rstrip("/")
         self.submits: list[Submit] = []
         self.requests: list[tuple[str, str]] = []
-        self.cuts = 0
+        self.cuts: int = 0
         self.cancels: list[str] = []
-        self.vocabularies_sent = 0
+        self.vocabularies_sent: int = 0
         self._opened: list[str] = []
         """For each stream, its job."""
         self._heartbeat_ms = max(1, round(heartbeat * 1000))

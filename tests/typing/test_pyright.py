@@ -1,0 +1,64 @@
+"""pyright's opinion: the public surface is typed whole; the right calls check, the wrong ones do not."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidewire
+
+HERE = Path(__file__).parent
+CLIENT = Path(tidewire.__file__).parents[1]
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("basedpyright") is None,
+        reason="basedpyright is not installed: pip install '.[dev]'",
+    ),
+    pytest.mark.timeout(180),
+]
+
+
+def pyright(folder: Path, *arguments: str) -> Any:
+    """What pyright reports, run in a folder."""
+    command = [sys.executable, "-m", "basedpyright", "--outputjson", *arguments]
+    # It asks the first python of the path where packages are.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path}
+    ended = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=170, check=False
+    )
+    return json.loads(ended.stdout)
+
+
+def test_right_calls_check_and_wrong_ones_do_not(tmp_path: Path) -> None:
+    settings = {
+        "include": [str(HERE)],
+        "exclude": [str(HERE / "test_*.py")],
+        "extraPaths": [str(CLIENT)],
+        "typeCheckingMode": "strict",
+        "enableTypeIgnoreComments": False,
+        "reportUnnecessaryTypeIgnoreComment": "error",
+    }
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    found = pyright(tmp_path)
+    assert found["summary"]["filesAnalyzed"] == 2
+    told = [
+        f"{Path(one['file']).name}:{one['range']['start']['line'] + 1}: {one['message']}"
+        for one in found["generalDiagnostics"]
+    ]
+    assert told == []
+
+
+def test_every_public_name_has_a_type() -> None:
+    # A package of one's own is only found from the folder that it lies in.
+    found = pyright(CLIENT, "--ignoreexternal", "--verifytypes", "tidewire")["typeCompleteness"]
+    untyped = [one["name"] for one in found["symbols"] if one["isExported"] and not one["isTypeKnown"]]
+    assert untyped == []
+    assert len(found["symbols"]) > 1000
+    assert found["completenessScore"] == 1
