@@ -9,6 +9,7 @@ from typing import Any
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
 from tidewire_server.journal import Journal, first_block
+from tidewire_server.plain import plain
 from tidewire_server.settings import Settings
 from tidewire_server.store.memory import MemoryLog
 from tidewire_server.stream import Stream
@@ -32,7 +33,7 @@ class Written:
             columns=columns,
             rollback=True,
             tell=lambda _key, _message: None,
-            to_json=lambda value: value,
+            to_json=plain,
         )
 
     async def events(self) -> list[Any]:

@@ -7,11 +7,11 @@ import threading
 from typing import Any
 
 import pytest
-from written_job import Written, on_a_loop
 
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
 from tidewire_server.runs import MAX_RUN
 from tidewire_server.stream import Stream
+from written_job import Written, on_a_loop
 
 KIB = 1024
 
@@ -181,3 +181,18 @@ async def test_threads_that_write_at_once_lose_nothing_and_keep_their_order():
         pieces = value[place].split(",")[:-1]
         for letter in "xy":
             assert [p for p in pieces if p[0] == letter] == [f"{letter}{n}" for n in range(3000)]
+
+
+@on_a_loop
+async def test_what_is_no_plain_json_is_made_json_also_where_it_is_found_only_in_the_end():
+    job = Written([{"n": n} for n in range(500)], ())
+    live: list[Any] = [{"n": n} for n in range(500)]
+    for _ in range(4):
+        job.stream.replace(live)
+    live[250] = {"n": ("a", "tuple")}
+    live[251] = {"n": True}
+    # So soon after the last look, the middle is not looked at again.
+    job.stream.replace(live)
+    expected = [{"n": n} for n in range(500)]
+    expected[250], expected[251] = {"n": ["a", "tuple"]}, {"n": True}
+    assert json.dumps(job.stream.value) == json.dumps(expected) == json.dumps(await job.read())

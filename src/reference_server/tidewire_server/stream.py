@@ -57,6 +57,8 @@ class Stream(Generic[T]):
         self._tell = tell
         self._to_json = to_json
         self._shadow: Shadow | None = None
+        self._yielded: Any = None
+        """The value that the shadow follows."""
         self._converts = False
         """Whether values that are yielded have to be made JSON."""
         self._stable: dict[str, int] = {}
@@ -260,7 +262,7 @@ class Stream(Generic[T]):
                 ops = shadow.step(self._to_json(value))
             with self._lock:
                 self._put(ops)
-                self._shadow = shadow
+                self._shadow, self._yielded = shadow, value
         except ValueError as error:
             raise InvalidValueError(str(error)) from None
 
@@ -281,13 +283,16 @@ class Stream(Generic[T]):
             with self._lock:
                 self._put(ops)
                 self._shadow = shadow
+        except NotPlainError:
+            self._converts = True
+            self.replace(self._yielded)
         except ValueError as error:
             raise InvalidValueError(str(error)) from None
 
     def _let_go(self) -> None:
         """What is written now is not what was yielded: the next value is compared with the document."""
         self.catch_up()
-        self._shadow = None
+        self._shadow = self._yielded = None
 
     def _new_shadow(self) -> Shadow:
         return Shadow(self._journal.value(self._place), self._place)
