@@ -250,6 +250,43 @@ def section(title: str, about: str, make: Callable[[], str]) -> str:
         return found[0] if found else f"## {title}\n\n{about}\n\nNot run.\n"
 
 
+def log() -> str:
+    result = json.loads((HERE / "results/log.json").read_text())
+    head = ["log", "events in a block", "logs at once", "append, µs", "replay, µs", "append, wall µs"]
+    rows = [
+        [
+            row["log"],
+            str(row["block"]),
+            str(row["logs"]),
+            f"{row['append']:.2f}",
+            f"{row['replay']:.3f}",
+            f"{row['append_wall']:.2f}",
+        ]
+        for row in result["rows"]
+    ]
+    killed = result["kill"]
+    return (
+        f"{table(head, rows)}\n\n"
+        f"From the kill of a server to the first event of the new attempt: {killed['resumed_ms']:.0f} ms, of which the\n"
+        f"start of a Python process takes {killed['process_start_ms']:.0f} ms; medians of {killed['kills']} kills.\n\n"
+        f"Medians of {result['repetitions']} repetitions, Python {result['python']}, {result['cpus']} cores; "
+        f"{versions(result['versions'])}.\n"
+    )
+
+
+def jobs() -> str:
+    result = json.loads((HERE / "results/jobs.json").read_text())
+    head = ["jobs", "a second", "memory, MiB"]
+    rows = [
+        [f"{row['jobs']:,}", f"{row['per_second']:,.0f}", f"{row['rss_kib'] / 1024:.1f}"]
+        for row in result["rows"]
+    ]
+    kept = f"{result['retained']:,}"
+    return (
+        f"{table(head, rows)}\n\nLog: {result['log']}; {kept} ended jobs kept. Python {result['python']}.\n"
+    )
+
+
 def main() -> None:
     sections = [
         section(

@@ -3,6 +3,7 @@
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 
 class Frames:
@@ -33,10 +34,10 @@ class Frames:
 
     def add(self, frames: Sequence[bytes]) -> None:
         """Add events at the end."""
-        buffer, ends, cut = self._buffer, self._ends, self._cut
-        for frame in frames:
-            buffer += frame
-            ends.append(cut + len(buffer))
+        ends = accumulate(map(len, frames), initial=self.written)
+        next(ends)
+        self._ends.extend(ends)
+        self._buffer += b"".join(frames)
 
     def read(self, after: int, max_bytes: int) -> tuple[bytes, int]:
         """The events after a place while their sum stays within a bound, at least one; and the place of the last."""

@@ -11,9 +11,9 @@ import sqlite3
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
@@ -41,11 +41,24 @@ TAIL_BYTES: Final = 256 * 1024
 ROW_BYTES: Final = 64 * 1024
 """Of a block above which it takes several rows: a reader gets no more than it asked for from the file."""
 
-STATE_EVERY: Final = 64 * 1024
+STATE_EVERY: Final = 256 * 1024
 """Bytes of events between two states that are kept, at least."""
 
 MARKS: Final = 8
 """Places at which a short log can be cut."""
+
+
+class Packed(NamedTuple):
+    """Events one after the other."""
+
+    frames: bytes
+    ends: list[int]
+    """Where each event ends."""
+
+    @classmethod
+    def of(cls, frames: Sequence[bytes]) -> Self:
+        """Pack events."""
+        return cls(b"".join(frames), list(accumulate(map(len, frames))))
 
 
 class Mark(NamedTuple):
@@ -128,18 +141,19 @@ class SqliteLog(Audience):
     async def append(self, after: Cursor, block: Block) -> None:
         if self._closed or after != self._head or self._ended:
             raise HeadMovedError(f"the head is {self._head}, not {after}")
-        plan = self._plan(after, block)
+        packed = Packed.of(block.frames)
+        plan = self._plan(after, block, len(packed.frames))
 
         def work(db: sqlite3.Connection) -> int | None:
-            return write_block(db, self.number, after, block, plan)
+            return write_block(db, self.number, after, block, packed, plan)
 
         def then(state_bytes: int | None) -> None:
-            self._added(block, plan, state_bytes)
+            self._added(block, packed, plan, state_bytes)
 
         await self._file.do(work, then)
 
-    def _plan(self, after: Cursor, block: Block) -> _Plan:
-        written = self._written + sum(map(len, block.frames))
+    def _plan(self, after: Cursor, block: Block, size: int) -> _Plan:
+        written = self._written + size
         since = written - (self._marks[-1].written if self._marks else 0)
         least = min(STATE_EVERY, self._max_bytes // MARKS)
         due = max(least, min(self._state_bytes, self._max_bytes // 2))
@@ -151,10 +165,10 @@ class SqliteLog(Audience):
         changed = record_columns(self._record)
         return _Plan(keep_state, cut, changed if changed != self._saved else None)
 
-    def _added(self, block: Block, plan: _Plan, state_bytes: int | None) -> None:
+    def _added(self, block: Block, packed: Packed, plan: _Plan, state_bytes: int | None) -> None:
         self._tail.add(block.frames)
         self._tail.cut_to(TAIL_BYTES)
-        self._written += sum(map(len, block.frames))
+        self._written += len(packed.frames)
         self._starts = next_starts(self._starts, block, self._base)
         self._head, self._state, self._columns = block.last, block.state, block.state.columns
         self._ended = block.done
@@ -205,31 +219,37 @@ _APPEND: Final = """
 _ADD: Final = "INSERT INTO block (job, seq, epoch, done, ends, frames) VALUES (?, ?, ?, ?, ?, ?)"
 
 
-def _rows(number: int, block: Block) -> Iterator[tuple[Any, ...]]:
-    epoch, seq = block.first
-    frames = block.frames
-    while frames:
-        ends = list(accumulate(map(len, frames)))
-        count = len(ends) if ends[-1] <= ROW_BYTES else max(1, bisect_right(ends, ROW_BYTES))
-        seq += count
-        yield number, seq - 1, epoch, block.done, array("I", ends[:count]).tobytes(), b"".join(frames[:count])
-        frames = frames[count:]
+def _rows(number: int, block: Block, packed: Packed) -> Iterator[tuple[Any, ...]]:
+    epoch, seq = block.last
+    frames, ends = packed
+    if len(frames) <= ROW_BYTES:
+        yield number, seq, epoch, block.done, array("I", ends).tobytes(), frames
+        return
+    seq -= len(ends)
+    begin = done = 0
+    while done < len(ends):
+        until = max(done + 1, bisect_right(ends, begin + ROW_BYTES))
+        own = array("I", [end - begin for end in ends[done:until]])
+        yield number, seq + until, epoch, block.done, own.tobytes(), frames[begin : ends[until - 1]]
+        begin, done = ends[until - 1], until
 
 
 def write_first(db: sqlite3.Connection, number: int, block: Block) -> int:
     """Open a log; returns the bytes of its first state."""
     db.execute("INSERT INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch))
-    db.executemany(_ADD, _rows(number, block))
+    db.executemany(_ADD, _rows(number, block, Packed.of(block.frames)))
     return _write_state(db, number, block.state)
 
 
-def write_block(db: sqlite3.Connection, number: int, after: Cursor, block: Block, plan: _Plan) -> int | None:
+def write_block(
+    db: sqlite3.Connection, number: int, after: Cursor, block: Block, packed: Packed, plan: _Plan
+) -> int | None:
     """Add a block where the head is still the one that it extends; returns the bytes of the state that was kept.
 
     Raises:
         HeadMovedError: It is another.
     """
-    rows = list(_rows(number, block))
+    rows = list(_rows(number, block, packed))
     if not db.execute(_APPEND, (*rows[0], *after)).rowcount:
         newest = db.execute(
             "SELECT * FROM block WHERE job = ? ORDER BY seq DESC LIMIT 1", (number,)
@@ -239,7 +259,8 @@ def write_block(db: sqlite3.Connection, number: int, after: Cursor, block: Block
         ):  # tried again, and it had been committed after all: an error of a commit does not say
             return None
         raise HeadMovedError(f"the head is no longer {after}")
-    db.executemany(_ADD, rows[1:])
+    if len(rows) > 1:
+        db.executemany(_ADD, rows[1:])
     if block.first.epoch != after.epoch:
         db.execute(
             "INSERT OR IGNORE INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch)

@@ -1,0 +1,91 @@
+"""Many short jobs in one server: how many a second, and what its memory does meanwhile.
+
+Jobs go through everything but sockets, one caller, so many under way at once. The store keeps `max_retained_jobs`
+ended jobs; once it has that many, memory is to stay where it is. A line is printed for each tenth.
+
+`python bench/jobs.py --log sqlite:////tmp/jobs.db` does the same with a file.
+"""
+
+import argparse
+import asyncio
+import json
+import platform
+import resource
+import time
+from pathlib import Path
+
+import uvloop
+
+from tidewire_server import Server
+from tidewire_server.auth import ANONYMOUS
+from tidewire_server.metrics import Metrics
+from tidewire_server.service import Service
+from tidewire_server.store.opening import open_store
+
+AT_ONCE = 100
+
+
+def rss_kib() -> int:
+    """What the process holds now, in KiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() // 1024
+
+
+async def run(jobs: int, retained: int, log: str) -> list[dict[str, float]]:
+    server = Server(
+        log=log, max_retained_jobs=retained, max_tombstones=retained, default_concurrency_limit=None
+    )
+
+    @server.endpoint
+    async def double(n: int) -> int:
+        return 2 * n
+
+    service = Service(server.endpoints, server.settings, Metrics(), open_store(server.settings))
+    await service.start()
+    rows, began, step = [], time.perf_counter(), jobs // 10
+    numbers = iter(range(jobs))
+
+    async def work() -> None:
+        nonlocal began
+        for number in numbers:
+            body = json.dumps({"input": {"n": number}}).encode()
+            record = (
+                await service.submit(ANONYMOUS, server.endpoints["double"], body, f"key{number}")
+            ).record
+            await service.outcome(record)
+            if (number + 1) % step == 0:
+                now = time.perf_counter()
+                rows.append({"jobs": number + 1, "per_second": step / (now - began), "rss_kib": rss_kib()})
+                began = now
+                print(
+                    "{jobs:>8} jobs, {per_second:8.0f} a second, {rss_kib:>8} KiB".format(**rows[-1]),
+                    flush=True,
+                )
+
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    await service.close()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--retained", type=int, default=1000)
+    parser.add_argument("--log", default="memory")
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results/jobs.json")
+    options = parser.parse_args()
+    rows = uvloop.run(run(options.jobs, options.retained, options.log))
+    options.json.parent.mkdir(exist_ok=True)
+    body = {
+        "log": options.log.partition(":")[0],
+        "retained": options.retained,
+        "rows": rows,
+        "python": platform.python_version(),
+    }
+    options.json.write_text(json.dumps(body, indent=1))
+
+
+if __name__ == "__main__":
+    main()
