@@ -160,6 +160,20 @@ def test_a_change_deep_inside_is_found_after_so_many_steps_without_an_end():
     assert ops == [["s", f"/{LONG}/content", "changed"]]
 
 
+def test_a_list_that_moves_in_each_step_does_not_keep_another_from_being_looked_at():
+    rows = [{"content": f"{number}"} for number in range(10 * LONG)]
+    value = {"moves": list(range(2 * LONG)), "rows": rows}
+    shadow = Shadow(value, clock=hurried())
+    shadow.step(value)
+    shadow.step(value)
+    rows[LONG]["content"] = "changed"
+    for _ in range(2 * PATIENCE + 2):
+        value["moves"].append(value["moves"].pop(0))
+        if ["s", f"/rows/{LONG}/content", "changed"] in shadow.step(value):
+            return
+    raise AssertionError("the other list was never looked at")
+
+
 def test_a_value_that_shrank_after_its_last_step_keeps_what_was_yielded():
     history = [{"content": f"{number}"} for number in range(10 * LONG)]
     shadow = Shadow(history, clock=hurried())

@@ -94,7 +94,7 @@ class Shadow:
             due = ended + PATIENCE * (ended - began)
             if self._walks:
                 self._walk_due = due
-            else:
+            elif self._skims:
                 self._skim_due = due
         return self._ops
 
