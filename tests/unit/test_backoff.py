@@ -72,9 +72,42 @@ def test_it_is_exhausted_after_as_many_failures_as_the_policy_allows():
     assert not backoff.exhausted
 
 
+def test_it_is_exhausted_when_waits_and_silences_have_taken_the_policys_seconds():
+    backoff = steady(initial=1, max_seconds=10)
+    assert [backoff.failed() for _ in range(3)] == [1, 2, 4]
+    assert not backoff.exhausted
+    backoff.spent += 3
+    assert backoff.exhausted
+    backoff.progress()
+    assert not backoff.exhausted
+
+
+def test_a_server_may_ask_for_no_longer_wait_than_is_left():
+    backoff = steady(initial=1, max_seconds=10)
+    backoff.failed()
+    assert backoff.allows(None)
+    assert backoff.allows(9)
+    assert not backoff.allows(9.1)
+
+
+@pytest.mark.parametrize(("cause", "least", "widest"), [("cut", 0.5, 1.0), ("planned close", 1.0, 0.5)])
+def test_a_storm_of_a_thousand_clients_spreads_out(cause, least, widest):
+    clients = [Backoff(RetryPolicy(initial=1), random.Random(seed)) for seed in range(1000)]
+    first = sorted(one.failed() if cause == "cut" else one.invited(1) for one in clients)
+    assert least <= first[0]
+    assert first[-1] <= least + widest
+    # Evenly: a tenth of the spread holds a tenth of them, give or take what chance does.
+    tenths = [sum(1 for wait in first if at <= (wait - least) / widest * 10 < at + 1) for at in range(10)]
+    assert max(tenths) < 150
+    # A server that stays away sees ever fewer of them at a time: the fifth attempts lie over sixteen seconds.
+    fifth = [sum(one.failed() for _ in range(4 if cause == "cut" else 5)) for one in clients]
+    assert max(fifth) - min(fifth) > 12
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"max_seconds": 0},
         {"max_attempts": 0},
         {"submit_attempts": 0},
         {"initial": 0},

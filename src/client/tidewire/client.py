@@ -20,6 +20,7 @@ from tidewire.errors import (
     TotalTimeoutError,
 )
 from tidewire.exchange import Auth, Exchange, Timing
+from tidewire.hooks import Hooks
 from tidewire.inputs import encoded, jsonable, one_input, options_on_the_wire
 from tidewire.job import AsyncJob
 from tidewire.mapping import BATCH_SIZE, CONCURRENCY, AsyncMap, MapProgress, MapWork, cancel_all, total_of
@@ -43,7 +44,8 @@ class AsyncClient:
     at the same time, on one event loop.
 
     Args:
-        url: Where the server is mounted, such as `http://127.0.0.1:8000` or `https://example.org/ai`.
+        url: Where the server is mounted, such as `http://127.0.0.1:8000` or `https://example.org/ai`. A user and password in
+            it become an `Authorization` header, and stand nowhere else.
         headers: Sent with every request, to this origin only; credentials, say.
         auth: Gives the headers that carry credentials, awaited if it is a coroutine. It is called before the first
             request, and again when the server refuses them.
@@ -52,6 +54,7 @@ class AsyncClient:
         queue_timeout: Seconds that one call waits for a job that stands in the server's queue; see `with_options`.
         retry: How often and how patiently what failed is repeated.
         verify: Whether certificates are checked, or the TLS context that does.
+        hooks: Functions that are told of requests, reconnects, resyncs and ends.
 
     Proxies and certificates are taken from the environment as well (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`).
     """
@@ -67,6 +70,7 @@ class AsyncClient:
         queue_timeout: float | None = None,
         retry: RetryPolicy | None = None,
         verify: bool | ssl.SSLContext = True,
+        hooks: Hooks | None = None,
         _timing: Timing | None = None,
     ) -> None:
         self._options = Options(
@@ -76,7 +80,7 @@ class AsyncClient:
             retry=retry or RetryPolicy(),
         ).changed(headers=headers or {})
         transport = Transport(verify=verify)
-        self._exchange = Exchange(url, transport, auth=auth, timing=_timing or Timing())
+        self._exchange = Exchange(url, transport, auth=auth, timing=_timing or Timing(), hooks=hooks)
         self._left: list[AsyncBatchJob[Any]] = []
         """Jobs of loops that were left where nothing could be awaited; they are to be cancelled."""
 

@@ -8,11 +8,12 @@ taken as a fault between, which passes.
 import inspect
 import logging
 import random
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import anyio
 from pydantic import BaseModel, ValidationError
@@ -28,6 +29,7 @@ from tidewire.errors import (
     class_of,
     refusal,
 )
+from tidewire.hooks import Hooks, watched
 from tidewire.options import Options
 from tidewire.protocol import messages
 from tidewire.protocol.answers import Asked, Then, retry_after, then
@@ -76,10 +78,14 @@ class Timing:
 class Exchange:
     """One server, as its client talks to it: base URL, pool, credentials, and whether it has answered yet."""
 
-    def __init__(self, url: str, transport: Transport, *, auth: Auth | None, timing: Timing) -> None:
-        self.base: str = _base(url)
+    def __init__(
+        self, url: str, transport: Transport, *, auth: Auth | None, timing: Timing, hooks: Hooks | None = None
+    ) -> None:
+        self.base: str
+        self.base, self._of_url = _apart(url)
         self.transport = transport
         self.timing = timing
+        self.hooks: Hooks = hooks or Hooks()
         self.contacted: bool = False
         self._auth = auth
         self._credentials: Mapping[str, str] | None = None
@@ -138,7 +144,7 @@ class Exchange:
             at_least: float | None = None
             wait: float | None = None
             try:
-                answer = await self.transport.request(
+                request = self.transport.request(
                     method,
                     url,
                     headers=await self.headers(options, headers, body),
@@ -147,6 +153,7 @@ class Exchange:
                     answer_timeout=self.timing.answer_timeout,
                     whole_timeout=self.timing.whole_answer_timeout,
                 )
+                answer = await watched(self.hooks.on_request, method, url, request)
             except NotATidewireServerError as error:
                 fault: TidewireError = error
                 if not self.contacted:
@@ -197,6 +204,7 @@ class Exchange:
         return {
             "Accept": "application/json",
             **content,
+            **(self._of_url if not _names_credentials(options.headers) else {}),
             **options.headers,
             **(self._credentials or {}),
             **(more or {}),
@@ -338,7 +346,7 @@ class Exchange:
 
     async def _keeps_keys(self, options: Options) -> bool:
         """Whether a submit whose answer was lost may be repeated: its key must be known to the server."""
-        if self._credentials or "authorization" in {name.lower() for name in options.headers}:
+        if self._credentials or self._of_url or _names_credentials(options.headers):
             return True
         try:
             return "idempotency" in (await self.discover(options)).capabilities
@@ -364,14 +372,32 @@ def first_wait(error: TransportError, failures: int) -> float | None:
     return FIRST_WAIT * 2.0**failures
 
 
-def _base(url: str) -> str:
+def _names_credentials(headers: Mapping[str, str]) -> bool:
+    return "authorization" in {name.lower() for name in headers}
+
+
+def _apart(url: str) -> tuple[str, dict[str, str]]:
+    """A server's address without the user and password that it may name, and the header that carries those.
+
+    Raises:
+        ValueError: It is none.
+    """
+    scheme, _, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    base = f"{scheme}://{host}{slash}{path}" if at else url
     try:
-        scheme, host, port = origin(url)
+        parts = origin(base)
     except ValueError:
-        scheme, host, port = "", "", None
-    if scheme not in {"http", "https"} or not host or not 0 < (port or 0) < 2**16:
-        raise ValueError(f"{url!r} is no address of a server: write it like http://127.0.0.1:8000")
-    return url.partition("?")[0].partition("#")[0].rstrip("/").removesuffix(API_ROOT)
+        parts = "", "", None
+    if parts[0] not in {"http", "https"} or not parts[1] or not 0 < (parts[2] or 0) < 2**16:
+        raise ValueError(f"{base!r} is no address of a server: write it like http://127.0.0.1:8000")
+    base = base.partition("?")[0].partition("#")[0].rstrip("/").removesuffix(API_ROOT)
+    if not at:
+        return base, {}
+    name, _, password = user.partition(":")
+    pair = f"{unquote(name)}:{unquote(password)}"
+    return base, {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
 
 
 def _kind(answer: Answer) -> str:
