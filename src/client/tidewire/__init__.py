@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from tidewire.batch import AsyncBatchJob
     from tidewire.checkpoint import Checkpoint
     from tidewire.client import AsyncClient
+    from tidewire.hooks import Hooks
     from tidewire.job import AsyncJob
     from tidewire.protocol.backoff import RetryPolicy
     from tidewire.sync import BatchJob, Client, Job
+    from tidewire.tokens import Token
     from tidewire.types import ItemUpdate, TextDelta, Update
 
 __all__ = [
@@ -29,10 +31,12 @@ __all__ = [
     "BatchJob",
     "Checkpoint",
     "Client",
+    "Hooks",
     "ItemUpdate",
     "Job",
     "RetryPolicy",
     "TextDelta",
+    "Token",
     "Update",
 ]
 
@@ -43,10 +47,12 @@ _HOMES = {
     "BatchJob": "tidewire.sync",
     "Checkpoint": "tidewire.checkpoint",
     "Client": "tidewire.sync",
+    "Hooks": "tidewire.hooks",
     "ItemUpdate": "tidewire.types",
     "Job": "tidewire.sync",
     "RetryPolicy": "tidewire.protocol.backoff",
     "TextDelta": "tidewire.types",
+    "Token": "tidewire.tokens",
     "Update": "tidewire.types",
 }
 

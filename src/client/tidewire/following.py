@@ -221,6 +221,7 @@ class FollowedJob(ABC, Generic[U]):
             self._receive(told, silent=silent, fold=fold)
         if self.ended:
             await self._stream.aclose()
+            await self._stream.tell_end()
 
     def _receive(self, told: Advance | Told, *, silent: bool = False, fold: bool = False) -> None:
         if isinstance(told, Told):

@@ -23,6 +23,7 @@ from tidewire.errors import (
     refusal,
 )
 from tidewire.exchange import MAX_REDIRECTS, Exchange, first_wait
+from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
 from tidewire.options import Options
 from tidewire.protocol.answers import MAX_SERVER_FAULTS, Asked, Then, is_event_stream, retry_after, then
 from tidewire.protocol.description import JobResource
@@ -181,9 +182,22 @@ class JobStream:
 
     async def _reconnect(self, again: Reconnect) -> None:
         await self.aclose()
-        level = logging.DEBUG if again.cause is Cause.GOAWAY else logging.INFO
+        level = {Cause.GOAWAY: logging.DEBUG, Cause.RESYNC: logging.WARNING}.get(again.cause, logging.INFO)
         log.log(level, "%s: %s (%s); again in %.2f s", self._name, again.why, again.cause.value, again.wait)
+        hooks, job_id = self._exchange.hooks, self.follower.job_id
+        if again.cause is Cause.RESYNC:
+            await tell(hooks.on_resync, ResyncEvent(job_id, again.why))
+        event = ReconnectEvent(job_id, again.cause.value, again.why, again.wait, self._last_event_id)
+        await tell(hooks.on_reconnect, event)
         await self._exchange.timing.sleep(again.wait)
+
+    async def tell_end(self) -> None:
+        """Tell that the job's end was received."""
+        done = self.follower.done
+        if done is not None:
+            log.debug("%s: %s", self._name, done.status)
+            event = EndEvent(self.follower.job_id, done.status, self._last_event_id)
+            await tell(self._exchange.hooks.on_end, event)
 
     # ---- opening -----------------------------------------------------------------------------------------------
 
@@ -200,12 +214,13 @@ class JobStream:
             if cursor:
                 headers["Last-Event-ID"] = cursor
             try:
-                connection = await self._exchange.transport.open_stream(
+                opening = self._exchange.transport.open_stream(
                     url,
                     headers=headers,
                     connect_timeout=self._options.connect_timeout,
                     answer_timeout=self._exchange.timing.hello_timeout,
                 )
+                connection = await watched(self._exchange.hooks.on_request, "GET", url, opening)
             except (TransportError, NotATidewireServerError) as error:
                 return await self._no_answer(error)
             what = then(connection.status, Asked.STREAM, has_cursor=bool(cursor))

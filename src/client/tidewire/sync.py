@@ -17,6 +17,7 @@ from tidewire.client import AsyncClient
 from tidewire.errors import ItemFailedError
 from tidewire.exchange import Auth, Timing
 from tidewire.following import FollowedJob
+from tidewire.hooks import Hooks
 from tidewire.job import AsyncJob
 from tidewire.logprobs import Logprobs
 from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
@@ -174,6 +175,7 @@ class Client:
         queue_timeout: float | None = None,
         retry: RetryPolicy | None = None,
         verify: bool | ssl.SSLContext = True,
+        hooks: Hooks | None = None,
         _timing: Timing | None = None,
     ) -> None:
         """See `AsyncClient` for the arguments."""
@@ -186,6 +188,7 @@ class Client:
             queue_timeout=queue_timeout,
             retry=retry,
             verify=verify,
+            hooks=hooks,
             _timing=_timing,
         )
         self._thread = LoopThread(self._client.aclose, self._client._tidy)

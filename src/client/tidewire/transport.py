@@ -59,6 +59,9 @@ class Answer:
     """Names in lower case."""
     body: bytes
 
+    async def aclose(self) -> None:
+        """Nothing: it was read whole."""
+
     def where(self, **members: Any) -> Where:
         """Where this answer came from, for an error."""
         request_id = self.headers.get("x-request-id")
