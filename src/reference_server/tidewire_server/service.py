@@ -349,17 +349,11 @@ class Service:
         self._live.pop(record.id, None)
         self.readers.forget(record.id)
         self.metrics.add(self.metrics.jobs_ended, 1, record.endpoint, record.status)
-        self._unsaved.append(record)
-        self._sweep_needed.set()
-        with contextlib.suppress(StoreError):  # the sweep tries again, and says so
-            await self._save_ended()
-
-    async def _save_ended(self) -> None:
-        while self._unsaved:
-            record = self._unsaved[0]
+        try:
             await self.store.jobs.save(record)
-            if self._unsaved and self._unsaved[0] is record:
-                self._unsaved.popleft()
+        except StoreError:  # the sweep tries again, and says so
+            self._unsaved.append(record)
+        self._sweep_needed.set()
 
     def depth(self, endpoint: str) -> tuple[int, int]:
         """How many items of an endpoint run, and how many wait."""
@@ -373,7 +367,9 @@ class Service:
             self._sweep_needed.clear()
             now = time.time()
             try:
-                await self._save_ended()
+                while self._unsaved:
+                    await self.store.jobs.save(self._unsaved[0])
+                    self._unsaved.popleft()
                 due = await self.store.jobs.expire(now)
             except StoreError as error:
                 _log.error("ends of jobs cannot be kept, nor old ones let go: %s", error)

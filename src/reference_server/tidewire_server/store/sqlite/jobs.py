@@ -4,6 +4,7 @@ Only what runs is in memory: the record and the log of each job that has not end
 for. A log that a reader holds is one object for all its readers, for as long as one of them holds it.
 """
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -57,6 +58,7 @@ class SqliteJobs:
         self._live: dict[str, tuple[JobRecord, SqliteLog]] = {}
         self._held: WeakValueDictionary[str, SqliteLog] = WeakValueDictionary()
         self._in_flight: dict[Key, KeyUse] = {}
+        self._letting_go = asyncio.Lock()
 
     # ---- keys --------------------------------------------------------------------------------------------------
 
@@ -182,11 +184,15 @@ class SqliteJobs:
                 self._ended += 1
 
         await self._file.do(work, then)
-        excess = self._ended - self._retention.max_retained_jobs
-        if excess > 0:
-            oldest = "SELECT id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number LIMIT ?"
-            for (job,) in await self._file.do(lambda db: db.execute(oldest, (excess,)).fetchall()):
-                await self.bury(job)
+        if self._ended > self._retention.max_retained_jobs:
+            async with self._letting_go:
+                await self._bury_oldest(self._ended - self._retention.max_retained_jobs)
+
+    async def _bury_oldest(self, count: int) -> None:
+        oldest = "SELECT id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number LIMIT ?"
+        if count > 0:
+            found = await self._file.do(lambda db: db.execute(oldest, (count,)).fetchall())
+            await asyncio.gather(*(self.bury(job) for (job,) in found))
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         def work(db: sqlite3.Connection) -> list[JobRecord]:
@@ -270,8 +276,7 @@ class SqliteJobs:
                     held.forget_events()
 
         _, over, due = await self._file.do(work, then)
-        for job in over:
-            await self.bury(job)
+        await asyncio.gather(*(self.bury(job) for job in over))
         return due
 
     def _finished(self, principal: str) -> None:
@@ -370,7 +375,7 @@ def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], f
     ).fetchall()
     db.execute("DELETE FROM tombstone WHERE until <= ?", (now,))
     # TW-JOB-027: a key lives as long as its job where that is longer.
-    keys = "SELECT number FROM key WHERE until <= ? ORDER BY number LIMIT ?"
+    keys = "SELECT number FROM key WHERE until <= ? ORDER BY until LIMIT ?"
     for (number,) in db.execute(keys, (now, _AT_ONCE)).fetchall():
         kept = "UPDATE key SET until = NULL WHERE number = ? AND job IN (SELECT id FROM job)"
         if not db.execute(kept, (number,)).rowcount:
@@ -378,8 +383,8 @@ def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], f
     due = [
         db.execute("SELECT min(log_until) FROM job WHERE log_until IS NOT NULL").fetchone()[0],
         db.execute("SELECT min(expires_at) FROM job WHERE expires_at > ?", (now,)).fetchone()[0],
-        db.execute("SELECT until FROM tombstone ORDER BY number LIMIT 1").fetchone(),
-        db.execute("SELECT until FROM key WHERE until IS NOT NULL ORDER BY number LIMIT 1").fetchone(),
+        db.execute("SELECT until FROM tombstone ORDER BY until LIMIT 1").fetchone(),
+        db.execute("SELECT until FROM key WHERE until IS NOT NULL ORDER BY until LIMIT 1").fetchone(),
     ]
     times = [each[0] if isinstance(each, tuple) else each for each in due]
     if len(over) == _AT_ONCE:

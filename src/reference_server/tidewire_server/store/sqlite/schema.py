@@ -83,6 +83,7 @@ MIGRATIONS: Final = (
         principal TEXT NOT NULL,
         until REAL NOT NULL
     );
+    CREATE INDEX tombstone_until ON tombstone (until);
 
     -- until: NULL where the key is kept for its job's sake alone.
     CREATE TABLE key (
@@ -95,7 +96,7 @@ MIGRATIONS: Final = (
         until REAL,
         UNIQUE (principal, endpoint, text)
     );
-    CREATE INDEX key_until ON key (number) WHERE until IS NOT NULL;
+    CREATE INDEX key_until ON key (until) WHERE until IS NOT NULL;
     CREATE INDEX key_of_job ON key (job) WHERE until IS NULL;
     """,
 )
