@@ -21,9 +21,8 @@ class FakeTransport(httpx.AsyncBaseTransport):
         target = request.url.raw_path.decode("ascii")
         headers = {name.lower(): value for name, value in request.headers.items()}
         reply = self._answer(Asked(request.method, target, headers, body))
-        if isinstance(reply.body, bytes):
-            return httpx.Response(reply.status, headers=reply.headers, content=reply.body)
-        return httpx.Response(reply.status, headers=reply.headers, stream=_Stream(reply.body, self._on_cut))
+        frames = iter((reply.body,)) if isinstance(reply.body, bytes) else reply.body
+        return httpx.Response(reply.status, headers=reply.headers, stream=_Stream(frames, self._on_cut))
 
 
 class _Stream(httpx.AsyncByteStream):

@@ -1,0 +1,329 @@
+"""`tidewire.testing`: what its users script is what their client sees, by the real protocol."""
+
+import threading
+
+import httpx
+import pytest
+
+from tidewire import AsyncClient, Client, TextDelta
+from tidewire.errors import (
+    AuthenticationError,
+    ConnectTimeoutError,
+    EndpointNotFoundError,
+    InvalidInputError,
+    ItemFailedError,
+    JobCancelledError,
+    JobExpiredError,
+    JobFailedError,
+    JobNotFoundError,
+    QueueFullError,
+    RequestError,
+    TransportError,
+    VoidTextError,
+)
+from tidewire.exchange import Timing
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document import Document
+from tidewire.protocol.integrity import digest
+from tidewire.protocol.sse import Decoder
+from tidewire.protocol.strict_json import loads
+from tidewire.testing import FakeServer, FakeToken
+
+pytest_plugins = ["tidewire.testing.pytest_plugin"]
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+@pytest.fixture
+def server(tidewire_server):
+    return tidewire_server
+
+
+@pytest.fixture
+def client(server):
+    with Client(server.url) as client:
+        yield client
+
+
+# ---- answers -----------------------------------------------------------------------------------------------------
+
+
+def test_a_text_streams_in_its_pieces(server, client):
+    server.endpoint("talk").streams(["Hel", "lo"])
+    assert [update.text for update in client.submit("talk") if update.text] == ["Hel", "lo"]
+
+
+def test_answers_come_in_order_and_the_last_one_stays(server, client):
+    ask = server.endpoint("ask")
+    ask.returns(1)
+    ask.returns({"two": 2})
+    assert [client.run("ask") for _ in range(3)] == [1, {"two": 2}, {"two": 2}]
+
+
+def test_whole_values_are_sent_as_differences(server, client):
+    server.endpoint("grow").yields([{"t": "a"}, {"t": "ab"}, {"t": "c"}], columns=["/t"])
+    deltas = list(client.submit("grow").iter_text_deltas())
+    assert deltas == [TextDelta(0, "a"), TextDelta(0, "b"), TextDelta(2, "c")]
+
+
+def test_a_function_answers_each_input(server, client):
+    server.endpoint("upper").calls(lambda value: value["text"].upper())
+    assert client.submit_batch("upper", [{"text": "a"}, {}], text="shared").results() == ["A", "SHARED"]
+
+
+def test_a_failure_comes_after_what_was_streamed(server, client):
+    server.endpoint("talk").streams(["Hel"]).fails("deadline_exceeded", "too slow")
+    with pytest.raises(JobFailedError, match="too slow") as caught:
+        client.run("talk")
+    assert (caught.value.code, caught.value.value) == ("deadline_exceeded", "Hel")
+
+
+def test_an_item_of_a_batch_fails_by_itself(server, client):
+    ask = server.endpoint("ask")
+    ask.returns(1)
+    ask.fails("item_refused")
+    first, second = client.submit_batch("ask", [{}, {}]).results(return_exceptions=True)
+    assert first == 1
+    assert isinstance(second, ItemFailedError)
+
+
+def test_items_of_a_batch_stream_their_texts(server, client):
+    talk = server.endpoint("talk")
+    talk.streams(["a", "b"]).cuts_after(1)
+    talk.streams(["c"])
+    texts = ["", ""]
+    for update in client.submit_batch("talk", [1, 2]):
+        texts[update.index] += update.text
+    assert (texts, server.cuts) == (["ab", "c"], 1)
+
+
+def test_a_generation_has_the_columns_that_are_asked_for(server, client):
+    server.endpoint("generate").generates(
+        [FakeToken("a", -1, [("a", -1), ("b", -2)], rank=1)], finish_reason="length"
+    )
+    plain = client.run("generate")
+    assert plain == {"text": "a", "finish_reason": "length"}
+    full = client.run("generate", top_logprobs=1, ranks=True, token_text=True)
+    assert full == {
+        "text": "a",
+        "token_ids": [0],
+        "logprobs": [-1],
+        "top_ids": [[0]],
+        "top_logprobs": [[-1]],
+        "ranks": [1],
+        "token_text": ["a"],
+        "top_text": [["a"]],
+        "logprobs_mode": "raw",
+        "finish_reason": "length",
+    }
+    batch = client.submit_batch("generate", [{"logprobs": True}, {}])
+    assert [item["text"] for item in batch.results()] == ["a", "a"]
+
+
+def test_places_in_the_queue_and_progress_are_told(server, client):
+    server.endpoint("slow").returns(1).queued(3, 1).progresses(5, 10, "step")
+    told = []
+    job = client.submit("slow")
+    job.listener = told.append
+    assert job.result() == 1
+    assert [getattr(one, "position", None) or one.current for one in told] == [3, 1, 5]
+
+
+def test_an_endpoint_without_an_answer_says_so(server, client):
+    server.endpoint("ask")
+    with pytest.raises(AssertionError, match="no answer: script one"):
+        client.run("ask")
+
+
+# ---- breaks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["cuts_after", "stalls_after"])
+@pytest.mark.parametrize("changes", range(3))
+def test_a_fault_happens_once_in_the_middle_of_an_event(server, client, fault, changes):
+    getattr(server.endpoint("talk").streams(["Hel", "lo"]), fault)(changes)
+    assert "".join(client.submit("talk").iter_text()) == "Hello"
+    assert (server.cuts, server.resumes, server.streams) == (1, 1, 2)
+
+
+def test_a_restart_makes_void_what_came(server, client):
+    server.endpoint("talk").streams(["Hel", "lo"]).restarts_after(1)
+    assert [*client.submit("talk").iter_text_deltas()] == [TextDelta(0, "Hel"), TextDelta(3, ""), TextDelta(0, "Hel"), TextDelta(0, "lo")]  # fmt: skip
+    server.endpoint("again").streams(["Hel", "lo"]).restarts_after(1)
+    with pytest.raises(VoidTextError):
+        list(client.submit("again").iter_text())
+
+
+def test_faults_need_the_value_first(server):
+    with pytest.raises(ValueError, match="has 0: give it the value first"):
+        server.endpoint("talk").fails().cuts_after(1)
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------------
+
+
+def test_a_submit_is_refused_as_often_as_it_was_scripted(server):
+    async def nap(_):
+        pass
+
+    ask = server.endpoint("ask")
+    ask.returns(1)
+    ask.refuses("queue_full", times=2)
+    with Client(server.url, _timing=Timing(sleep=nap)) as client:
+        assert client.run("ask") == 1
+        ask.refuses("queue_full", times=99)
+        with pytest.raises(QueueFullError):
+            client.run("ask")
+    assert [submit.job_id for submit in server.submits][:3] == [None, None, "job-1"]
+
+
+def test_an_input_is_refused_with_its_pointer(server, client):
+    server.endpoint("ask").refuses("invalid_input", "n is no number", pointer="/input/n")
+    with pytest.raises(InvalidInputError, match="n is no number") as caught:
+        client.run("ask", n="x")
+    assert caught.value.pointer == "/input/n"
+
+
+def test_credentials_are_asked_for():
+    with FakeServer(token="secret") as server:
+        server.endpoint("ask").returns(1)
+        with Client(server.url) as client, pytest.raises(AuthenticationError):
+            client.run("ask")
+        with Client(server.url, headers={"Authorization": "Bearer secret"}) as client:
+            assert client.run("ask") == 1
+
+
+def test_what_is_not_there_is_answered_as_a_server_does(server, client):
+    server.endpoint("ask", batch=2).returns(1)
+    with pytest.raises(EndpointNotFoundError, match="ask"):
+        client.run("tell")
+    with pytest.raises(JobNotFoundError):
+        client.job("job-9").status()
+    with pytest.raises(InvalidInputError, match="at most 2"):
+        client.submit_batch("ask", [1, 2, 3])
+    job = client.submit("ask")
+    server.forget(job.id)
+    with pytest.raises(JobExpiredError):
+        client.job(job.id).result()
+    assert httpx.URL(server.url).host == "tidewire.test"
+
+
+def test_the_same_key_is_the_same_job(server, client):
+    server.endpoint("ask").calls(lambda value: value)
+    named = client.with_options(idempotency_key="k")
+    assert named.submit("ask", n=1).id == named.submit("ask", n=1).id
+    with pytest.raises(RequestError, match="another body"):
+        named.submit("ask", n=2)
+    assert [submit.replayed for submit in server.submits] == [False, True, False]
+
+
+# ---- what a test asks --------------------------------------------------------------------------------------------
+
+
+def test_a_submit_tells_all_that_came(server, client):
+    server.endpoint("ask").returns(1)
+    client.with_options(deadline=2.0, idempotency_key="k", headers={"X-Trace": "t"}).submit("ask", n=1)
+    client.submit_batch("ask", [{"a": 1}, {"a": 2}], b=3)
+    one, many = server.submits
+    assert (one.endpoint, one.input, one.batch, one.idempotency_key) == ("ask", {"n": 1}, False, "k")
+    assert (one.body["deadline_ms"], one.headers["x-trace"], one.job_id) == (2000, "t", "job-1")
+    assert (list(many.inputs), many.batch) == ([{"a": 1, "b": 3}, {"a": 2, "b": 3}], True)
+    with pytest.raises(ValueError, match="too many"):
+        _ = many.input
+
+
+def test_a_job_goes_on_while_it_is_read(server, client):
+    server.endpoint("talk").streams(["a", "b"])
+    job = client.submit("talk")
+    assert (job.status(), server.job_status(job.id)) == ("queued", "queued")
+    job.result()
+    assert job.status() == "succeeded"
+    assert [one.id for one in client.jobs()] == ["job-1"]
+
+
+def test_a_cancel_ends_what_has_not_ended(server, client):
+    server.endpoint("talk").streams(["a", "b"])
+    job = client.submit("talk")
+    assert job.cancel() == "cancelled"
+    with pytest.raises(JobCancelledError):
+        job.result()
+    batch = client.submit_batch("talk", [1, 2, 3])
+    batch.cancel([1])
+    assert [getattr(result, "status", result) for result in batch.results(return_exceptions=True)] == ["ab", "cancelled", "ab"]  # fmt: skip
+    assert server.cancels == ["job-1", "job-2"]
+
+
+@pytest.mark.anyio
+async def test_async_clients_talk_to_it_on_either_library(server):
+    server.endpoint("talk").streams(["Hel", "lo"]).cuts_after(1)
+    async with AsyncClient(server.url) as client:
+        assert [text async for text in (await client.submit("talk")).iter_text()] == ["Hel", "lo"]
+        async for _ in await client.submit("talk"):
+            break
+
+
+def test_many_threads_share_it(server, client):
+    server.endpoint("double").calls(lambda value: 2 * value)
+    found = {}
+    threads = [
+        threading.Thread(target=lambda n=n: found.__setitem__(n, client.run("double", n))) for n in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == {n: 2 * n for n in range(20)}
+
+
+# ---- its place ---------------------------------------------------------------------------------------------------
+
+
+def test_it_may_stand_in_for_any_address_and_leaves_it_free():
+    with FakeServer("http://127.0.0.1:9") as server:
+        server.endpoint("ask").returns(1)
+        with Client("http://127.0.0.1:9/") as client:
+            assert client.run("ask") == 1
+    with Client("http://127.0.0.1:9") as client, pytest.raises(TransportError, match="nothing listens"):
+        client.discover()
+
+
+def test_two_at_one_address_are_refused(server):
+    with pytest.raises(ValueError, match="answers for http://tidewire.test already"):
+        FakeServer().__enter__()
+
+
+def test_nothing_leaves_the_process_for_its_name_after_it_is_gone():
+    with FakeServer() as server:
+        pass
+    with (
+        Client(server.url, connect_timeout=2.0) as client,
+        pytest.raises((TransportError, ConnectTimeoutError)),
+    ):
+        client.discover()
+
+
+def test_its_log_is_one_that_a_stranger_can_check(server):
+    """Read by hand: contiguous ids, diffs that apply, checks that hold, a digest that fits."""
+    server.endpoint("generate").generates([FakeToken("a"), FakeToken("b"), FakeToken("é😀")])
+    with Client(server.url) as client:
+        job = client.submit("generate", logprobs=True, token_text=True)
+    document = Document({"status": "queued", "items": [], "usage": {}, "notes": []})
+    frames = server._jobs[job.id].frames(Cursor(0, 0), 1000)
+    events = Decoder().feed(b"".join(frame for frame in frames if isinstance(frame, bytes)))
+    ids = []
+    for event in events:
+        if event.type == "hello":
+            continue
+        ids.append(Cursor.parse(event.id))
+        data = loads(event.data)
+        if event.type == "snapshot":
+            document = Document(data["state"], data["columns"])
+        elif event.type == "message":
+            document.apply(data)
+        else:
+            assert data["digest"] == digest(document.value("/items"))
+    assert ids == [Cursor(1, seq) for seq in range(1, len(ids) + 1)]
+    assert document.value("/items/0/value/text") == "abé😀"
