@@ -286,3 +286,26 @@ def test_a_full_disk_stops_nothing_that_is_there_and_what_waits_is_written_once_
     assert server.submit("shout", "key", input={"text": "x"}).status_code == 201
     server.again()
     assert server.job(running) == found
+
+
+def test_a_reader_that_saw_more_than_a_power_cut_left_is_told_so(server):
+    ran = server.submit("talk", input={"words": 40, "pause": 0.02}).json()["id"]
+    blocked = [server.submit("pay", input={}).json()["id"] for _ in range(2)][1]
+    seen = server.until(ran, lambda found: int(found["cursor"].split("-")[1]) > 6)["cursor"]
+    server.kill()
+    with sqlite3.connect(server.log) as db:  # as if the last commits had never reached the disk
+        db.execute("DELETE FROM block WHERE seq > 4")
+        db.execute("DELETE FROM state WHERE seq > 4")
+    server.start()
+    server.until(ran, lambda found: found["attempt"] == 2)
+    first = next(
+        each
+        for each in Decoder().feed(
+            server.http.get(f"/v1/jobs/{ran}/events", headers={"last-event-id": seen}).content
+        )
+        if each.id
+    )
+    assert (first.type, '"reason":"rewound"' in first.data) == ("snapshot", True)
+    # What had not started goes on in the same attempt: its log may have lost its tail as well.
+    found = server.job(blocked)
+    assert (found["attempt"], found["cursor"].startswith("1-")) == (1, False)
