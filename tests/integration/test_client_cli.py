@@ -122,7 +122,7 @@ def test_describe_says_what_there_is(url):
     ("arguments", "code", "says"),
     [
         (["call", "URL", "nope"], 2, "there is no endpoint 'nope'"),
-        (["call", "URL"], 2, "this server has 7 endpoints"),
+        (["call", "URL"], 2, "endpoints: count, talk"),
         (["call", "URL", "point", "x=far"], 2, "/input/x"),
         (["call", "URL", "point", "x"], 2, "'x' is not of the form KEY=VALUE"),
         (["call", "URL", "point", "x=1", "x=2"], 2, "'x' is given twice"),
@@ -210,3 +210,69 @@ def test_a_command_whose_package_is_not_there_prints_the_line_that_installs_it(m
     result = run("judge", "--all", "http://127.0.0.1:8000")
     assert result.exit_code == 2
     assert "pip install" in result.stderr
+
+
+def piped(url, *arguments, lines=0):
+    """A command whose output is read up to some lines, after which the reader goes; its code and what it complained."""
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        for _ in range(lines):
+            assert process.stdout.readline()
+        process.stdout.close()
+        complaint = process.stderr.read()
+        return process.wait(30), complaint
+
+
+def test_a_reader_that_goes_ends_the_command_quietly(url):
+    assert piped(url, "call", url, "talk", "words=5000", "slow=true", "--json", lines=2) == (141, "")
+
+
+def test_a_reader_that_goes_before_the_first_byte_does_too(url):
+    assert piped(url, "call", url, "talk", "words=20000") == (141, "")
+    assert piped(url, "describe", url) == (141, "")
+
+
+def write_lines(folder, *lines):
+    file = folder / "inputs.jsonl"
+    file.write_text("".join(line + "\n" for line in lines))
+    return str(file)
+
+
+def test_map_writes_a_line_for_each_line_in_the_same_order(url, tmp_path):
+    file = write_lines(tmp_path, '{"x": 1}', "", '{"x": 2, "fail": true}', '{"y": 3}', '{"x": 4}')
+    result = run("map", url, "point", file, "--batch-size", "2", "--concurrency", "2")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["index"] for line in lines] == [0, 1, 2, 3]
+    assert lines[0]["value"] == {"x": 1.0, "label": "at 1"}
+    assert lines[1]["error"] == {"code": "item_refused", "message": "no such point"}
+    assert lines[2]["error"]["code"] == "invalid_input"
+    assert lines[3]["value"]["x"] == 4
+    assert (result.exit_code, "2 of 4 inputs failed" in result.stderr) == (1, True)
+
+
+def test_map_reads_standard_input_and_shares_members(url):
+    result = run("map", url, "talk", "-", "words=3", stdin="{}\n" * 3)
+    assert [json.loads(line)["value"] for line in result.stdout.splitlines()] == [sentence(3)] * 3
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_map_with_a_key_runs_nothing_a_second_time(url, tmp_path):
+    file = write_lines(tmp_path, *(json.dumps({"x": 10_000 + at}) for at in range(30)))
+    arguments = ("map", url, "double", file, "--batch-size", "10", "--idempotency-key", "tonight")
+    first, second = run(*arguments), run(*arguments)
+    assert first.stdout == second.stdout
+    with Client(url) as client:
+        assert client.run("most_runs_of_an_input") == [30, 1]
+
+
+def test_map_says_which_line_is_wrong(url, tmp_path):
+    result = run("map", url, "point", write_lines(tmp_path, '{"x": 1}', "{x: 2}"))
+    assert (result.exit_code, "inputs.jsonl, line 2" in result.stderr) == (2, True)
+    missing = run("map", url, "point", str(tmp_path / "none.jsonl"))
+    assert (missing.exit_code, "No such file" in missing.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["call", "map", "attach", "describe"])
+def test_help_teaches_by_example(command):
+    assert f"tidewire {command} http://127.0.0.1:8000" in " ".join(run(command, "--help").stdout.split())

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points, version
-from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -12,6 +11,7 @@ import typer.core
 import typer.main
 
 from tidewire import display
+from tidewire.arguments import read_headers, read_input, read_lines, read_words
 from tidewire.errors import (
     InvalidValueError,
     ItemFailedError,
@@ -20,23 +20,31 @@ from tidewire.errors import (
     ProtocolError,
     RequestError,
     TidewireError,
-    TotalTimeoutError,
 )
-from tidewire.protocol.strict_json import StrictJsonError, loads
-from tidewire.sync import BatchJob, Client, Job
+from tidewire.mapping import BATCH_SIZE, CONCURRENCY
+from tidewire.showing import INTERRUPTED, follow
+from tidewire.sync import Client
 from tidewire.types import UNSET
 
 COMMANDS: Final = "tidewire.commands"
 """Entry-point group in which other packages offer commands: functions, as typer takes them, or typer apps."""
 
-JOB_FAILED, USAGE, UNREACHABLE, PROTOCOL_FAULT, INTERRUPTED = 1, 2, 3, 4, 130
+JOB_FAILED, USAGE, UNREACHABLE, PROTOCOL_FAULT, NO_READER = 1, 2, 3, 4, 141
 
 _EXTRAS = {"tidewire_server": "server", "tidewire_conformance": "server"}
 
 _EPILOG = (
     "Exit codes: 0 done, 1 the job failed or was cancelled, 2 wrong usage or input, 3 the server cannot be reached "
-    "or does not take the request now, 4 the other side does not keep to the protocol, 130 interrupted (the job goes on)."
+    "or does not take the request now, 4 the other side does not keep to the protocol, 130 interrupted (the job goes on), 141 whoever read the output has gone (so does `| head`)."
 )
+
+
+def _examples(*lines: str) -> str:
+    """Examples below a command's help, one a paragraph, and the exit codes."""
+    return "\n\n".join(["Examples:", *(f"tidewire {line}" for line in lines), _EPILOG])
+
+
+_URL = "http://127.0.0.1:8000"
 
 
 class _Commands(typer.core.TyperGroup):
@@ -125,8 +133,12 @@ def _client(
     """A client and a screen; errors become a paragraph and an exit code."""
     screen = display.Screen()
     try:
-        with Client(url, headers=_headers(headers), timeout=timeout) as client:
+        with Client(url, headers=read_headers(headers), timeout=timeout) as client:
             yield client, screen
+            sys.stdout.flush()
+    except BrokenPipeError:
+        display.let_go_of_output()
+        raise typer.Exit(NO_READER) from None
     except TidewireError as error:
         screen.error(str(error))
         raise typer.Exit(_exit_code(error)) from None
@@ -150,112 +162,17 @@ def _exit_code(error: TidewireError) -> int:
             return UNREACHABLE
 
 
-def _headers(given: list[str] | None) -> dict[str, str]:
-    headers = {}
-    for header in given or []:
-        name, colon, value = header.partition(":")
-        if not colon or not name.strip():
-            raise ValueError(f"--header {header!r} is not of the form NAME: VALUE")
-        headers[name.strip()] = value.strip()
-    return headers
-
-
-def _follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool) -> None:
-    """Show a job until its end."""
-    job.listener = screen.tell
-    try:
-        if (job.item_count or len((job.read().state or {})["items"])) > 1:
-            _follow_items(client.batch_job(job.id), screen, as_json)
-        elif as_json:
-            _follow_as_json(job, screen)
-        elif screen.live:
-            _follow_live(job, screen)
-        else:
-            _follow_into_pipe(job, screen)
-    except KeyboardInterrupt:
-        job.listener = None
-        screen.end_line()
-        screen.note(f"interrupted; the job goes on: tidewire attach {client.url} {job.id}")
-        raise typer.Exit(INTERRUPTED) from None
-    except TotalTimeoutError as error:
-        error.advice = f"The job goes on: tidewire attach {client.url} {job.id}"
-        raise
-
-
-def _follow_items(batch: BatchJob[Any], screen: display.Screen, as_json: bool) -> None:
-    """Several items: each when it has ended, as a line; a failure among them is told, and raised at the end."""
-    batch.listener = screen.tell
-    failed: ItemFailedError | None = None
-    for index, result in batch.as_completed():
-        if isinstance(result, ItemFailedError):
-            failed = failed or result
-            screen.json({"type": "error", "item": index, "code": result.code, "message": str(result)})
-        elif as_json:
-            screen.json({"type": "result", "item": index, "job": batch.id, "value": result})
-        else:
-            screen.json({"item": index, "value": result})
-    if failed is not None:
-        raise failed
-
-
-def _follow_live(job: Job[Any], screen: display.Screen) -> None:
-    texts = False
-    with screen.waiting(f"job {job.id}"):
-        for update in job:
-            if update.deleted:
-                screen.void(update.deleted)
-            if update.text:
-                texts = True
-                screen.write(update.text)
-            elif not texts:
-                screen.show(update.value)
-    screen.end_line()
-    if not texts:
-        screen.value(job.result())
-
-
-def _follow_into_pipe(job: Job[Any], screen: display.Screen) -> None:
-    texts = False
-    for text in job.iter_text():
-        texts = True
-        screen.write(text)
-    if not texts:
-        screen.value(job.result())
-
-
-def _follow_as_json(job: Job[Any], screen: display.Screen) -> None:
-    try:
-        for update in job:
-            line: dict[str, Any] = {
-                "type": "update",
-                "id": update.id,
-                "first_seq": update.first_seq,
-                "seq": update.seq,
-                "deleted": update.deleted,
-                "text": update.text,
-            }
-            # Beside a text the whole value would make the output grow with its square.
-            screen.json(line if update.text or update.deleted else line | {"value": update.value})
-        screen.json({"type": "result", "job": job.id, "value": job.result()})
-    except TidewireError as error:
-        screen.json(
-            {
-                "type": "error",
-                "job": job.id,
-                "error": type(error).__name__,
-                "code": error.code,
-                "retryable": error.retryable,
-                "last_event_id": error.last_event_id,
-                "message": str(error),
-            }
-        )
-        raise
-
-
 # ---- commands ----------------------------------------------------------------------------------------------------
 
 
-@app.command(epilog=_EPILOG)
+@app.command(
+    epilog=_examples(
+        f"call {_URL} generate prompt='import ' max_tokens=40",
+        f"call {_URL} generate prompt='import ' top_logprobs=3   (with what else could have come)",
+        f"call {_URL} generate -i @input.json --json | jq .text",
+        f"call {_URL} generate prompt=hello --detach   (prints the job's id, for `tidewire attach`)",
+    )
+)
 def call(
     url: Url,
     words: Annotated[
@@ -291,11 +208,12 @@ def call(
     """Start a job and show its result as it grows.
 
     A text goes to standard output as it comes, any other value when it is whole; queue and progress go to standard
-    error. Interrupting leaves the job running and says how to see it again.
+    error. Interrupting leaves the job running and says how to see it again. On a terminal a generation that was
+    asked for log-probabilities is followed by its tokens and what else could have stood in their place.
     """
     with _client(url, header, timeout) as (client, screen):
-        endpoint, members = _parse_words(words or [])
-        whole = UNSET if input_ is None else _parse_input(input_)
+        endpoint, members = read_words(words or [])
+        whole = UNSET if input_ is None else read_input(input_)
         if whole is not UNSET and members:
             raise ValueError("give the input with --input or as KEY=VALUE, not both")
         options = client.with_options(deadline=deadline, idempotency_key=idempotency_key)
@@ -303,20 +221,90 @@ def call(
         if detach:
             screen.json({"job": job.id}) if as_json else screen.value(job.id)
             return
-        _follow(client, job, screen, as_json)
+        follow(client, job, screen, as_json)
+
+
+@app.command(
+    "map",
+    epilog=_examples(
+        f"map {_URL} generate prompts.jsonl max_tokens=20 > results.jsonl",
+        f"jq -c '{{prompt: .title}}' articles.json | tidewire map {_URL} generate > results.jsonl",
+        f"map {_URL} generate prompts.jsonl --idempotency-key tonight > results.jsonl   (once more after a "
+        "crash: what ran already is not run again)",
+    ),
+)
+def map_(
+    url: Url,
+    endpoint: Annotated[str, typer.Argument(help="The endpoint.")],
+    inputs: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="One input a line, as JSON; - is standard input.")
+    ] = "-",
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]…", help="Members that every input gets unless it has its own."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(help="Jobs under way at the same time.", min=1)] = CONCURRENCY,
+    batch_size: Annotated[int, typer.Option(help="Inputs of one job at most.", min=1)] = BATCH_SIZE,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(help="Names this run: with the same key and inputs, what ran already is not run again."),
+    ] = None,
+    header: Headers = None,
+) -> None:
+    """Run each line of a file, and write one line each, in the same order.
+
+    A line of the output has `index` and `value`, or `index` and `error`. On a terminal a bar shows how far it is.
+    """
+    with (
+        _client(url, header) as (client, screen),
+        read_lines(inputs) as (lines, total),
+        screen.bar(total) as move,
+    ):
+        _, shared = read_words(words or [])
+        named = client.with_options(idempotency_key=idempotency_key)
+        options: dict[str, Any] = {"concurrency": concurrency, "batch_size": batch_size, "progress": move}
+        done = failed = 0
+        try:
+            for result in named.map(endpoint, lines, return_exceptions=True, **options, **shared):
+                line: dict[str, Any] = {"index": done}
+                if isinstance(result, ItemFailedError):
+                    failed += 1
+                    problem = result.problem
+                    line["error"] = {
+                        "code": result.code,
+                        "message": (problem and problem.detail) or result.what,
+                    }
+                else:
+                    line["value"] = result
+                screen.json(line)
+                done += 1
+        except KeyboardInterrupt:
+            how = (
+                "what runs goes on: start it once more with the same key"
+                if idempotency_key
+                else "what ran is cancelled"
+            )
+            screen.note(f"interrupted after {done} inputs; {how}")
+            raise typer.Exit(INTERRUPTED) from None
+    if failed:
+        screen.error(f"{failed} of {done} inputs failed: see `error` in their lines.")
+        raise typer.Exit(JOB_FAILED)
 
 
 # The id of a job may begin with a dash: what is no option of theirs is an argument to these two.
 _IDS = {"ignore_unknown_options": True}
 
 
-@app.command(epilog=_EPILOG, context_settings=_IDS)
+@app.command(
+    epilog=_examples(f"attach {_URL} 5f1c…   (the id that `call --detach` or `jobs` prints)"),
+    context_settings=_IDS,
+)
 def attach(
     url: Url, job: JobId, as_json: AsJson = False, timeout: Timeout = None, header: Headers = None
 ) -> None:
     """Show a job that runs already, or has ended, from its beginning."""
     with _client(url, header, timeout) as (client, screen):
-        _follow(client, client.job(job), screen, as_json)
+        follow(client, client.job(job), screen, as_json)
 
 
 @app.command(epilog=_EPILOG, context_settings=_IDS)
@@ -350,7 +338,7 @@ def jobs(
             screen.note("no jobs")
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_examples(f"describe {_URL}", f"describe {_URL} generate --json | jq .input_schema"))
 def describe(
     url: Url,
     endpoint: Annotated[str | None, typer.Argument(help="One endpoint; without it, the server.")] = None,
@@ -383,38 +371,6 @@ def _root(
     if show_version:
         print(version("tidewire"))
         raise typer.Exit
-
-
-def _parse_words(words: list[str]) -> tuple[str | None, dict[str, Any]]:
-    endpoint = words[0] if words and "=" not in words[0] else None
-    members: dict[str, Any] = {}
-    for word in words[0 if endpoint is None else 1 :]:
-        key, equals, text = word.partition("=")
-        if not equals or not key:
-            raise ValueError(f"{word!r} is not of the form KEY=VALUE")
-        if key in members:
-            raise ValueError(f"{key!r} is given twice")
-        try:
-            members[key] = loads(text)
-        except StrictJsonError:
-            members[key] = text
-    return endpoint, members
-
-
-def _parse_input(given: str) -> Any:
-    if given == "-":
-        text = sys.stdin.read()
-    elif given.startswith("@"):
-        try:
-            text = Path(given[1:]).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ValueError(f"--input {given}: {error.strerror}") from None
-    else:
-        text = given
-    try:
-        return loads(text)
-    except StrictJsonError as error:
-        raise ValueError(f"--input: {error}") from None
 
 
 if __name__ == "__main__":

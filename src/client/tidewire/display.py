@@ -5,26 +5,39 @@ What was asked for goes to standard output, everything else to standard error, s
 
 import io
 import json
+import math
+import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from pydantic import JsonValue
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from rich.status import Status
 from rich.table import Table
 
+from tidewire.mapping import MapProgress
 from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
 from tidewire.protocol.messages import Progress, Queue
+from tidewire.tokens import Token
 
 PROGRESS_EVERY: Final = 1.0
 """Seconds between two lines of progress where standard error is no terminal."""
 
 UNSHORTENED: Final = 1000
 """Columns of a table that is as wide as its cells."""
+
+
+class _Output(Console):
+    """Standard output. A reader that has gone is the command's to judge, not an exit code of this library's own."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 class Screen:
@@ -37,7 +50,7 @@ class Screen:
                 sys.stdout.reconfigure(errors="replace")
             else:
                 sys.stdout.reconfigure(encoding="utf-8")
-        self.out: Console = Console(highlight=False, soft_wrap=True)
+        self.out: Console = _Output(highlight=False, soft_wrap=True)
         self.err: Console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._status: Status | None = None
         self._last_progress = 0.0
@@ -113,7 +126,26 @@ class Screen:
 
     def wide(self, table: Table) -> None:
         """A table whose cells are to be copied from it, such as ids: never shortened, wherever lines end."""
-        Console(highlight=False, width=UNSHORTENED).print(table)
+        _Output(highlight=False, width=UNSHORTENED).print(table)
+
+    @contextmanager
+    def bar(self, total: int | None) -> Iterator[Callable[[MapProgress], None]]:
+        """A progress bar on standard error, where that is a terminal; gives what moves it."""
+        with Bar(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[failed]} failed"),
+            TimeRemainingColumn(),
+            console=self.err,
+            disable=not self.err.is_terminal,
+            transient=True,
+        ) as bar:
+            task = bar.add_task("", total=total, failed=0)
+
+            def move(told: MapProgress) -> None:
+                bar.update(task, completed=told.ended, failed=told.failed)
+
+            yield move
 
     def note(self, text: str) -> None:
         """A line beside the output."""
@@ -123,6 +155,13 @@ class Screen:
         """What went wrong, in one paragraph."""
         self.end_line()
         self.err.print("tidewire: " + text, style="red" if self.err.is_terminal else "", markup=False)
+
+
+def let_go_of_output() -> None:
+    """Whoever read standard output has gone: what is still to be written goes nowhere, and nothing complains at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def compact(value: Any) -> str:
@@ -151,6 +190,22 @@ def jobs(found: Iterable[JobResource]) -> Table:
     for job in found:
         table.add_row(
             job.id, escape(job.endpoint), job.status, _time(job.created_at), _time(job.ended_at or "")
+        )
+    return table
+
+
+def tokens(found: Iterable[Token]) -> Table:
+    """Tokens, one a line, with their probabilities and what else could have stood there."""
+    table = Table(box=None, pad_edge=False)
+    for name, justify in (("token", "left"), ("probability", "right"), ("rank", "right"), ("or", "left")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for token in found:
+        others = [one for one in token.alternatives if one.id != token.id]
+        table.add_row(
+            escape(repr(token.text)),
+            "" if token.logprob is None else f"{math.exp(token.logprob):.1%}",
+            "" if token.rank is None else str(token.rank),
+            escape(", ".join(f"{one.text!r} {math.exp(one.logprob):.1%}" for one in others)),
         )
     return table
 

@@ -1,0 +1,81 @@
+"""What stands on the command line, as inputs: KEY=VALUE words, JSON, files of JSON lines, headers."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tidewire.protocol.strict_json import StrictJsonError, loads
+
+
+def read_headers(given: list[str] | None) -> dict[str, str]:
+    """Headers of the form NAME: VALUE."""
+    headers = {}
+    for header in given or []:
+        name, colon, value = header.partition(":")
+        if not colon or not name.strip():
+            raise ValueError(f"--header {header!r} is not of the form NAME: VALUE")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def read_words(words: list[str]) -> tuple[str | None, dict[str, Any]]:
+    """An endpoint, which may be left out, and members of the form KEY=VALUE; a value is JSON where it reads so."""
+    endpoint = words[0] if words and "=" not in words[0] else None
+    members: dict[str, Any] = {}
+    for word in words[0 if endpoint is None else 1 :]:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{word!r} is not of the form KEY=VALUE")
+        if key in members:
+            raise ValueError(f"{key!r} is given twice")
+        try:
+            members[key] = loads(text)
+        except StrictJsonError:
+            members[key] = text
+    return endpoint, members
+
+
+@contextmanager
+def read_lines(source: str) -> Iterator[tuple[Iterator[Any], int | None]]:
+    """The inputs in a file of JSON lines, read as they are needed, and how many they are where that can be told."""
+    if source == "-":
+        yield _parse(sys.stdin, "standard input"), None
+        return
+    try:
+        with Path(source).open("rb") as file:
+            total = sum(1 for line in file if line.strip())
+        with Path(source).open(encoding="utf-8") as lines:
+            yield _parse(lines, source), total
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise ValueError(f"{source}: {error.strerror}") from None
+
+
+def _parse(lines: Iterable[str], source: str) -> Iterator[Any]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield loads(line)
+        except StrictJsonError as error:
+            raise ValueError(f"{source}, line {number}: {error}") from None
+
+
+def read_input(given: str) -> Any:
+    """A whole input: JSON, @FILE, or - for standard input."""
+    if given == "-":
+        text = sys.stdin.read()
+    elif given.startswith("@"):
+        try:
+            text = Path(given[1:]).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"--input {given}: {error.strerror}") from None
+    else:
+        text = given
+    try:
+        return loads(text)
+    except StrictJsonError as error:
+        raise ValueError(f"--input: {error}") from None
