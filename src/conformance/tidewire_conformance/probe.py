@@ -16,7 +16,9 @@ SCRIPT: Final = "tidewire.script"
 EXAMPLES: Final = 2
 """Examples of one endpoint that are run to learn its traits."""
 EXAMPLE_SECONDS: Final = 60.0
-"""Silence after which an example's stream is left; times `patience`."""
+"""How long an example may take; times `patience`."""
+CLOSE_SECONDS: Final = 2.0
+"""How long the end of an answer may take after `done`, before the suite goes its way; times `patience`."""
 LASTS_SECONDS: Final = 0.2
 """How long work takes, at least, of which one can see the middle."""
 GROWS_EVENTS: Final = 5
@@ -217,7 +219,8 @@ async def _try(wire: Wire, server: Server, endpoint: Endpoint, example: Any) -> 
     body = {"input": example}
     accept = {"Accept": "text/event-stream"}
     async with wire.open("POST", endpoint.submit_to, json=body, header=accept) as stream:
-        ran = await stream.to_end(EXAMPLE_SECONDS)
+        await stream.until(lambda seen: seen.ended or seen.of_type("done"), EXAMPLE_SECONDS)
+        ran = await stream.to_end(CLOSE_SECONDS) if stream.exchange.of_type("done") else stream.exchange
     done = ran.of_type("done")
     if ran.status != 200:
         server.refused.append((endpoint.name, ran))

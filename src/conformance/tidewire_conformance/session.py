@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 from tidewire_conformance.event_stream import Block
 from tidewire_conformance.history import Histories
-from tidewire_conformance.probe import Server, Work
+from tidewire_conformance.probe import CLOSE_SECONDS, Server, Work
 from tidewire_conformance.verdict import Assertion, Why
 from tidewire_conformance.wire import Exchange, Header, Stream, Wire
 
@@ -84,7 +84,7 @@ class Session:
         self,
         sentence: str,
         holds: object,
-        expected: str,
+        expected: str | tuple[object, ...],
         got: object = "",
         *,
         at: Exchange | None = None,
@@ -95,7 +95,7 @@ class Session:
         Args:
             sentence: Its identifier.
             holds: Whether it is as the sentence says.
-            expected: What should be, in words.
+            expected: What should be, in words; as a tuple, words and values that are put together only where it matters.
             got: What is.
             at: The exchange that shows it.
             block: The event that shows it.
@@ -103,9 +103,12 @@ class Session:
         Returns:
             Whether it holds.
         """
-        shown = got if isinstance(got, str) else json.dumps(got, ensure_ascii=False, default=repr)
-        self.assertions.append(Assertion(sentence, bool(holds), _short(expected), _short(shown), at, block))
-        return bool(holds)
+        if holds:
+            self.assertions.append(Assertion(sentence, holds=True))
+            return True
+        wanted = expected if isinstance(expected, str) else " ".join(map(_shown, expected))
+        self.assertions.append(Assertion(sentence, False, _short(wanted), _short(_shown(got)), at, block))
+        return False
 
     def need(self, holds: object, what: str) -> None:
         """Go no further where something that others judge is not as it should be."""
@@ -180,9 +183,12 @@ class Session:
             yield stream
 
     async def stream(self, job: Job, cursor: str = "", **options: Any) -> Exchange:
-        """The stream of a job from a cursor to the end of the answer."""
+        """The stream of a job from a cursor to its end, or to that of the answer."""
         async with self.follow(job, cursor, **options) as stream:
-            return await stream.to_end(JOB_SECONDS + job.work.seconds)
+            ends = await stream.until(
+                lambda now: now.ended or now.of_type("done"), JOB_SECONDS + job.work.seconds
+            )
+            return await stream.to_end(CLOSE_SECONDS) if ends else stream.exchange
 
     async def history(self, job: Job) -> Exchange:
         """Everything that the log holds once the job has ended: the answer to `0-0`."""
@@ -197,6 +203,10 @@ class Session:
         """A job that has run to its end, and its history."""
         job = await self.submit(work, **more)
         return job, await self.history(job)
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
 
 
 def _short(text: str) -> str:

@@ -67,8 +67,8 @@ class Assertion:
 
     sentence: str
     holds: bool
-    expected: str
-    got: str
+    expected: str = ""
+    got: str = ""
     exchange: Exchange | None = None
     """Where it was seen."""
     block: Block | None = None

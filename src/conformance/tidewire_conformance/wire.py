@@ -20,6 +20,11 @@ from tidewire_conformance import strict_json
 from tidewire_conformance.event_stream import Block, Reader
 from tidewire_conformance.strict_json import Reading
 
+BUSY: Final = frozenset({429, 503})
+"""Answers that ask to come again later."""
+BUSY_TRIES: Final = 8
+BUSY_SECONDS: Final = 10.0
+"""How often, and how long at a time, the suite does as it is asked; times `patience`."""
 ANSWER_SECONDS: Final = 10.0
 """How long a status line, and the rest of a body, may take; times `patience`."""
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -283,6 +288,21 @@ class Wire:
         """
         url = self.url(place)
         fields = self._fields(method, url, header or {}, json, body)
+        for attempt in range(BUSY_TRIES):
+            async with self._once(method, url, fields, json, body, seconds, read_ahead) as stream:
+                wait = _retry_after(stream.exchange)
+                if wait is None or wait > BUSY_SECONDS * self.patience or attempt == BUSY_TRIES - 1:
+                    yield stream
+                    return
+                await stream.to_end(seconds)
+            await asyncio.sleep(wait)
+
+    @contextlib.asynccontextmanager
+    async def _once(
+        self, method: str, url: str, fields: tuple[tuple[str, str], ...], json: Any, body: Body, seconds: float,
+        read_ahead: int,
+    ) -> AsyncIterator[Stream]:  # fmt: skip
+        """One request, whatever comes of it."""
         sent = strict_json.compact(json) if json is not None else body
         whole = sent if isinstance(sent, bytes) else b"".join(sent or ())
         exchange = Exchange(len(self.record) + 1, method, url, fields, whole, self.check, self.now())
@@ -320,6 +340,12 @@ class Wire:
         elif content is not None:
             fields["Transfer-Encoding"] = "chunked"
         return tuple((name, value) for name, value in fields.items() if value is not None)
+
+
+def _retry_after(exchange: Exchange) -> float | None:
+    """The wait that an answer asks for, in seconds; None where it asks for none."""
+    told = exchange.says("retry-after")
+    return float(told) if exchange.status in BUSY and told.isascii() and told.isdigit() else None
 
 
 def _origin(url: str) -> tuple[str, str]:

@@ -114,13 +114,13 @@ async def an_id_has_one_state(s: Session) -> None:
         held = found.setdefault((step.job, step.block.id or ""), step.after.value)
         merged = isinstance(step.block.json, dict) and "on" in step.block.json
         s.expect("TW-DIF-043" if merged else "TW-RES-007", held == step.after.value,
-                 f"at {step.block.id} the state that others saw: {held}", step.after.value,
+                 ("at", step.block.id, "the state that others saw:", held), step.after.value,
                  at=step.exchange, block=step.block)  # fmt: skip
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
             held = found.get((str(body["id"]), str(body.get("cursor"))))
             if "state" in body and held is not None:
-                s.expect("TW-JOB-039", held == body["state"], f"at {body.get('cursor')} the state of the stream: {held}",
+                s.expect("TW-JOB-039", held == body["state"], ("at", body.get('cursor'), "the state of the stream:", held),
                          body["state"], at=exchange)  # fmt: skip
 
 
@@ -140,7 +140,7 @@ async def items_move_by_the_table(s: Session) -> None:
                 s.expect(
                     "TW-OVR-019",
                     old == new,
-                    f"an item that stays {old}",
+                    ("an item that stays", old),
                     new,
                     at=step.exchange,
                     block=step.block,
@@ -204,7 +204,7 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
         s.expect(
             "TW-DIF-058",
             isinstance(text, str) and number <= len(text),
-            f"at most the length of {text!r}",
+            ("at most the length of", text),
             number,
             **where,
         )
@@ -214,7 +214,7 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
         s.expect(
             "TW-DIF-057",
             isinstance(text, str) and text.startswith(kept),
-            f"a text that begins with {kept!r}",
+            ("a text that begins with", kept),
             text,
             **where,
         )
@@ -314,6 +314,69 @@ async def texts_are_counted_in_code_points(s: Session) -> None:
     faults = [fault for block in history.events for fault in block.reading.faults]
     s.expect("TW-DIF-032", not faults, "whole code points", str(faults), at=history)
     s.expect("TW-OVR-005", not faults, "no lone surrogate", str(faults), at=history)
+
+
+@check("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020", "TW-DIF-055")
+async def diffs_rebuild_the_value(s: Session) -> None:
+    """Whole values of every kind, one after the other: what the diffs lead to is the value that was given last."""
+    values: list[Any] = [
+        {"a": [1, 2, 3], "b": "Hel"},
+        {"a": [1, 9, 2, 3], "b": "Hello"},
+        {"a": [9, 3], "b": "Held", "c": {"d/e": None, "~": [[]]}},
+        {"a": [], "b": "", "c": {"~": [[1], {}]}},
+        ["x", {"a": 1.5}],
+        [{"a": 1.5}, "x", True],
+        "text 😀",
+    ]
+    steps = [step for value in values for step in ({"emit": value}, {"sleep_ms": 15})]
+    work = s.server.script(*steps, initial={}, columns=[]) or s.untested("needs tidewire.script")
+    job, history = await s.ended(work)
+    folded = Histories([history]).streams[0][1][-1]
+    got = (
+        folded.after.value["items"][0]["value"]
+        if folded.after
+        else f"a diff that does not apply: {folded.refused}"
+    )
+    for sentence in ("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020"):
+        s.expect(sentence, got == values[-1], f"{values[-1]!r}", got, at=history)
+    read = (await s.read(job)).json["state"]["items"][0]["value"]
+    s.expect("TW-DIF-055", read == got, f"{got!r} in a read of the job", read, at=history)
+
+
+@check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", alone=True)
+async def a_slow_reader_delays_nobody(s: Session) -> None:
+    """A reader that takes nothing leaves the job and other readers alone, and is not dropped for it."""
+    piece = min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024)
+    count = min(2 * 2**20 // piece, s.server.limits.get("max_state_bytes", 0) // piece - 2)
+    steps = [step for _ in range(count) for step in ({"bytes": piece}, {"sleep_ms": 12})]
+    work = s.server.script(*steps) if count * piece > 2**20 else None
+    if work is None:
+        s.untested("needs tidewire.script, and room for a state of 1 MiB")
+    job = await s.submit(work)
+    async with s.follow(job, read_ahead=4096) as slow:
+        await slow.until(lambda now: now.of_type("hello"))
+        quick = await s.stream(job)
+        done = quick.of_type("done")
+        s.expect(
+            "TW-DIF-067",
+            done,
+            "done, for the reader that reads",
+            [b.type for b in quick.events][-2:],
+            at=quick,
+        )
+        late = await slow.to_end(30)
+    steps_of = {each.number: found for each, found in Histories([quick, late]).streams}
+    ends = [found[-1].after.value if found and found[-1].after else None for found in steps_of.values()]
+    s.expect(
+        "TW-DIF-068",
+        late.of_type("done"),
+        "done, for the slow one as well",
+        [b.type for b in late.events][-2:],
+        at=late,
+    )
+    s.expect(
+        "TW-DIF-066", len(ends) == 2 and ends[0] == ends[1], "the same state in the end", late.ended, at=late
+    )
 
 
 @check("TW-DIF-004", over_all=True)

@@ -7,6 +7,7 @@ for verdict in play_all(load_all(), ProgramAdapter(["node", "my-client.js"])):
 
 from tidewire_conformance.player.adapter import (
     Adapter,
+    AdapterDiedError,
     AdapterError,
     AdapterHungError,
     ProgramAdapter,
@@ -19,6 +20,7 @@ from tidewire_conformance.player.scenario import Scenario, ScenarioError, load, 
 
 __all__ = [
     "Adapter",
+    "AdapterDiedError",
     "AdapterError",
     "AdapterHungError",
     "Finding",

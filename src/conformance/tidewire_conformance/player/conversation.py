@@ -66,6 +66,8 @@ class Run:
     command: Members
     reports: list[tuple[float, Members]] = field(default_factory=list)
     hung: bool = False
+    died: str = ""
+    """How the client ended instead of coming to an end of the job."""
 
     @property
     def end(self) -> Members | None:

@@ -23,7 +23,8 @@ class Finding:
     """One thing that was not as it has to be."""
 
     kind: str
-    """What it is about: cursor, path, header, wait, repeat, count, foreign, open, hung, promptness, end, problem,
+    """What it is about: cursor, path, header, wait, repeat, count, foreign, open, hung, died, promptness, end,
+    problem,
     value, text, void, order, never, kept, items, incomplete."""
     rules: tuple[str, ...]
     """The sentences that are broken."""
@@ -42,7 +43,7 @@ def judge(scenario: Scenario, conversation: Conversation) -> list[Finding]:
     told = Told.of(run.saw() for run in conversation.runs)
     found += _never(scenario, told)
     found += _kept(conversation.runs, rules)
-    if not any(run.hung for run in conversation.runs):
+    if not any(run.hung or run.died for run in conversation.runs):
         found += _values(scenario, conversation.runs[-1], told)
         found += _texts(scenario, told)
     return found
@@ -167,6 +168,8 @@ def _runs(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
         expected = " or ".join(wanted)
         if run.hung:
             yield Finding("hung", rules, f"an end: {expected}", "none in time")
+        elif run.died:
+            yield Finding("died", rules, f"an end: {expected}", run.died)
         elif run.end is not None and run.end["end"] not in wanted:
             detail = run.end.get("detail", "")
             yield Finding(

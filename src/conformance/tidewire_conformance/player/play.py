@@ -4,15 +4,20 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from tidewire_conformance import specification
-from tidewire_conformance.player.adapter import Adapter, AdapterError, AdapterHungError
+from tidewire_conformance.player.adapter import (
+    Adapter,
+    AdapterDiedError,
+    AdapterError,
+    AdapterHungError,
+)
 from tidewire_conformance.player.adversary import Adversary
 from tidewire_conformance.player.conversation import Conversation, Run
 from tidewire_conformance.player.judge import Finding, judge
 from tidewire_conformance.player.scenario import JOB, JOB_2, Members, Scenario
+from tidewire_conformance.verdict import Outcome
 
 WORKERS = 16
 """Scenarios that are played at the same time: most of their time is spent waiting."""
@@ -20,19 +25,6 @@ _CLOSES_WITHIN = 2.0
 """Seconds that a client has to close a connection, once it has reported its end."""
 
 _numbers = itertools.count(1)
-
-
-class Outcome(Enum):
-    """How a scenario went."""
-
-    PASS = "pass"  # noqa: S105 - no password
-    FAIL = "fail"
-    WARN = "warn"
-    """Only sentences with SHOULD are broken."""
-    SKIPPED = "skipped"
-    """The client cannot do what the scenario needs."""
-    ERROR = "error"
-    """The client broke down, or reported what is no report: nothing is known of its conformance."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +57,11 @@ def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> Verd
         try:
             for action in scenario.actions:
                 _act(action, server, adapter, seconds)
-                if conversation.runs[-1].hung:
+                if conversation.runs[-1].hung or conversation.runs[-1].died:
                     break
+        except AdapterDiedError:
+            # Others were at work in the same program: by itself it shows which of them ends it.
+            return play(scenario, adapter, patience=patience)
         except AdapterError as error:
             return Verdict(scenario, adapter.name, Outcome.ERROR, note=str(error), conversation=conversation)
         _let_rest(scenario, server)
@@ -105,6 +100,10 @@ def _act(action: Members, server: Adversary, adapter: Adapter, seconds: float) -
         adapter.run(command, tell, seconds)
     except AdapterHungError:
         run.hung = True
+    except AdapterDiedError as error:
+        if error.shared:
+            raise
+        run.died = str(error)
     else:
         if run.end is None:
             raise AdapterError("the client came to no end")

@@ -41,6 +41,8 @@ class Scenario:
     log: tuple[Members, ...] = ()
     patience: float = PATIENCE
     """Seconds."""
+    area: str = ""
+    """The name of its file."""
 
 
 def load_all(folder: Path | None = None) -> list[Scenario]:
@@ -68,10 +70,10 @@ def load(file: Path) -> list[Scenario]:
     for error in specification.validator("scenario").iter_errors(content):
         raise ScenarioError(f"{file.name} {error.json_path}: {error.message[:200]}")
     parts = content.get("parts", {})
-    return [_scenario(members, parts) for members in content["scenarios"]]
+    return [_scenario(members, parts, file.stem) for members in content["scenarios"]]
 
 
-def _scenario(members: Members, parts: Mapping[str, Any]) -> Scenario:
+def _scenario(members: Members, parts: Mapping[str, Any], area: str) -> Scenario:
     return Scenario(
         members["name"],
         members["about"],
@@ -83,6 +85,7 @@ def _scenario(members: Members, parts: Mapping[str, Any]) -> Scenario:
         members.get("discovery", {}),
         tuple(_steps(members.get("log", ()), parts)),
         members.get("patience_ms", PATIENCE * 1000) / 1000,
+        area,
     )
 
 

@@ -1,0 +1,203 @@
+"""What stands between a server and its reader, and changes what passes: the tool of the mutants.
+
+A mutant hooks in at one of five places, each a function of the `Talk`, plain or async:
+
+  requests(talk)                          before the server sees the request; talk.headers, path, query and body may be changed
+  instead(talk) -> answer or None         answers in place of the server: (status, headers, body)
+  heads(talk, status, headers) -> status  the header of each answer
+  bodies(talk, status, body) -> answer    the whole of an answer that is no event stream: (status, body)
+  frames(talk, frame) -> bytes            one event of an event stream, its empty line included
+
+A frame may end in `HANG`, after which nothing follows, or in `CUT`, at which the connection breaks.
+"""
+
+import asyncio
+import inspect
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+HANG, CUT = b"\0hang", b"\0cut"
+
+
+class CutError(Exception):
+    """Breaks the connection: the ASGI server closes what is not finished."""
+
+
+@dataclass
+class Talk:
+    """One request."""
+
+    scope: dict[str, Any]
+    body: bytes
+    shared: dict[str, Any]
+    """Of all requests to this server."""
+    own: dict[str, Any] = field(default_factory=dict)
+    """Of this request."""
+
+    @property
+    def method(self) -> str:
+        return self.scope["method"]
+
+    @property
+    def path(self) -> str:
+        return self.scope["path"]
+
+    @path.setter
+    def path(self, path: str) -> None:
+        self.scope["path"], self.scope["raw_path"] = path, path.encode()
+
+    def header(self, name: str) -> str:
+        return next(
+            (value.decode("latin-1") for each, value in self.scope["headers"] if each == name.encode()), ""
+        )
+
+    def set_header(self, name: str, value: str | None) -> None:
+        kept = [pair for pair in self.scope["headers"] if pair[0] != name.encode()]
+        self.scope["headers"] = kept + ([(name.encode(), value.encode())] if value is not None else [])
+
+    @property
+    def is_submit(self) -> bool:
+        return self.method == "POST" and self.path.endswith("/jobs")
+
+    @property
+    def cursor(self) -> str:
+        return self.header("last-event-id") if self.method == "GET" else ""
+
+    @property
+    def json(self) -> Any:
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+
+def problem(status: int, code: str, **more: Any) -> tuple[int, dict[str, str], bytes]:
+    body = {"code": code, "title": code, "status": status, "retryable": False, **more}
+    return (
+        status,
+        {"content-type": "application/problem+json", "cache-control": "no-store"},
+        json.dumps(body).encode(),
+    )
+
+
+@dataclass
+class Meddling:
+    """The hooks of one mutant."""
+
+    requests: list[Any] = field(default_factory=list)
+    instead: list[Any] = field(default_factory=list)
+    heads: list[Any] = field(default_factory=list)
+    bodies: list[Any] = field(default_factory=list)
+    frames: list[Any] = field(default_factory=list)
+    deltas: list[Any] = field(default_factory=list)
+    """Of the table engine: change what it says of a block of tokens."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    shared: dict[str, Any] = field(default_factory=dict)
+
+    def around(self, app: Any) -> Any:
+        async def meddled(scope, receive, send):
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            body = b""
+            while scope["method"] == "POST":
+                message = await receive()
+                body += message.get("body", b"")
+                if not message.get("more_body"):
+                    break
+            talk = Talk(scope, body, self.shared)
+            await _all(self.requests, talk)
+            for hook in self.instead:
+                if (answer := await _value(hook(talk))) is not None:
+                    await _answer(send, *answer)
+                    return
+            await app(talk.scope, _replay(talk, receive), _Sender(self, talk, send))
+
+        return meddled
+
+
+def _replay(talk, receive):
+    given = False
+
+    async def again():
+        nonlocal given
+        if given or talk.method != "POST":
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": talk.body, "more_body": False}
+
+    return again
+
+
+class _Sender:
+    def __init__(self, hooks, talk, send):
+        self._hooks, self._talk, self._send = hooks, talk, send
+        self.__self__ = getattr(send, "__self__", None)  # where the server looks for its connection
+        self._start, self._body, self._stream = None, b"", False
+
+    async def __call__(self, message):
+        if message["type"] == "http.response.start":
+            headers = {name.decode().lower(): value.decode("latin-1") for name, value in message["headers"]}
+            self._stream = headers.get("content-type", "").startswith("text/event-stream")
+            status = message["status"]
+            for hook in self._hooks.heads:
+                status = await _value(hook(self._talk, status, headers)) or status
+            pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+            self._start = {"type": "http.response.start", "status": status, "headers": pairs}
+            if self._stream:
+                await self._send(self._start)
+        elif self._stream:
+            await self._pass_frames(message)
+        else:
+            self._body += message.get("body", b"")
+            if not message.get("more_body"):
+                await self._pass_body()
+
+    async def _pass_body(self):
+        status, body = self._start["status"], self._body
+        for hook in self._hooks.bodies:
+            status, body = await _value(hook(self._talk, status, body)) or (status, body)
+        headers = [pair for pair in self._start["headers"] if pair[0] != b"content-length"]
+        self._start |= {"status": status, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
+        if status in {204, 304}:
+            self._start["headers"] = headers
+        await self._send(self._start)
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _pass_frames(self, message):
+        out = b""
+        for part in message.get("body", b"").split(b"\n\n")[:-1]:
+            frame = part + b"\n\n"
+            for hook in self._hooks.frames:
+                frame = await _value(hook(self._talk, frame)) if frame else frame
+                if frame.endswith((HANG, CUT)):
+                    out += frame.removesuffix(HANG).removesuffix(CUT)
+                    await self._send({"type": "http.response.body", "body": out, "more_body": True})
+                    if frame.endswith(CUT):
+                        raise CutError
+                    await asyncio.Event().wait()
+            out += frame
+        if out or not message.get("more_body"):
+            await self._send({**message, "body": out})
+
+
+async def _answer(send, status, headers, body):
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [*pairs, (b"content-length", str(len(body)).encode())],
+        }
+    )
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _all(hooks, *given):
+    for hook in hooks:
+        await _value(hook(*given))
+
+
+async def _value(found):
+    return await found if inspect.isawaitable(found) else found

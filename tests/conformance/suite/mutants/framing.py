@@ -1,0 +1,219 @@
+"""Streams that are answered, framed or ended wrongly."""
+
+import asyncio
+import gzip
+import re
+
+from conformance.suite.meddling import CUT, HANG
+from conformance.suite.mutants import mutant
+
+DONE = b"event:done\n"
+
+
+@mutant("TW-FRM-001", "framing.an_answer_to_a_stream_request_is_an_event_stream")
+def content_type_text_plain(hooks):
+    """Content type text/plain."""
+
+    def head(talk, status, headers):
+        if headers["content-type"].startswith("text/event-stream"):
+            headers["content-type"] = "text/plain"
+
+    hooks.heads.append(head)
+
+
+@mutant("TW-FRM-002", "framing.streams_have_their_header")
+def no_no_store(hooks):
+    """No `no-store` on streams."""
+    hooks.heads.append(lambda talk, status, headers: headers.pop("cache-control", None) and None)
+
+
+@mutant("TW-FRM-006", "framing.events_are_sent_when_they_are_due")
+def held_back_until_done(hooks):
+    """The stream is held back until `done`."""
+
+    def plain(talk, frame):
+        talk.own["held"] = talk.own.get("held", b"") + frame
+        return talk.own["held"] if DONE in frame else b""
+
+    hooks.frames.append(plain)
+
+
+@mutant("TW-FRM-004", "framing.a_stream_has_no_coding_whatever_is_accepted")
+def gzip_where_it_is_accepted(hooks):
+    """A coding is applied where the reader accepts one."""
+
+    def head(talk, status, headers):
+        if "gzip" in talk.header("accept-encoding") and "event-stream" in headers.get("content-type", ""):
+            headers["content-encoding"] = "gzip"
+
+    hooks.heads.append(head)
+    hooks.frames.append(
+        lambda talk, frame: gzip.compress(frame) if "gzip" in talk.header("accept-encoding") else frame
+    )
+
+
+@mutant("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says")
+def raw_newline_in_data(hooks):
+    """A raw newline within the data."""
+    hooks.frames.append(lambda talk, frame: frame.replace(b'"protocol":', b'"protocol":\n'))
+
+
+@mutant("TW-FRM-011", "framing.streams_are_framed_as_the_grammar_says")
+def two_data_lines(hooks):
+    """The data in two `data` fields."""
+    hooks.frames.append(lambda talk, frame: frame.replace(b'"protocol":', b'"protocol":\ndata:'))
+
+
+@mutant("TW-FRM-013", "framing.streams_are_framed_as_the_grammar_says")
+def no_blank_line_after_the_last_event(hooks):
+    """The blank line after the last event is missing."""
+    hooks.frames.append(lambda talk, frame: frame[:-1] if DONE in frame else frame)
+
+
+@mutant("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says")
+def lone_cr_inside_json(hooks):
+    """A lone CR inside the JSON."""
+    hooks.frames.append(lambda talk, frame: frame.replace(b'"protocol":', b'"protocol":\r'))
+
+
+@mutant("TW-FRM-009", "framing.streams_are_framed_as_the_grammar_says")
+def invalid_utf8(hooks):
+    """Bytes that are no UTF-8."""
+    hooks.frames.append(lambda talk, frame: frame.replace(b'{"protocol"', b'{"\xff":1,"protocol"'))
+
+
+@mutant("TW-FRM-010", "framing.streams_are_framed_as_the_grammar_says")
+def bom_before_every_event(hooks):
+    """A byte order mark before every event."""
+    hooks.frames.append(lambda talk, frame: b"\xef\xbb\xbf" + frame)
+
+
+@mutant("TW-FRM-015", "framing.events_are_those_of_the_table")
+def id_missing_on_some_logged_events(hooks):
+    """The id is missing on some logged events."""
+    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:\d+-\d*3\n", b"", frame))
+
+
+@mutant("TW-FRM-014", "framing.events_are_those_of_the_table")
+def id_on_an_ephemeral_event(hooks):
+    """An id on an ephemeral event."""
+    hooks.frames.append(lambda talk, frame: b"id:1-1\n" + frame if b"event:hello" in frame else frame)
+
+
+@mutant("TW-FRM-014", "framing.events_are_those_of_the_table", "framing.a_silent_stream_is_pinged")
+def ping_moves_the_cursor(hooks):
+    """A ping has an id, and so moves the cursor of an EventSource."""
+    hooks.frames.append(lambda talk, frame: b"id:1-1\n" + frame if b"event:ping" in frame else frame)
+
+
+@mutant("TW-RES-001", "framing.events_are_those_of_the_table")
+def nul_in_an_id(hooks):
+    """NUL in an id."""
+    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:(\d+-\d*3)\n", b"id:\\1\0\n", frame))
+
+
+@mutant("TW-FRM-051", "framing.a_job_ends_by_one_done")
+def no_terminal_event(hooks):
+    """No terminal event."""
+    hooks.frames.append(lambda talk, frame: b":end\n\n" if DONE in frame else frame)
+
+
+@mutant("TW-FRM-051", "framing.a_job_ends_by_one_done")
+def two_terminal_events(hooks):
+    """Two terminal events."""
+    hooks.frames.append(lambda talk, frame: frame * 2 if DONE in frame else frame)
+
+
+@mutant("TW-FRM-054", "framing.nothing_follows_the_end")
+def events_after_the_terminal(hooks):
+    """An event after the terminal one."""
+    extra = b'event:ping\ndata:{"head":"1-1"}\n\n'
+    hooks.frames.append(lambda talk, frame: frame + extra if DONE in frame else frame)
+
+
+@mutant("TW-FRM-007", "framing.a_stream_is_closed_after_done")
+def open_after_the_terminal(hooks):
+    """The connection is kept open after the terminal event."""
+
+    hooks.frames.append(lambda talk, frame: frame + HANG if DONE in frame else frame)
+
+
+@mutant("TW-FRM-051", "framing.a_job_ends_by_one_done")
+def failure_drops_the_connection(hooks):
+    """A failure drops the connection."""
+    hooks.frames.append(lambda talk, frame: CUT if b'"failed"' in frame else frame)
+
+
+@mutant("TW-FRM-061", "framing.streams_begin_with_hello")
+def retry_abc(hooks):
+    """`retry: abc`."""
+    hooks.frames.append(lambda talk, frame: re.sub(rb"retry:\d+", b"retry:abc", frame))
+
+
+@mutant("TW-FRM-018", "framing.retry_is_short_and_drawn_anew")
+def retry_of_an_hour(hooks):
+    """A `retry` of an hour."""
+    hooks.frames.append(lambda talk, frame: re.sub(rb"retry:\d+", b"retry:3600000", frame))
+
+
+@mutant("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says", "framing.a_change_that_is_too_long_for_an_event_comes_in_several")
+def large_event_cut_at_64_kib(hooks):
+    """A large event is cut at 64 KiB, as by a fixed buffer."""
+    hooks.settings["max_event_bytes"] = 256 * 1024
+    hooks.frames.append(lambda talk, frame: frame if len(frame) <= 65536 else frame[:65534] + b"\n\n")
+
+
+@mutant("TW-FRM-068", "framing.a_silent_stream_is_pinged")
+def no_ping(hooks):
+    """No ping within the heartbeat."""
+    hooks.frames.append(lambda talk, frame: b"" if b"event:ping" in frame else frame)
+
+
+@mutant("TW-FRM-069", "framing.a_silent_stream_is_pinged")
+def ping_of_a_head_that_never_comes(hooks):
+    """A ping names a head that is not sent."""
+    hooks.frames.append(
+        lambda talk, frame: (
+            re.sub(rb'"head":"1-\d+"', b'"head":"1-99"', frame) if b"event:ping" in frame else frame
+        )
+    )
+
+
+@mutant("TW-FRM-057", "framing.streams_begin_with_hello")
+def no_hello(hooks):
+    """No `hello`."""
+    hooks.frames.append(lambda talk, frame: b"retry:100\n\n" if b"event:hello" in frame else frame)
+
+
+@mutant("TW-FRM-005", "framing.hello_comes_within_a_second")
+def hello_is_late(hooks):
+    """`hello` comes after a second and a half."""
+
+    async def late(talk, frame):
+        if b"event:hello" in frame:
+            await asyncio.sleep(1.5)
+        return frame
+
+    hooks.frames.append(late)
+
+
+@mutant("TW-FRM-058", "framing.streams_begin_with_hello")
+def streams_of_two_jobs_cross(hooks):
+    """`hello` names another job."""
+    hooks.frames.append(
+        lambda talk, frame: re.sub(rb'"job":"[^"]+"', b'"job":"AAAAAAAAAAAAAAAAAAAAAAAA"', frame)
+    )
+
+
+@mutant("TW-FRM-043", "framing.events_are_those_of_the_table")
+def hello_without_heartbeat(hooks):
+    """`hello` lacks a member that its schema requires."""
+    hooks.frames.append(lambda talk, frame: re.sub(rb',"heartbeat_ms":\d+', b"", frame))
+
+
+@mutant("TW-FRM-053", "framing.a_job_ends_by_one_done")
+def done_of_a_failed_job_without_error(hooks):
+    """`done` of a failed job has no `error`."""
+    hooks.frames.append(
+        lambda talk, frame: re.sub(rb',"error":\{[^}]*\}', b"", frame) if DONE in frame else frame
+    )

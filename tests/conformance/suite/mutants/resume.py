@@ -1,0 +1,231 @@
+"""Cursors and ids that are answered wrongly."""
+
+import re
+
+from conformance.suite.meddling import HANG
+from conformance.suite.mutants import mutant
+
+ENDED = "resume.every_cut_point_of_a_job_that_has_ended_resumes"
+DONE = b"event:done\n"
+
+
+def seq_of(frame):
+    found = re.match(rb"id:\d+-(\d+)\n", frame)
+    return int(found[1]) if found else 0
+
+
+def moved_cursor(hooks, by):
+    def move(talk):
+        if re.fullmatch(r"1-\d+", talk.cursor):
+            talk.set_header("last-event-id", f"1-{max(1, int(talk.cursor[2:]) + by)}")
+
+    hooks.requests.append(move)
+
+
+@mutant("TW-RES-019", ENDED)
+def cursor_ignored(hooks):
+    """`Last-Event-ID` is ignored: a full replay."""
+    hooks.requests.append(lambda talk: talk.cursor and talk.set_header("last-event-id", "0-0"))
+
+
+@mutant("TW-RES-019", ENDED)
+def replays_the_event_of_the_cursor(hooks):
+    """The event of the cursor is sent again."""
+    moved_cursor(hooks, -1)
+
+
+@mutant("TW-RES-020", ENDED)
+def skips_the_event_after_the_cursor(hooks):
+    """The event after the cursor is left out."""
+    moved_cursor(hooks, +1)
+
+
+@mutant("TW-RES-020", "resume.a_running_job_resumes_after_each_cut")
+def skips_an_event_of_a_running_job(hooks):
+    """After a resume one event is left out, while the job runs."""
+
+    def skip(talk, frame):
+        first = talk.cursor not in {"", "0-0"} and seq_of(frame) and not talk.own.get("seen")
+        talk.own["seen"] = talk.own.get("seen") or first
+        return b"" if first and DONE not in frame else frame
+
+    hooks.frames.append(skip)
+
+
+@mutant("TW-RES-009", "resume.the_header_is_younger_than_the_url")
+def the_url_overrules_the_header(hooks):
+    """`?after=` is taken where there is a header as well."""
+    hooks.requests.append(
+        lambda talk: b"after=" in talk.scope["query_string"] and talk.set_header("last-event-id", None)
+    )
+
+
+@mutant("TW-RES-010", "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done")
+def an_empty_cursor_is_the_beginning(hooks):
+    """An empty cursor is taken for `0-0`."""
+
+    def begin(talk):
+        if talk.method == "GET" and talk.scope["query_string"] == b"after=":
+            talk.set_header("last-event-id", "1-1")
+
+    hooks.requests.append(begin)
+
+
+@mutant("TW-RES-006", "resume.ids_go_up_without_a_gap", "resume.a_history_begins_at_1_1_and_has_no_gap")
+def replay_reordered(hooks):
+    """Two events of a replay change places."""
+
+    def swap(talk, frame):
+        if talk.cursor == "0-0" and seq_of(frame) == 3:
+            talk.own["kept"] = frame
+            return b""
+        return frame + talk.own.pop("kept", b"") if seq_of(frame) == 4 else frame
+
+    hooks.frames.append(swap)
+
+
+@mutant("TW-RES-020", ENDED)
+def replay_renders_other_text(hooks):
+    """A replay gives another text than the stream did."""
+    hooks.frames.append(
+        lambda talk, frame: frame.replace(b'data:"2', b'data:"3') if talk.cursor not in {"", "0-0"} else frame
+    )
+
+
+@mutant("TW-RES-003", "resume.ids_go_up_without_a_gap")
+def ids_skip(hooks):
+    """Every second id is left out."""
+    odd = lambda found: b"id:1-%d\n" % (2 * int(found[1]) - 1)  # noqa: E731
+    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:1-(\d+)\n", odd, frame))
+
+
+@mutant("TW-RES-006", "resume.ids_go_up_without_a_gap")
+def ids_repeat(hooks):
+    """Two events have one id."""
+    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:1-4\n", b"id:1-3\n", frame))
+
+
+@mutant("TW-RES-005", "resume.a_history_begins_at_1_1_and_has_no_gap")
+def ids_begin_at_two(hooks):
+    """Ids begin at 2."""
+    more = lambda found: b"id:1-%d\n" % (int(found[1]) + 1)  # noqa: E731
+    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:1-(\d+)\n", more, frame))
+
+
+@mutant("TW-RES-019", ENDED)
+def ids_restart_after_a_reconnect(hooks):
+    """After a reconnect ids begin at 1 again."""
+
+    def renumber(talk, frame):
+        if talk.cursor in {"", "0-0"} or not seq_of(frame):
+            return frame
+        talk.own["n"] = talk.own.get("n", 0) + 1
+        return re.sub(rb"^id:1-\d+", b"id:1-%d" % talk.own["n"], frame)
+
+    hooks.frames.append(renumber)
+
+
+@mutant("TW-RES-012", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
+def unknown_cursor_starts_from_now(hooks):
+    """A cursor that nobody knows starts silently from now."""
+    hooks.frames.append(lambda talk, frame: b"" if b'"reason":"rewound"' in frame else frame)
+
+
+@mutant("TW-RES-012", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
+def trimmed_log_gives_the_rest(hooks):
+    """A log that was trimmed gives the part that is left."""
+    hooks.frames.append(
+        lambda talk, frame: b"" if talk.cursor and b'"reason":"compacted"' in frame else frame
+    )
+
+
+@mutant("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
+def any_cursor_is_taken(hooks):
+    """A cursor that is no id is taken for none."""
+
+    def forgive(talk):
+        asked = re.search(rb"after=([^&]+)", talk.scope["query_string"])
+        if asked and not re.fullmatch(rb"\d+-\d+", asked[1]):
+            talk.scope["query_string"] = b""
+
+    hooks.requests.append(forgive)
+
+
+@mutant("TW-FRM-056", ENDED)
+def resume_after_the_end_hangs(hooks):
+    """A resume of a job that has ended gives its events, and hangs."""
+    hooks.frames.append(
+        lambda talk, frame: HANG if talk.cursor not in {"", "0-0"} and DONE in frame else frame
+    )
+
+
+@mutant("TW-RES-012", "resume.the_cursor_of_done_has_nothing_after_it")
+def the_cursor_of_done_gets_done_again(hooks):
+    """The id of `done` as a cursor gets `done` once more."""
+
+    def back(talk):
+        if (n := hooks.shared.get("done")) and talk.cursor == f"1-{n}":
+            talk.set_header("last-event-id", f"1-{n - 1}")
+
+    def note(talk, frame):
+        if DONE in frame:
+            hooks.shared["done"] = seq_of(frame)
+        return frame
+
+    hooks.requests.append(back)
+    hooks.frames.append(note)
+
+
+@mutant("TW-DIF-010", "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done")
+def done_folded_into_a_snapshot(hooks):
+    """`done` is folded into the snapshot of a job that has ended."""
+
+    def fold(talk, frame):
+        if b'"reason":"compacted"' in frame:
+            return frame.replace(b'"state":{"status":"running"', b'"state":{"status":"succeeded"')
+        return frame
+
+    hooks.frames.append(fold)
+
+
+@mutant("TW-DIF-009", "resume.ids_go_up_without_a_gap")
+def first_event_is_a_diff(hooks):
+    """A fresh stream begins with a diff."""
+    hooks.frames.append(lambda talk, frame: b"" if b"event:snapshot" in frame and not talk.cursor else frame)
+
+
+@mutant("TW-JOB-063", "resume.a_closed_connection_leaves_the_job_alone")
+def disconnect_cancels(hooks):
+    """A reader that goes away takes its job with it."""
+
+    def note(talk, frame):
+        if talk.method == "POST" and b"event:hello" in frame:
+            hooks.shared["left"] = re.search(rb'"job":"([^"]+)"', frame)[1].decode()
+        return frame
+
+    def end(talk, frame):
+        left = DONE in frame and hooks.shared.get("left", "-") in talk.path
+        return frame.replace(b'"status":"succeeded"', b'"status":"cancelled"') if left else frame
+
+    hooks.frames += [note, end]
+
+
+@mutant("TW-DIF-066", "resume.two_readers_see_the_same_history")
+def second_reader_steals_events(hooks):
+    """Two readers of one job share its events between them."""
+
+    def deal(talk, frame):
+        dealt = hooks.shared.setdefault("dealt", {})
+        place = talk.path, seq_of(frame)
+        if talk.cursor != "0-0" or seq_of(frame) < 3:
+            return frame
+        return frame if dealt.setdefault(place, id(talk)) == id(talk) else b""
+
+    hooks.frames.append(deal)
+
+
+@mutant("TW-DIF-045", "resume.a_history_begins_at_1_1_and_has_no_gap")
+def logged_diffs_name_a_base(hooks):
+    """Events have `on` as they are logged."""
+    base = lambda found: b'id:1-%b\ndata:{"ops":%b,"on":%d}' % (found[1], found[2], int(found[1]) - 1)  # noqa: E731
+    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:1-(\d+)\ndata:(\[.*\])", base, frame))

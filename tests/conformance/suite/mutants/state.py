@@ -1,0 +1,232 @@
+"""States, diffs, checks and digests that are wrong."""
+
+import json
+import re
+
+from conformance.suite.meddling import CUT
+from conformance.suite.mutants import mutant
+
+FOLD = "state.histories_fold"
+
+
+def on_data(hooks, change):
+    """Change the JSON of each logged event; what `change` gives takes its place."""
+
+    def apply(talk, frame):
+        head, _, data = frame.rpartition(b"data:")
+        if not head.startswith(b"id:"):
+            return frame
+        kind = re.search(rb"event:(\w+)", head)
+        value = change(talk, kind[1].decode() if kind else "message", json.loads(data))
+        return head + b"data:" + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+
+    hooks.frames.append(apply)
+
+
+def on_checks(hooks, change):
+    def apply(talk, kind, data):
+        if isinstance(data, dict):
+            data["check"] = [change(check) for check in data["check"]] if "check" in data else []
+        return data
+
+    on_data(hooks, apply)
+
+
+@mutant("TW-DIF-047", FOLD)
+def wrong_crc(hooks):
+    """A CRC of another polynomial."""
+    on_checks(hooks, lambda check: [*check[:2], check[2] ^ 1] if len(check) == 3 else check)
+
+
+@mutant("TW-DIF-046", FOLD)
+def lengths_in_utf16_units(hooks):
+    """Lengths are counted in UTF-16 units."""
+
+    def count(talk, frame):
+        talk.own["astral"] = talk.own.get("astral", 0) + frame.decode().count("😀")
+        more = talk.own["astral"]
+        return re.sub(
+            rb'(\["/items/0/value",)(\d+)(,\d+\])',
+            lambda m: m[1] + str(int(m[2]) + more).encode() + m[3],
+            frame,
+        )
+
+    hooks.frames.append(count)
+
+
+@mutant("TW-DIF-055", FOLD)
+def wrong_digest(hooks):
+    """A digest of something else."""
+    hooks.frames.append(
+        lambda talk, frame: re.sub(rb'"digest":"[0-9a-f]{16}"', b'"digest":"0123456789abcdef"', frame)
+    )
+
+
+@mutant("TW-JOB-039", "state.an_id_has_one_state")
+def final_state_is_not_the_fold(hooks):
+    """A read of the job tells another value than its stream."""
+    hooks.bodies.append(
+        lambda talk, status, body: (status, body.replace(b'"value":"Hello"', b'"value":"Hallo"'))
+    )
+
+
+@mutant("TW-DIF-012", "state.diffs_rebuild_the_value")
+def ops_out_of_order(hooks):
+    """The ops of a diff come in another order."""
+
+    def reverse(talk, kind, data):
+        if kind == "message" and isinstance(data, list):
+            return data[::-1]
+        if kind == "message" and isinstance(data, dict):
+            data["ops"] = data["ops"][::-1]
+        return data
+
+    on_data(hooks, reverse)
+
+
+@mutant("TW-DIF-012", "state.diffs_rebuild_the_value")
+def insert_off_by_one(hooks):
+    """An insert goes to the place after."""
+    after = lambda found: b'["i","%b/%d"' % (found[1], int(found[2]) - 1)  # noqa: E731
+    hooks.frames.append(lambda talk, frame: re.sub(rb'\["i","([^"]*)/([1-9]\d*)"', after, frame))
+
+
+@mutant("TW-DIF-032", "state.texts_are_counted_in_code_points")
+def append_splits_a_surrogate_pair(hooks):
+    """An append ends within a surrogate pair."""
+    hooks.frames.append(
+        lambda talk, frame: frame.replace("🎉".encode(), b"\\ud83c") if b'data:"' in frame else frame
+    )
+
+
+@mutant("TW-DIF-035", "state.columns_stay_within_an_epoch")
+def columns_change_within_an_epoch(hooks):
+    """A snapshot of the same epoch names other columns."""
+    hooks.frames.append(
+        lambda talk, frame: frame.replace(
+            b'"columns":["/items/0/value"],"reason":"compacted"', b'"columns":[],"reason":"compacted"'
+        )
+    )
+
+
+@mutant("TW-DIF-051", "state.checks_come_when_they_are_owed")
+def no_checks(hooks):
+    """No check ever comes."""
+
+    def drop(talk, kind, data):
+        return data | {"check": []} if isinstance(data, dict) and "check" in data else data
+
+    on_data(hooks, drop)
+
+
+@mutant("TW-DIF-057", "state.stable_text_stays")
+def stable_is_broken(hooks):
+    """Text that was called stable is truncated."""
+
+    def shrink(talk, kind, data):
+        return [["t", "/items/0/value", 1]] if data == "word 5 né 😀, " else data
+
+    on_data(hooks, shrink)
+
+
+@mutant("TW-DIF-058", "state.stable_text_stays")
+def more_is_stable_than_there_is(hooks):
+    """A number in `stable` is greater than its text."""
+
+    def grow(talk, kind, data):
+        return (
+            [[*op[:2], op[2] + 500] if op[1].endswith("/stable/") else op for op in data]
+            if isinstance(data, list)
+            else data
+        )
+
+    on_data(hooks, grow)
+
+
+@mutant("TW-DIF-003", "state.each_state_is_one")
+def a_diff_sets_the_end(hooks):
+    """A diff sets the end of the job, before `done`."""
+
+    def end(talk, kind, data):
+        ends = b'"/items/0/status","succeeded"' in json.dumps(data, separators=(",", ":")).encode()
+        if kind == "message" and isinstance(data, dict) and ends:
+            data["ops"].append(["s", "/status", "succeeded"])
+        return data
+
+    on_data(hooks, end)
+
+
+@mutant("TW-DIF-002", "state.each_state_is_one")
+def an_item_too_many(hooks):
+    """An item appears while the job runs."""
+    item = {"status": "succeeded", "value": 0}
+
+    def add(talk, kind, data):
+        starts = isinstance(data, list) and data and data[0][1:] == ["/items/0/status", "running"]
+        return [*data, ["s", "/items/1", item]] if starts and len(data) == 2 else data
+
+    on_data(hooks, add)
+
+
+@mutant("TW-OVR-018", "state.items_move_by_the_table")
+def an_item_succeeds_from_the_queue(hooks):
+    """An item goes from queued to succeeded."""
+
+    def jump(talk, kind, data):
+        return (
+            [] if isinstance(data, list) and data and data[0][1:] == ["/items/0/status", "running"] else data
+        )
+
+    on_data(hooks, jump)
+
+
+@mutant("TW-OVR-020", "state.items_move_by_the_table")
+def a_failed_item_makes_a_job_that_succeeded(hooks):
+    """The job of an item that failed ends as succeeded."""
+    hooks.frames.append(
+        lambda talk, frame: frame.replace(b'"status":"failed","usage"', b'"status":"succeeded","usage"')
+    )
+
+
+@mutant("TW-OVR-002", "state.all_json_is_that_of_section_1_4")
+def nan_in_an_event(hooks):
+    """NaN in an event."""
+    hooks.frames.append(lambda talk, frame: frame.replace(b'"heartbeat_ms":400', b'"heartbeat_ms":NaN'))
+
+
+@mutant("TW-OVR-004", "state.all_json_is_that_of_section_1_4")
+def a_member_twice(hooks):
+    """A member stands twice."""
+    hooks.frames.append(lambda talk, frame: frame.replace(b'{"protocol"', b'{"job":"x","protocol"'))
+
+
+@mutant("TW-OVR-026", "state.null_and_times_are_written_as_said")
+def null_where_there_is_no_value(hooks):
+    """Null in place of a member that is not there."""
+    hooks.bodies.append(
+        lambda talk, status, body: (status, body.replace(b'"attempt":', b'"expires_at":null,"attempt":'))
+    )
+
+
+@mutant("TW-OVR-011", "state.null_and_times_are_written_as_said")
+def times_with_an_offset(hooks):
+    """Times with an offset in place of `Z`."""
+    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'(_at":"[^"]+)Z"', rb'\1+00:00"', body)))
+
+
+@mutant("TW-DIF-067", "state.a_slow_reader_delays_nobody")
+def a_slow_reader_blocks_the_others(hooks):
+    """A reader that takes nothing holds up all others."""
+
+    async def wait(talk, frame):
+        first = hooks.shared.setdefault(talk.path, id(talk))
+        mine = first == id(talk)
+        return frame if mine or b"event:hello" in frame or not talk.path.endswith("/events") else CUT
+
+    hooks.frames.append(wait)
+
+
+@mutant("TW-DIF-004", "state.ephemeral_events_hold_nothing_of_a_result")
+def text_in_progress(hooks):
+    """Progress carries a text of the result."""
+    hooks.frames.append(lambda talk, frame: frame.replace(b'{"current"', b'{"text":"so far","current"'))
