@@ -167,7 +167,8 @@ class SqliteLog(Audience):
 
     def _added(self, block: Block, packed: Packed, plan: _Plan, state_bytes: int | None) -> None:
         self._tail.add(block.frames)
-        self._tail.cut_to(TAIL_BYTES)
+        if self._tail.size > TAIL_BYTES:
+            self._tail.cut_to(TAIL_BYTES // 2)  # by half: what is left moves to the front
         self._written += len(packed.frames)
         self._starts = next_starts(self._starts, block, self._base)
         self._head, self._state, self._columns = block.last, block.state, block.state.columns
