@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
+import uvloop
 from pydantic import BaseModel
 
 from integration.reference_server import JSON, QUICK, Peer, data, eventually, serving
@@ -353,6 +354,28 @@ def test_a_call_that_is_cancelled_before_its_first_step_leaves_nothing_behind():
 
     asyncio.run(at_once())
     assert ran == []
+
+
+def test_items_that_come_within_the_last_half_millisecond_of_a_wait_are_taken():
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True, batch_timeout=0.0004, concurrency_limit=None)
+    async def work(n: list[int]) -> list[int]:
+        return n
+
+    async def at_once() -> None:
+        service = Service(server.endpoints, server.settings, Metrics(), memory_of(server.settings))
+        jobs = [
+            (await service.submit(ANONYMOUS, server.endpoints["work"], b'{"input": {"n": 1}}', None)).record
+            for _ in range(50)
+        ]
+        for record in jobs:
+            await service.outcome(record)
+        assert [record.status for record in jobs] == ["succeeded"] * 50
+        await service.close()
+
+    # uvloop's handle of so short a wait has no time of its own, and this is the loop that serves.
+    uvloop.run(at_once())
 
 
 def test_a_call_may_take_so_long_and_no_longer():

@@ -29,8 +29,10 @@ class Group:
     served: dict[str, int] = field(default_factory=dict)
     """Of each caller who waits, the number of the call that served it last; kept where several lanes need it."""
     calls: int = 0
-    timer: asyncio.TimerHandle | None = None
+    timer: asyncio.Handle | None = None
     """Fires when a batch need not wait any longer."""
+    wakes_at: float = math.inf
+    """When that timer fires: the handle itself does not always tell, uvloop's of less than a millisecond has no `when`."""
 
     @property
     def waits_for_thread(self) -> bool:

@@ -204,7 +204,7 @@ class Scheduler:
         if due == math.inf:
             return
         if group.timer is not None:
-            if group.timer.when() <= due and not group.timer.cancelled():
+            if group.wakes_at <= due:
                 return
             group.timer.cancel()
 
@@ -212,6 +212,7 @@ class Scheduler:
             group.timer = None
             self._in_task(self._pump(group))
 
+        group.wakes_at = due
         group.timer = self._loop.call_at(due, wake)
 
     def _in_task(self, work: Coroutine[Any, Any, None]) -> None:
