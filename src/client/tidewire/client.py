@@ -54,6 +54,8 @@ class AsyncClient:
         queue_timeout: Seconds that one call waits for a job that stands in the server's queue; see `with_options`.
         retry: How often and how patiently what failed is repeated.
         verify: Whether certificates are checked, or the TLS context that does.
+        proxy: Address of a proxy that all requests go through, such as `http://proxy.example:3128`; it goes before
+            what the environment says.
         hooks: Functions that are told of requests, reconnects, resyncs and ends.
 
     Proxies and certificates are taken from the environment as well (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`).
@@ -70,6 +72,7 @@ class AsyncClient:
         queue_timeout: float | None = None,
         retry: RetryPolicy | None = None,
         verify: bool | ssl.SSLContext = True,
+        proxy: str | None = None,
         hooks: Hooks | None = None,
         _timing: Timing | None = None,
     ) -> None:
@@ -79,7 +82,7 @@ class AsyncClient:
             queue_timeout=queue_timeout,
             retry=retry or RetryPolicy(),
         ).changed(headers=headers or {})
-        transport = Transport(verify=verify)
+        transport = Transport(verify=verify, proxy=proxy)
         self._exchange = Exchange(url, transport, auth=auth, timing=_timing or Timing(), hooks=hooks)
         self._left: list[AsyncBatchJob[Any]] = []
         """Jobs of loops that were left where nothing could be awaited; they are to be cancelled."""

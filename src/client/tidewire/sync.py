@@ -175,6 +175,7 @@ class Client:
         queue_timeout: float | None = None,
         retry: RetryPolicy | None = None,
         verify: bool | ssl.SSLContext = True,
+        proxy: str | None = None,
         hooks: Hooks | None = None,
         _timing: Timing | None = None,
     ) -> None:
@@ -188,6 +189,7 @@ class Client:
             queue_timeout=queue_timeout,
             retry=retry,
             verify=verify,
+            proxy=proxy,
             hooks=hooks,
             _timing=_timing,
         )

@@ -190,10 +190,11 @@ class _Body(httpx.AsyncByteStream):
 class Transport:
     """Makes requests on one pool of connections. Bound to the event loop on which it is first used."""
 
-    def __init__(self, *, verify: bool | ssl.SSLContext = True) -> None:
+    def __init__(self, *, verify: bool | ssl.SSLContext = True, proxy: str | None = None) -> None:
         self.open: set[Connection] = set()
         self.abandoned: list[Connection] = []
         self._verify = verify
+        self._proxy = proxy
         self._client: httpx.AsyncClient | None = None
         self._closed = False
 
@@ -312,7 +313,11 @@ class Transport:
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
             self._client = httpx.AsyncClient(
-                verify=self._verify, limits=limits, follow_redirects=False, mounts=_MOUNTED
+                verify=self._verify,
+                proxy=self._proxy,
+                limits=limits,
+                follow_redirects=False,
+                mounts=_MOUNTED,
             )
         return self._client
 
