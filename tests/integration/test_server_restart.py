@@ -244,6 +244,19 @@ def test_a_damaged_file_is_refused(tmp_path):
     assert "damaged" in refusal(f"sqlite:///{file}")
 
 
+def test_a_job_that_cannot_be_taken_up_is_told_and_nothing_is_served(server):
+    job = server.submit("tidewire.script", input=WAITS).json()["id"]
+    server.until(job, started)
+    server.kill()
+    with sqlite3.connect(server.log) as db:
+        db.execute("DELETE FROM state")
+    found = refusal(f"sqlite:///{server.log}")
+    assert "is not whole: the file is damaged" in found
+    assert str(server.log) in found
+    with pytest.raises(ChildProcessError, match="the file is damaged"):
+        server.start()
+
+
 def test_the_command_says_why_it_cannot_serve(tmp_path):
     command = [sys.executable, "-m", "tidewire_server", "--port", "0", "--log", f"sqlite:///{tmp_path}"]
     module = tmp_path / "served.py"

@@ -258,6 +258,7 @@ class Server:
 
         Raises:
             OSError: The address cannot be bound to.
+            StoreError: The log cannot be opened, or another server has it.
         """
         from tidewire_server.serving import serve  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
 
@@ -272,6 +273,7 @@ class Server:
 
         Raises:
             OSError: The address cannot be bound to.
+            StoreError: The log cannot be opened, or another server has it.
         """
         from tidewire_server.serving import in_background  # noqa: PLC0415
 

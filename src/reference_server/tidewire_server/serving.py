@@ -16,6 +16,7 @@ import uvicorn
 
 from tidewire_server.daemon_threads import DaemonThreads
 from tidewire_server.request_head import http_protocol
+from tidewire_server.store.base import StoreError
 
 if TYPE_CHECKING:
     from tidewire_server.app import App
@@ -134,9 +135,13 @@ def in_background(server: "Server", *, host: str = "127.0.0.1", port: int = 0) -
     loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
     loop.set_default_executor(pool := DaemonThreads())
 
+    refused: list[StoreError] = []
+
     def run() -> None:
         try:
             loop.run_until_complete(body.serve(sockets=[listener]))
+        except StoreError as error:
+            refused.append(error)
         finally:
             _close(loop, pool)
             ready.set()
@@ -144,6 +149,10 @@ def in_background(server: "Server", *, host: str = "127.0.0.1", port: int = 0) -
     thread = threading.Thread(target=run, name="tidewire-server", daemon=True)
     thread.start()
     ready.wait()
+    if refused:
+        thread.join()
+        listener.close()
+        raise refused[0]
     try:
         yield url_of(listener, server.settings.root_path)
     finally:
@@ -206,6 +215,8 @@ class UvicornServer(uvicorn.Server):
         self._settling: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # Not left to the lifespan: what fails there ends the process without saying why to whoever called.
+        await self._tidewire.start()
         await super().startup(sockets=sockets)
         if self.started:
             self._tell_started()

@@ -146,6 +146,8 @@ class File:
                     task.outcome = task.work(connection)
                 except sqlite3.Error:
                     raise
+                except StoreError as error:
+                    task.outcome = _Failed(StoreError(f"log {self.path}: {error}"))
                 except Exception as error:  # noqa: BLE001 - it travels to whoever awaits
                     task.outcome = _Failed(error)
             connection.execute("COMMIT")

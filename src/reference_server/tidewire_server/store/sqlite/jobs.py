@@ -225,7 +225,7 @@ class SqliteJobs:
             row = db.execute(f"SELECT {_RECORD} FROM job WHERE number = ?", (number,)).fetchone()  # noqa: S608
             body = db.execute("SELECT body FROM submit WHERE job = ?", (number,)).fetchone()
             if row is None or body is None:
-                raise StoreError(f"log {self._file.path}: job {job} is not whole: the file is damaged")
+                raise StoreError(f"job {job} is not whole: the file is damaged")
             return _record(row), body[0], load_marks(db, number, load_shape(db, number))
 
         record, submit, shape = await self._file.do(work)
