@@ -263,13 +263,20 @@ INTRODUCTION = 'import sys, time\nprint(\'{"client": "bad", "can": []}\', flush=
         ("print('[1]', flush=True)", "a line that is no object"),
         ("print('{}', flush=True)", "is no report"),
         ('print(\'{"id": "c0", "end": "succeeded"}\', flush=True)', "a report of 'c0'"),
-        ("sys.exit('out of order')", "the program ended (1); it wrote: out of order"),
+        ('print(\'{"id": "c0"\' * 9, flush=True)', "a line that is no JSON"),
     ],
 )
-def test_a_program_that_breaks_down_is_an_error(program, then, note):
+def test_a_program_that_reports_what_is_no_report_is_an_error(program, then, note):
     verdict = play(BY_NAME["404"], program(INTRODUCTION + then))
     assert verdict.outcome is Outcome.ERROR
     assert note in verdict.note
+
+
+def test_a_program_that_ends_on_the_way_has_failed_with_its_last_words(program):
+    verdict = play(BY_NAME["404"], program(INTRODUCTION + "sys.exit('out of order')"))
+    assert verdict.outcome is Outcome.FAIL
+    (finding,) = [finding for finding in verdict.findings if finding.kind == "died"]
+    assert finding.got == "the program ended (1); it wrote: out of order"
 
 
 def test_a_program_that_hangs_is_stopped_and_has_failed(program):
@@ -277,6 +284,77 @@ def test_a_program_that_hangs_is_stopped_and_has_failed(program):
     verdict = play(BY_NAME["404"], adapter, patience=0.05)
     assert verdict.outcome is Outcome.FAIL
     assert "hung" in {finding.kind for finding in verdict.findings}
+
+
+FLOOD = """
+id = json.loads(line)["id"]
+while True:
+    print(json.dumps({"id": id, "saw": "value", "value": 1}), flush=True)
+"""
+INTRODUCED = """
+import sys, json, time
+print(json.dumps({"client": "several", "can": [], "at_once": 8}), flush=True)
+for line in sys.stdin:
+    if json.loads(line)["op"] == "bye":
+        break
+"""
+
+
+def test_a_program_that_reports_without_end_is_stopped_at_the_bound(program, monkeypatch):
+    monkeypatch.setattr("tidewire_conformance.player.adapter.MAX_REPORTS", 50)
+    verdict = play(BY_NAME["404"], program(INTRODUCED + textwrap.indent(FLOOD, "    ")))
+    assert verdict.outcome is Outcome.ERROR
+    assert "more than 50 reports" in verdict.note
+
+
+def test_a_program_that_reports_without_end_is_out_of_time_like_one_that_reports_nothing(program):
+    verdict = play(BY_NAME["404"], program(INTRODUCED + textwrap.indent(FLOOD, "    ")), patience=0.02)
+    assert "hung" in {finding.kind for finding in verdict.findings}
+
+
+def test_a_line_without_end_is_read_no_further_than_the_bound(program, monkeypatch):
+    monkeypatch.setattr("tidewire_conformance.player.adapter.MAX_LINE", 10_000)
+    verdict = play(BY_NAME["404"], program(INTRODUCED + "    while True: sys.stdout.write('x' * 4096)\n"))
+    assert verdict.outcome is Outcome.ERROR
+    assert "a line that is no JSON" in verdict.note
+
+
+def test_commands_of_one_program_that_dies_are_played_again_by_themselves(program):
+    """Of three at once one ends the program: the other two are not blamed for it."""
+    text = (
+        INTRODUCED
+        + """
+    asked = json.loads(line)
+    if asked["do"] == "discover":
+        sys.exit("not able to discover")
+    time.sleep(0.3)
+    print(json.dumps({"id": asked["id"], "end": "refused", "status": 404}), flush=True)
+"""
+    )
+    adapter = program(text)
+    adapter._traits = frozenset(TRAITS)
+    names = ["404", "discovery", "410"]
+    found = {v.scenario.name: v for v in play_all([BY_NAME[name] for name in names], adapter, workers=3)}
+    died = {name for name, v in found.items() if "died" in {finding.kind for finding in v.findings}}
+    assert died == {"discovery"}
+
+
+def test_a_program_that_does_several_things_at_once_is_started_once(program, tmp_path):
+    text = (
+        INTRODUCED
+        + f"""
+    open({str(tmp_path / "started")!r}, "a").write("x") if "seen" not in globals() else None
+    seen = True
+    print(json.dumps({{"id": json.loads(line)["id"], "end": "refused", "status": 404}}), flush=True)
+"""
+    )
+    list(play_all(SCENARIOS[:20], program(text), workers=8))
+    assert (tmp_path / "started").read_text() == "x"
+
+
+def test_what_is_no_introduction_is_told(program):
+    with pytest.raises(AdapterError, match="is no introduction: 'can' is a required property"):
+        program('print(\'{"client": "a"}\', flush=True); input()')
 
 
 def test_a_program_that_does_not_exist_is_told():

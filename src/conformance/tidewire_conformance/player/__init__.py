@@ -14,9 +14,10 @@ from tidewire_conformance.player.adapter import (
     Tell,
 )
 from tidewire_conformance.player.judge import Finding
-from tidewire_conformance.player.play import Outcome, Verdict, play, play_all
+from tidewire_conformance.player.play import Verdict, play, play_all
 from tidewire_conformance.player.report import describe
 from tidewire_conformance.player.scenario import Scenario, ScenarioError, load, load_all
+from tidewire_conformance.verdict import Outcome
 
 __all__ = [
     "Adapter",

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from tidewire_conformance import specification
 from tidewire_conformance.player.conversation import Conversation, Talk
-from tidewire_conformance.player.play import Outcome, Verdict
+from tidewire_conformance.player.play import Verdict
+from tidewire_conformance.verdict import Outcome
 
 _PIECES = 12
 """Pieces of an answer that are shown from its start, and from its end."""
