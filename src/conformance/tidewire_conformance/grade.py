@@ -6,15 +6,55 @@ judged and no check found it broken. What was claimed and could not be tried doe
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Protocol
 
 from tidewire_conformance import specification
-from tidewire_conformance.registry import Check
-from tidewire_conformance.runner import Run
 from tidewire_conformance.specification import Sentence
 from tidewire_conformance.verdict import Outcome, Verdict, Why, worst
 
-PROFILES: Final = ("core", "durable", "batch", "logprobs", "browser")
+
+class Settings(Protocol):
+    """How a run was asked for."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def repeat(self) -> int: ...
+    @property
+    def patience(self) -> float: ...
+    @property
+    def budget(self) -> float: ...
+
+
+class Run(Protocol):
+    """What was run: against a server, or against a client."""
+
+    verdicts: list[Verdict]
+    seconds: float
+
+    @property
+    def plan(self) -> Settings: ...
+    @property
+    def subject(self) -> dict[str, str]:
+        """Who was judged: where it is, and what it calls itself."""
+
+    @property
+    def requests(self) -> int: ...
+    @property
+    def profiles(self) -> list[str]:
+        """Those that it claims, in the order in which they are told."""
+
+    def profile_of(self, sentence: Sentence) -> str:
+        """The profile that a sentence counts to."""
+
+
+class Named(Protocol):
+    """What has a name and judges sentences."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def sentences(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -63,9 +103,11 @@ class Report:
 
     @property
     def grades(self) -> list[Grade]:
-        """Of the profiles that the server claims."""
-        claimed = _claimed(self.run)
-        return [_grade(profile, self.standings.values()) for profile in PROFILES if profile in claimed]
+        """Of the profiles that are claimed."""
+        found: dict[str, list[Standing]] = {profile: [] for profile in self.run.profiles}
+        for standing in self.standings.values():
+            found.setdefault(self.run.profile_of(standing.sentence), []).append(standing)
+        return [_grade(profile, found[profile]) for profile in self.run.profiles]
 
     @property
     def headline(self) -> str:
@@ -108,7 +150,7 @@ class Report:
         return 3 if self.errors else 0
 
 
-def grade(run: Run, checks: Iterable[Check], known: Mapping[str, str] | None = None) -> Report:
+def grade(run: Run, checks: Iterable[Named], known: Mapping[str, str] | None = None) -> Report:
     """Judge a run.
 
     Args:
@@ -125,24 +167,6 @@ def grade(run: Run, checks: Iterable[Check], known: Mapping[str, str] | None = N
     return Report(run, standings, known or {})
 
 
-def _claimed(run: Run) -> set[str]:
-    """The profiles that a server has, by the table of section 1.3."""
-    has, says = run.server.capabilities, run.server.says
-    new_attempt = any(
-        block.type == "snapshot" and isinstance(block.json, dict) and block.json.get("reason") == "restart"
-        for exchange in run.record
-        for block in exchange.logged
-    )
-    claims = {
-        "core": True,
-        "durable": says.get("durability") != "process" or new_attempt,
-        "batch": "batches" in has,
-        "logprobs": "logprobs" in has,
-        "browser": bool(has & {"inband_problems", "stream_tokens"}) or bool(run.plan.hooks.origin),
-    }
-    return {profile for profile, claimed in claims.items() if claimed}
-
-
 def _standing(name: str, verdicts: list[Verdict]) -> Standing:
     outcomes = [verdict.of(name) for verdict in verdicts]
     tried = [each for each in outcomes if each is not Outcome.SKIPPED]
@@ -154,7 +178,7 @@ def _standing(name: str, verdicts: list[Verdict]) -> Standing:
 
 
 def _grade(profile: str, standings: Iterable[Standing]) -> Grade:
-    own = [each for each in standings if each.sentence.profile == profile and each.counts]
+    own = [each for each in standings if each.counts]
     must = [each for each in own if each.sentence.binds]
     should = [each for each in own if each.sentence.level.startswith("SHOULD")]
     return Grade(

@@ -34,11 +34,13 @@ class Check:
 
     def is_named_by(self, patterns: Sequence[str]) -> bool:
         """Whether a pattern names it: a sentence, an area, or a name with wildcards."""
-        area = self.name.partition(".")[0]
-        return any(
-            pattern in self.sentences or pattern == area or fnmatch(self.name, pattern)
-            for pattern in patterns
-        )
+        return is_named(self.name, self.sentences, patterns)
+
+
+def is_named(name: str, sentences: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Whether a pattern names what judges these sentences: one of them, its area, or its name with wildcards."""
+    area = name.partition(".")[0]
+    return any(pattern in sentences or pattern == area or fnmatch(name, pattern) for pattern in patterns)
 
 
 _CHECKS: dict[str, Check] = {}

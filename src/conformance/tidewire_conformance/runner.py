@@ -10,6 +10,7 @@ from tidewire_conformance.history import Histories
 from tidewire_conformance.probe import ProbeError, Server, probe
 from tidewire_conformance.registry import Check
 from tidewire_conformance.session import Hooks, Session, Skip, Unclear
+from tidewire_conformance.specification import Sentence
 from tidewire_conformance.verdict import Outcome, Verdict, Why, worst
 from tidewire_conformance.wire import Exchange, NoAnswerError, Wire
 
@@ -48,6 +49,40 @@ class Run:
     left_out: list[str] = field(default_factory=list)
     """Checks that were not to run."""
 
+    @property
+    def subject(self) -> dict[str, str]:
+        """Who was judged."""
+        return {"url": self.plan.base_url, "server": str(self.server.says.get("server", ""))}
+
+    @property
+    def requests(self) -> int:
+        """How many the suite made."""
+        return len(self.record)
+
+    @property
+    def profiles(self) -> list[str]:
+        """Those that the server has, by the table of section 1.3."""
+        has, says = self.server.capabilities, self.server.says
+        new_attempt = any(
+            block.type == "snapshot"
+            and isinstance(block.json, dict)
+            and block.json.get("reason") == "restart"
+            for exchange in self.record
+            for block in exchange.logged
+        )
+        claims = {
+            "core": True,
+            "durable": says.get("durability") != "process" or new_attempt,
+            "batch": "batches" in has,
+            "logprobs": "logprobs" in has,
+            "browser": bool(has & {"inband_problems", "stream_tokens"}) or bool(self.plan.hooks.origin),
+        }
+        return [profile for profile, claimed in claims.items() if claimed]
+
+    def profile_of(self, sentence: Sentence) -> str:
+        """The profile that a sentence counts to."""
+        return sentence.profile
+
 
 Watch = Callable[[Verdict, int, int], None]
 """Told of each check that has ended, how many have, and of how many."""
@@ -71,7 +106,7 @@ async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: Non
     except NoAnswerError as error:
         raise ProbeError(str(error)) from None
     rounds = [await _round(plan, checks, wire, server, number, watch) for number in range(plan.repeat)]
-    verdicts = [_merge(list(each)) for each in zip(*rounds, strict=True)]
+    verdicts = [merge(list(each)) for each in zip(*rounds, strict=True)]
     return Run(plan, server, verdicts, wire.record, time.monotonic() - began)
 
 
@@ -124,11 +159,11 @@ async def _run(
         verdict.outcome, verdict.note = Outcome.ERROR, f"{type(error).__name__}: {error}"
     verdict.assertions = session.assertions
     verdict.seconds = time.monotonic() - began
-    _settle(verdict)
+    settle(verdict)
     return verdict
 
 
-def _settle(verdict: Verdict) -> None:
+def settle(verdict: Verdict) -> None:
     """Let what was asserted decide."""
     found = {each.outcome for each in verdict.broken}
     if Outcome.FAIL in found:
@@ -140,7 +175,7 @@ def _settle(verdict: Verdict) -> None:
         verdict.outcome, verdict.note = Outcome.ERROR, "it ended without having asserted anything"
 
 
-def _merge(rounds: list[Verdict]) -> Verdict:
+def merge(rounds: list[Verdict]) -> Verdict:
     """The verdict on a check that was run several times: the worst, with how often it was that."""
     chosen = worst(each.outcome for each in rounds)
     verdict = next(each for each in rounds if each.outcome is chosen)

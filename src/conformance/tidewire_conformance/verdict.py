@@ -73,6 +73,8 @@ class Assertion:
     """Where it was seen."""
     block: Block | None = None
     """The event that it is about."""
+    told: tuple[str, ...] = ()
+    """The record in lines, where it was no exchange of the suite's own."""
 
     @property
     def outcome(self) -> Outcome:

@@ -115,6 +115,6 @@ def _last_line(console: Console, report: Report) -> None:
     plan = report.run.plan
     more = "" if plan.patience == 1 else f" · patience {plan.patience:g}"
     console.print(
-        Text(f"\n{len(report.run.verdicts)} checks: {told} · {len(report.run.record)} requests in "
+        Text(f"\n{len(report.run.verdicts)} checks: {told} · {report.run.requests} requests in "
              f"{report.run.seconds:.1f} s{more} · exit {report.exit_code}")
     )  # fmt: skip

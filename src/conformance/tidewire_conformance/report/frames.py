@@ -30,6 +30,7 @@ def frames(assertion: Assertion) -> Iterator[str]:
     """The answer around what is meant, with milliseconds from its request."""
     exchange = assertion.exchange
     if exchange is None:
+        yield from assertion.told
         return
     yield f"  {'0.0':>8}  > {exchange.method} {exchange.url}"
     if not exchange.status:

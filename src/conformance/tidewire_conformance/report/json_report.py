@@ -21,12 +21,11 @@ def content(report: Report) -> dict[str, Any]:
     plan = report.run.plan
     return {
         "format": FORMAT,
-        "url": plan.base_url,
-        "server": report.run.server.says.get("server", ""),
+        **report.run.subject,
         "headline": report.headline,
         "exit_code": report.exit_code,
         "seconds": round(report.run.seconds, 3),
-        "requests": len(report.run.record),
+        "requests": report.run.requests,
         "plan": {"seed": plan.seed, "repeat": plan.repeat, "patience": plan.patience, "budget": plan.budget},
         "profiles": [
             {
@@ -46,7 +45,7 @@ def _sentence(report: Report, standing: Standing) -> dict[str, Any]:
     found = {
         "id": sentence.id,
         "level": sentence.level,
-        "profile": sentence.profile,
+        "profile": report.run.profile_of(sentence),
         "text": sentence.text,
         "outcome": standing.outcome.value,
         "counts": standing.counts,

@@ -25,11 +25,11 @@ def write(report: Report, path: Path) -> None:
 
 def _lines(report: Report) -> Iterator[str]:
     run = report.run
-    title = f"{run.plan.base_url}: {report.headline}"
+    where, name = run.subject.values()
+    title = f"{where}: {report.headline}"
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
     yield f"<h1>{escape(report.headline)}</h1>"
-    server = escape(str(run.server.says.get("server", "")))
-    yield f"<p>{server} at {escape(run.plan.base_url)}: {len(run.verdicts)} checks, {len(run.record)} requests, "
+    yield f"<p>{escape(name)} at {escape(where)}: {len(run.verdicts)} checks, {run.requests} requests, "
     yield f"{run.seconds:.1f} s, patience {run.plan.patience:g}, seed {run.plan.seed}.</p>"
     yield "<table><tr><th>profile<th>MUST<th>SHOULD</tr>"
     for each in report.grades:
