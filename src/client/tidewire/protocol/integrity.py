@@ -5,6 +5,7 @@ length of an array. It proves no more than that. The digest proves the items who
 """
 
 import hashlib
+import json
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -13,6 +14,7 @@ from pydantic import JsonValue
 from tidewire.protocol import strict_json
 from tidewire.protocol.ops import DiffError, is_count
 from tidewire.protocol.pointer import PointerError, parse
+from tidewire.protocol.values import is_text
 
 DIGEST_LENGTH = 16
 """Hex digits of a digest that travel."""
@@ -79,10 +81,46 @@ def digest(items: JsonValue) -> str:
     Raises:
         StrictJsonError: The items are not JSON as the protocol takes it.
     """
+    return hashlib.sha256(canonical(items)).hexdigest()[:DIGEST_LENGTH]
+
+
+def canonical(value: JsonValue) -> bytes:
+    """The RFC 8785 form of a value. A library makes it, but where Python's own JSON is known to be the same.
+
+    Raises:
+        StrictJsonError: The value is not JSON as the protocol takes it.
+    """
+    if _is_written_alike(value, strict_json.MAX_DEPTH):
+        text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        # Members are sorted by UTF-16 units, which is another order than that of code points beyond the basic plane.
+        if text.isascii() or max(text) < "\U00010000":
+            return text.encode()
     import rfc8785  # noqa: PLC0415 - needed once per job, at its end
 
-    strict_json.check(items)
-    return hashlib.sha256(rfc8785.dumps(_within_library(items))).hexdigest()[:DIGEST_LENGTH]
+    strict_json.check(value)
+    return rfc8785.dumps(_within_library(value))
+
+
+def _is_written_alike(value: Any, room: int) -> bool:
+    """Whether a value is surely JSON as the protocol takes it, and each number in it is spelt alike in Python and
+    ECMAScript: a whole number is, and what has a fraction and no exponent in either.
+    """
+    kind = type(value)
+    if kind is str:
+        return value.isascii() or is_text(value)
+    if kind is dict:
+        return room > 0 and all(
+            type(name) is str and is_text(name) and _is_written_alike(member, room - 1)
+            for name, member in value.items()
+        )
+    if kind is list:
+        return room > 0 and all(_is_written_alike(element, room - 1) for element in value)
+    if kind is int:
+        return -strict_json.MAX_INTEGER <= value <= strict_json.MAX_INTEGER
+    if kind is float:
+        # NaN is not within these bounds, and an infinity neither.
+        return 1e-4 <= abs(value) < 1e15 and not value.is_integer()
+    return value is None or kind is bool
 
 
 def _judge(check: object) -> list[Any]:

@@ -50,7 +50,8 @@ def _items(touched: Iterable[Tokens], *views: View) -> set[str]:
 
 
 def _promises(view: View, index: str) -> dict[str, int]:
-    promises = view.node(("items", index, "stable"))
+    item = view.node(("items", index))
+    promises = item.get("stable") if type(item) is dict else None
     if promises is None:
         return {}
     try:
