@@ -5,6 +5,10 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from leaks import nothing_is_left
+
+__all__ = ["nothing_is_left"]
+
 # How long an example takes tells of the machine, not of the code: a busy one must not fail a test.
 settings.register_profile(
     "tidewire", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None

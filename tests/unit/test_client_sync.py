@@ -33,6 +33,8 @@ from tidewire import Checkpoint, Client
 from tidewire.errors import ClientClosedError, ConcurrentReadError, JobNotFoundError, TotalTimeoutError
 from tidewire.following import BLOCK
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 TEXT = "/items/0/value"
 COUNT = 3 * BLOCK
 

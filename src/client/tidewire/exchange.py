@@ -300,7 +300,7 @@ class Exchange:
     async def first_fault(self, error: TransportError) -> TidewireError:
         """What it means that a server never answered: it may speak something else."""
         said = await self.transport.overhear(self.base) if error.sent and not self.contacted else b""
-        if not said or said.startswith(b"HTTP/"):
+        if said[:5] == b"HTTP/"[: len(said)]:
             return error
         return no_http(self.base, f"it said {said.decode('utf-8', 'replace')!r}", error.where)
 

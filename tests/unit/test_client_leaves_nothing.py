@@ -1,0 +1,155 @@
+"""A client that is left in the middle of something leaves no socket, no thread and no task behind, on either loop."""
+
+import threading
+
+import anyio
+import pytest
+
+from scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
+from tidewire import AsyncClient, Client
+from tidewire.errors import ClientClosedError
+from tidewire.following import BLOCK
+from tidewire.read_ahead import AHEAD
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+TEXT = "/items/0/value"
+
+
+@pytest.fixture
+def server():
+    """One whose stream gives some text, and then stands."""
+
+    def script(request):
+        if request.method == "POST":
+            yield answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
+            return
+        yield STREAM + hello()
+        yield snapshot("1-1", state("a"), columns=[TEXT])
+        yield b"".join(event("b", id=f"1-{seq}") for seq in range(2, 400))
+        yield HOLD
+
+    with ScriptedServer(script) as server:
+        yield server
+        server.wait_until_none_is_open()
+
+
+async def left_by_break(client):
+    async with client:
+        async for _ in await client.submit("count"):
+            break
+
+
+async def left_by_close(client):
+    updates = (await client.submit("count")).updates()
+    await anext(updates)
+    await updates.aclose()
+    await client.aclose()
+
+
+async def cancelled_in_a_wait(client):
+    async with client:
+        with anyio.move_on_after(0.2):
+            await client.run("count")
+
+
+async def closed_while_another_task_waits(client):
+    async def wait():
+        with pytest.raises(ClientClosedError):
+            await client.run("count")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        while not client._exchange.transport.open:
+            await anyio.sleep(0.01)
+        await client.aclose()
+
+
+async def _loop_with_an_error(client):
+    async with client:
+        async for update in await client.submit("count"):
+            raise KeyError(update.id)
+
+
+async def an_error_in_the_loop(client):
+    with pytest.raises(KeyError):
+        await _loop_with_an_error(client)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        left_by_break,
+        left_by_close,
+        cancelled_in_a_wait,
+        closed_while_another_task_waits,
+        an_error_in_the_loop,
+    ],
+)
+def test_an_async_client_leaves_nothing(server, backend, leaves):
+    async def live():
+        tasks = len(anyio.get_running_tasks())
+        await leaves(AsyncClient(server.url))
+        with anyio.fail_after(10):
+            while len(anyio.get_running_tasks()) > tasks:
+                await anyio.sleep(0.01)
+
+    anyio.run(live, backend=backend)
+
+
+def test_a_blocking_client_leaves_nothing_when_a_loop_is_left(server):
+    with Client(server.url) as client:
+        for _ in client.submit("count"):
+            break
+
+
+def test_a_blocking_client_leaves_nothing_when_it_is_closed_in_a_wait(server):
+    client = Client(server.url)
+    outcome = []
+
+    def wait():
+        try:
+            client.run("count")
+        except ClientClosedError as error:
+            outcome.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    server.wait_until(lambda: len(server.requests) > 1)
+    client.close()
+    waiting.join(10)
+    assert len(outcome) == 1
+
+
+def test_a_blocking_client_leaves_nothing_with_its_last_reference(server):
+    updates = iter(Client(server.url).submit("count"))
+    next(updates)
+    del updates
+
+
+def test_a_slow_reader_is_read_ahead_for_so_far_and_no_further():
+    many = 8 * AHEAD
+
+    def script(request):
+        if request.method == "POST":
+            yield answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
+        elif not request.path.endswith("/events"):
+            yield answer(200, job(state("a")))
+        else:
+            yield STREAM + hello() + snapshot("1-1", state(""), columns=[TEXT])
+            yield b"".join(event("b", id=f"1-{seq}") for seq in range(2, many + 2))
+            yield HOLD
+
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        reading = client.submit("count")
+        updates = iter(reading)
+        next(updates)
+        follower = reading._job._stream.follower
+        while follower.cursor.seq < AHEAD:
+            reading.status()
+        for _ in range(20):
+            # Each of these takes turns with the reading, on its own thread.
+            reading.status()
+        assert follower.cursor.seq <= AHEAD + 2 * BLOCK
+        assert "".join(next(updates).text for _ in range(many - 1)) == "b" * (many - 1)
