@@ -71,6 +71,31 @@ def test_an_endpoint_may_let_nothing_wait():
         over.set()
 
 
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({"concurrency_limit": 2}, 5),
+        ({"concurrency_limit": None}, 7),
+        ({"batch": True, "max_batch_size": 4}, 7),
+    ],
+)
+def test_a_job_that_could_never_be_taken_is_refused_for_good(options, most):
+    server = Server(**QUICK, max_threads=4, max_queue_size=3)
+
+    @server.endpoint(**options)
+    def lengths(words: list[str]) -> list[int]:
+        return [len(word) for word in words]
+
+    with serving(server) as peer:
+        words = {"words": "sea" if options.get("batch") else ["sea"]}
+        assert peer.http.get("/v1/endpoints/lengths").json()["capabilities"]["batch"] == {"max_items": most}
+        found = peer.submit("lengths", inputs=[words] * (most + 1))
+        assert found.status_code == 422
+        assert (found.json()["code"], found.json()["limit"]) == ("batch_too_large", most)
+        job = peer.start("lengths", inputs=[words] * most)
+        assert peer.ended(job)["status"] == "succeeded"
+
+
 def test_endpoints_that_wait_for_a_thread_take_turns():
     server = Server(**QUICK, default_concurrency_limit=None, max_threads=1)
     order, filled = [], threading.Event()

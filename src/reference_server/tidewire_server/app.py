@@ -214,7 +214,8 @@ class App:
 
     async def _describe(self, request: Request) -> ASGIApp:
         exchange.accepts(request, "application/json")
-        return answer(self._endpoint(request).describe(_root(request), self._settings.max_inputs))
+        endpoint = self._endpoint(request)
+        return answer(endpoint.describe(_root(request), self.service.max_inputs(endpoint)))
 
     async def _further(self, request: Request) -> ASGIApp:
         endpoint, name = self._endpoint(request), request.path_params["resource"]

@@ -47,6 +47,8 @@ class Lane:
     endpoint: Endpoint
     group: Group
     max_queue_size: int
+    calls: float
+    """Calls that run at a time, at most."""
     former: Former[Ticket] | None
     """Puts batches together; None where calls take one input."""
     rows: int = 0
@@ -65,6 +67,11 @@ class Lane:
         """Items that one call takes at most."""
         batching = self.endpoint.batching
         return 1 if batching is None else batching.max_size
+
+    @property
+    def max_items(self) -> float:
+        """Items of one job, at most: more would not find room even if nothing else ran or waited."""
+        return self.calls * self.rows_a_call + self.max_queue_size
 
 
 def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
@@ -104,7 +111,8 @@ def make_lanes(endpoints: dict[str, Endpoint], settings: Settings) -> dict[str, 
             group = groups.setdefault(endpoint.concurrency_group, Group(_number(limit, settings)))
         waiting = settings.max_queue_size if endpoint.max_queue_size is None else endpoint.max_queue_size
         former: Former[Ticket] | None = None if endpoint.batching is None else Former(endpoint.batching)
-        lanes[name] = lane = Lane(endpoint, group, waiting, former)
+        calls = group.limit if endpoint.is_async else min(group.limit, settings.max_threads)
+        lanes[name] = lane = Lane(endpoint, group, waiting, calls, former)
         group.lanes.append(lane)
     return lanes
 

@@ -86,6 +86,10 @@ class Scheduler:
         """How many items of an endpoint run, and how many wait."""
         return self._lanes[endpoint].rows, self._queue.size(endpoint)
 
+    def max_items(self, endpoint: str) -> float:
+        """Items of one job, at most."""
+        return self._lanes[endpoint].max_items
+
     def reserve(self, endpoint: str, items: int) -> Callable[[], None]:
         """Hold places for a submit, so that two at once cannot both take the last one; returns how to let them go.
 

@@ -128,9 +128,13 @@ class Service:
             raise refuse("idempotency_in_flight", "wait, then repeat the request")
         return Submitted(await self.find(principal, use.job), replayed=True)
 
+    def max_inputs(self, endpoint: Endpoint) -> int:
+        """How many inputs one job of an endpoint may have: no more than its queue could ever take."""
+        return int(min(self.settings.max_inputs, self._scheduler.max_items(endpoint.name)))
+
     async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
         settings = self.settings
-        submission = read_submit(body, max_inputs=settings.max_inputs)
+        submission = read_submit(body, max_inputs=self.max_inputs(endpoint))
         values = await admit_inputs(endpoint, submission)
         if await self.store.jobs.unfinished(principal) >= settings.max_jobs_per_principal:
             limit = settings.max_jobs_per_principal

@@ -62,7 +62,7 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
     batch = submit.inputs is not None
     inputs = submit.inputs if submit.inputs is not None else [submit.input]
     if len(inputs) > max_inputs:
-        detail = f"{len(inputs)} inputs in one job, at most {max_inputs} (max_inputs)"
+        detail = f"{len(inputs)} inputs in one job, this endpoint takes at most {max_inputs} (max_inputs, max_queue_size)"
         raise refuse("batch_too_large", detail, pointer="/inputs", limit=max_inputs)
     return Submission(
         inputs,

@@ -1,0 +1,125 @@
+"""Plays scenarios to one client, several at a time, and says what came of each."""
+
+import random
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+from tidewire_conformance.client_mode.verdicts import name_of, profiles, verdict_of
+from tidewire_conformance.player import Adapter, Scenario, play
+from tidewire_conformance.runner import merge, settle
+from tidewire_conformance.specification import Sentence
+from tidewire_conformance.verdict import Outcome, Verdict, Why
+
+LANES = 32
+"""Scenarios that are played at a time: most of their time is spent waiting."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run, and how."""
+
+    command: str
+    """What starts the client."""
+    seed: int = 0
+    """Of the order in which scenarios are played."""
+    repeat: int = 1
+    patience: float = 1.0
+    budget: float = 300.0
+    """Seconds after which no further scenario begins."""
+    lanes: int = LANES
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A scenario as a check of the suite, with the sentences that it judged."""
+
+    name: str
+    sentences: tuple[str, ...]
+
+
+@dataclass
+class Run:
+    """What came of it."""
+
+    plan: Plan
+    client: str
+    verdicts: list[Verdict]
+    requests: int = 0
+    """How many the client made."""
+    seconds: float = 0.0
+    _profiles: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def subject(self) -> dict[str, str]:
+        """Who was judged."""
+        return {"command": self.plan.command, "client": self.client}
+
+    @property
+    def trials(self) -> list[Trial]:
+        """What was judged, for a grade."""
+        return [Trial(verdict.check, verdict.sentences) for verdict in self.verdicts]
+
+    @property
+    def profiles(self) -> list[str]:
+        """Each client is judged by both."""
+        return ["core", "durable"]
+
+    def profile_of(self, sentence: Sentence) -> str:
+        """The profile that a sentence counts to; what holds for every request is core."""
+        return self._profiles.get(sentence.id, "core")
+
+
+Watch = Callable[[Verdict, int, int], None]
+"""Told of each scenario that has been played, how many have, and of how many."""
+
+
+def run(plan: Plan, scenarios: Sequence[Scenario], adapter: Adapter, watch: Watch = lambda *_: None) -> Run:
+    """Play scenarios to a client.
+
+    Args:
+        plan: What to run, and how.
+        scenarios: Those to play.
+        adapter: The client.
+        watch: Told of each that has been played.
+    """
+    began = time.monotonic()
+    total = len(scenarios) * plan.repeat
+    requests = 0
+    found: dict[str, list[Verdict]] = {name_of(scenario): [] for scenario in scenarios}
+
+    def take(scenario: Scenario) -> tuple[Verdict, int]:
+        started = time.monotonic()
+        if started - began > plan.budget:
+            verdict = Verdict(name_of(scenario), scenario.requirements, scenario.about, Outcome.SKIPPED)
+            verdict.why, verdict.note = Why.UNTESTED, f"the budget of {plan.budget:g} s was spent"
+            return verdict, 0
+        played = play(scenario, adapter, patience=plan.patience)
+        verdict = verdict_of(played, _again(plan, scenario))
+        verdict.seconds = time.monotonic() - started
+        settle(verdict)
+        return verdict, len(played.conversation.talks)
+
+    pool = ThreadPoolExecutor(plan.lanes, thread_name_prefix="scenario")
+    try:
+        tasks: list[Future[tuple[Verdict, int]]] = []
+        for number in range(plan.repeat):
+            order = random.Random(f"{plan.seed} {number}").sample(scenarios, len(scenarios))
+            # Those that last begin first: the run is over when the longest one is.
+            tasks += [pool.submit(take, each) for each in sorted(order, key=lambda each: -each.patience)]
+        for done, task in enumerate(as_completed(tasks), 1):
+            verdict, asked = task.result()
+            requests += asked
+            found[verdict.check].append(verdict)
+            watch(verdict, done, total)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    verdicts = [merge(each) for each in found.values()]
+    return Run(plan, adapter.name, verdicts, requests, time.monotonic() - began, profiles(scenarios))
+
+
+def _again(plan: Plan, scenario: Scenario) -> str:
+    words = ["tidewire", "conformance", "--client", plan.command, "--only", name_of(scenario)]
+    return shlex.join(words)
