@@ -47,7 +47,8 @@ class Block:
 
     @cached_property
     def type(self) -> str:
-        return self.values("event")[-1].decode("utf-8", "replace") if self.values("event") else "message"
+        """An absent or empty `event` field is the type `message`."""
+        return b"".join(self.values("event")[-1:]).decode("utf-8", "replace") or "message"
 
     @cached_property
     def data(self) -> bytes:

@@ -190,10 +190,9 @@ def apply(state: State, data: Any) -> State:
         ops = [["a", state.columns[0], data]]
     elif isinstance(data, dict):
         _demand("ops" in data, "TW-DIF-015", "an object without `ops`")
-        ops, checks = data["ops"], data.get("check", [])
-        _demand(
-            isinstance(ops, list) and isinstance(checks, list), "TW-DIF-016", "`ops` or `check` is no array"
-        )
+        ops, checks, on = data["ops"], data.get("check", []), data.get("on", 0)
+        sound = isinstance(ops, list) and isinstance(checks, list) and type(on) is int and on >= 0
+        _demand(sound, "TW-DIF-016", "`ops` or `check` is no array, or `on` no integer")
     _demand(isinstance(ops, list), "TW-DIF-015", "a diff of no known shape")
     value = state.value
     for op in ops:
@@ -239,7 +238,7 @@ def verify(state: State, checks: Any, sentence: str) -> None:
         path, n, *crc = check
         found = find(state.value, path)
         _demand(isinstance(found, str if crc else list), "TW-DIF-050", f"{check!r} of {found!r}")
-        _demand(len(found) == n, "TW-DIF-046", f"{check!r}: {path!r} has {len(found)}")
+        _demand(type(n) is int and len(found) == n, "TW-DIF-046", f"{check!r}: {path!r} has {len(found)}")
         if crc:
             true = zlib.crc32(found.encode("utf-8", "surrogatepass"))
             _demand(crc[0] == true, "TW-DIF-047", f"{check!r}: the CRC-32 of the text is {true}")

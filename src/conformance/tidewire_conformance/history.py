@@ -67,24 +67,30 @@ class Histories:
     def _steps(self, exchange: Exchange) -> Iterator[Step]:
         job = job_of(exchange)
         held = self._known.get((job, exchange.cursor))
+        place = key(exchange.cursor)
         for block in exchange.logged:
             before, refused = held, None
             try:
-                held = _applied(block, held)
+                held = _applied(block, held, place)
             except Refused as error:
                 held, refused = None, error
+            place = key(block.id)
             if held is not None and block.type != "done":
                 self._known.setdefault((job, block.id or ""), held)
             yield Step(job, exchange, block, before, held, refused)
 
 
-def _applied(block: Block, held: State | None) -> State | None:
+def _applied(block: Block, held: State | None, place: Key | None) -> State | None:
     data = block.json
     if block.type == "snapshot":
         sound = isinstance(data, dict) and isinstance(data.get("columns"), list) and "state" in data
         return State(data["state"], tuple(data["columns"])) if sound else None
     if held is None:
         return None
+    own = key(block.id)
+    base = own and (own[0], data["on"] if isinstance(data, dict) and "on" in data else own[1] - 1)
+    if place is not None and base != place:
+        raise Refused("TW-RES-030", f"{block.id} has the base {base}, and the reader holds {place}")
     if block.type == "message":
         return fold.apply(held, data)
     if not isinstance(data, dict):

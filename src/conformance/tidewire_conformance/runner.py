@@ -148,6 +148,8 @@ async def _run(
                 raise Skip(Why.NOT_DECLARED, f"the capability {capability}")
         async with asyncio.timeout(CHECK_SECONDS * plan.patience):
             await check.run(session)
+        if check.over_all and not session.assertions:
+            raise Skip(Why.NO_OCCASION, "nothing in this run to judge it by")
     except Skip as skip:
         verdict.outcome, verdict.why, verdict.note = Outcome.SKIPPED, skip.why, str(skip)
     except (NoAnswerError, Unclear) as unclear:

@@ -94,6 +94,7 @@ class Meddling:
     """Of the table engine: change what it says of a block of tokens."""
     settings: dict[str, Any] = field(default_factory=dict)
     shared: dict[str, Any] = field(default_factory=dict)
+    has_script: bool = True
 
     def around(self, app: Any) -> Any:
         async def meddled(scope, receive, send):

@@ -1,13 +1,17 @@
 """The reference server as the suite meets it in these tests, as it is or with one fault, in a process of its own.
 
-Run as a file it serves and prints its URL: `python stage.py [MUTANT]`.
+Run as a file it serves: `python stage.py [MUTANT]` prints its process and its URL.
 """
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from typing import Self
 
 ALICE, BOB = "alice-" + "a" * 26, "bob-" + "b" * 28
 ORIGIN = "https://page.example"
@@ -30,18 +34,38 @@ SETTINGS = {
 """Everything that waits is short, and every limit within reach."""
 
 
-@contextlib.contextmanager
-def staged(mutant: str = "") -> Iterator[str]:
-    """Serve; gives the URL."""
-    command = [sys.executable, str(Path(__file__)), mutant]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+class Nursery:
+    """A process that has imported all there is, and forks a server for each name: what takes long is done once."""
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, str(Path(__file__)), "--nursery"]
+        self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, text=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._process:
+            self._process.terminate()
+
+    @contextlib.contextmanager
+    def staged(self, mutant: str = "") -> Iterator[str]:
+        """The reference server, or a mutant of it; gives the URL."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{mutant}\n")
+        self._process.stdin.flush()
+        pid, _, url = self._process.stdout.readline().strip().partition(" ")
+        assert url.startswith("http://"), f"the stage for {mutant or 'the reference'} did not open"
         try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            assert url.startswith("http://"), f"the stage for {mutant or 'the reference'} did not open"
             yield url
         finally:
-            process.kill()
+            os.kill(int(pid), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def staged(mutant: str = "") -> Iterator[str]:
+    """One server, by itself."""
+    with Nursery() as nursery, nursery.staged(mutant) as url:
+        yield url
 
 
 def _serve(name: str) -> None:
@@ -72,7 +96,7 @@ def _serve(name: str) -> None:
         return delta
 
     add_engine(server, TableEngine(change))
-    if not hooks.settings.get("without_script"):
+    if hooks.has_script:
         add_script(server)
     inner = App.__call__
 
@@ -83,8 +107,21 @@ def _serve(name: str) -> None:
         await hooks.around(bound)(scope, receive, send)
 
     App.__call__ = call
-    serve(server, port=0, started=lambda url: print(url, flush=True))
+    serve(server, port=0, started=lambda url: print(os.getpid(), url, flush=True))
+
+
+def _nurse() -> None:
+    """For each name that is read, fork a server; it tells its process and its URL."""
+    import tidewire_server.generation.endpoint
+    import tidewire_server.serving  # noqa: F401 - imported once for all that are forked
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            sys.stdin.close()
+            _serve(line.strip())
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1] if len(sys.argv) > 1 else "")
+    _nurse() if sys.argv[1:] == ["--nursery"] else _serve("".join(sys.argv[1:2]))

@@ -183,7 +183,7 @@ async def text_is_not_taken_back_where_it_cannot_be(s: Session) -> None:
             continue
         judged = True
         for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
-            s.expect("TW-DSC-023", _grown(old["value"], new["value"]), ("texts that begin with those of", old['value']),
+            s.expect("TW-DSC-023", _grown(old["value"], new["value"]), ("texts that begin with those of", old["value"]),
                      new["value"], at=step.exchange, block=step.block)  # fmt: skip
     if not judged:
         s.no_occasion("each endpoint declares `rollback`")

@@ -120,7 +120,7 @@ async def an_id_has_one_state(s: Session) -> None:
         for body in job_bodies(exchange):
             held = found.get((str(body["id"]), str(body.get("cursor"))))
             if "state" in body and held is not None:
-                s.expect("TW-JOB-039", held == body["state"], ("at", body.get('cursor'), "the state of the stream:", held),
+                s.expect("TW-JOB-039", held == body["state"], ("at", body.get("cursor"), "the state of the stream:", held),
                          body["state"], at=exchange)  # fmt: skip
 
 

@@ -27,11 +27,15 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(sentence: str, check: str, *beside: str) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+def mutant(
+    sentence: str, check: str, *beside: str
+) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
     """Enter a wrong server."""
 
     def enter(meddle: Callable[[Any], None]) -> Callable[[Any], None]:
-        MUTANTS[meddle.__name__] = Mutant(meddle.__name__, meddle.__doc__ or "", meddle, sentence, check, beside)
+        MUTANTS[meddle.__name__] = Mutant(
+            meddle.__name__, meddle.__doc__ or "", meddle, sentence, check, beside
+        )
         return meddle
 
     return enter

@@ -9,13 +9,13 @@ REGISTRY = "errors.errors_are_problems_of_the_registry"
 JSON = {"content-type": "application/json", "cache-control": "no-store"}
 
 
-@mutant("TW-ERR-001", REGISTRY)
+@mutant("TW-ERR-001", REGISTRY, "errors.what_there_is_not_is_refused")
 def errors_in_plain_text(hooks):
     """The body of an error is no problem document."""
     hooks.bodies.append(lambda talk, status, body: (status, b"error") if status >= 400 else None)
 
 
-@mutant("TW-ERR-002", REGISTRY)
+@mutant("TW-ERR-002", REGISTRY, "errors.what_there_is_not_is_refused")
 def errors_as_json(hooks):
     """Problems come as `application/json`."""
 
@@ -26,7 +26,7 @@ def errors_as_json(hooks):
     hooks.heads.append(head)
 
 
-@mutant("TW-ERR-008", "errors.nothing_of_the_insides_gets_out")
+@mutant("TW-ERR-008", "errors.nothing_of_the_insides_gets_out", "errors.what_there_is_not_is_refused")
 def stack_trace_leaked(hooks):
     """A stack trace stands in `detail`."""
 
@@ -39,7 +39,7 @@ def stack_trace_leaked(hooks):
     hooks.bodies.append(leak)
 
 
-@mutant("TW-ERR-004", REGISTRY)
+@mutant("TW-ERR-004", REGISTRY, "errors.what_there_is_not_is_refused")
 def everything_is_400(hooks):
     """Every refusal is 400."""
 
@@ -49,13 +49,13 @@ def everything_is_400(hooks):
     hooks.bodies.append(flatten)
 
 
-@mutant("TW-ERR-003", REGISTRY)
+@mutant("TW-ERR-003", REGISTRY, "errors.a_submit_of_another_shape_is_refused")
 def the_body_names_another_status(hooks):
     """The status of the answer is not that of its body."""
     hooks.heads.append(lambda talk, status, headers: 400 if status == 422 else status)
 
 
-@mutant("TW-ERR-020", REGISTRY)
+@mutant("TW-ERR-020", REGISTRY, "errors.what_there_is_not_is_refused")
 def a_code_of_its_own(hooks):
     """A code that is neither of the registry nor a name with a dot."""
     hooks.bodies.append(lambda talk, status, body: (status, body.replace(b'"not_found"', b'"nothing_here"')))
@@ -201,7 +201,7 @@ def an_example_that_does_not_fit(hooks):
     hooks.bodies.append(lambda talk, status, body: (status, body.replace(b'{"words":8}', b'{"words":"8"}')))
 
 
-@mutant("TW-DSC-020", "discovery.values_fit_their_schema")
+@mutant("TW-DSC-020", "discovery.values_fit_their_schema", "jobs.a_job_that_has_ended_tells_its_end")
 def the_schema_tells_another_type(hooks):
     """Values do not fit the `value_schema`."""
     describes = b"/v1/endpoints/"

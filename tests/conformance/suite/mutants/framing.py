@@ -156,7 +156,11 @@ def retry_of_an_hour(hooks):
     hooks.frames.append(lambda talk, frame: re.sub(rb"retry:\d+", b"retry:3600000", frame))
 
 
-@mutant("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says", "framing.a_change_that_is_too_long_for_an_event_comes_in_several")
+@mutant(
+    "TW-FRM-012",
+    "framing.streams_are_framed_as_the_grammar_says",
+    "framing.a_change_that_is_too_long_for_an_event_comes_in_several",
+)
 def large_event_cut_at_64_kib(hooks):
     """A large event is cut at 64 KiB, as by a fixed buffer."""
     hooks.settings["max_event_bytes"] = 256 * 1024

@@ -120,7 +120,7 @@ def no_content_location(hooks):
     hooks.heads.append(lambda talk, status, headers: headers.pop("content-location", None) and None)
 
 
-@mutant("TW-JOB-004", "jobs.no_answer_about_jobs_may_be_stored")
+@mutant("TW-JOB-004", "jobs.no_answer_about_jobs_may_be_stored", "errors.what_there_is_not_is_refused")
 def errors_may_be_stored(hooks):
     """Errors have no `no-store`."""
     hooks.heads.append(

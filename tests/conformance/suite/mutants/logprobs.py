@@ -15,7 +15,7 @@ def on_candidates(hooks, change):
     hooks.deltas.append(apply)
 
 
-@mutant("TW-GEN-030", "logprobs.columns_fit_each_other_at_every_event")
+@mutant("TW-GEN-030", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree")
 def candidates_ascending(hooks):
     """Candidates come in ascending order."""
     on_candidates(hooks, lambda ids, found: (ids[::-1], found[::-1]))
@@ -33,7 +33,7 @@ def a_candidate_too_few(hooks):
     on_candidates(hooks, lambda ids, found: (ids[:-1], found[:-1]))
 
 
-@mutant("TW-GEN-029", "logprobs.columns_fit_each_other_at_every_event")
+@mutant("TW-GEN-029", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree")
 def probabilities_above_one(hooks):
     """The probabilities of a position sum to more than 1, as of logits that were not normalised."""
     on_candidates(

@@ -62,7 +62,7 @@ def wrong_digest(hooks):
     )
 
 
-@mutant("TW-JOB-039", "state.an_id_has_one_state")
+@mutant("TW-JOB-039", "state.an_id_has_one_state", "jobs.a_job_that_has_ended_tells_its_end")
 def final_state_is_not_the_fold(hooks):
     """A read of the job tells another value than its stream."""
     hooks.bodies.append(
@@ -86,9 +86,11 @@ def ops_out_of_order(hooks):
 
 @mutant("TW-DIF-012", "state.diffs_rebuild_the_value")
 def insert_off_by_one(hooks):
-    """An insert goes to the place after."""
-    after = lambda found: b'["i","%b/%d"' % (found[1], int(found[2]) - 1)  # noqa: E731
-    hooks.frames.append(lambda talk, frame: re.sub(rb'\["i","([^"]*)/([1-9]\d*)"', after, frame))
+    """What is set within an array goes to the place before."""
+    before = lambda found: b'%b/%d"' % (found[1], int(found[2]) - 1)  # noqa: E731
+    hooks.frames.append(
+        lambda talk, frame: re.sub(rb'(\["[is]","/items/0/value/a)/([1-9]\d*)"', before, frame)
+    )
 
 
 @mutant("TW-DIF-032", "state.texts_are_counted_in_code_points")
@@ -99,7 +101,11 @@ def append_splits_a_surrogate_pair(hooks):
     )
 
 
-@mutant("TW-DIF-035", "state.columns_stay_within_an_epoch")
+@mutant(
+    "TW-DIF-035",
+    "state.columns_stay_within_an_epoch",
+    "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done",
+)
 def columns_change_within_an_epoch(hooks):
     """A snapshot of the same epoch names other columns."""
     hooks.frames.append(
@@ -109,7 +115,7 @@ def columns_change_within_an_epoch(hooks):
     )
 
 
-@mutant("TW-DIF-051", "state.checks_come_when_they_are_owed")
+@mutant("TW-DIF-051", "state.checks_come_when_they_are_owed", "framing.a_job_ends_by_one_done")
 def no_checks(hooks):
     """No check ever comes."""
 
@@ -180,7 +186,7 @@ def an_item_succeeds_from_the_queue(hooks):
     on_data(hooks, jump)
 
 
-@mutant("TW-OVR-020", "state.items_move_by_the_table")
+@mutant("TW-OVR-020", "state.items_move_by_the_table", "framing.a_job_ends_by_one_done")
 def a_failed_item_makes_a_job_that_succeeded(hooks):
     """The job of an item that failed ends as succeeded."""
     hooks.frames.append(
@@ -200,7 +206,7 @@ def a_member_twice(hooks):
     hooks.frames.append(lambda talk, frame: frame.replace(b'{"protocol"', b'{"job":"x","protocol"'))
 
 
-@mutant("TW-OVR-026", "state.null_and_times_are_written_as_said")
+@mutant("TW-OVR-026", "state.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
 def null_where_there_is_no_value(hooks):
     """Null in place of a member that is not there."""
     hooks.bodies.append(
@@ -208,7 +214,7 @@ def null_where_there_is_no_value(hooks):
     )
 
 
-@mutant("TW-OVR-011", "state.null_and_times_are_written_as_said")
+@mutant("TW-OVR-011", "state.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
 def times_with_an_offset(hooks):
     """Times with an offset in place of `Z`."""
     hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'(_at":"[^"]+)Z"', rb'\1+00:00"', body)))

@@ -102,9 +102,18 @@ def other_white_space(hooks):
 @benign
 def ops_in_place_of_bare_strings(hooks):
     """Every append names its place."""
-    hooks.frames.append(
-        lambda talk, frame: re.sub(rb'\ndata:(".*")', rb'\ndata:[["a","/items/0/value",\1]]', frame)
-    )
+
+    def name(talk, frame):
+        if found := re.search(rb'"columns":(\["[^"]*"\])', frame):
+            talk.own["place"] = json.loads(found[1])[0].encode()
+        place = talk.own.get("place", b"/items/0/value" + (b"/text" if b"generate" in frame else b""))
+        return (
+            re.sub(rb'\ndata:(".*")', lambda m: b'\ndata:[["a","%b",%b]]' % (place, m[1]), frame)
+            if talk.own
+            else frame
+        )
+
+    hooks.frames.append(name)
 
 
 @benign
@@ -159,3 +168,9 @@ def fields_in_another_order(hooks):
         return b"\n".join(lines[::-1]) + b"\n\n"
 
     hooks.frames.append(turn)
+
+
+@benign
+def without_the_script(hooks):
+    """No `tidewire.script`: what can be checked is what the examples show."""
+    hooks.has_script = False

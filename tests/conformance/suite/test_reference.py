@@ -1,0 +1,61 @@
+"""The reference server is all green, with the programmable endpoint and without; strangers are judged truthfully."""
+
+import asyncio
+
+import pytest
+
+from conformance.suite.killing import plan, red
+from conformance.suite.stage import staged
+from interop.strangers import javascript_server, needs_node, standard_library_server
+from tidewire_conformance import registry
+from tidewire_conformance.grade import grade
+from tidewire_conformance.runner import Plan, run
+from tidewire_conformance.verdict import Outcome, Why
+
+CHECKS = registry.checks()
+
+
+def report(one, checks=CHECKS):
+    return grade(asyncio.run(run(one, checks)), checks)
+
+
+def untested(found):
+    return {each.check for each in found.run.verdicts if each.why in {Why.UNTESTED, Why.BLOCKED}}
+
+
+def test_the_reference_is_all_green():
+    with staged() as url:
+        found = report(plan(url))
+    assert red(found) == []
+    assert untested(found) == {"durable.an_expired_job_is_gone"}
+    assert found.headline.startswith("core+batch+logprobs+browser · ")
+    assert found.exit_code == 0
+
+
+def test_half_of_the_checks_of_resuming_and_batching_need_no_script():
+    with staged("without_the_script") as url:
+        found = report(plan(url))
+    assert red(found) == []
+    for area in ("resume", "batch"):
+        own = [each for each in found.run.verdicts if each.check.startswith(f"{area}.")]
+        assert sum(each.outcome is Outcome.PASS for each in own) * 2 >= len(own), area
+
+
+def test_a_server_of_150_lines_is_judged_for_what_it_has():
+    with standard_library_server() as url:
+        found = report(Plan(url))
+    assert {each.sentence.id for each in found.failures} == LACKING["standard-library"]
+    assert not found.errors
+
+
+@needs_node
+@pytest.mark.timeout(120)
+def test_a_server_in_another_language_is_judged_for_what_it_has():
+    with javascript_server(heartbeat_ms=400) as url:
+        found = report(Plan(url))
+    assert {each.sentence.id for each in found.failures} == LACKING["javascript"]
+    assert not found.errors
+
+
+LACKING: dict[str, set[str]] = {"standard-library": set(), "javascript": set()}
+"""Sentences that they break, each of them known to their authors."""

@@ -1,0 +1,229 @@
+"""The runner itself: what it does with a server that is not there, a check that is wrong, a baseline that is old."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from typer.testing import CliRunner
+
+from conformance.suite.killing import plan
+from conformance.suite.stage import ALICE, Nursery
+from tidewire_conformance import registry
+from tidewire_conformance.cli import app
+from tidewire_conformance.grade import grade
+from tidewire_conformance.registry import Check
+from tidewire_conformance.report import json_report
+from tidewire_conformance.runner import Plan, run
+from tidewire_conformance.verdict import Outcome, Why
+
+FEW = ["--only", "errors.what_there_is_not_is_refused", "--only", "framing.a_job_ends_by_one_done"]
+HEADER = ["--header", f"Authorization: Bearer {ALICE}"]
+
+
+@pytest.fixture(scope="module")
+def nursery():
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture(scope="module")
+def url(nursery):
+    with nursery.staged() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def wrong(nursery):
+    with nursery.staged("no_terminal_event") as url:
+        yield url
+
+
+def conformance(*words):
+    return CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "200"})
+
+
+def check_of(body, name="own.check", **members):
+    given = {"sentences": ("TW-DSC-001",), "about": "x", "needs": (), "alone": False, "over_all": False}
+    return Check(name, run=body, **given | members)
+
+
+def verdicts(url, *checks, **options):
+    found = asyncio.run(run(Plan(url, plan(url).header, **options), checks))
+    return found, grade(found, checks)
+
+
+def test_a_server_that_is_right_ends_in_0(url):
+    done = conformance(url, *FEW, *HEADER)
+    assert done.exit_code == 0, done.stdout + done.stderr
+    assert "MUST" in done.stdout.splitlines()[0]
+
+
+def test_a_server_that_is_wrong_ends_in_1_with_sentence_bytes_and_a_command(wrong, tmp_path):
+    done = conformance(
+        wrong,
+        *FEW,
+        *HEADER,
+        "--json",
+        tmp_path / "r.json",
+        "--junit",
+        tmp_path / "r.xml",
+        "--page",
+        tmp_path / "r.html",
+    )
+    assert done.exit_code == 1
+    assert "A server MUST write exactly one `done` into the log of a job that ends" in done.stdout
+    assert "expected  one done, at the end" in done.stdout
+    assert "curl -iN" in done.stdout
+    assert "id:1-" in done.stdout
+    found = json.loads((tmp_path / "r.json").read_text())
+    schema = json.loads(Path(json_report.__file__).with_name("report.schema.json").read_text())
+    Draft202012Validator(schema).validate(found)
+    assert found["exit_code"] == 1
+    assert "TW-FRM-051" in {each["id"] for each in found["sentences"] if each["outcome"] == "fail"}
+    cases = ET.parse(tmp_path / "r.xml").getroot().iter("testcase")
+    assert [case.get("name") for case in cases if case.find("failure") is not None] == [
+        "a_job_ends_by_one_done"
+    ]
+    page = (tmp_path / "r.html").read_text()
+    assert "TW-FRM-051" in page
+    for told in (done.stdout, page, json.dumps(found), (tmp_path / "r.xml").read_text()):
+        assert ALICE not in told, "credentials stay out of reports"
+
+
+def test_a_known_failure_is_no_failure_and_one_that_holds_is(url, wrong, tmp_path):
+    baseline = tmp_path / "known.toml"
+    known = ["TW-FRM-051", "TW-OVR-022"]
+    baseline.write_text("".join(f'[[known]]\nsentence = "{name}"\nreason = "no end yet"\n' for name in known))
+    done = conformance(wrong, *FEW, *HEADER, "--baseline", baseline)
+    assert done.exit_code == 0, done.stdout
+    assert "no end yet" in done.stdout
+    done = conformance(url, *FEW, *HEADER, "--baseline", baseline)
+    assert done.exit_code == 1
+    assert "stale: TW-FRM-051" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["http://127.0.0.1:9", *FEW], 3),
+        (["http://127.0.0.1:9", "--only", "no.such.check"], 4),
+        (["ftp://x", *FEW], 2),
+        (["http://127.0.0.1:9", "--header", "no colon", *FEW], 2),
+        (["http://127.0.0.1:9", "--repeat", "0"], 2),
+    ],
+)
+def test_each_way_to_fail_has_its_exit_code(words, code):
+    done = conformance(*words)
+    assert done.exit_code == code, done.stdout + done.stderr
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_a_server_of_another_kind_is_named_as_such(tmp_path):
+    (tmp_path / "v1").write_text('{"openapi": "3.1"}')
+    server = [
+        sys.executable,
+        "-u",
+        "-m",
+        "http.server",
+        "0",
+        "--bind",
+        "127.0.0.1",
+        "--directory",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(server, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        port = process.stdout.readline().split("port ")[1].split()[0]
+        done = conformance(f"http://127.0.0.1:{port}", *FEW)
+        process.kill()
+    assert done.exit_code == 3
+    assert "tidewire/1" in done.stderr
+
+
+def test_a_check_that_asserts_nothing_is_an_error(url):
+    async def silent(session):
+        await session.wire.ask("GET", "/v1")
+
+    found, report = verdicts(url, check_of(silent))
+    assert found.verdicts[0].outcome is Outcome.ERROR
+    assert report.exit_code == 3
+
+
+def test_a_check_that_raises_leaves_the_others_alone(url):
+    async def broken(session):
+        raise KeyError("state")
+
+    async def sound(session):
+        session.expect("TW-DSC-001", True, "yes")
+
+    found, report = verdicts(url, check_of(broken), check_of(sound, "own.sound"))
+    assert [each.outcome for each in found.verdicts] == [Outcome.ERROR, Outcome.PASS]
+    assert "KeyError" in found.verdicts[0].note
+    assert report.exit_code == 3
+
+
+def test_a_server_that_dies_after_discovery_is_not_passed(nursery):
+    async def after(session):
+        await session.wire.ask("GET", "/v1/nothing")
+        session.expect("TW-DSC-001", True, "an answer")
+
+    async def kill_and_ask():
+        with nursery.staged() as url:
+            from tidewire_conformance.probe import probe
+            from tidewire_conformance.wire import Wire
+
+            server = await probe(Wire(url, header=plan(url).header))
+        from tidewire_conformance.runner import _run
+
+        return await _run(Plan(url), check_of(after), Wire(url), server, 0, {})
+
+    verdict = asyncio.run(kill_and_ask())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert not verdict.assertions
+
+
+def test_what_is_not_declared_does_not_count_and_what_is_untested_does(url):
+    async def untested(session):
+        session.untested("needs more")
+
+    async def absent(session):
+        session.not_declared("has none")
+
+    found, report = verdicts(
+        url, check_of(untested), check_of(absent, "own.absent", sentences=("TW-DSC-014",))
+    )
+    assert [each.why for each in found.verdicts] == [Why.UNTESTED, Why.NOT_DECLARED]
+    counted = {name: each.counts for name, each in report.standings.items()}
+    assert counted == {"TW-DSC-001": True, "TW-DSC-014": False}
+    assert report.headline.startswith("no profile · 0/1 MUST")
+    assert report.exit_code == 4, "nothing was judged"
+
+
+def test_a_check_that_differs_from_run_to_run_is_told_as_such(url):
+    seen = []
+
+    async def moody(session):
+        seen.append(0)
+        session.expect("TW-DSC-001", len(seen) % 3, "the same each time")
+
+    found, _ = verdicts(url, check_of(moody), repeat=4)
+    assert found.verdicts[0].outcome is Outcome.FAIL
+    assert found.verdicts[0].note == "1 of 4 times."
+
+
+def test_a_spent_budget_leaves_checks_untested(url):
+    found, report = verdicts(url, *registry.checks()[:3], budget=0.0)
+    assert {each.why for each in found.verdicts} == {Why.UNTESTED}
+    assert report.exit_code == 4
+
+
+def test_the_list_tells_each_check_and_its_sentences():
+    done = conformance("http://127.0.0.1:9", "--list", "--only", "resume")
+    assert done.exit_code == 0
+    assert "resume.a_cursor_that_is_no_id_is_refused  TW-RES-011 TW-RES-012" in " ".join(
+        done.stdout.split("\n")
+    ).replace("  ", "  ")
