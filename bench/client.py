@@ -1,0 +1,353 @@
+"""What a client costs: processor time per event, the first value after a submit, memory, many jobs at once.
+
+A server of plain sockets, in a process of its own, sends a stream that was written before: one event per HTTP chunk,
+as fast as it is read. Each client runs in a process of its own, and counts the processor time of that process
+(`time.process_time`) for one whole stream, opening included. The peers read the same events: httpx-sse with
+`json.loads` over `httpx.AsyncClient`, and openai's `AsyncStream`, where it is installed, the same tokens in its own
+shape. What was read is compared with what was sent.
+
+The first value is measured against a reference server that runs `def one() -> int`: the time from the submit to the
+value, by a raw event stream on a connection that stands, and through the clients.
+
+Bars: at most 0.9 × httpx-sse, async and blocking; the first value at most 2 ms after the raw one.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import resource
+import socket
+import ssl
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+TOKEN = " the"
+KINDS = ("httpx-sse + json", "openai", "tidewire, async", "tidewire, blocking")
+
+SERVER = """
+import sys
+from tidewire_server import Server
+server = Server()
+@server.endpoint(concurrency_limit=None)
+def one() -> int:
+    return 1
+@server.endpoint(concurrency_limit=None)
+def text(characters: int) -> str:
+    return "x" * characters
+server.run(port=0, port_file=sys.argv[1])
+"""
+
+
+# --- the stream that everybody reads
+
+
+def event(data: object, *, id: str = "", type: str = "") -> bytes:  # noqa: A002 - the names that SSE gives
+    lines = [f"id:{id}"] * bool(id) + [f"event:{type}"] * bool(type) + [f"data:{json.dumps(data)}"]
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+def tidewire_events(n: int) -> Iterator[bytes]:
+    from tidewire.protocol.integrity import digest
+
+    yield event(
+        {
+            "protocol": "tidewire/1",
+            "job": "j1",
+            "events": "/v1/jobs/j1/events",
+            "head": "1-1",
+            "heartbeat_ms": 15_000,
+        },
+        type="hello",
+    )
+    state = {"status": "running", "items": [{"status": "running", "value": ""}], "usage": {}, "notes": []}
+    yield event({"state": state, "columns": ["/items/0/value"], "reason": "start"}, id="1-1", type="snapshot")
+    for at in range(n):
+        yield event(TOKEN, id=f"1-{at + 2}")
+    final = digest([{"status": "running", "value": TOKEN * n}])
+    yield event(
+        {"status": "succeeded", "usage": {}, "check": [], "digest": final}, id=f"1-{n + 2}", type="done"
+    )
+
+
+def openai_events(n: int) -> Iterator[bytes]:
+    for _ in range(n):
+        yield event(
+            {
+                "id": "chatcmpl-1",
+                "object": "chat.completion.chunk",
+                "created": 1,
+                "model": "m",
+                "choices": [{"index": 0, "delta": {"content": TOKEN}, "finish_reason": None}],
+            }
+        )
+    yield b"data: [DONE]\n\n"
+
+
+def chunked(events: Iterator[bytes]) -> bytes:
+    return b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in events) + b"0\r\n\r\n"
+
+
+def serve(n: int) -> None:
+    """Answer every request with the stream that its path asks for."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    streams = {"GET": head + chunked(tidewire_events(n)), "POST": head + chunked(openai_events(n))}
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
+
+    def answer(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection, connection.makefile("rb") as stream:
+            while request := stream.readline():
+                length = 0
+                while (line := stream.readline().strip()) != b"":
+                    if line.lower().startswith(b"content-length:"):
+                        length = int(line.partition(b":")[2])
+                stream.read(length)
+                connection.sendall(streams[request.split(b" ")[0].decode()])
+
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+
+# --- the clients: each reads one stream, and gives the text
+
+
+async def by_httpx_sse(url: str, tls: ssl.SSLContext) -> str:
+    import httpx
+    import httpx_sse
+
+    async with (
+        httpx.AsyncClient(verify=tls, timeout=None) as client,
+        httpx_sse.aconnect_sse(client, "GET", f"{url}/v1/jobs/j1/events") as source,
+    ):
+        values = [json.loads(one.data) async for one in source.aiter_sse()]
+    return "".join(value for value in values if type(value) is str)
+
+
+async def by_openai(url: str, tls: ssl.SSLContext) -> str:
+    import httpx
+    import openai
+
+    async with openai.AsyncOpenAI(
+        base_url=url, api_key="none", http_client=httpx.AsyncClient(verify=tls)
+    ) as client:
+        stream = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": ""}], stream=True
+        )
+        return "".join([part.choices[0].delta.content or "" async for part in stream])
+
+
+async def by_tidewire(url: str, tls: ssl.SSLContext) -> str:
+    from tidewire import AsyncClient
+
+    async with AsyncClient(url, verify=tls) as client:
+        return "".join([update.text async for update in client.job("j1")])
+
+
+def by_tidewire_blocking(url: str, tls: ssl.SSLContext) -> str:
+    from tidewire import Client
+
+    with Client(url, verify=tls) as client:
+        return "".join(update.text for update in client.job("j1"))
+
+
+def read(kind: str, url: str, n: int, repetitions: int) -> None:
+    """Read the stream some times, and print the microseconds of processor time per event."""
+    tls = ssl.create_default_context()
+    found = []
+    for turn in range(repetitions + 1):
+        begun = time.process_time()
+        if kind == "tidewire, blocking":
+            text = by_tidewire_blocking(url, tls)
+        else:
+            reader = {
+                "httpx-sse + json": by_httpx_sse,
+                "openai": by_openai,
+                "tidewire, async": by_tidewire,
+            }[kind]
+            text = asyncio.run(reader(url, tls))
+        spent = time.process_time() - begun
+        if text != TOKEN * n:
+            sys.exit(f"{kind}: the text is wrong; its time counts for nothing")
+        if turn:
+            found.append(spent / n * 1e6)
+    print(json.dumps(found))
+
+
+# --- against a reference server
+
+
+def first_values(url: str, repetitions: int) -> None:
+    """Print the milliseconds from a submit to its value: raw, async, blocking."""
+    import http.client
+
+    from tidewire import AsyncClient, Client
+
+    host = url.removeprefix("http://")
+    raw = http.client.HTTPConnection(host)
+    headers = {"Accept": "text/event-stream", "Content-Type": "application/json"}
+
+    def ask() -> None:
+        raw.request("POST", "/v1/endpoints/one/jobs", body=b'{"input":{}}', headers=headers)
+        answer = raw.getresponse()
+        while (line := answer.readline()) and not line.startswith(b"event:done"):
+            pass
+        answer.read()
+
+    found: dict[str, list[float]] = {"raw": [], "async": [], "blocking": []}
+
+    def note(name: str, begun: float) -> None:
+        found[name].append((time.perf_counter() - begun) * 1e3)
+
+    async def through_async() -> None:
+        async with AsyncClient(url) as client:
+            for _ in range(repetitions):
+                begun = time.perf_counter()
+                async for _update in await client.submit("one"):
+                    note("async", begun)
+
+    for _ in range(repetitions):
+        begun = time.perf_counter()
+        ask()
+        note("raw", begun)
+    asyncio.run(through_async())
+    with Client(url) as client:
+        for _ in range(repetitions):
+            begun = time.perf_counter()
+            for _update in client.submit("one"):
+                note("blocking", begun)
+    print(json.dumps({name: statistics.median(times) for name, times in found.items()}))
+
+
+def memory(url: str, characters: int) -> None:
+    """Print the bytes by which a client's process grew for a document, and the document's."""
+    from tidewire import Client
+
+    with Client(url) as client:
+        client.run("one")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if client.run("text", characters=characters) != "x" * characters:
+            sys.exit("the text is wrong")
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(json.dumps({"document": characters, "grown": grown * 1024}))
+
+
+def crowd(url: str, jobs: int) -> None:
+    """Print how long many jobs at once took, and how many threads the client has."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tidewire import AsyncClient, Client
+
+    async def together() -> list[object]:
+        async with AsyncClient(url) as client:
+            return await asyncio.gather(*(client.run("one") for _ in range(jobs)))
+
+    begun = time.perf_counter()
+    values = asyncio.run(together())
+    by_async = time.perf_counter() - begun
+    with Client(url) as client, ThreadPoolExecutor(16) as pool:
+        begun = time.perf_counter()
+        values += list(pool.map(lambda _: client.run("one"), range(jobs)))
+        by_blocking = time.perf_counter() - begun
+        own = sum(thread.name == "tidewire-client" for thread in threading.enumerate())
+    if values != [1] * (2 * jobs):
+        sys.exit("a value is wrong")
+    print(json.dumps({"jobs": jobs, "async_s": by_async, "blocking_s": by_blocking, "client_threads": own}))
+
+
+# --- all of it
+
+
+def run(*arguments: object) -> object:
+    command = [sys.executable, __file__, *map(str, arguments)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+@contextlib.contextmanager
+def streaming(n: int) -> Iterator[str]:
+    command = [sys.executable, __file__, "serve", str(n)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        finally:
+            server.kill()
+
+
+def measure(arguments: argparse.Namespace) -> dict:
+    from wire import serving
+
+    kinds = [kind for kind in KINDS if kind != "openai" or importlib.util.find_spec("openai")]
+    costs: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with streaming(arguments.n) as url:
+        for _ in range(arguments.rounds):
+            # In turns, so that what disturbs the machine disturbs all of them.
+            for kind in kinds:
+                costs[kind] += run("read", kind, url, arguments.n, 3)
+    with serving(SERVER) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        first = run("first", url, arguments.submits)
+        sizes = [run("memory", url, characters) for characters in (1_000_000, 4_000_000)]
+        many = run("crowd", url, arguments.jobs)
+    return {
+        "n": arguments.n,
+        "repetitions": 3 * arguments.rounds,
+        "us_per_event": {kind: statistics.median(found) for kind, found in costs.items()},
+        "first_value_ms": first,
+        "memory": sizes,
+        "crowd": many,
+    }
+
+
+def main() -> None:
+    roles = {"serve": serve, "read": read, "first": first_values, "memory": memory, "crowd": crowd}
+    if len(sys.argv) > 1 and sys.argv[1] in roles:
+        given = [int(one) if one.isdigit() else one for one in sys.argv[2:]]
+        roles[sys.argv[1]](*given)
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--n", type=int, default=20_000, help="events in a stream")
+    parser.add_argument("--rounds", type=int, default=3, help="processes per client, each of three streams")
+    parser.add_argument("--submits", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=300)
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "client.json")
+    arguments = parser.parse_args()
+
+    result = measure(arguments)
+    base = result["us_per_event"]["httpx-sse + json"]
+    for kind, cost in result["us_per_event"].items():
+        print(f"{kind:22} {cost:7.1f} us an event, {cost / base:5.2f} x httpx-sse")
+    for name, found in result["first_value_ms"].items():
+        print(f"{'first value, ' + name:22} {found:7.2f} ms")
+    for one in result["memory"]:
+        print(
+            f"{'memory':22} {one['grown'] / one['document']:7.2f} x a document of {one['document']:,} bytes"
+        )
+    print(
+        "{jobs} jobs at once: async {async_s:.2f} s, blocking {blocking_s:.2f} s, threads of the client "
+        "{client_threads}".format(**result["crowd"])
+    )
+    packages = ("tidewire", "httpx", "httpx-sse", "openai")
+    versions = {}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    arguments.json.parent.mkdir(exist_ok=True)
+    arguments.json.write_text(
+        json.dumps({"python": platform.python_version(), "versions": versions, **result}, indent=1) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
