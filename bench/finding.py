@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from tidewire.protocol.diff import apply
+from tidewire_server.committing import Commits
 from tidewire_server.deltas import Shadow
 from tidewire_server.journal import Journal, first_block
 from tidewire_server.settings import Settings
@@ -55,7 +56,9 @@ def job(value: Any, columns: tuple[str, ...]) -> tuple[Journal, Stream[Any]]:
     }
     block, document, size = first_block(state, [f"/items/0/value{column}" for column in columns])
     log = MemoryLog(block, settings.max_log_bytes)
-    journal = Journal(log, document, settings, state_bytes=size, reserve=0, logged=lambda _e, _b: None)
+    journal = Journal(
+        log, document, settings, state_bytes=size, reserve=0, commits=Commits(lambda _e, _b: None)
+    )
     stream: Stream[Any] = Stream(
         journal, 0, columns=columns, rollback=True, tell=lambda _k, _m: None, to_json=lambda v: v
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
+from tidewire_server.committing import Commits
 from tidewire_server.journal import Journal, first_block
 from tidewire_server.plain import plain
 from tidewire_server.settings import Settings
@@ -25,7 +26,12 @@ class Written:
         block, document, size = first_block(state, [f"/items/0/value{column}" for column in columns])
         self.log = MemoryLog(block, kept.max_log_bytes)
         self.journal = Journal(
-            self.log, document, kept, state_bytes=size, reserve=0, logged=lambda _events, _bytes: None
+            self.log,
+            document,
+            kept,
+            state_bytes=size,
+            reserve=0,
+            commits=Commits(lambda _events, _bytes: None),
         )
         self.stream: Stream[Any] = Stream(
             self.journal,

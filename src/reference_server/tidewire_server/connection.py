@@ -1,9 +1,9 @@
 """What lies beneath an ASGI server's `send`: the one file that looks under the interface, and only at uvicorn.
 
-Five things cannot be done through ASGI: to see that a reader is behind, to tell a slow one from one that takes
+Six things cannot be done through ASGI: to see that a reader is behind, to tell a slow one from one that takes
 nothing, to drop the latter with what is buffered for it, to notice that a reader has gone who had asked for more
-behind its stream, and to send a body of unknown length to HTTP/1.0, which knows no chunks. Under another ASGI server
-they are left out.
+behind its stream, to send a body of unknown length to HTTP/1.0, which knows no chunks, and to hand over a part of a
+body from a callback, where nothing can wait. Under another ASGI server they are left out.
 """
 
 import asyncio
@@ -28,11 +28,21 @@ class Connection:
         self._cycle: Any = getattr(send, "__self__", None)
         self._transport: Any = getattr(self._cycle, "transport", None)
         self._flow: Any = getattr(self._cycle, "flow", None)
+        self._chunks = False
 
     def hold_little(self) -> None:
         """Buffer nothing in this process beyond what was last written: a send waits until the kernel has taken it all."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=0)
+
+    def begun(self) -> None:
+        """The head of an answer was sent: from here on its body can be written."""
+        # Only uvicorn's own cycle over its fast parser is known: under h11 the parser frames a body and keeps count.
+        self._chunks = (
+            self._transport is not None
+            and not hasattr(self._cycle, "conn")
+            and getattr(self._cycle, "chunked_encoding", None) is True
+        )
 
     def behind(self) -> bool | None:
         """Whether the reader has not made room for what was written last; None where that cannot be seen.
@@ -40,6 +50,19 @@ class Connection:
         While it is false a send does not wait.
         """
         return None if self._transport is None else self._transport.get_write_buffer_size() > 0
+
+    def write_at_once(self, part: bytes) -> bool:
+        """Write a part of a body whose sending has begun, from any callback of the event loop.
+
+        Returns:
+            Whether that was possible; else nothing was written, and `send` is the way: the reader is behind or gone,
+            or what lies beneath is not known well enough.
+        """
+        transport = self._transport
+        if not self._chunks or transport.get_write_buffer_size() or transport.is_closing():
+            return False
+        transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+        return True
 
     def untaken(self) -> int | None:
         """Bytes that the reader has not taken; None where that cannot be seen."""

@@ -5,7 +5,8 @@ and one chunk of at most `_CHUNK_BYTES` (or one event) that waits for room there
 
   it                                            | gets
   ----------------------------------------------+---------------------------------------------------------------------
-  keeps up                                      | each block of events as it is logged, in one send
+  keeps up                                      | each block of events as it is logged, in one send, by whoever logs
+                                                |   it: its own task sleeps
   asks for what it missed                       | the events as they were logged, in chunks
   is behind: the last chunk has not gone out    | once that has: what came meanwhile, several events as one (merging)
   is so far behind that this would be more than | a snapshot at the head
@@ -34,7 +35,7 @@ from tidewire_server.journal import snapshot_frame
 from tidewire_server.merging import Merging
 from tidewire_server.opening import Opening, Place
 from tidewire_server.service import Service
-from tidewire_server.store.base import Chunk, JobRecord, LogReader, StateAt, StoreError
+from tidewire_server.store.base import Block, Chunk, JobRecord, LogReader, StateAt, StoreError
 
 _CHUNK_BYTES: Final = 32 * 1024
 """Events that are handed to the ASGI server at a time."""
@@ -110,6 +111,8 @@ class EventStream:
         self._as_logged = as_logged
         self._snapshot_bytes = _SMALL_STATE_BYTES
         self._wake = asyncio.Event()
+        self._idle_at: Cursor | None = None
+        """What was sent last, while there is nothing to do but to send what is logged next."""
         self._gone = False
         self._told = 0
         self._loop = asyncio.get_running_loop()
@@ -139,11 +142,12 @@ class EventStream:
         self._connection = scope["tidewire.connection"]
         self._connection.hold_little()
         self._beat()
-        unwatch = self._log.watch(self._wake.set)
+        unwatch = self._log.watch(self._woken)
         self._service.streams.add(self)
         listener = asyncio.create_task(self._listen(receive))
         try:
             await self._deliver({"type": "http.response.start", "status": 200, "headers": self._headers})
+            self._connection.begun()
             await self._serve_or_send_away()
             await self._deliver({"type": "http.response.body", "body": b"", "more_body": False})
         except _StalledError:
@@ -207,7 +211,7 @@ class EventStream:
         while True:
             # Whatever happens from here on sets it again: a stream that has all that there is looks once, not twice.
             if not self._wake.is_set():
-                await self._wait()
+                cursor = await self._idle(cursor)
             self._wake.clear()
             if self._service.draining:
                 await self._write(self._goaway())
@@ -232,6 +236,34 @@ class EventStream:
                     return
                 if cursor != self._log.extent().head:
                     self._wake.set()
+
+    async def _idle(self, cursor: Cursor) -> Cursor:
+        """Wait for something that cannot be done at once; returns what was sent last meanwhile."""
+        self._idle_at = cursor
+        try:
+            await self._wake.wait()
+        finally:
+            cursor, self._idle_at = self._idle_at, None
+        await self._awake()
+        return cursor
+
+    def _woken(self) -> None:
+        """Something was logged or told: pass it on at once, or let the task see to it."""
+        news = self._log.news
+        if news is None or news[0] != self._idle_at or not self._pass_on(news[1]):
+            self._wake.set()
+
+    def _pass_on(self, block: Block) -> bool:
+        """Send a block that was just logged, if its reader has room for it."""
+        if block.done:
+            return False
+        frames = b"".join(block.frames)
+        if len(frames) > _CHUNK_BYTES or not self._connection.write_at_once(frames):
+            return False
+        self._idle_at = block.state.cursor
+        self._sent_at = self._loop.time()
+        self._service.metrics.streamed += len(frames)
+        return True
 
     async def _merged(self, cursor: Cursor) -> Chunk | None:
         """What follows a cursor, several events as one, or as a snapshot where that is less; None where it was trimmed."""
@@ -326,6 +358,9 @@ class EventStream:
     async def _wait(self) -> None:
         """Wait for something to happen; after a heartbeat of silence send a ping."""
         await self._wake.wait()
+        await self._awake()
+
+    async def _awake(self) -> None:
         if self._gone:
             raise _GoneError
         if self._silent:
@@ -335,8 +370,7 @@ class EventStream:
 
     async def _write(self, frames: bytes) -> None:
         await self._deliver({"type": "http.response.body", "body": frames, "more_body": True})
-        metrics = self._service.metrics
-        metrics.add(metrics.streamed_bytes, len(frames))
+        self._service.metrics.streamed += len(frames)
 
     async def _make_room(self) -> None:
         """Wait until what was written has gone out: an empty body waits for room, and writes nothing."""

@@ -25,6 +25,7 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.integrity import digest
 from tidewire.protocol.messages import Done, SnapshotReason
 from tidewire.protocol.sse import encode
+from tidewire_server.committing import Commits
 from tidewire_server.errors import StreamClosedError
 from tidewire_server.pending import Pending
 from tidewire_server.runs import RowRun, TextRun
@@ -92,7 +93,7 @@ class Journal:
         *,
         state_bytes: int,
         reserve: int,
-        logged: Callable[[int, int], None],
+        commits: Commits,
     ) -> None:
         """Go on from the first block.
 
@@ -102,13 +103,15 @@ class Journal:
             settings: The bounds.
             state_bytes: What a snapshot of the state takes.
             reserve: Bytes that are kept for the ends of the items.
-            logged: Told of each commit: events and bytes.
+            commits: When this job commits, among others.
         """
         self._log = log
         self._head = log.extent().head
         self._columns = document.columns
         self._window = settings.merge_window
-        self._logged = logged
+        self._commits = commits
+        self.waits_until: float | None = None
+        """See `Writer`."""
         self._pending = Pending(
             document,
             merge=settings.merge_window > 0,
@@ -116,21 +119,21 @@ class Journal:
             max_state_bytes=settings.max_state_bytes,
             state_bytes=state_bytes,
             reserve=reserve,
+            signal=self._signal,
         )
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
+        self._waiting = 0
         self._ended = False
         self._signalled = False
         self._urgent = False
         self._committed_at = float("-inf")
-        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()
         self._stopping = asyncio.Event()
         self._append_at_once = getattr(log, "append_at_once", None)
-        self._soon = False
 
     # ---- any thread --------------------------------------------------------------------------------------------
 
@@ -174,7 +177,11 @@ class Journal:
         """
         # A function on the event loop cannot wait here: it would wait for itself.
         if self._pending.size > _MAX_PENDING_BYTES and threading.get_ident() != self._thread:
-            self._room.wait_for(lambda: self._ended or self._pending.size <= _MAX_PENDING_BYTES)
+            self._waiting += 1
+            try:
+                self._room.wait_for(lambda: self._ended or self._pending.size <= _MAX_PENDING_BYTES)
+            finally:
+                self._waiting -= 1
 
     def append(self, additions: Sequence[tuple[str, str | list[Any]]]) -> None:
         """Append to places, as one; see `Pending.append`.
@@ -185,7 +192,7 @@ class Journal:
         with self._lock:
             self._admit()
             self._pending.append(additions)
-            self._signal(urgent=self._window == 0)
+            self._signal()
 
     def row(self, members: Sequence[Any]) -> None:
         """Grow each column by one; see `Pending.row`.
@@ -196,7 +203,7 @@ class Journal:
         with self._lock:
             self._admit()
             self._pending.row(members)
-            self._signal(urgent=self._window == 0)
+            self._signal()
 
     def text_run(self, path: str) -> TextRun:
         """A run for the text that the last append grew; call with the lock held since then."""
@@ -221,7 +228,7 @@ class Journal:
         if self._ended:
             raise StreamClosedError("this job has ended: nothing more can be written to its stream")
 
-    def _signal(self, *, urgent: bool) -> None:
+    def _signal(self, *, urgent: bool = False) -> None:
         if self._signalled and (self._urgent or not urgent):
             return
         self._signalled = True
@@ -241,35 +248,28 @@ class Journal:
     def _schedule(self) -> None:
         due = self._committed_at + self._window
         if self._urgent or due <= self._loop.time():
-            self._start()
-        elif self._timer is None:
-            self._timer = self._loop.call_at(due, self._start)
+            self._commits.soon(self)
+        elif self.waits_until is None:
+            self._commits.later(self, due)
 
-    def _start(self) -> None:
-        self._stop_timer()
-        if self._task is None or self._task.done():
-            if self._append_at_once is None or self._committing.locked():
+    def commit_now(self, now: float) -> tuple[int, int]:
+        """See `Writer`. A log that never waits needs no task for it."""
+        self.waits_until = None
+        if self._append_at_once is None or self._committing.locked():
+            if self._task is None or self._task.done():
                 self._task = self._loop.create_task(self._commit_or_stop())
-            elif not self._soon:
-                # A log that never waits needs no task: at a few events of each of many streams that is a third of all.
-                self._soon = True
-                self._loop.call_soon(self._commit_at_once, self._append_at_once)
-
-    def _commit_at_once(self, append: Callable[[Cursor, Block], None]) -> None:
-        self._soon = False
-        block = self._block()
-        if block is not None:
-            try:
-                append(self._head, block)
-            except HeadMovedError as error:
-                self._stop_writing(error)
-            else:
-                self._moved(block)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            return 0, 0
+        block = self._block(now)
+        if block is None:
+            return 0, 0
+        try:
+            self._append_at_once(self._head, block)
+        except HeadMovedError as error:
+            self._stop_writing(error)
+            return 0, 0
+        self._head = block.state.cursor
+        frames = block.frames
+        return len(frames), len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
 
     async def _commit_or_stop(self) -> None:
         try:
@@ -296,29 +296,26 @@ class Journal:
             HeadMovedError: The log is gone, or another writes it.
         """
         async with self._committing:
-            block = self._block()
+            block = self._block(self._loop.time())
             if block is not None:
                 await self._append(block)
-                self._moved(block)
+                self._head = block.state.cursor
+                self._commits.logged(len(block.frames), sum(map(len, block.frames)))
 
-    def _block(self) -> Block | None:
+    def _block(self, now: float) -> Block | None:
         """What is pending, as events that follow the head; None if nothing is."""
         with self._lock:
             self._signalled = self._urgent = False
             diffs = self._pending.take()
             if not diffs:
                 return None
-            view = self._pending.document.view()
-            self._room.notify_all()
-        self._committed_at = self._loop.time()
+            view = self._pending.view()
+            if self._waiting:
+                self._room.notify_all()
+        self._committed_at = now
         epoch, seq = self._head
         frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
         return Block(frames, StateAt(Cursor(epoch, seq + len(diffs)), self._columns, view))
-
-    def _moved(self, block: Block) -> None:
-        """A block was logged."""
-        self._head = block.state.cursor
-        self._logged(len(block.frames), sum(map(len, block.frames)))
 
     async def _append(self, block: Block) -> None:
         """Log a block, however long the log cannot be written: until then nobody sees it, and writers wait.
@@ -347,7 +344,7 @@ class Journal:
             self._pending.gather()
             self._room.notify_all()
         self._stopping.set()
-        self._stop_timer()
+        self.waits_until = None
 
     async def end(self, make_done: Callable[[str, list[JsonValue]], Done]) -> tuple[Cursor, Done]:
         """Log what is pending, then `done`, and refuse whatever comes later.
@@ -363,7 +360,7 @@ class Journal:
             self._pending.gather()
             self._room.notify_all()
         await self.commit()
-        self._stop_timer()
+        self.waits_until = None
         document = self._pending.document
         items = document.value("/items")
         if self._pending.state_bytes > _DIGEST_IN_THREAD:
@@ -376,5 +373,5 @@ class Journal:
         state = StateAt(self._head, self._columns, document.view())
         await self._append(Block([frame], state, done=True))
         self._head = cursor
-        self._logged(1, len(frame))
+        self._commits.logged(1, len(frame))
         return cursor, done

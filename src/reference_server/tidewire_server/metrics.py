@@ -15,6 +15,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        self.streamed = 0
+        """Bytes of event streams that were sent and are not in `streamed_bytes` yet."""
         self._added: dict[tuple[Counter, tuple[str, ...]], int] = {}
         self.jobs_submitted = self._counter("jobs_submitted", "Jobs that were committed.", "endpoint")
         self.jobs_started = self._counter("jobs_started", "Jobs whose first item began to run.", "endpoint")
@@ -54,6 +56,8 @@ class Metrics:
 
     def page(self) -> bytes:
         """All of it in Prometheus' text form."""
+        streamed, self.streamed = self.streamed, 0
+        self.streamed_bytes.inc(streamed)
         while self._added:
             (counter, labels), amount = self._added.popitem()
             (counter.labels(*labels) if labels else counter).inc(amount)

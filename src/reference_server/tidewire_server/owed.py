@@ -35,6 +35,15 @@ class Owed:
             self._count(path, due)
         return self._settled(due)
 
+    def grew_one(self, path: str) -> bool:
+        """One text grew in one event; returns whether its check is due in it."""
+        changes = self._changes.get(path, 0) + 1
+        if changes < CHECK_EVERY:
+            self._changes[path] = changes
+            return False
+        self._changes.pop(path, None)
+        return True
+
     def changed(self, ops: Iterable[Op]) -> list[str]:
         """These ops were applied in one event; returns the texts whose check is due in it."""
         due: dict[str, None] = {}

@@ -5,7 +5,7 @@ order in which they were made. No event passes `max_event_bytes`; a larger chang
 checks that are due in it (see `owed`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import orjson
@@ -15,6 +15,7 @@ from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document import Document
 from tidewire.protocol.values import MAX_STATE_DEPTH, common_prefix
+from tidewire.protocol.view import View
 from tidewire_server.errors import StateTooLargeError
 from tidewire_server.owed import Owed
 from tidewire_server.runs import MAX_RUN, NO_ROWS, NO_TEXTS, RowRun, TextRun
@@ -64,6 +65,7 @@ class Pending:
         max_state_bytes: int,
         state_bytes: int,
         reserve: int = 0,
+        signal: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin with nothing pending.
 
@@ -74,6 +76,7 @@ class Pending:
             max_state_bytes: Largest state, as a snapshot carries it.
             state_bytes: What the state takes now, at most.
             reserve: Bytes of `max_state_bytes` that are kept for the ends of the items.
+            signal: Called when something waits that no call of a method here has brought.
         """
         self._document = document
         self.size = 0
@@ -95,6 +98,9 @@ class Pending:
         self._owed = Owed(self.is_text, self._is_array)
         self._text_runs: dict[str, TextRun] = {}
         self._row_run = NO_ROWS
+        self._standing = NO_TEXTS
+        """The run that has outlived the last commit, while all that waits is in it."""
+        self._signal = signal
         self._lent = 0
         """Bytes that the runs may still grow by, or grew by already."""
 
@@ -103,6 +109,10 @@ class Pending:
         """The state with all changes."""
         self.gather()
         return self._document
+
+    def view(self) -> View:
+        """The state as it is logged once what was taken is; call when nothing waits."""
+        return self._document.view()
 
     # ---- changes -----------------------------------------------------------------------------------------------
 
@@ -193,17 +203,14 @@ class Pending:
     def text_run(self, path: str) -> TextRun:
         """A run for the text that the last append grew."""
         entry = self._open
-        if (
-            not self._merge
-            or type(entry) is not _Appends
-            or path not in entry.texts
-            or path in self._text_runs
-        ):
+        if type(entry) is not _Appends or path not in entry.texts or path in self._text_runs:
+            return NO_TEXTS
+        if not self._merge and path != self._sole:
             return NO_TEXTS
         lent = self._lend(entry.size)
         if lent <= 0:
             return NO_TEXTS
-        self._text_runs[path] = run = TextRun(path, lent)
+        self._text_runs[path] = run = TextRun(path, lent, self._signal)
         return run
 
     def row_run(self) -> RowRun:
@@ -230,8 +237,14 @@ class Pending:
 
     def take(self) -> list[bytes]:
         """The diffs that wait, each as JSON; nothing waits then."""
+        run = self._standing
+        if run.lent:
+            return self._take_pieces(run) if run.pieces else []
+        run = self._text_runs.get(self._sole or "", NO_TEXTS)
         self._close()
         taken, self._closed, self.size = self._closed, [], 0
+        if run is not NO_TEXTS:
+            self._keep(run)
         return taken
 
     def checks_owed(self, below: str = "") -> list[JsonValue]:
@@ -252,14 +265,44 @@ class Pending:
         run = self._text_runs.pop(path, NO_TEXTS)
         self._lent -= run.lent
         run.end()
-        entry = self._open
-        if run.pieces and type(entry) is _Appends:
-            text = "".join(run.pieces)
+        self._standing = NO_TEXTS
+        pieces = ["".join(run.pieces)] if self._merge and run.pieces else run.pieces
+        for text in pieces:
+            entry = self._open
+            if type(entry) is not _Appends or path not in entry.texts or not self._merge:
+                self._end_event()
+                entry = self._open = _Appends()
+                entry.texts[path] = []
             part = _json(text)[1:-1]
             self._document.apply(text if path == self._sole else [["a", path, text]])
             entry.texts[path].append(part)
             entry.size += len(part)
             self._grew(len(part))
+
+    def _keep(self, run: TextRun) -> None:
+        """Let a run go on that a commit has emptied."""
+        lent = 0 if run.closed else self._lend(0)
+        if lent > 0:
+            run.lent, run.pieces = lent, []
+            run.take()
+            self._text_runs[run.path] = self._standing = run
+
+    def _take_pieces(self, run: TextRun) -> list[bytes]:
+        """The diffs of a run that has outlived a commit: the short way, for nothing else waits."""
+        pieces = run.take()
+        if self._merge and len(pieces) > 1:
+            pieces = ["".join(pieces)]
+        taken: list[bytes] = []
+        for text in pieces:
+            diff = orjson.dumps(text)
+            self._document.apply(text)
+            self.state_bytes += len(diff) - 2
+            if self._owed.grew_one(run.path):
+                diff = _shape(b'[["r",%b]]' % diff, self._checks([run.path]))
+            taken.append(diff)
+        if self.state_bytes + self._lent > self._max_state_bytes - self._reserve:
+            self._gather_text(run.path)
+        return taken
 
     def _gather_rows(self) -> None:
         run, self._row_run = self._row_run, NO_ROWS
@@ -303,6 +346,9 @@ class Pending:
     def _close(self) -> None:
         """End the event under way: what comes next is another."""
         self.gather()
+        self._end_event()
+
+    def _end_event(self) -> None:
         entry, self._open = self._open, None
         if entry is None:
             return

@@ -7,9 +7,11 @@ gathered. Whoever needs to know more takes the room away, and the next append go
     Pending.append, Pending.row ──► opens a run ──► Stream.append, Stream.row note pieces while there is room
                                         ▲                            │
                           commit, any other change, a read ──► Pending.gather
+
+A run for the one text of a job outlives the commit: what comes after it is most often its next piece.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import orjson
@@ -26,15 +28,20 @@ MAX_RUN: Final = 24 * 1024
 class TextRun:
     """Pieces for one text. Guarded by the lock of its job."""
 
-    __slots__ = ("lent", "path", "pieces", "room")
+    __slots__ = ("awake", "closed", "lent", "path", "pieces", "room", "signal")
 
-    def __init__(self, path: str, lent: int) -> None:
+    def __init__(self, path: str, lent: int, signal: Callable[[], None]) -> None:
         """Begin with nothing.
 
         Args:
             path: Where the text stands.
             lent: Bytes of JSON that the text may grow by.
+            signal: Called with the first piece after a commit.
         """
+        self.signal = signal
+        self.awake = True
+        """Whether a commit is to come that takes what waits here."""
+        self.closed = False
         self.path = path
         self.lent = lent
         self.room = lent // WORST_BYTES
@@ -46,12 +53,25 @@ class TextRun:
         if 0 < len(piece) <= self.room and (piece.isascii() or is_text(piece)):
             self.room -= len(piece)
             self.pieces.append(piece)
+            if not self.awake:
+                self.awake = True
+                self.signal()
             return True
         return False
 
+    def take(self) -> list[str]:
+        """Give what waits, and begin again with as much room."""
+        pieces, self.pieces = self.pieces, []
+        self.room, self.awake = 0 if self.closed else self.lent // WORST_BYTES, False
+        return pieces
+
     def end(self) -> None:
-        """Take no more."""
+        """Take no more until it is lent room again."""
         self.room = 0
+
+    def close(self) -> None:
+        """Take no more, ever."""
+        self.room, self.closed = 0, True
 
 
 class RowRun:
@@ -99,6 +119,6 @@ class RowRun:
         self.room = 0
 
 
-NO_TEXTS: Final = TextRun("", 0)
+NO_TEXTS: Final = TextRun("", 0, lambda: None)
 NO_ROWS: Final = RowRun((), 0, 0)
 """Runs that take nothing."""

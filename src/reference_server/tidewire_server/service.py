@@ -23,6 +23,7 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire.protocol.messages import to_json
 from tidewire.protocol.problems import problem
+from tidewire_server.committing import Commits
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import refuse
 from tidewire_server.jobs import ROOM_FOR_END, Job
@@ -79,6 +80,7 @@ class Service:
         self.readers = Readers(settings.max_streams_per_principal, metrics.open_streams)
         self._sweep_needed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self._commits = Commits(self._logged)
         self._scheduler = Scheduler(
             self.store.queue,
             self.endpoints,
@@ -178,7 +180,7 @@ class Service:
         settings, submission = self.settings, what.submission
         columns = [what.endpoint.columns(value) for value in what.values]
         reserve = ROOM_FOR_END * len(columns)
-        journal = Journal(log, document, settings, state_bytes=size, reserve=reserve, logged=self._logged)
+        journal = Journal(log, document, settings, state_bytes=size, reserve=reserve, commits=self._commits)
         self._live[record.id] = job = Job(
             record,
             what.endpoint,

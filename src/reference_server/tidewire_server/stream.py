@@ -314,7 +314,7 @@ class Stream(Generic[T]):
 
     def _end_runs(self) -> None:
         """Whatever is written next goes the long way, and is checked for everything."""
-        self._text_run.end()
+        self._text_run.close()
         self._row_run.end()
 
     def _put(self, ops: list[Op]) -> None:

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+from tidewire.protocol.cursor import Cursor
+from tidewire_server.store.base import Block
+
 
 class Audience:
     """The readers of one log, on one event loop."""
@@ -10,6 +13,8 @@ class Audience:
         self._watchers: set[Callable[[], None]] = set()
         self._told: dict[str, tuple[int, bytes]] = {}
         self._version = 0
+        self.news: tuple[Cursor, Block] | None = None
+        """See `LogReader.news`."""
 
     def told(self, since: int) -> tuple[list[bytes], int]:
         """See `LogReader.told`."""
@@ -35,7 +40,9 @@ class Audience:
         """Nothing that was told is of use any more."""
         self._told.clear()
 
-    def wake(self) -> None:
-        """Something has happened."""
+    def wake(self, news: tuple[Cursor, Block] | None = None) -> None:
+        """Something has happened; `news` if it is that a block was logged after a cursor."""
+        self.news = news
         for wake in tuple(self._watchers):
             wake()
+        self.news = None

@@ -152,6 +152,14 @@ class LogReader(Protocol):
         """The latest ephemeral events (queue, progress) told after a version, and the version now; 0 is the start."""
         ...
 
+    @property
+    def news(self) -> tuple[Cursor, Block] | None:
+        """While `wake` is called because a block was logged: the cursor before it, and the block, where they are at hand.
+
+        Whoever stands at that cursor need not read the log.
+        """
+        ...
+
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` on the event loop whenever something was added or told; returns how to stop that."""
         ...

@@ -86,7 +86,7 @@ class MemoryLog(Audience):
         if self._closed or after != self._head or self._ended:
             raise HeadMovedError(f"the head is {self._head}, not {after}")
         self._add(block)
-        self.wake()
+        self.wake((after, block))
 
     # ---- for the store -----------------------------------------------------------------------------------------
 

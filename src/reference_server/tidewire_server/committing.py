@@ -1,0 +1,89 @@
+"""When jobs commit: one callback of the event loop for all jobs that have something pending, and one timer.
+
+A callback, a timer or a task for each job and event would cost more than the event itself.
+"""
+
+import asyncio
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf
+from typing import Protocol
+
+
+class Writer(Protocol):
+    """A job that writes a log."""
+
+    waits_until: float | None
+    """When it is to commit, while it waits for that."""
+
+    def commit_now(self, now: float) -> tuple[int, int]:
+        """Commit what is pending, or see to it that this is done; returns the events and bytes that were logged."""
+        ...
+
+
+class Commits:
+    """The jobs of one event loop that have something pending. Used on that loop."""
+
+    def __init__(self, logged: Callable[[int, int], None]) -> None:
+        """Begin with none.
+
+        Args:
+            logged: Told, once for all jobs that commit together, how many events and bytes were logged.
+        """
+        self.logged = logged
+        self._loop = asyncio.get_running_loop()
+        self._due: list[Writer] = []
+        self._later: list[tuple[float, int, Writer]] = []
+        self._order = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._fires_at = inf
+
+    def soon(self, writer: Writer) -> None:
+        """Have a job commit once whatever runs now on the loop has run."""
+        if not self._due:
+            self._loop.call_soon(self._commit)
+        self._due.append(writer)
+
+    def later(self, writer: Writer, due: float) -> None:
+        """Have a job commit at a time of the loop's, unless it does so before."""
+        writer.waits_until = due
+        self._order += 1
+        heappush(self._later, (due, self._order, writer))
+        if due < self._fires_at:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._fires_at = self._later[0][0] if self._later else inf
+        if self._later:
+            self._timer = self._loop.call_at(self._fires_at, self._commit_late)
+
+    def _commit_late(self) -> None:
+        now = self._loop.time()
+        waiting: list[Writer] = []
+        while self._later and self._later[0][0] <= now:
+            due, _, writer = heappop(self._later)
+            if writer.waits_until == due:
+                waiting.append(writer)
+        self._timer = None
+        self._set_timer()
+        self._commit_all(waiting, now)
+
+    def _commit(self) -> None:
+        due, self._due = self._due, []
+        self._commit_all(due, self._loop.time())
+
+    def _commit_all(self, writers: list[Writer], now: float) -> None:
+        events = size = 0
+        for writer in writers:
+            try:
+                of_this, bytes_of_this = writer.commit_now(now)
+            except Exception as error:  # noqa: BLE001 - the others must not suffer for one
+                self._loop.call_exception_handler({"message": "a job's commit failed", "exception": error})
+                continue
+            events += of_this
+            size += bytes_of_this
+        if events:
+            self.logged(events, size)
