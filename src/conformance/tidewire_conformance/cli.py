@@ -1,10 +1,14 @@
-"""`tidewire conformance URL`, and the same as `python -m tidewire_conformance URL`."""
+"""`tidewire conformance URL` or `--client CMD`, and the same as `python -m tidewire_conformance …`."""
 
 import asyncio
 import os
 import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from json import loads
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 import typer
@@ -12,19 +16,24 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from tidewire_conformance import registry, specification
-from tidewire_conformance.grade import grade
+from tidewire_conformance.client_mode.command import NoSuchNameError, choose, judge_client
+from tidewire_conformance.client_mode.run import LANES as CLIENT_LANES
+from tidewire_conformance.client_mode.run import Plan as ClientPlan
+from tidewire_conformance.client_mode.verdicts import name_of
+from tidewire_conformance.grade import Report, grade
+from tidewire_conformance.player import AdapterError, ScenarioError
 from tidewire_conformance.probe import ProbeError
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report import console as for_people
 from tidewire_conformance.report import json_report, junit, page
-from tidewire_conformance.runner import Plan, Run, run
+from tidewire_conformance.runner import LANES, Plan, Run, Watch, run
 from tidewire_conformance.session import Hooks
 from tidewire_conformance.verdict import Outcome, Verdict
 from tidewire_conformance.wire import Wire
 
 CONFORMANT, FAILED, USAGE, UNREACHABLE, NOTHING_RAN = 0, 1, 2, 3, 4
 
-HELP: Final = """Tell which sentences of the specification a server breaks, with the bytes that prove it.
+HELP: Final = """Tell which sentences of the specification a server or a client breaks, with the bytes that prove it.
 
 The server needs nothing but a description of itself. The examples of its endpoints are called, and what is seen of
 them decides what can be checked. An endpoint `tidewire.script` unlocks the rest (spec/README.md tells what it takes).
@@ -38,6 +47,12 @@ them decides what can be checked. An endpoint `tidewire.script` unlocks the rest
   tidewire conformance URL --list                               the checks, and what each judges
 
 \b
+A client is any program that reads commands and writes reports, lines of JSON (docs/how-to/write-a-client.md):
+  tidewire conformance --client 'node my-client.mjs'            every scenario
+  tidewire conformance --client CMD --only cuts --only TW-CLI-017
+  tidewire conformance --client CMD --variants all              each scenario with every unusual server as well
+
+\b
 The grade counts sentences. A profile (core, durable, batch, logprobs, browser) is met with all of its sentences or
 not at all; what the server claims and nothing could try counts as not met, and is listed with what would unlock it.
 
@@ -49,7 +64,7 @@ A baseline is a TOML file of failures that are known. They still run, and one th
 
 \b
 Exit codes: 0 no requirement failed, 1 one failed or could not be judged, 2 wrong usage, 3 the server cannot be
-reached or the suite failed, 4 nothing ran.
+reached, the program with the client cannot be understood, or the suite failed, 4 nothing ran.
 """
 
 Repeated = list[str] | None
@@ -58,7 +73,17 @@ Repeated = list[str] | None
 def conformance(
     url: Annotated[
         str, typer.Argument(metavar="URL", help="Where the server is mounted.", show_default=False)
-    ],
+    ] = "",
+    client: Annotated[
+        str,
+        typer.Option(metavar="CMD", help="Judge a client: the program that drives it, with its arguments."),
+    ] = "",
+    variants: Annotated[
+        Repeated,
+        typer.Option(
+            help="Of servers that a client meets: a name, `all` or `none`; by default a few of each."
+        ),
+    ] = None,
     only: Annotated[
         Repeated, typer.Option(help="Areas, sentences or names of checks (with *) to run.")
     ] = None,
@@ -70,6 +95,10 @@ def conformance(
     ] = None,
     endpoint: Annotated[
         Repeated, typer.Option(help="Endpoints whose examples are run; all by default.")
+    ] = None,
+    example: Annotated[
+        Repeated,
+        typer.Option(metavar="ENDPOINT=JSON", help="An input to run, where the description has no example."),
     ] = None,
     origin: Annotated[
         str, typer.Option(help="An origin whose pages the server allows, for the checks of CORS.")
@@ -91,7 +120,12 @@ def conformance(
     repeat: Annotated[
         int, typer.Option(min=1, max=1000, help="Run each check so often; the worst counts.")
     ] = 1,
-    lanes: Annotated[int, typer.Option(min=1, max=64, help="Checks that run at a time.")] = 6,
+    lanes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=64, help=f"Checks that run at a time; {LANES}, or {CLIENT_LANES} for a client."
+        ),
+    ] = None,
     baseline: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Failures that are known, as TOML.")
     ] = None,
@@ -103,8 +137,19 @@ def conformance(
     ] = False,
     list_checks: Annotated[bool, typer.Option("--list", help="Print the checks, and run none.")] = False,
 ) -> None:
-    """Tell which sentences of the specification a server breaks."""
+    """Tell which sentences of the specification a server or a client breaks."""
     console = Console(highlight=False, width=None if os.environ.get("COLUMNS") else max(100, Console().width))
+    writers = ((json, json_report.write), (junit_xml, junit.write), (html, page.write))
+    if client or variants:
+        if url or header or second_header or endpoint or origin or restart_cmd or expire_cmd or replica_url:
+            _fail("a URL, and what goes with it, is for a server; --client stands without", USAGE)
+        if not client:
+            _fail("--variants go with --client", USAGE)
+        client_plan = ClientPlan(client, seed, repeat, patience, budget, lanes or CLIENT_LANES)
+        report = _client(
+            client_plan, only or [], skip or [], variants or [], _known(baseline), console, list_checks
+        )
+        _tell(report, writers, console, verbose)
     chosen = _chosen(only or [], skip or [])
     if list_checks:
         _list(console, chosen)
@@ -112,7 +157,7 @@ def conformance(
     if not chosen:
         _fail("no check has that name: --list tells them", NOTHING_RAN)
     if urlsplit(url).scheme not in {"http", "https"}:
-        _fail(f"{url!r} is no http URL", USAGE)
+        _fail(f"{url!r} is no http URL" if url else "give the URL of a server, or --client", USAGE)
     known = _known(baseline)
     caller = _fields(header or [])
     hooks = Hooks(
@@ -122,36 +167,81 @@ def conformance(
         second=Wire(url, header=_fields(second_header), patience=patience) if second_header else None,
         origin=origin,
     )
-    plan = Plan(url, caller, hooks, tuple(endpoint or ()), seed, repeat, patience, budget, lanes)
+    plan = Plan(url, caller, hooks, tuple(endpoint or ()), seed, repeat, patience, budget, lanes or LANES)
+    plan = replace(plan, examples=_examples(example or []))
     try:
         report = grade(_run(plan, chosen, console), chosen, known)
     except ProbeError as error:
         _fail(str(error), UNREACHABLE)
-    for path, write in ((json, json_report.write), (junit_xml, junit.write), (html, page.write)):
-        if path is not None:
-            write(report, path)
-    for_people.show(report, console, everything=verbose)
-    raise typer.Exit(report.exit_code)
+    _tell(report, writers, console, verbose)
 
 
 conformance.__doc__ = HELP
 
 
+def _client(
+    plan: ClientPlan,
+    only: list[str],
+    skip: list[str],
+    variants: list[str],
+    known: dict[str, str],
+    console: Console,
+    list_only: bool,
+) -> Report:
+    try:
+        scenarios = choose(only, skip, variants)
+    except NoSuchNameError as error:
+        _fail(str(error), NOTHING_RAN)
+    except ScenarioError as error:
+        _fail(str(error), UNREACHABLE)
+    if list_only:
+        for each in scenarios:
+            console.print(f"[bold]{name_of(each)}[/bold]  {' '.join(each.requirements)}")
+            console.print(f"    {each.about}", markup=False)
+        raise typer.Exit(CONFORMANT)
+    try:
+        with _watching(console, f"starting {plan.command}", len(scenarios) * plan.repeat) as watch:
+            return judge_client(plan, scenarios, known, watch)
+    except AdapterError as error:
+        _fail(str(error), UNREACHABLE)
+    except ValueError as error:
+        _fail(f"{plan.command!r} is no command: {error}", USAGE)
+
+
+def _tell(
+    report: Report,
+    writers: Sequence[tuple[Path | None, Callable[[Report, Path], None]]],
+    console: Console,
+    everything: bool,
+) -> NoReturn:
+    for path, write in writers:
+        if path is not None:
+            write(report, path)
+    for_people.show(report, console, everything=everything)
+    raise typer.Exit(report.exit_code)
+
+
 def _run(plan: Plan, checks: list[Check], console: Console) -> Run:
+    with _watching(console, f"asking {plan.base_url} what it is", len(checks) * plan.repeat) as watch:
+        return asyncio.run(run(plan, checks, watch))
+
+
+@contextmanager
+def _watching(console: Console, first: str, total: int) -> Iterator[Watch]:
     columns = (
         TextColumn("{task.completed}/{task.total}"),
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"asking {plan.base_url} what it is", total=len(checks) * plan.repeat)
+        task = progress.add_task(first, total=total)
 
         def watch(verdict: Verdict, done: int, total: int) -> None:
             progress.update(task, completed=done, total=total, description=verdict.check)
             if verdict.outcome in {Outcome.FAIL, Outcome.ERROR}:
                 progress.console.print(f"{verdict.outcome.value}: {verdict.check}", markup=False)
 
-        return asyncio.run(run(plan, checks, watch))
+        yield watch
 
 
 def _chosen(only: list[str], skip: list[str]) -> list[Check]:
@@ -168,6 +258,14 @@ def _list(console: Console, checks: list[Check]) -> None:
     for each in checks:
         console.print(f"[bold]{each.name}[/bold]  {' '.join(each.sentences)}")
         console.print(f"    {each.about}", markup=False)
+
+
+def _examples(given: list[str]) -> tuple[tuple[str, Any], ...]:
+    pairs = [text.partition("=") for text in given]
+    try:
+        return tuple((name, loads(text)) for name, _, text in pairs)
+    except ValueError as error:
+        _fail(f"an example is ENDPOINT=JSON: {error}", USAGE)
 
 
 def _fields(given: list[str] | None) -> tuple[tuple[str, str], ...]:

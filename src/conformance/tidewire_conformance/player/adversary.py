@@ -194,11 +194,15 @@ class Adversary:
 
     def _answer(self, connection: socket.socket, talk: Talk, exchange: Members) -> bool:
         """Answer; whether the connection is kept for a further request."""
+        if "problem" in exchange and talk.lane == "streams" and talk.asks_for("errors") == "inband":
+            exchange = _in_band(exchange)
         is_stream = "events" in exchange
         status = exchange.get("status", 201 if talk.lane == "submits" and "problem" not in exchange else 200)
         then = exchange.get("then", "close" if status is None else "eof" if is_stream else "keep")
-        talk.said = time.monotonic()
         try:
+            if self._scenario.late:
+                self._until(connection, talk, lambda: False, self._scenario.late)
+            talk.said = time.monotonic()
             if status is not None:
                 if is_stream:
                     self._stream(connection, talk, exchange, status, ends=then == "eof")
@@ -233,7 +237,7 @@ class Adversary:
         headers["Connection"] = "close" if closes else None
         if talk.lane == "submits" and "job" in exchange:
             headers["Location"] = f"/v1/jobs/{JOB}"
-        self._send(connection, talk, self._head(status, headers, exchange) + body)
+        self._send(connection, talk, self._head(status, headers, exchange, talk) + body)
 
     def _stream(
         self, connection: socket.socket, talk: Talk, exchange: Members, status: int, *, ends: bool
@@ -247,7 +251,7 @@ class Adversary:
             "Transfer-Encoding": "chunked" if framing == "chunked" else None,
         }
         version = "1.0" if framing == "http/1.0" else "1.1"
-        self._send(connection, talk, self._head(status, headers, exchange, version))
+        self._send(connection, talk, self._head(status, headers, exchange, talk, version))
         line_end = exchange.get("line_end", "lf")
         log, cursor = self._scenario.log, talk.cursor
         steps = list(render(exchange["events"], self._fill, line_end=line_end, log=log, cursor=cursor))
@@ -290,13 +294,20 @@ class Adversary:
         talk.said = time.monotonic()
         talk.sent.append((talk.said, data))
         # Before the bytes leave: a quick client has asked again before this thread goes on.
-        if b"\n\n" in b"".join(said[-1:] for _, said in talk.sent[-2:-1]) + data:
+        if data[-1:] in {b"\n", b"\r"}:
             self._hold_on_to(talk)
         connection.sendall(data if framed is None else framed)
 
     def _head(
-        self, status: int, headers: dict[str, str | None], exchange: Members, version: str = "1.1"
+        self,
+        status: int,
+        headers: dict[str, str | None],
+        exchange: Members,
+        talk: Talk,
+        version: str = "1.1",
     ) -> bytes:
+        # A page of any origin may read: whether it may is no matter of a client.
+        headers["Access-Control-Allow-Origin"] = talk.headers.get("origin")
         asked = exchange.get("headers", {})
         kept = {name: value for name, value in headers.items() if name.lower() not in map(str.lower, asked)}
         lines = [f"HTTP/{version} {status} Told"]
@@ -346,8 +357,19 @@ class Adversary:
                 self._held = name
 
 
+def _in_band(exchange: Members) -> Members:
+    """An answer with a problem, as a page with an EventSource asks for it (section 10.1)."""
+    problem = problem_body(exchange["problem"], exchange["status"])
+    event: dict[str, Any] = {"event": "problem", "data": problem}
+    if not problem["retryable"]:
+        event["id"] = "0-1"
+    rest = {name: value for name, value in exchange.items() if name not in {"problem", "status", "headers"}}
+    return {**rest, "events": [event], "then": "eof"}
+
+
 def _logged(body: bytes) -> Iterator[str]:
-    """The ids of the logged events that stand whole in a body whose lines end in LF."""
+    """The ids of the logged events that stand whole in a body."""
+    body = body.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     for block in body.split(b"\n\n")[:-1]:
         lines = block.split(b"\n")
         names = [line[3:] for line in lines if line.startswith(b"id:")]

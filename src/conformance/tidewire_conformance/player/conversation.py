@@ -55,8 +55,11 @@ class Talk:
     @property
     def cursor(self) -> str | None:
         """The cursor, as a server takes it: the header where it is not empty, else `after`."""
-        after = parse_qs(urlsplit(self.target).query).get("after", [""])[-1]
-        return self.headers.get("last-event-id") or after or None
+        return self.headers.get("last-event-id") or self.asks_for("after") or None
+
+    def asks_for(self, name: str) -> str:
+        """A parameter of its query; empty where it has none of this name."""
+        return parse_qs(urlsplit(self.target).query).get(name, [""])[-1]
 
 
 @dataclass

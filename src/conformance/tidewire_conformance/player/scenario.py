@@ -43,6 +43,8 @@ class Scenario:
     """Seconds."""
     area: str = ""
     """The name of its file."""
+    late: float = 0.0
+    """Seconds by which each answer comes late."""
 
 
 def load_all(folder: Path | None = None) -> list[Scenario]:

@@ -98,7 +98,7 @@ def render(
 
 def _events(step: Members) -> Iterator[str]:
     if "hello" in step:
-        yield _event(None, "hello", step.get("retry", DEFAULT_RETRY), compact(_hello(step["hello"])))
+        yield _event(None, "hello", step.get("retry", DEFAULT_RETRY), compact(hello_data(step["hello"])))
         return
     data: str = step["text"] if "text" in step else compact(step["data"])
     data = data.replace("{pad}", "x" * step.get("pad", 0))
@@ -122,7 +122,8 @@ def _event(name: str | None, kind: str | None, retry: int | None, data: str) -> 
     return "\n".join(lines) + "\n\n"
 
 
-def _hello(members: Members) -> dict[str, Any]:
+def hello_data(members: Members) -> dict[str, Any]:
+    """The data of a hello, but for what `members` say."""
     return {
         "protocol": "tidewire/1",
         "job": "{job}",

@@ -85,7 +85,7 @@ def _evidence(console: Console, check: str, assertion: Assertion) -> None:
 def _not_judged(console: Console, report: Report) -> None:
     verdicts = report.run.verdicts
     for title, chosen in (
-        ("error of this suite", [each for each in verdicts if each.outcome is Outcome.ERROR]),
+        ("error, so that nothing is known", [each for each in verdicts if each.outcome is Outcome.ERROR]),
         ("inconclusive", [each for each in verdicts if each.outcome is Outcome.INCONCLUSIVE]),
         ("blocked", [each for each in verdicts if each.why is Why.BLOCKED]),
         ("untested", [each for each in verdicts if each.why is Why.UNTESTED]),
