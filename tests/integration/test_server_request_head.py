@@ -1,13 +1,18 @@
 """The head of a request is bounded in size and time: nobody is known yet who sends it."""
 
+import asyncio
 import json
 import socket
+import threading
+import time
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from tidewire_server import Server
+
+begun, sent = threading.Event(), threading.Event()
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +22,19 @@ def address():
     @server.endpoint
     def double(n: int = 1) -> int:
         return 2 * n
+
+    @server.endpoint
+    async def block() -> None:
+        """Keeps the event loop for longer than a head may take."""
+        until = time.monotonic() + 1
+        begun.set()
+        sent.wait(10)
+        while time.monotonic() < until:
+            time.sleep(0.01)
+
+    @server.endpoint
+    async def forever() -> None:
+        await asyncio.Event().wait()
 
     with server.running() as url:
         yield urlsplit(url).hostname, urlsplit(url).port
@@ -86,3 +104,39 @@ def test_a_stream_that_lasts_longer_than_a_head_may_take_is_left_alone(address):
         connection.settimeout(10)
         connection.sendall(body)
         assert connection.recv(65536).startswith(b"HTTP/1.1 201")
+
+
+def test_a_head_that_came_while_the_loop_was_blocked_is_served(address):
+    with socket.create_connection(address, timeout=10) as connection:
+        with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:  # accepted after the other
+            client.post("/v1/endpoints/block/jobs", json={"input": {}})
+        assert begun.wait(10)
+        connection.sendall(head(100))
+        sent.set()
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+    ],
+    ids=["tls", "a wrong length"],
+)
+def test_what_is_no_http_is_refused_like_all_else(address, part):
+    assert "HTTP" in problem(say(address, part))["detail"]
+
+
+def test_what_is_no_http_behind_a_request_for_a_stream_puts_nothing_into_the_stream(address):
+    with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
+        job = client.post("/v1/endpoints/forever/jobs", json={"input": {}}).json()["id"]
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        answer = b""
+        while b"event:hello" not in answer:
+            answer += connection.recv(65536)
+        connection.sendall(b"\x00\xff\r\n\r\n")
+        while chunk := connection.recv(65536):
+            answer += chunk
+        assert answer.count(b"HTTP/1.1") == 1

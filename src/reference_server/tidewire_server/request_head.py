@@ -53,6 +53,10 @@ def http_protocol(settings: Settings) -> Any:
                 if self._head_bytes > settings.max_head_bytes:
                     self._refuse(f"the head of the request is larger than {settings.max_head_bytes} bytes")
 
+        def send_400_response(self, msg: str) -> None:
+            # uvicorn's own would stand in the middle of a stream that is being sent.
+            self._refuse("this is not HTTP/1.1, or not one request after the other")
+
         def on_message_begin(self) -> None:
             self._in_head, self._head_bytes = True, 0
             if self._late is None:
