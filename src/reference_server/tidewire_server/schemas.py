@@ -26,7 +26,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from tidewire.protocol.pointer import build
 from tidewire_server.context import Context
 from tidewire_server.errors import InvalidValueError, ProblemError, refuse
-from tidewire_server.plain import plain
+from tidewire_server.plain import plain, rows_of
 from tidewire_server.stream import Stream
 
 _STREAMED = (
@@ -141,7 +141,11 @@ class ValueShape:
     """What an endpoint gives."""
 
     adapter: TypeAdapter[Any]
+    rows: TypeAdapter[list[Any]]
+    """What makes JSON of values."""
     schema: dict[str, Any]
+    is_any: bool
+    """The function does not say of what type its value is."""
     is_text: bool
     empty: JsonValue
     """The value before the function has given one."""
@@ -153,7 +157,9 @@ class ValueShape:
             InvalidValueError: There is no JSON for it.
         """
         try:
-            return self.adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
+            if self.is_any and isinstance(value, BaseModel | list | tuple):
+                return plain(value)
+            return self.rows.dump_python([value], mode="json", by_alias=True, warnings=False)[0]
         except (ValueError, TypeError):
             return plain(value)
 
@@ -323,18 +329,8 @@ def _refusing_unknown_members(model: type[BaseModel]) -> type[BaseModel]:
     return types.new_class(model.__name__, (model,), exec_body=lambda namespace: namespace.update(members))
 
 
-def _adapter(given: Any) -> TypeAdapter[Any]:
-    try:
-        # Else what is no number would become null where the annotation says nothing of it.
-        return TypeAdapter(given, config=ConfigDict(ser_json_inf_nan="constants"))
-    except PydanticUserError as error:
-        if error.code != "type-adapter-config-unused":
-            raise
-        return TypeAdapter(given)  # a model, which has a configuration of its own
-
-
 def _value_shape(given: Any, *, grows: bool) -> ValueShape:
-    adapter = _adapter(given)
+    adapter = TypeAdapter(given)
     schema = adapter.json_schema(mode="serialization", schema_generator=_Schema)
     is_text = schema.get("type") == "string" and not {"enum", "const", "format"} & set(schema)
     empty: JsonValue = None
@@ -344,7 +340,7 @@ def _value_shape(given: Any, *, grows: bool) -> ValueShape:
         empty = []
     elif grows and schema.get("type") == "object" and not schema.get("required"):
         empty = {}
-    return ValueShape(adapter, schema, is_text, empty)
+    return ValueShape(adapter, rows_of(given), schema, given is Any, is_text, empty)
 
 
 def _locate(value: JsonValue, loc: tuple[int | str, ...]) -> tuple[list[int | str], int | str]:

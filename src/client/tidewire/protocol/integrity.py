@@ -119,7 +119,7 @@ def _is_written_alike(value: Any, room: int) -> bool:
         return -strict_json.MAX_INTEGER <= value <= strict_json.MAX_INTEGER
     if kind is float:
         # NaN is not within these bounds, and an infinity neither.
-        return 1e-4 <= abs(value) < 1e15 and not value.is_integer()
+        return bool(1e-4 <= abs(value) < 1e15 and not value.is_integer())
     return value is None or kind is bool
 
 
