@@ -24,6 +24,10 @@ class Point(BaseModel):
     tags: tuple[str, ...] = ()
 
 
+class Loose(BaseModel):
+    x: Any
+
+
 @dataclass
 class Size:
     width: int
@@ -125,6 +129,8 @@ def make_server(**settings: object) -> Server:
         loop.append(loop)
         values = {
             "nan": float("nan"),
+            "nan_in_a_model": Loose(x=float("nan")),
+            "nan_in_models": [Loose(x=[float("nan")])],
             "huge": 2**53 + 1,
             "surrogate": "\ud83d",
             "object": object(),
@@ -133,6 +139,10 @@ def make_server(**settings: object) -> Server:
             "key": {1: "x", (2, 3): "y"},
         }
         yield values[kind]
+
+    @endpoint
+    async def loose() -> Loose:
+        return Loose(x={"far": [1, float("inf")]})
 
     @endpoint
     async def wrong_type() -> int:
@@ -345,9 +355,16 @@ def test_a_function_that_exits_does_not_take_the_server_with_it(peer):
     assert peer.value("plain") == 4
 
 
-@pytest.mark.parametrize("kind", ["nan", "huge", "surrogate", "object", "deep", "loop"])
+@pytest.mark.parametrize(
+    "kind", ["nan", "nan_in_a_model", "nan_in_models", "huge", "surrogate", "object", "deep", "loop"]
+)
 def test_a_value_that_is_no_json_fails_its_item(peer, kind):
     assert failed(peer, "wrong", {"kind": kind})["error"]["code"] == "invalid_value"
+
+
+def test_a_model_does_not_hide_what_is_no_number(peer):
+    error = failed(peer, "loose")["error"]
+    assert (error["code"], "/x/far/1" in error["detail"]) == ("invalid_value", True)
 
 
 def test_names_of_members_become_texts(peer):
@@ -538,6 +555,8 @@ def test_a_function_that_cannot_notice_is_given_up_at_once_but_keeps_its_slot(pe
 def test_a_waiting_item_that_is_cancelled_never_runs(peer):
     peer.start("one_at_a_time", {"name": "first"})
     waiting = peer.start("one_at_a_time", {"name": "never"})
+    assert peer.job(waiting)["done"] is None
+    assert peer.http.get("/v1/jobs").json()["jobs"][0]["done"] is None
     peer.http.post(f"/v1/jobs/{waiting}/cancel")
     job = peer.ended(waiting)
     assert (job["status"], job["cursor"], job.get("started_at")) == ("cancelled", "1-3", None)

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import BEGINNING, ENDED_BY_PROBLEM
-from tidewire.protocol.description import API_ROOT, Discovery, StreamToken
+from tidewire.protocol.description import API_ROOT, Discovery, JobResource, StreamToken
 from tidewire.protocol.problems import Problem
 from tidewire_server import exchange, parameters
 from tidewire_server.auth import ANONYMOUS, Tokens
@@ -255,7 +255,7 @@ class App:
         if not as_stream:
             submitted = await self.service.submit(principal, endpoint, body, key)
             resource = await self.service.resource(submitted.record, root)
-            return answer(resource, 201, _submit_headers(submitted, root))
+            return answer(_as_read(resource), 201, _submit_headers(submitted, root))
         # Its place is taken first: a job must not run whose submit was answered with an error.
         give_back = self.service.take_place(principal)
         try:
@@ -278,7 +278,7 @@ class App:
         before = parameters.text(request, "before") or None
         records = await self.service.store.jobs.list(principal, before=before, limit=limit + 1)
         page = records[:limit]
-        jobs = [messages.to_json(await self.service.resource(record, root, state=False)) for record in page]
+        jobs = [_as_read(await self.service.resource(record, root, state=False)) for record in page]
         body: dict[str, Any] = {"jobs": jobs}
         if len(records) > limit:
             body["next"] = f"{root}/jobs?limit={limit}&before={page[-1].id}"
@@ -287,7 +287,7 @@ class App:
     async def _read(self, request: Request) -> ASGIApp:
         exchange.accepts(request, "application/json")
         record = await self._record(request)
-        return answer(await self.service.resource(record, _root(request)))
+        return answer(_as_read(await self.service.resource(record, _root(request))))
 
     async def _purge(self, request: Request) -> ASGIApp:
         await self.service.purge(await self._record(request))
@@ -299,7 +299,8 @@ class App:
         body = await self._body(request, optional=True)
         items = parameters.items_to_cancel(read_json(body), len(await self._items(record))) if body else None
         running = await self.service.cancel(record, items)
-        return answer(await self.service.resource(record, _root(request)), 202 if running else 200)
+        resource = await self.service.resource(record, _root(request))
+        return answer(_as_read(resource), 202 if running else 200)
 
     async def _items(self, record: JobRecord) -> list[Any]:
         state = (await (await self.service.log(record)).state()).view
@@ -421,6 +422,11 @@ class App:
 
 def _nobody(_request: Request) -> None:
     """Nobody is asked who they are."""
+
+
+def _as_read(job: JobResource) -> dict[str, Any]:
+    """A job's members. `done` is there in any case: null says that the job has not ended (section 6.4)."""
+    return {"done": None} | messages.to_json(job)
 
 
 def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:

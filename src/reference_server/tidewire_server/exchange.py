@@ -101,12 +101,9 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
         ClientDisconnect: It was cut short; nobody waits for an answer.
     """
     headers = request.headers
-    too_large = refuse(
-        "body_too_large", f"a body has at most {max_bytes} bytes (max_body_bytes)", limit=max_bytes
-    )
     declared = headers.get("content-length", "")
     if declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > max_bytes):
-        raise too_large
+        raise _too_large(max_bytes)
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding not in {"identity", ""}:
         raise refuse(
@@ -118,12 +115,16 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > max_bytes:
-                    raise too_large
+                    raise _too_large(max_bytes)
     except TimeoutError:
         raise refuse("malformed_body", f"the body had not arrived whole after {within:g} s") from None
     if body or not optional:
         _check_media_type(headers)
     return bytes(body)
+
+
+def _too_large(max_bytes: int) -> ProblemError:
+    return refuse("body_too_large", f"a body has at most {max_bytes} bytes (max_body_bytes)", limit=max_bytes)
 
 
 def _check_media_type(headers: Headers) -> None:
@@ -231,10 +232,12 @@ def with_privacy(send: Send, scope: Scope) -> Send:
 
 def with_cors(send: Send, scope: Scope, origins: Iterable[str]) -> Send:
     """Let pages of some origins read the answer, errors included. `*` lets any page in, without credentials."""
+    allowed = set(origins)
+    if not allowed:
+        return send
     headers = Headers(scope=scope)
     origin = headers.get("origin")
-    allowed = set(origins)
-    if origin is None or not allowed:
+    if origin is None:
         return send
     granted = origin if origin in allowed else "*" if "*" in allowed else None
 
