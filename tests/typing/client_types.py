@@ -17,9 +17,9 @@ from tidewire import (
     TextDelta,
     Update,
 )
+from tidewire.async_map import AsyncMap
 from tidewire.errors import ItemFailedError
 from tidewire.logprobs import Logprobs
-from tidewire.mapping import AsyncMap
 from tidewire.testing import Answer, FakeServer, FakeToken, Submit
 from tidewire.tokens import Alternative, Token
 

@@ -208,15 +208,20 @@ def test_an_iterable_that_raises_ends_the_map_with_its_error(client):
 
 @pytest.mark.anyio
 async def test_an_async_iterable_that_is_broken_off_is_not_taken_for_its_end(server):
+    waits = anyio.Event()
+
     async def numbers():
         yield 1
+        waits.set()
         await anyio.sleep_forever()
 
     async with AsyncClient(server.url) as client:
         values = client.map("double", numbers())
-        with anyio.move_on_after(0.05):
-            await anext(values)
-        with pytest.raises((ConcurrentReadError, StopAsyncIteration)):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anext, values)
+            await waits.wait()
+            tasks.cancel_scope.cancel()
+        with pytest.raises(ConcurrentReadError, match="broken off"):
             await anext(values)
         assert server.submits == []
 
@@ -275,8 +280,11 @@ async def test_a_wait_that_is_cancelled_goes_on_with_the_next(server):
     server.endpoint("slow").streams(["a", "b"]).stalls_after(1)
     async with AsyncClient(server.url) as client:
         values = client.map("slow", [1])
-        with anyio.move_on_after(0.05):
-            await anext(values)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anext, values)
+            while not server.cuts:
+                await anyio.sleep(0.001)
+            tasks.cancel_scope.cancel()
         assert await anext(values) == "ab"
         assert len(server.submits) == 1
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidewire.batch import AsyncBatchJob
+    from tidewire.blocking_jobs import BatchJob, Job
     from tidewire.checkpoint import Checkpoint
     from tidewire.client import AsyncClient
     from tidewire.hooks import Hooks
     from tidewire.job import AsyncJob
     from tidewire.protocol.backoff import RetryPolicy
-    from tidewire.sync import BatchJob, Client, Job
+    from tidewire.sync import Client
     from tidewire.tokens import Token
     from tidewire.types import ItemUpdate, TextDelta, Update
 
@@ -44,12 +45,12 @@ _HOMES = {
     "AsyncBatchJob": "tidewire.batch",
     "AsyncClient": "tidewire.client",
     "AsyncJob": "tidewire.job",
-    "BatchJob": "tidewire.sync",
+    "BatchJob": "tidewire.blocking_jobs",
     "Checkpoint": "tidewire.checkpoint",
     "Client": "tidewire.sync",
     "Hooks": "tidewire.hooks",
     "ItemUpdate": "tidewire.types",
-    "Job": "tidewire.sync",
+    "Job": "tidewire.blocking_jobs",
     "RetryPolicy": "tidewire.protocol.backoff",
     "TextDelta": "tidewire.types",
     "Token": "tidewire.tokens",

@@ -1,6 +1,5 @@
 """`AsyncClient`: one server, on asyncio or trio."""
 
-import secrets
 import ssl
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from types import TracebackType
@@ -9,35 +8,31 @@ from typing import Any, Literal, Self, TypeVar, overload
 import anyio
 from pydantic import JsonValue
 
+from tidewire.async_map import AsyncMap
 from tidewire.batch import AsyncBatchJob
 from tidewire.checkpoint import Checkpoint
 from tidewire.errors import (
-    CheckpointError,
-    EndpointNotFoundError,
     InvalidInputError,
     ItemFailedError,
-    TidewireError,
     TotalTimeoutError,
 )
 from tidewire.exchange import Auth, Exchange, Timing
 from tidewire.hooks import Hooks
-from tidewire.inputs import encoded, jsonable, one_input, options_on_the_wire
+from tidewire.inputs import jsonable, one_input
 from tidewire.job import AsyncJob
-from tidewire.mapping import BATCH_SIZE, CONCURRENCY, AsyncMap, MapProgress, MapWork, cancel_all, total_of
+from tidewire.leaving import Leftovers
+from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, Options
-from tidewire.protocol.answers import Asked
-from tidewire.protocol.backoff import Backoff, RetryPolicy
-from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.description import API_ROOT, Discovery, EndpointDescription, JobList, JobResource
-from tidewire.protocol.follower import Advance, Follower
-from tidewire.stream import JobStream
-from tidewire.transport import Transport, resolve
-from tidewire.types import UNSET, Place, Returns, Shape, Unset
+from tidewire.protocol.backoff import RetryPolicy
+from tidewire.protocol.description import API_ROOT, JobList, JobResource
+from tidewire.starting import Starter
+from tidewire.transport import Transport
+from tidewire.types import UNSET, Returns, Shape, Unset
 
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(Starter):
     """A client of one server.
 
     It may be used without `async with`; then `aclose()` ends its connections. One client serves any number of jobs
@@ -84,13 +79,7 @@ class AsyncClient:
         ).changed(headers=headers or {})
         transport = Transport(verify=verify, proxy=proxy)
         self._exchange = Exchange(url, transport, auth=auth, timing=_timing or Timing(), hooks=hooks)
-        self._left: list[AsyncBatchJob[Any]] = []
-        """Jobs of loops that were left where nothing could be awaited; they are to be cancelled."""
-
-    @property
-    def url(self) -> str:
-        """Where the server is mounted."""
-        return self._exchange.base
+        self._left = Leftovers()
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,19 +91,8 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close all connections. Jobs go on on the server, but for those of a `map` that was left."""
-        await self._cancel_left()
+        await self._left.cancel()
         await self._exchange.transport.aclose()
-
-    async def _tidy(self) -> None:
-        """Let go of what loops that were left early have left behind."""
-        await self._exchange.transport.bury()
-        await self._cancel_left()
-
-    async def _cancel_left(self) -> None:
-        if self._left:
-            left = [*self._left]
-            self._left.clear()
-            await cancel_all(left)
 
     def with_options(
         self,
@@ -443,128 +421,6 @@ class AsyncClient:
             found += page.jobs
             url = None if page.next is None else self._exchange.here(answer.url, page.next, "")
         return found[:limit]
-
-    # ---- what the server offers --------------------------------------------------------------------------------
-
-    async def discover(self) -> Discovery:
-        """What the server is and offers: endpoints, limits, capabilities. Asked for once."""
-        return await self._exchange.discover(self._options)
-
-    async def describe(self, endpoint: str | None = None, /) -> EndpointDescription:
-        """One endpoint: the schemas of its input and value, examples, capabilities. Asked for once.
-
-        Args:
-            endpoint: Its name; None is the server's only one.
-        """
-        return await self._exchange.describe(await self._endpoint(endpoint), self._options)
-
-    async def _endpoint(self, name: str | None) -> str:
-        if name is not None:
-            return name
-        names = [endpoint.name for endpoint in (await self.discover()).endpoints]
-        if len(names) == 1:
-            return names[0]
-        what = (
-            f"this server has {len(names)} endpoints: {', '.join(names)}"
-            if names
-            else "this server has no endpoint"
-        )
-        advice = f"Name the one to use, such as {names[0]!r}." if names else "Ask whoever runs it."
-        raise EndpointNotFoundError(f"no endpoint was named, and {what}", advice=advice)
-
-    # ---- between -----------------------------------------------------------------------------------------------
-
-    async def _submit(self, endpoint: str | None, given: dict[str, Any]) -> tuple[JobResource, str]:
-        name = await self._endpoint(endpoint)
-        return await self._send(name, encoded(given | options_on_the_wire(self._options)))
-
-    async def _send(self, name: str, content: bytes) -> tuple[JobResource, str]:
-        await self._cancel_left()
-        options = self._options
-        headers = {"Idempotency-Key": options.idempotency_key or secrets.token_urlsafe(16)}
-        try:
-            answer = await self._exchange.ask(
-                "POST",
-                f"{self._exchange.endpoint_url(name)}/jobs",
-                options,
-                asked=Asked.SUBMIT,
-                headers=headers,
-                body=content,
-            )
-        except EndpointNotFoundError as error:
-            error.advice = await self._names(but=error.what)
-            raise
-        return self._exchange.read(JobResource, answer, what="submitted job"), answer.url
-
-    async def _names(self, *, but: str) -> str:
-        """Which endpoints there are, in words, unless they were said already."""
-        try:
-            names = [endpoint.name for endpoint in (await self.discover()).endpoints]
-        except TidewireError:
-            return ""
-        if names and all(name in but for name in names):
-            return ""
-        return f"This server has: {', '.join(names)}." if names else "This server has no endpoint."
-
-    def _begin(self, job: JobResource, base: str, shape: Shape[Any]) -> AsyncJob[Any]:
-        stream, begun = self._stream(job, base)
-        return AsyncJob(
-            self._exchange,
-            self._options,
-            stream,
-            cancel_url=self._cancel_url(job.id),
-            taken=None,
-            begun=begun,
-            endpoint=job.endpoint,
-            shape=shape,
-        )
-
-    def _begin_batch(self, job: JobResource, base: str, shape: Shape[Any]) -> AsyncBatchJob[Any]:
-        stream, begun = self._stream(job, base)
-        return AsyncBatchJob(
-            self._exchange,
-            self._options,
-            stream,
-            cancel_url=self._cancel_url(job.id),
-            taken=None,
-            begun=begun,
-            shape=shape,
-        )
-
-    def _stream(self, job: JobResource, base: str) -> tuple[JobStream, Advance | None]:
-        """The stream of a job that was just submitted, from the state that came with the answer."""
-        stream = self._stream_of(job.id, events=resolve(base, job.links.events))
-        begun = stream.follower.adopt(job)
-        return stream, begun if isinstance(begun, Advance) else None
-
-    def _stream_of(self, job_id: str, *, events: str | None = None) -> JobStream:
-        exchange = self._exchange
-        job_url = exchange.job_url(job_id)
-        follower = Follower(backoff=Backoff(self._options.retry, exchange.timing.rng), job_id=job_id)
-        events_url = (
-            f"{job_url}/events" if events is None else exchange.here(job_url, events, f"{job_url}/events")
-        )
-        return JobStream(exchange, follower, self._options, job_url=job_url, events_url=events_url)
-
-    def _attach(self, job_id: str | None, checkpoint: Checkpoint | None) -> tuple[JobStream, Place | None]:
-        if checkpoint is None:
-            if job_id is None:
-                raise TypeError("give the job's id, or a checkpoint of it")
-            return self._stream_of(job_id), None
-        if job_id is not None and checkpoint.job != job_id:
-            raise CheckpointError(f"the checkpoint is of job {checkpoint.job}, not of {job_id}")
-        if checkpoint.url is not None and checkpoint.url != self.url:
-            advice = "If it is the same server, give checkpoint.model_copy(update={'url': None})."
-            raise CheckpointError(f"the checkpoint is of {checkpoint.url}, not of {self.url}", advice=advice)
-        stream = self._stream_of(checkpoint.job)
-        if checkpoint.cursor is None or checkpoint.state is None:
-            return stream, None
-        cursor = Cursor.parse(checkpoint.cursor)
-        view = stream.follower.restore(checkpoint.state, checkpoint.columns, cursor)
-        return stream, Place(view, checkpoint.columns, cursor)
-
-    def _cancel_url(self, job_id: str) -> str:
-        return f"{self._exchange.job_url(job_id)}/cancel"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"

@@ -19,18 +19,18 @@ up to `concurrency` jobs are under way, and of these the first in order is read.
 import re
 import secrets
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
 
 from tidewire.batch import AsyncBatchJob
 from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, TidewireError
 from tidewire.inputs import encoded, jsonable, options_on_the_wire
+from tidewire.leaving import cancel_all
 from tidewire.reading import Reading
 from tidewire.types import ItemUpdate, Shape
 
@@ -48,15 +48,12 @@ VISIT_EVERY: Final = 60.0
 job, if that is less."""
 LEAST_VISIT: Final = 0.25
 """Seconds; a server that keeps ended jobs for less than four of these is not asked more often."""
-LEAVE_TIMEOUT: Final = 2.0
-"""Seconds that cancelling what runs may take, all in all, when a loop is left early."""
 
 _ROOM: Final = 1024
 """Bytes of a body beside its inputs, the shared members and the options: names and brackets."""
 _OF_INPUT: Final = re.compile(r"/inputs/(\d+)(/|\b)")
 
 T = TypeVar("T")
-X = TypeVar("X")
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +396,7 @@ class MapWork(Generic[T]):
         jobs = self._leave()
         if self._under_way and (reading := self._under_way[0].reading) is not None:
             reading.abandon()
-        self._client._left.extend(jobs)
+        self._client._left.add(jobs)
 
     def _leave(self) -> list[AsyncBatchJob[Any]]:
         if self.closed:
@@ -410,82 +407,6 @@ class MapWork(Generic[T]):
             return []
         jobs = [part.job for part in self._under_way if part.job is not None]
         return [job for job in jobs if not job.ended]
-
-
-async def cancel_all(jobs: Iterable[AsyncBatchJob[Any]]) -> None:
-    """Cancel jobs that nobody waits for, as far as that can be done in `LEAVE_TIMEOUT` seconds."""
-    with anyio.move_on_after(LEAVE_TIMEOUT, shield=True):
-        for job in jobs:
-            with suppress(TidewireError):
-                await job.cancel()
-
-
-class AsyncMap(AsyncIterator[X], Generic[X]):
-    """What `AsyncClient.map` gives: an async iterator over values. `async with` cancels what runs when it is left.
-
-    A loop that is left by `break` or an error without it cancels what runs with the client's next request, or when
-    the client is closed.
-    """
-
-    def __init__(self, work: MapWork[Any], inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
-        self._work = work
-        self._inputs: Iterator[Any] | AsyncIterator[Any] = (
-            aiter(inputs) if isinstance(inputs, AsyncIterable) else iter(inputs)
-        )
-        self._busy = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> X:
-        if self._busy:
-            raise ConcurrentReadError("this map is being read by another loop", advice="Begin another.")
-        work = self._work
-        self._busy = True
-        try:
-            while not work.ready():
-                if work.finished:
-                    raise StopAsyncIteration
-                while work.hungry:
-                    await self._feed()
-                await work.fill()
-            value: X = work.take()
-        except Exception:
-            await self.aclose()
-            raise
-        finally:
-            self._busy = False
-        return value
-
-    async def _feed(self) -> None:
-        try:
-            value = (
-                await anext(self._inputs) if isinstance(self._inputs, AsyncIterator) else next(self._inputs)
-            )
-        except (StopIteration, StopAsyncIteration):
-            self._work.end()
-        except BaseException:
-            # A generator that was broken off has no more to give: going on would take that for the end of the inputs.
-            self._work.abandon()
-            raise
-        else:
-            self._work.feed(value)
-
-    async def aclose(self) -> None:
-        """Leave: close the connection, and cancel what runs."""
-        await self._work.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_work"):
-            self._work.abandon()
 
 
 def total_of(inputs: Any) -> int | None:

@@ -5,8 +5,9 @@ from typing import Any, Final
 import typer
 
 from tidewire import display
+from tidewire.blocking_jobs import BatchJob, Job
 from tidewire.errors import ItemFailedError, TidewireError, TotalTimeoutError
-from tidewire.sync import BatchJob, Client, Job
+from tidewire.sync import Client
 
 INTERRUPTED: Final = 130
 """Exit code of a command that was interrupted."""

@@ -1,0 +1,163 @@
+"""How a client starts jobs and attaches to them: what stands behind its methods."""
+
+import secrets
+from typing import Any
+
+from tidewire.batch import AsyncBatchJob
+from tidewire.checkpoint import Checkpoint
+from tidewire.errors import CheckpointError, EndpointNotFoundError, TidewireError
+from tidewire.exchange import Exchange
+from tidewire.inputs import encoded, options_on_the_wire
+from tidewire.job import AsyncJob
+from tidewire.leaving import Leftovers
+from tidewire.options import Options
+from tidewire.protocol.answers import Asked
+from tidewire.protocol.backoff import Backoff
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
+from tidewire.protocol.follower import Advance, Follower
+from tidewire.stream import JobStream
+from tidewire.transport import resolve
+from tidewire.types import Place, Shape
+
+
+class Starter:
+    """One server, some options, and the jobs that are made with them."""
+
+    _exchange: Exchange
+    _options: Options
+    _left: Leftovers
+
+    @property
+    def url(self) -> str:
+        """Where the server is mounted."""
+        return self._exchange.base
+
+    # ---- what the server offers --------------------------------------------------------------------------------
+
+    async def discover(self) -> Discovery:
+        """What the server is and offers: endpoints, limits, capabilities. Asked for once."""
+        return await self._exchange.discover(self._options)
+
+    async def describe(self, endpoint: str | None = None, /) -> EndpointDescription:
+        """One endpoint: the schemas of its input and value, examples, capabilities. Asked for once.
+
+        Args:
+            endpoint: Its name; None is the server's only one.
+        """
+        return await self._exchange.describe(await self._endpoint(endpoint), self._options)
+
+    async def _endpoint(self, name: str | None) -> str:
+        if name is not None:
+            return name
+        names = [endpoint.name for endpoint in (await self.discover()).endpoints]
+        if len(names) == 1:
+            return names[0]
+        what = (
+            f"this server has {len(names)} endpoints: {', '.join(names)}"
+            if names
+            else "this server has no endpoint"
+        )
+        advice = f"Name the one to use, such as {names[0]!r}." if names else "Ask whoever runs it."
+        raise EndpointNotFoundError(f"no endpoint was named, and {what}", advice=advice)
+
+    # ---- jobs --------------------------------------------------------------------------------------------------
+
+    async def _submit(self, endpoint: str | None, given: dict[str, Any]) -> tuple[JobResource, str]:
+        name = await self._endpoint(endpoint)
+        return await self._send(name, encoded(given | options_on_the_wire(self._options)))
+
+    async def _send(self, name: str, content: bytes) -> tuple[JobResource, str]:
+        await self._left.cancel()
+        options = self._options
+        headers = {"Idempotency-Key": options.idempotency_key or secrets.token_urlsafe(16)}
+        try:
+            answer = await self._exchange.ask(
+                "POST",
+                f"{self._exchange.endpoint_url(name)}/jobs",
+                options,
+                asked=Asked.SUBMIT,
+                headers=headers,
+                body=content,
+            )
+        except EndpointNotFoundError as error:
+            error.advice = await self._names(but=error.what)
+            raise
+        return self._exchange.read(JobResource, answer, what="submitted job"), answer.url
+
+    async def _names(self, *, but: str) -> str:
+        """Which endpoints there are, in words, unless they were said already."""
+        try:
+            names = [endpoint.name for endpoint in (await self.discover()).endpoints]
+        except TidewireError:
+            return ""
+        if names and all(name in but for name in names):
+            return ""
+        return f"This server has: {', '.join(names)}." if names else "This server has no endpoint."
+
+    def _begin(self, job: JobResource, base: str, shape: Shape[Any]) -> AsyncJob[Any]:
+        stream, begun = self._stream(job, base)
+        return AsyncJob(
+            self._exchange,
+            self._options,
+            stream,
+            cancel_url=self._cancel_url(job.id),
+            taken=None,
+            begun=begun,
+            endpoint=job.endpoint,
+            shape=shape,
+        )
+
+    def _begin_batch(self, job: JobResource, base: str, shape: Shape[Any]) -> AsyncBatchJob[Any]:
+        stream, begun = self._stream(job, base)
+        return AsyncBatchJob(
+            self._exchange,
+            self._options,
+            stream,
+            cancel_url=self._cancel_url(job.id),
+            taken=None,
+            begun=begun,
+            shape=shape,
+        )
+
+    def _stream(self, job: JobResource, base: str) -> tuple[JobStream, Advance | None]:
+        """The stream of a job that was just submitted, from the state that came with the answer."""
+        stream = self._stream_of(job.id, events=resolve(base, job.links.events))
+        begun = stream.follower.adopt(job)
+        return stream, begun if isinstance(begun, Advance) else None
+
+    def _stream_of(self, job_id: str, *, events: str | None = None) -> JobStream:
+        exchange = self._exchange
+        job_url = exchange.job_url(job_id)
+        follower = Follower(backoff=Backoff(self._options.retry, exchange.timing.rng), job_id=job_id)
+        events_url = (
+            f"{job_url}/events" if events is None else exchange.here(job_url, events, f"{job_url}/events")
+        )
+        return JobStream(exchange, follower, self._options, job_url=job_url, events_url=events_url)
+
+    def _attach(self, job_id: str | None, checkpoint: Checkpoint | None) -> tuple[JobStream, Place | None]:
+        if checkpoint is None:
+            if job_id is None:
+                raise TypeError("give the job's id, or a checkpoint of it")
+            return self._stream_of(job_id), None
+        if job_id is not None and checkpoint.job != job_id:
+            raise CheckpointError(f"the checkpoint is of job {checkpoint.job}, not of {job_id}")
+        if checkpoint.url is not None and checkpoint.url != self.url:
+            advice = "If it is the same server, give checkpoint.model_copy(update={'url': None})."
+            raise CheckpointError(f"the checkpoint is of {checkpoint.url}, not of {self.url}", advice=advice)
+        stream = self._stream_of(checkpoint.job)
+        if checkpoint.cursor is None or checkpoint.state is None:
+            return stream, None
+        cursor = Cursor.parse(checkpoint.cursor)
+        view = stream.follower.restore(checkpoint.state, checkpoint.columns, cursor)
+        return stream, Place(view, checkpoint.columns, cursor)
+
+    def _cancel_url(self, job_id: str) -> str:
+        return f"{self._exchange.job_url(job_id)}/cancel"
+
+    # ---- what was left behind ----------------------------------------------------------------------------------
+
+    async def _tidy(self) -> None:
+        """Let go of what loops that were left early have left behind."""
+        await self._exchange.transport.bury()
+        await self._left.cancel()
