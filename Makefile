@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST_ARGS ?=
 
-.PHONY: help demo test chaos check fix bench clean
+.PHONY: help demo test chaos conformance check fix bench clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -24,6 +24,9 @@ test: $(STAMP)  ## all tests that need no GPU; says what was skipped and why
 
 chaos: $(STAMP)  ## 10,000 jobs through a network that breaks: some minutes; CHAOS_JOBS, CHAOS_SEED
 	CHAOS_JOBS=$${CHAOS_JOBS:-10000} $(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
+
+conformance: $(STAMP)  ## the suite against every wrong server: some minutes; writes docs/reference/conformance-matrix.md
+	$(BIN)/python tests/conformance/suite/kill_matrix.py
 
 check: $(STAMP)  ## lint, format, types, drift of the specification
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -170,12 +170,15 @@ class Server:
         return min(own, self.limits.get("max_inputs", own))
 
 
-async def probe(wire: Wire, only: Iterable[str] = ()) -> Server:
+async def probe(
+    wire: Wire, only: Iterable[str] = (), given: Sequence[tuple[str, Any]] = ()
+) -> Server:
     """Ask a server what it is, and run its examples.
 
     Args:
         wire: The caller.
         only: Endpoints to look at; all by default.
+        given: Endpoints and inputs of them, where the descriptions have no examples.
 
     Raises:
         ProbeError: It is no server of this protocol.
@@ -200,7 +203,8 @@ async def probe(wire: Wire, only: Iterable[str] = ()) -> Server:
     for each in listed:
         await _describe(wire, server, each)
     for endpoint in server.endpoints.values():
-        for example in endpoint.examples[:EXAMPLES]:
+        own = [example for name, example in given if name == endpoint.name]
+        for example in own or endpoint.examples[:EXAMPLES]:
             await _try(wire, server, endpoint, example)
     return server
 

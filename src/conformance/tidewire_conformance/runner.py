@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tidewire_conformance.history import Histories
 from tidewire_conformance.probe import ProbeError, Server, probe
@@ -35,6 +36,8 @@ class Plan:
     budget: float = 300.0
     """Seconds after which no further check begins."""
     lanes: int = LANES
+    examples: tuple[tuple[str, Any], ...] = ()
+    """Endpoints and inputs of them, in place of the examples of their descriptions."""
 
 
 @dataclass
@@ -102,7 +105,7 @@ async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: Non
     began = time.monotonic()
     wire = Wire(plan.base_url, header=plan.header, patience=plan.patience, began=began)
     try:
-        server = await probe(wire, plan.endpoints)
+        server = await probe(wire, plan.endpoints, plan.examples)
     except NoAnswerError as error:
         raise ProbeError(str(error)) from None
     rounds = [await _round(plan, checks, wire, server, number, watch) for number in range(plan.repeat)]

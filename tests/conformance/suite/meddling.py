@@ -134,7 +134,7 @@ def _replay(talk, receive):
 class _Sender:
     def __init__(self, hooks, talk, send):
         self._hooks, self._talk, self._send = hooks, talk, send
-        self.__self__ = getattr(send, "__self__", None)  # where the server looks for its connection
+        # Without the attribute by which the server finds its connection: what it writes there would pass by the hooks.
         self._start, self._body, self._stream = None, b"", False
 
     async def __call__(self, message):

@@ -106,7 +106,8 @@ def _serve(name: str) -> None:
 
         await hooks.around(bound)(scope, receive, send)
 
-    App.__call__ = call
+    if name:
+        App.__call__ = call
     serve(server, port=0, started=lambda url: print(os.getpid(), url, flush=True))
 
 

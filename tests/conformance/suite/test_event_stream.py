@@ -22,8 +22,8 @@ STREAMS = [
     b"data:\xff\xfe\n\nunknown:1\ndata:  two spaces\n\n",
 ]
 
-UNLIKE_HTTPX_SSE = {2, 4, 6}
-"""Streams that httpx-sse reads otherwise than the standard: a type, and an id, without data become events of their own;
+UNLIKE_HTTPX_SSE = {2, 3, 4, 6}
+"""Streams that httpx-sse reads otherwise than the standard: a type, an id and a retry without data become events of their own;
 the first event after a byte order mark is lost."""
 
 

@@ -43,7 +43,7 @@ def test_half_of_the_checks_of_resuming_and_batching_need_no_script():
 
 def test_a_server_of_150_lines_is_judged_for_what_it_has():
     with standard_library_server() as url:
-        found = report(Plan(url))
+        found = report(Plan(url, examples=(("words", {"text": "né 😀 and on and on", "delay_ms": 60}),)))
     assert {each.sentence.id for each in found.failures} == LACKING["standard-library"]
     assert not found.errors
 
@@ -57,5 +57,13 @@ def test_a_server_in_another_language_is_judged_for_what_it_has():
     assert not found.errors
 
 
-LACKING: dict[str, set[str]] = {"standard-library": set(), "javascript": set()}
-"""Sentences that they break, each of them known to their authors."""
+LACKING = {
+    # By its own words it leaves out 406, 415, bodies in chunks, deadlines, and the items of a cancel.
+    "standard-library": {
+        "TW-FRM-008", "TW-JOB-007", "TW-JOB-008", "TW-JOB-009", "TW-JOB-010", "TW-JOB-016", "TW-JOB-017", "TW-JOB-053",
+        "TW-JOB-054", "TW-JOB-069", "TW-JOB-070", "TW-JOB-079", "TW-JOB-080",
+    },
+    # Sentences that came after it: charset, null and empty parameters.
+    "javascript": {"TW-JOB-078", "TW-JOB-079", "TW-JOB-080"},
+}  # fmt: skip
+"""Sentences that they break."""

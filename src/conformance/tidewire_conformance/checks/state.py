@@ -402,7 +402,7 @@ async def all_json_is_that_of_section_1_4(s: Session) -> None:
     rules = ("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006")
     for exchange in s.wire.record:
         readings = [(block.reading, block) for block in exchange.events]
-        if exchange.is_whole and "json" in exchange.media_type:
+        if exchange.is_whole and "json" in exchange.media_type and exchange.status not in {204, 304}:
             readings.append((exchange.reading, None))  # type: ignore[arg-type]
         for reading, block in readings:
             for fault in reading.faults:
@@ -420,7 +420,7 @@ async def null_and_times_are_written_as_said(s: Session) -> None:
     """A member without a value is left out; `done` of a job alone may be null. Times are RFC 3339 with `Z`."""
     for exchange in s.wire.record:
         bodies = [(block.json, block) for block in exchange.events if block.type != "message"]
-        if exchange.is_whole and "json" in exchange.media_type:
+        if exchange.is_whole and "json" in exchange.media_type and exchange.status not in {204, 304}:
             bodies.append((exchange.json, None))  # type: ignore[arg-type]
         for body, block in bodies:
             nulls = [*_nulls(body)]
