@@ -114,6 +114,7 @@ class EventStream:
         self._idle_at: Cursor | None = None
         """What was sent last, while there is nothing to do but to send what is logged next."""
         self._gone = False
+        self._leaves = False
         self._told = 0
         self._loop = asyncio.get_running_loop()
         self._sent_at = self._loop.time()
@@ -163,6 +164,7 @@ class EventStream:
 
     def go_away(self) -> None:
         """Ask the reader to come back later, because this server ends."""
+        self._leaves = True
         self._wake.set()
 
     # ---- what is sent ------------------------------------------------------------------------------------------
@@ -213,7 +215,7 @@ class EventStream:
             if not self._wake.is_set():
                 cursor = await self._idle(cursor)
             self._wake.clear()
-            if self._service.draining:
+            if self._leaves and (self._connection.behind() or not self._log.extent().ended):
                 await self._write(self._goaway())
                 return
             if behind := self._connection.behind():
@@ -250,19 +252,19 @@ class EventStream:
     def _woken(self) -> None:
         """Something was logged or told: pass it on at once, or let the task see to it."""
         news = self._log.news
-        if news is None or news[0] != self._idle_at or not self._pass_on(news[1]):
-            self._wake.set()
+        if news is not None and news[0] == self._idle_at and self._pass_on(news[1]):
+            return
+        self._wake.set()
 
     def _pass_on(self, block: Block) -> bool:
         """Send a block that was just logged, if its reader has room for it."""
-        if block.done:
+        frames, state, done = block
+        sent = frames[0] if len(frames) == 1 else b"".join(frames)
+        if done or len(sent) > _CHUNK_BYTES or not self._connection.write_at_once(sent):
             return False
-        frames = b"".join(block.frames)
-        if len(frames) > _CHUNK_BYTES or not self._connection.write_at_once(frames):
-            return False
-        self._idle_at = block.state.cursor
+        self._idle_at = state.cursor
         self._sent_at = self._loop.time()
-        self._service.metrics.streamed += len(frames)
+        self._service.metrics.streamed += len(sent)
         return True
 
     async def _merged(self, cursor: Cursor) -> Chunk | None:
@@ -301,7 +303,7 @@ class EventStream:
         earliest = 0.0
         while True:
             self._wake.clear()
-            if self._service.draining:
+            if self._leaves:
                 await self._write(self._goaway())
                 return
             if self._connection.behind():
@@ -322,9 +324,7 @@ class EventStream:
             if frames:
                 await self._write(frames)
             await self._wait()
-            while (
-                self._loop.time() < earliest and not self._service.draining and not self._log.extent().ended
-            ):
+            while self._loop.time() < earliest and not self._leaves and not self._log.extent().ended:
                 self._wake.clear()
                 timer = self._loop.call_at(earliest, self._wake.set)
                 try:

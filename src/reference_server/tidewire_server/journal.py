@@ -267,8 +267,8 @@ class Journal:
         except HeadMovedError as error:
             self._stop_writing(error)
             return 0, 0
-        self._head = block.state.cursor
-        frames = block.frames
+        frames, state, _ = block
+        self._head = state.cursor
         return len(frames), len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
 
     async def _commit_or_stop(self) -> None:
@@ -314,7 +314,10 @@ class Journal:
                 self._room.notify_all()
         self._committed_at = now
         epoch, seq = self._head
-        frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
+        if len(diffs) == 1:
+            frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + 1, diffs[0])]
+        else:
+            frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
         return Block(frames, StateAt(Cursor(epoch, seq + len(diffs)), self._columns, view))
 
     async def _append(self, block: Block) -> None:

@@ -95,7 +95,10 @@ class Stream(Generic[T]):
         if type(x) is str:
             if self._shadow is not None:
                 self._let_go()
-            self._extend(self._growing if at is None else self._path(at), x)
+            path = self._growing if at is None else self._path(at)
+            with self._lock:
+                if self._text_run.path != path or not self._text_run.add(x):
+                    self._extend(path, x)
         else:
             self._let_go()
             self._write(self._journal.append, [(self._path(at), plain(x))])

@@ -10,7 +10,7 @@ class Audience:
     """The readers of one log, on one event loop."""
 
     def __init__(self) -> None:
-        self._watchers: set[Callable[[], None]] = set()
+        self._watchers: tuple[Callable[[], None], ...] = ()
         self._told: dict[str, tuple[int, bytes]] = {}
         self._version = 0
         self.news: tuple[Cursor, Block] | None = None
@@ -24,8 +24,12 @@ class Audience:
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """See `LogReader.watch`."""
-        self._watchers.add(wake)
-        return lambda: self._watchers.discard(wake)
+        self._watchers = (*self._watchers, wake)
+
+        def stop() -> None:
+            self._watchers = tuple(watcher for watcher in self._watchers if watcher != wake)
+
+        return stop
 
     def tell(self, key: str, frame: bytes | None) -> None:
         """See `Log.tell`."""
@@ -43,6 +47,6 @@ class Audience:
     def wake(self, news: tuple[Cursor, Block] | None = None) -> None:
         """Something has happened; `news` if it is that a block was logged after a cursor."""
         self.news = news
-        for wake in tuple(self._watchers):
+        for wake in self._watchers:
             wake()
         self.news = None

@@ -32,8 +32,7 @@ class StoreError(Exception):
     """A store cannot be opened, read or written at the moment; says which, why, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateAt:
+class StateAt(NamedTuple):
     """A job's state up to and including one event."""
 
     cursor: Cursor
@@ -41,8 +40,7 @@ class StateAt:
     view: View
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Events that are logged together: their frames, in order, and the state after the last."""
 
     frames: Sequence[bytes]

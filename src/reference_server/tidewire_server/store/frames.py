@@ -34,6 +34,10 @@ class Frames:
 
     def add(self, frames: Sequence[bytes]) -> None:
         """Add events at the end."""
+        if len(frames) == 1:  # as it is most often
+            self._buffer += frames[0]
+            self._ends.append(self._cut + len(self._buffer))
+            return
         ends = accumulate(map(len, frames), initial=self.written)
         next(ends)
         self._ends.extend(ends)

@@ -107,13 +107,14 @@ class MemoryLog(Audience):
         return self._frames.size
 
     def _add(self, block: Block) -> None:
-        self._frames.add(block.frames)
-        self._starts = next_starts(self._starts, block, self._base)
-        self._head = block.last
-        self._state = block.state
-        self._ended = block.done
-        if self._frames.written >= self._mark_at and not block.done:
-            self._marks.append(block.state)
+        frames, state, done = block
+        self._frames.add(frames)
+        if state.cursor.epoch != self._head.epoch or not self._starts:
+            self._starts = next_starts(self._starts, block, self._base)
+        self._head = block.last if done else state.cursor
+        self._state, self._ended = state, done
+        if not done and self._frames.written >= self._mark_at:
+            self._marks.append(state)
             self._mark_at = self._frames.written + self._mark_every
         while self._frames.size > self._max_bytes and self._marks and self._marks[0].cursor < self._head:
             self._trim(self._marks.popleft())
