@@ -1,6 +1,7 @@
 """The commands, as a shell runs them, against the reference server."""
 
 import json
+import math
 import os
 import pty
 import re
@@ -13,7 +14,8 @@ import pytest
 import typer.testing
 
 from served import sentence, served
-from tidewire import Client, cli
+from tidewire import Client, cli, display
+from tidewire.testing import FakeServer, FakeToken
 
 COMMAND = [sys.executable, "-W", "error", "-m", "tidewire.cli"]
 
@@ -134,7 +136,7 @@ def test_describe_says_what_there_is(url):
         (["cancel", "URL", "A" * 22], 2, "job_not_found"),
         (["call", "127.0.0.1:8000", "point"], 2, "http://127.0.0.1:8000"),
         (["describe", "http://127.0.0.1:1"], 3, "nothing listens at 127.0.0.1:1"),
-        (["call", "URL", "forever", "--timeout", "0.2"], 3, "tidewire attach"),
+        (["call", "URL", "forever", "--timeout", "2"], 3, "tidewire attach"),
     ],
 )
 def test_what_goes_wrong_is_one_paragraph_and_an_exit_code(url, arguments, code, says):
@@ -215,7 +217,11 @@ def test_a_command_whose_package_is_not_there_prints_the_line_that_installs_it(m
 def piped(url, *arguments, lines=0):
     """A command whose output is read up to some lines, after which the reader goes; its code and what it complained."""
     with subprocess.Popen(
-        [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         for _ in range(lines):
             assert process.stdout.readline()
@@ -276,3 +282,18 @@ def test_map_says_which_line_is_wrong(url, tmp_path):
 @pytest.mark.parametrize("command", ["call", "map", "attach", "describe"])
 def test_help_teaches_by_example(command):
     assert f"tidewire {command} http://127.0.0.1:8000" in " ".join(run(command, "--help").stdout.split())
+
+
+def test_on_a_terminal_a_generation_is_followed_by_what_else_could_have_come(monkeypatch):
+    monkeypatch.setattr(display.Screen, "live", property(lambda _: True))
+    with FakeServer() as server:
+        hello = FakeToken("Hel", math.log(0.5), [("Hel", math.log(0.5)), ("[J]el", math.log(0.25))])
+        server.endpoint("generate").generates([hello, FakeToken("lo", None)])
+        shown = run("call", server.url, "generate", "top_logprobs=2", "ranks=true").stdout
+        assert shown.startswith("Hello\n")
+        assert [line.split() for line in shown.splitlines()[1:]] == [
+            ["token", "probability", "rank", "or"],
+            ["'Hel'", "50.0%", "1", "'[J]el'", "25.0%"],
+            ["'lo'", "0.0%", "1"],
+        ]
+        assert run("call", server.url, "generate").stdout == "Hello\n"

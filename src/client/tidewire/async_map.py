@@ -32,7 +32,7 @@ class AsyncMap(AsyncIterator[X], Generic[X]):
         if self._busy:
             raise ConcurrentReadError("this map is being read by another loop", advice="Begin another.")
         if self._broken_off:
-            what = "the inputs of this map were broken off when its wait was cancelled"
+            what = "the inputs of this map were broken off, by an error or a wait that was cancelled"
             raise ConcurrentReadError(what, advice="Begin another with the inputs that are left.")
         work = self._work
         self._busy = True
