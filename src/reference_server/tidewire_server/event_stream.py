@@ -252,8 +252,11 @@ class EventStream:
     def _woken(self) -> None:
         """Something was logged or told: pass it on at once, or let the task see to it."""
         news = self._log.news
-        if news is not None and news[0] == self._idle_at and self._pass_on(news[1]):
-            return
+        try:
+            if news is not None and news[0] == self._idle_at and self._pass_on(news[1]):
+                return
+        except Exception:  # noqa: BLE001 - whoever logs must not suffer for a reader; its task finds out
+            _log.exception("a stream of job %s could not be written at once", self._record.id)
         self._wake.set()
 
     def _pass_on(self, block: Block) -> bool:
