@@ -166,6 +166,7 @@ class SqliteLog(Audience):
         return _Plan(keep_state, cut, changed if changed != self._saved else None)
 
     def _added(self, block: Block, packed: Packed, plan: _Plan, state_bytes: int | None) -> None:
+        after = self._head
         self._tail.add(block.frames)
         if self._tail.size > TAIL_BYTES:
             self._tail.cut_to(TAIL_BYTES // 2)  # by half: what is left moves to the front
@@ -182,7 +183,7 @@ class SqliteLog(Audience):
                 self._marks.popleft()
         if plan.record is not None:
             self._saved = plan.record
-        self.wake()
+        self.wake((after, block))
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
