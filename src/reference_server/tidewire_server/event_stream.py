@@ -100,6 +100,7 @@ class EventStream:
             as_logged: Send each event as it was logged, however slowly it is taken.
         """
         self._service = service
+        self._metrics = service.metrics
         self._settings = service.settings
         self._record = record
         self._log = log
@@ -152,7 +153,7 @@ class EventStream:
             await self._serve_or_send_away()
             await self._deliver({"type": "http.response.body", "body": b"", "more_body": False})
         except _StalledError:
-            self._service.metrics.stalled.inc()
+            self._metrics.stalled.inc()
             await self._abort(listener)
         except _GoneError:
             pass
@@ -267,7 +268,7 @@ class EventStream:
             return False
         self._idle_at = state.cursor
         self._sent_at = self._loop.time()
-        self._service.metrics.streamed += len(sent)
+        self._metrics.streamed += len(sent)
         return True
 
     async def _merged(self, cursor: Cursor) -> Chunk | None:
@@ -296,9 +297,9 @@ class EventStream:
             snapshot = snapshot_frame(at.cursor, at.view.value(), at.columns, "compacted")
             self._snapshot_bytes = len(snapshot)
             if len(snapshot) < all_of_it:
-                self._service.metrics.snapshots.labels("compacted").inc()
+                self._metrics.snapshots.labels("compacted").inc()
                 return Chunk(snapshot, at.cursor, ended=False)
-        self._service.metrics.merged.inc(events)
+        self._metrics.merged.inc(events)
         return Chunk(frames, last, ended and last == merging.last)
 
     async def _follow_snapshots(self, interval: float) -> None:
@@ -336,7 +337,7 @@ class EventStream:
                     timer.cancel()
 
     def _snapshot(self, at: StateAt, reason: SnapshotReason) -> bytes:
-        self._service.metrics.snapshots.labels(reason).inc()
+        self._metrics.snapshots.labels(reason).inc()
         return snapshot_frame(at.cursor, at.view.value(), at.columns, reason)
 
     def _goaway(self) -> bytes:
@@ -373,7 +374,7 @@ class EventStream:
 
     async def _write(self, frames: bytes) -> None:
         await self._deliver({"type": "http.response.body", "body": frames, "more_body": True})
-        self._service.metrics.streamed += len(frames)
+        self._metrics.streamed += len(frames)
 
     async def _make_room(self) -> None:
         """Wait until what was written has gone out: an empty body waits for room, and writes nothing."""

@@ -234,7 +234,10 @@ class Journal:
         self._signalled = True
         self._urgent = self._urgent or urgent
         if threading.get_ident() == self._thread:
-            self._schedule()
+            if self._window:
+                self._schedule()
+            else:
+                self._commits.soon(self)
         else:
             self._loop.call_soon_threadsafe(self._schedule)
 

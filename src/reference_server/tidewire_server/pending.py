@@ -300,6 +300,7 @@ class Pending:
             if self._owed.grew_one(run.path):
                 diff = _shape(b'[["r",%b]]' % diff, self._checks([run.path]))
             taken.append(diff)
+        # Room that is lent counts as taken: what the state may still grow by has become less than that.
         if self.state_bytes + self._lent > self._max_state_bytes - self._reserve:
             self._gather_text(run.path)
         return taken
