@@ -25,8 +25,9 @@ test: $(STAMP)  ## all tests that need no GPU; says what was skipped and why
 chaos: $(STAMP)  ## 10,000 jobs through a network that breaks: some minutes; CHAOS_JOBS, CHAOS_SEED
 	CHAOS_JOBS=$${CHAOS_JOBS:-10000} $(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
 
-conformance: $(STAMP)  ## the suite against every wrong server: some minutes; writes docs/reference/conformance-matrix.md
+conformance: $(STAMP)  ## the suite against every wrong server and client: some minutes; writes two pages of docs/reference
 	$(BIN)/python tests/conformance/suite/kill_matrix.py
+	$(BIN)/python tests/conformance/client_mode/kill_matrix.py
 
 check: $(STAMP)  ## lint, format, types, drift of the specification
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

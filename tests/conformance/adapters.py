@@ -21,7 +21,7 @@ from tidewire.errors import (
     TransportError,
     UnsupportedProtocolError,
 )
-from tidewire_conformance.player import AdapterError, AdapterHungError, ProgramAdapter
+from tidewire_conformance.player import AdapterDiedError, AdapterHungError, ProgramAdapter
 
 # Making one costs more than a whole scenario.
 TLS = ssl.create_default_context()
@@ -46,7 +46,7 @@ class PlainAdapter:
         except TimeoutError:
             raise AdapterHungError from None
         except Exception as error:
-            raise AdapterError(f"the client broke down: {error!r}") from error
+            raise AdapterDiedError(f"the client broke down: {error!r}") from error
 
 
 class JavaScriptAdapter:

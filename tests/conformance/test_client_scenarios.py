@@ -10,9 +10,11 @@ import pytest
 
 from conformance.adapters import AsyncAdapter, BlockingAdapter, JavaScriptAdapter, PlainAdapter
 from conformance.wrong_clients import all_wrong
+from tidewire_conformance.client_mode.verdicts import verdict_of
 from tidewire_conformance.player import Outcome, describe, load_all, play
 from tidewire_conformance.player.bodies import ENDPOINT, discovery_body, job_body, problem_body
 from tidewire_conformance.player.scenario import JOB
+from tidewire_conformance.runner import settle
 from unit.spec_document import SCHEMA_OF_EVENT, SPEC, breaches, document
 
 SCENARIOS = sorted(load_all(), key=lambda scenario: scenario.patience)
@@ -24,6 +26,9 @@ WRONG = list(all_wrong())
 
 AT_THE_SAME_TIME = 24
 """Most of a scenario is waiting, some ten seconds: all that is selected is played at once, and each test takes its own."""
+
+ALWAYS = {"TW-CLI-008", "TW-CLI-049", "TW-DIF-033", "TW-JOB-036", "TW-SEC-012", "TW-SEC-023"}
+"""Sentences that every scenario judges."""
 
 FAULTS: dict[str, str] = {}
 """Where our client is known to be wrong, and how. It is an error once it is right: then the line goes."""
@@ -70,12 +75,18 @@ def test_wrong_client_is_caught_for_its_reason(wrong, verdicts, request):
     verdict = verdicts[request.node.name].result()
     assert verdict.outcome in {Outcome.FAIL, Outcome.WARN}, describe(verdict)
     assert wrong.kind in {finding.kind for finding in verdict.findings}, describe(verdict)
+    told = verdict_of(verdict)
+    settle(told)
+    assert told.outcome in {Outcome.FAIL, Outcome.WARN}
+    named = {*verdict.scenario.requirements, *ALWAYS}
+    assert {each.sentence for each in told.broken} & named, "a sentence that the scenario is about is broken"
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
 def test_wrong_client_passes_a_scenario_that_is_about_something_else(wrong):
     verdict = play(BY_NAME[wrong.control], PlainAdapter(wrong))
     assert verdict.outcome is Outcome.PASS, describe(verdict)
+    assert verdict_of(verdict).broken == []
 
 
 # ---- the scenarios are what they say ---------------------------------------------------------------------------

@@ -193,6 +193,23 @@ def test_a_broken_sentence_with_should_is_a_warning():
     assert play(BY_NAME["retry-after-as-a-date"], PlainAdapter(WithoutDates)).outcome is Outcome.WARN
 
 
+def test_a_request_that_comes_before_the_answer_has_ended_has_not_waited_and_breaks_no_upper_bound():
+    class AsksAheadOfTime(PlainClient):
+        def at_eof(self):
+            self.open().close()
+            super().at_eof()
+
+        def hang_up(self, answer):
+            self.open()
+            super().hang_up(answer)
+
+    outcomes = {
+        play(BY_NAME[name], PlainAdapter(AsksAheadOfTime), patience=0.3).outcome
+        for name in ("done-closes", "goaway")
+    }
+    assert outcomes == {Outcome.FAIL}
+
+
 def test_a_report_that_is_no_report_is_an_error_and_no_failure():
     verdict = play(BY_NAME["404"], Pretender(lambda command: {"end": "well enough"}))
     assert verdict.outcome is Outcome.ERROR

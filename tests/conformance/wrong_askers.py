@@ -1,5 +1,7 @@
 """Wrong clients: what they make of answers and of ends, and what they do for their users."""
 
+from typing import ClassVar
+
 from conformance.plain_requests import CutError, EndError
 from conformance.wrong_clients import WrongClient
 
@@ -28,6 +30,18 @@ class Repeats404ForEver(WrongClient):
     def judge_status(self, answer, wait):
         if answer.status == 404:
             raise CutError("404")
+        super().judge_status(answer, wait)
+
+    def backoff(self, failures):
+        return 0.05
+
+
+class Repeats410ForEver(WrongClient):
+    scenario, kind = "410", "count"
+
+    def judge_status(self, answer, wait):
+        if answer.status == 410:
+            raise CutError("410")
         super().judge_status(answer, wait)
 
     def backoff(self, failures):
@@ -159,11 +173,10 @@ class ReconnectsAfterDone(WrongClient):
 
 class LeavesItsSocketOpen(WrongClient):
     scenario, kind = "user-stops-reading", "open"
-    left = ()
+    left: ClassVar[list] = []
 
     def hang_up(self, answer):
-        self.left = [*self.left, answer]
-        type(self).kept = self.left
+        self.left.append(answer)
 
 
 class WaitsForTheEndOfTheBodyAfterDone(WrongClient):
@@ -256,6 +269,14 @@ class CancelsWhenItsUserStops(WrongClient):
     def checkpoint(self):
         self.cancel()
         return super().checkpoint()
+
+
+class WaitsForEverForACancel(WrongClient):
+    scenario, kind = "user-cancels", "hung"
+
+    def cancel(self):
+        super().cancel()
+        self.sleep(3600.0)
 
 
 class NeverCancels(WrongClient):

@@ -46,6 +46,22 @@ class DispatchesAnEventWithoutData(WrongClient):
         return decoder
 
 
+class DispatchesAnEventAfterAComment(WrongClient):
+    scenario, kind = "comments", "count"
+
+    def new_decoder(self, answer):
+        decoder = super().new_decoder(answer)
+        right = decoder.line
+
+        def line(line):
+            if line.startswith(b":"):
+                decoder.data = decoder.data or [b""]
+            return right(line)
+
+        decoder.line = line
+        return decoder
+
+
 class DecodesChunksApart(WrongClient):
     scenario, kind = "one-byte-at-a-time", "count"
     decoder = decodes(feed=lambda self, chunk: Decoder.feed(self, chunk.decode("utf-8", "replace").encode()))

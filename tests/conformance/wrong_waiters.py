@@ -16,6 +16,13 @@ class TakesTheEndOfTheBodyForSuccess(WrongClient):
         raise EndError("succeeded", value=self.last())
 
 
+class GivesUpAtTheFirstCut(WrongClient):
+    scenario, kind = "body-ends-before-done", "end"
+
+    def fail(self, cut):
+        raise EndError("connection_error", detail=str(cut))
+
+
 class TakesSilenceForSuccess(WrongClient):
     scenario, kind = "silence", "value"
 
@@ -133,6 +140,18 @@ class TakesGoawayForTheEnd(WrongClient):
 
     def goaway(self, data):
         raise EndError("connection_error", detail=data["reason"])
+
+
+class CountsGoawayAsAFailure(WrongClient):
+    scenario, kind = "goaway-after-progress", "wait"
+
+    def goaway(self, data):
+        raise CutError("goaway", least=max(0.1, data["retry_ms"] / 1000))
+
+    def moved(self, state, name, *, forward=True):
+        failures = self.failures
+        super().moved(state, name, forward=forward)
+        self.failures = failures
 
 
 class ComesBackAtOnceAfterGoaway(WrongClient):

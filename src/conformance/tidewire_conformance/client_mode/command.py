@@ -24,7 +24,7 @@ def choose(only: list[str], skip: list[str], variants: list[str]) -> list[Scenar
             `none` for no unusual server. By default each of them plays a few scenarios.
 
     Raises:
-        NoSuchNameError: A name is that of nothing.
+        NoSuchNameError: A name is that of nothing, or nothing is left.
     """
     plain = load_all()
     unknown = [name for name in variants if name not in {*VARIANTS, "all", "none"}]
@@ -38,12 +38,15 @@ def choose(only: list[str], skip: list[str], variants: list[str]) -> list[Scenar
     ]
     if lost:
         raise NoSuchNameError(f"no scenario has the name {', '.join(lost)}: --list tells them")
-    return [
+    chosen = [
         each
         for each in found
         if (not only or is_named(name_of(each), each.requirements, only))
         and not is_named(name_of(each), each.requirements, skip)
     ]
+    if not chosen:
+        raise NoSuchNameError("nothing is left to play: --list tells what there is")
+    return chosen
 
 
 def judge_client(plan: Plan, scenarios: list[Scenario], known: dict[str, str], watch: Watch) -> Report:

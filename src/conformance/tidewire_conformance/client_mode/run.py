@@ -96,7 +96,12 @@ def run(plan: Plan, scenarios: Sequence[Scenario], adapter: Adapter, watch: Watc
             verdict = Verdict(name_of(scenario), scenario.requirements, scenario.about, Outcome.SKIPPED)
             verdict.why, verdict.note = Why.UNTESTED, f"the budget of {plan.budget:g} s was spent"
             return verdict, 0
-        played = play(scenario, adapter, patience=plan.patience)
+        try:
+            played = play(scenario, adapter, patience=plan.patience)
+        except Exception as error:  # noqa: BLE001 - a fault of the suite in one scenario must not take the others with it
+            note = f"{type(error).__name__}: {error}"
+            verdict = Verdict(name_of(scenario), scenario.requirements, scenario.about, Outcome.ERROR, note)
+            return verdict, 0
         verdict = verdict_of(played, _again(plan, scenario))
         verdict.seconds = time.monotonic() - started
         settle(verdict)

@@ -20,8 +20,8 @@ _STEPS = {"data", "hello", "pause_ms", "until_saw", "until_asked"}
 _SHAPED = {"cut_after", "line_end", "framing", "chunk", "text"}
 _UNFIT = frozenset({"waiting", "resync"})
 """Files about waits and breaches: what they are about is not to be varied."""
-FEW: Final = ("reset-after-an-event", "rollback", "batch", "done-closes")
-"""Scenarios that each variant plays by default: a cut, text that is taken back, several items, an end."""
+FEW: Final = ("reset-after-an-event", "rollback", "code-points", "batch")
+"""Scenarios that each variant plays by default: a cut, text that is taken back, long characters, several items."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "members": Variant("unknown members everywhere", ("TW-OVR-009",), _amid_the_unknown),
     "weather": Variant("unknown ephemeral events", ("TW-FRM-045",), _each(_amid_weather)),
     "json": Variant("members in another order, with spaces", (ONCE, "TW-OVR-001"), _each(_written_otherwise)),
-    "http-1.0": Variant("HTTP/1.0, a body that ends with its connection", (ONCE,), _streams(_old_http)),
+    "http-1": Variant("HTTP/1.0, a body that ends with its connection", (ONCE,), _streams(_old_http)),
     "mark": Variant("a byte order mark before each stream", ("TW-FRM-022",), _streams(_marked)),
     "space": Variant("a space after the colon", ("TW-FRM-027",), _each(_spaced)),
     "pointers": Variant("ops with whole pointers in place of a text", (ONCE, "TW-DIF-029"), _histories(_in_full)),

@@ -118,7 +118,8 @@ def _stream_request(
 def _after(talk: Talk, earlier: Talk, asked: Members, rules: tuple[str, ...], name: str) -> Iterator[Finding]:
     waited = talk.at - (earlier.said or earlier.at)
     bounds = asked.get("wait_ms", {})
-    if waited + _GRAIN < bounds.get("least", 0) / 1000:
+    # Negative where it asked before the answer had ended.
+    if "least" in bounds and waited + _GRAIN < bounds["least"] / 1000:
         expected = f"{name}: at least {bounds['least']} ms after what was said before"
         yield Finding("wait", rules, expected, f"{waited * 1000:.0f} ms")
     if "most" in bounds and waited > bounds["most"] / 1000:
