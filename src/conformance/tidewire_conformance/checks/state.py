@@ -319,15 +319,16 @@ async def texts_are_counted_in_code_points(s: Session) -> None:
 @check("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020", "TW-DIF-055")
 async def diffs_rebuild_the_value(s: Session) -> None:
     """Whole values of every kind, one after the other: what the diffs lead to is the value that was given last."""
-    # What is edited comes last: a value that is set whole would hide what went wrong before.
+    # What is edited comes last, beside a text that stays: a value that is set whole would hide what went wrong before.
+    long = "a text that stays " * 20
     values: list[Any] = [
         "text 😀",
         ["x", {"a": 1.5}],
         [{"a": 1.5}, "x", True],
         {"a": [], "b": "", "c": {"~": [[1], {}]}},
-        {"a": [1, 2, 3], "b": "Hel"},
-        {"a": [1, 9, 2, 3], "b": "Hello"},
-        {"a": [9, 3], "b": "Held", "c": {"d/e": None, "~": [[]]}},
+        {"a": [1, 2, 3], "b": "Hel", "long": long},
+        {"a": [1, 9, 2, 3], "b": "Hello", "long": long},
+        {"a": [1, 9, 2], "b": "Held", "c": {"d/e": None, "~": [[]]}, "long": long},
     ]
     steps = [step for value in values for step in ({"emit": value}, {"sleep_ms": 15})]
     work = s.server.script(*steps, initial={}, columns=[]) or s.untested("needs tidewire.script")

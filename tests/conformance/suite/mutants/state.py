@@ -86,7 +86,7 @@ def ops_out_of_order(hooks):
 
 @mutant("TW-DIF-012", "state.diffs_rebuild_the_value")
 def insert_off_by_one(hooks):
-    """What is set within an array goes to the place before."""
+    """What is inserted into an array goes to the place before."""
     before = lambda found: b'%b/%d"' % (found[1], int(found[2]) - 1)  # noqa: E731
     hooks.frames.append(
         lambda talk, frame: re.sub(rb'(\["[is]","/items/0/value/a)/([1-9]\d*)"', before, frame)
