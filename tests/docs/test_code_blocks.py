@@ -124,7 +124,9 @@ def test_a_command_of_a_page_works(page, command, site, tmp_path):
     _, *words = shlex.split(command)
     argv = [sys.executable, "-m", "tidewire", *(word.replace(WRITTEN_URL, site) for word in words)]
     if words[0] != "serve" or "--show-config" in words:
-        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        # As in a shell where the environment is active: `python3` in a command is the one that has the packages.
+        env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=env)
         assert done.returncode == 0, done.stderr
         assert done.stdout
         return
