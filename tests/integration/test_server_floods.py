@@ -28,6 +28,7 @@ def make_server(**settings: float) -> Server:
         default_concurrency_limit=None,
         max_body_bytes=20_000,
         max_queue_size=2 * CROWD,
+        max_streams_per_principal=2 * CROWD,
     )
 
     @server.endpoint
