@@ -7,7 +7,12 @@ without batch=True, so that "batching never slower than none" is a row of the sa
 One process serves, another asks, over plain sockets: a submit with its event stream, to the end. For gradio: a join of
 the queue and the session's stream, to `process_completed`. Every answer is compared with what it must be.
 
-Bar: at least 90 % of the ideal at each size.
+`--full` adds two tables of ours: MANY calls at the largest size, with the rate and the server's memory after each tenth
+(it keeps few jobs that have ended, so that what grows is a leak); and the three sizes with an image of 1 MB, as base64,
+in each input.
+
+Bar: at least 90 % of the ideal at each size; with --full the rate of the last tenth is that of the second, and so is
+the memory.
 """
 
 import argparse
@@ -29,6 +34,9 @@ from pathlib import Path
 
 SIZES = (1, 4, 20)
 AT_ONCE = 50
+MANY = 100_000
+IMAGE = "/9j/" + "A" * 1_333_332
+"""A megabyte in base64."""
 CALL = 0.02
 BAR = 0.9
 START_LIMIT = 120.0
@@ -51,6 +59,12 @@ else:
 
 server.run(port=0, port_file=sys.argv[1])
 """
+
+FEW_KEPT = OURS.replace("Server()", "Server(max_retained_jobs=1000, max_tombstones=1000)")
+
+IMAGES = FEW_KEPT.replace("n: int)", "n: int, image: str)").replace(
+    "n: list[int])", "n: list[int], image: list[str])"
+)
 
 GRADIO = """
 import pathlib, sys, time
@@ -134,6 +148,13 @@ async def ask_us(connection: Connection, n: int) -> None:
     assert b'"status":"succeeded"' in stream, stream
 
 
+async def ask_with_image(connection: Connection, n: int) -> None:
+    path, body = "/v1/endpoints/double/jobs", {"input": {"n": n, "image": IMAGE}}
+    stream = await connection.ask("POST", path, body, "text/event-stream")
+    assert f'"/items/0/value",{2 * n}'.encode() in stream, stream
+    assert b'"status":"succeeded"' in stream, stream
+
+
 async def ask_gradio(connection: Connection, n: int) -> None:
     session = f"s{n}"
     body = {"data": [n], "fn_index": 0, "session_hash": session}
@@ -168,6 +189,53 @@ def cpu_of(process: int) -> float:
     return float("nan")
 
 
+def memory_of(process: int) -> int:
+    """KiB that another process holds, where the system tells; else 0."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize() // 1024
+    return 0
+
+
+def measure_many(calls: int) -> list[dict]:
+    """Rate and memory after each tenth of many calls at the largest size."""
+    rows, size = [], max(SIZES)
+    with serving(FEW_KEPT.format(size=size, call=CALL)) as (port, process):
+        asyncio.run(load(ask_us, port, 2 * AT_ONCE))  # warm
+        for tenth in range(1, 11):
+            before = cpu_of(process)
+            seconds, _ = asyncio.run(load(ask_us, port, calls // 10))
+            used = cpu_of(process) - before
+            rows.append(
+                {
+                    "calls": tenth * (calls // 10),
+                    "rate": calls / 10 / seconds,
+                    "server_cpu_ms": 10_000 * used / calls,
+                    "memory_kib": memory_of(process),
+                }
+            )
+            print(
+                "{calls:>8} calls, {rate:6.0f} calls/s, {server_cpu_ms:.2f} ms of server CPU, {memory_kib} KiB".format(
+                    **rows[-1]
+                ),
+                flush=True,
+            )
+    return rows
+
+
+def measure_images(calls: int, repeat: int) -> list[dict]:
+    """The sizes again, with a megabyte in each input."""
+    rows = []
+    for size in SIZES:
+        runs = [measure("tidewire", IMAGES, ask_with_image, size, calls) for _ in range(repeat)]
+        rows.append(row := sorted(runs, key=lambda run: run["share"])[len(runs) // 2])
+        print(
+            f"1 MB each, size {size:2}: {row['share']:6.1%} of the ideal, {row['rate']:6.0f} calls/s, "
+            f"{row['server_cpu_ms']:.2f} ms of server CPU",
+            flush=True,
+        )
+    return rows
+
+
 def measure(name: str, source: str, ask, size: int, calls: int) -> dict:
     with serving(source.format(size=size, call=CALL)) as (port, process):
         asyncio.run(load(ask, port, min(calls, 2 * AT_ONCE)))  # warm
@@ -195,6 +263,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--full", action="store_true", help="also many calls, and inputs of 1 MB")
+    parser.add_argument("--many", type=int, default=MANY, help="calls of the first table of --full")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/batching.json")
     options = parser.parse_args()
     peers = [("tidewire", OURS, ask_us)]
@@ -212,6 +282,10 @@ def main() -> None:
                 f"p50 {row['p50_ms']:.0f} ms, p99 {row['p99_ms']:.0f} ms, {row['server_cpu_ms']:.2f} ms of server CPU",
                 flush=True,
             )
+    full = {}
+    if options.full:
+        full["many"] = measure_many(options.many)
+        full["images"] = measure_images(max(2 * AT_ONCE, options.calls // 10), options.repeat)
     versions = {}
     for package in ("gradio", "uvicorn", "starlette", "pydantic"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -219,6 +293,7 @@ def main() -> None:
     options.out.parent.mkdir(exist_ok=True)
     result = {
         "rows": rows,
+        **full,
         "bar": BAR,
         "repetitions": options.repeat,
         "at_once": AT_ONCE,
