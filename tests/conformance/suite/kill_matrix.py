@@ -20,6 +20,8 @@ from tidewire_conformance import registry, specification  # noqa: E402
 
 PAGE = TESTS.parent / "docs/reference/conformance-matrix.md"
 
+NOT_RUN = "not run"
+
 HEAD = """# What proves the conformance suite
 
 Written by `make conformance`, which puts each of these servers before the suite. A wrong server is the reference server
@@ -64,8 +66,8 @@ def _tables(faults: dict[str, str]) -> str:
     checks = registry.checks()
     sentences = {sentence for check in checks for sentence in check.sentences}
     rows = [
-        f"- {len(wrong)} wrong servers, {sum(not faults[mutant.name] for mutant in wrong)} of them noticed",
-        f"- {len(unusual)} unusual servers, {sum(not faults[mutant.name] for mutant in unusual)} of them left in peace",
+        f"- {len(wrong)} wrong servers, {sum(faults.get(mutant.name) == '' for mutant in wrong)} of them noticed",
+        f"- {len(unusual)} unusual servers, {sum(faults.get(mutant.name) == '' for mutant in unusual)} of them left in peace",
         f"- {len(checks)} checks of {len(sentences)} sentences; {len(proved)} checks are proved by a wrong server",
         "",
         "## Wrong servers",
@@ -75,10 +77,10 @@ def _tables(faults: dict[str, str]) -> str:
     ]
     for mutant in sorted(wrong, key=lambda mutant: (mutant.check, mutant.name)):
         rows.append(
-            f"| {_cell(mutant.about)} | {mutant.sentence} | `{mutant.check}` | {_mark(faults[mutant.name])} |"
+            f"| {_cell(mutant.about)} | {mutant.sentence} | `{mutant.check}` | {_mark(faults.get(mutant.name, NOT_RUN))} |"
         )
     rows += ["", "## Unusual servers", "", "| server | |", "|---|---|"]
-    rows += [f"| {_cell(mutant.about)} | {_mark(faults[mutant.name])} |" for mutant in unusual]
+    rows += [f"| {_cell(mutant.about)} | {_mark(faults.get(mutant.name, NOT_RUN))} |" for mutant in unusual]
     rows += ["", "## Checks that no wrong server proves yet", "", "| check | judges |", "|---|---|"]
     rows += [
         f"| `{check.name}` | {', '.join(check.sentences)} |" for check in checks if check.name not in proved
@@ -97,12 +99,16 @@ def _tables(faults: dict[str, str]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def _held(faults: dict[str, str], mutants: list[Mutant]) -> int:
+    return sum(faults.get(mutant.name, NOT_RUN) == "" for mutant in mutants)
+
+
 def _cell(text: str) -> str:
     return text.strip().replace("|", "\\|")
 
 
 def _mark(fault: str) -> str:
-    return "yes" if not fault else f"**no** {_cell(fault)}"
+    return fault if fault == NOT_RUN else "yes" if not fault else f"**no** {_cell(fault)}"
 
 
 if __name__ == "__main__":

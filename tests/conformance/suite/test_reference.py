@@ -48,10 +48,9 @@ def test_half_of_the_checks_of_resuming_and_batching_need_no_script():
 def test_a_server_of_150_lines_is_judged_for_what_it_has():
     with standard_library_server() as url:
         found = report(Plan(url, examples=(("words", {"text": "né 😀 and on and on", "delay_ms": 60}),)))
-    # It closes on a body that is too large: whether its answer still comes is chance.
-    assert {each.sentence.id for each in found.failures} - {"TW-DSC-012", "TW-SEC-014"} == LACKING[
+    assert {each.sentence.id for each in found.failures} | BY_CHANCE == LACKING[
         "standard-library"
-    ]
+    ] | BY_CHANCE
     assert not found.errors
 
 
@@ -64,6 +63,8 @@ def test_a_server_in_another_language_is_judged_for_what_it_has():
     assert not found.errors
 
 
+BY_CHANCE = {"TW-DSC-012", "TW-SEC-014", "TW-JOB-053", "TW-JOB-054", "TW-JOB-069", "TW-JOB-070"}
+"""What shows only where a job of half a second still runs, or an answer comes before its connection closes."""
 LACKING = {
     # By its own words it leaves out 406, 415, bodies in chunks, deadlines, and the items of a cancel.
     "standard-library": {

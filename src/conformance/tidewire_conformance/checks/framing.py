@@ -266,8 +266,8 @@ async def events_are_sent_when_they_are_due(s: Session) -> None:
     work = s.server.lasting(1.5) or s.untested("no example lasts and grows; tidewire.script would serve")
     for _ in range(3):
         job = await s.submit(work)
-        async with s.follow(job) as stream:
-            await stream.until(lambda seen: len(seen.of_type("message")) >= 2 or seen.of_type("done"), 60)
+        async with s.follow(job, "0-0") as stream:
+            await stream.until(lambda seen: len(seen.logged) >= 2 or seen.of_type("done"), 60)
             if stream.exchange.of_type("done"):
                 at = [block.at for block in stream.exchange.logged]
                 spread = at[-1] - at[0]
