@@ -372,6 +372,35 @@ def test_shutdown_says_goaway_on_every_stream_and_takes_nothing_new():
     assert all(7 <= (wait or 0) <= 15 for wait in goaway)
 
 
+def test_readers_are_sent_away_one_after_the_other_and_none_once_its_job_has_ended():
+    # All three could be sent away at once; each but the first has time to see the end, which the first one causes.
+    server = make_server(shutdown_timeout=60)
+    over = threading.Event()
+
+    @server.endpoint
+    def wait(stream: Stream[str]) -> None:
+        stream.append("waits")
+        over.wait(20)
+
+    begun, ends = [], []
+    with serving(server) as peer:
+        job = peer.start("wait")
+
+        def read() -> None:
+            with Peer(peer.url) as other, other.stream(job) as reading:
+                begun.append(reading.until("snapshot"))
+                ends.append([event.type for event in reading][-1])
+            over.set()
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: len(begun) == 3)
+    for thread in threads:
+        thread.join()
+    assert ends == ["goaway", "done", "done"]
+
+
 def test_two_hundred_clients_at_once_each_get_their_own_text(peer):
     async def one(http: httpx.AsyncClient, number: int) -> None:
         text = f"client {number}"

@@ -386,11 +386,27 @@ class Service:
                     await self._sweep_needed.wait()
 
     async def settle(self, within: float) -> None:
-        """Send all readers away, take nothing new, and give what runs some time to end."""
+        """Take nothing new, give what runs some time to end, and send readers away, spread over that time (TW-DEP-004).
+
+        So those do not all come to another server at once, and many see their job end here.
+        """
         self.draining = True
         self.readers.pause()
-        for stream in tuple(self.streams):
+        leaving = self._loop.create_task(self._send_away(within))
+        try:
+            await self._let_end(within)
+        finally:
+            leaving.cancel()
+            for stream in tuple(self.streams):
+                stream.go_away()
+
+    async def _send_away(self, within: float) -> None:
+        streams = tuple(self.streams)
+        for stream in streams:
             stream.go_away()
+            await asyncio.sleep(within / len(streams))
+
+    async def _let_end(self, within: float) -> None:
         jobs = list(self._live.values())
         if self._outlives:
             # What waits need not begin: the next server takes it up.
