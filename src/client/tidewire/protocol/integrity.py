@@ -116,7 +116,7 @@ def _is_written_alike(value: Any, room: int) -> bool:
     if kind is list:
         return room > 0 and all(_is_written_alike(element, room - 1) for element in value)
     if kind is int:
-        return -strict_json.MAX_INTEGER <= value <= strict_json.MAX_INTEGER
+        return bool(-strict_json.MAX_INTEGER <= value <= strict_json.MAX_INTEGER)
     if kind is float:
         # NaN is not within these bounds, and an infinity neither.
         return bool(1e-4 <= abs(value) < 1e15 and not value.is_integer())
