@@ -301,7 +301,9 @@ def coverage(spec: Specification, text: str) -> tuple[str, list[str]]:
             data = found.get(one.id, [])
             counts.update({label.split()[0].rstrip(":") for label in data})
             if data:
-                counts["alone"] += not {"vectors", "scenarios", "transcript"} & {one.split()[0] for one in data}
+                counts["alone"] += not {"vectors", "scenarios", "transcript"} & {
+                    one.split()[0] for one in data
+                }
                 by = "; ".join(data)
             elif one.id in unseen:
                 by, counts["unseen"] = f"– not seen on the wire: {unseen[one.id]}", counts["unseen"] + 1

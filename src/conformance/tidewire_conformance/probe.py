@@ -170,9 +170,7 @@ class Server:
         return min(own, self.limits.get("max_inputs", own))
 
 
-async def probe(
-    wire: Wire, only: Iterable[str] = (), given: Sequence[tuple[str, Any]] = ()
-) -> Server:
+async def probe(wire: Wire, only: Iterable[str] = (), given: Sequence[tuple[str, Any]] = ()) -> Server:
     """Ask a server what it is, and run its examples.
 
     Args:
