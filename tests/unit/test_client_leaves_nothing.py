@@ -1,5 +1,6 @@
 """A client that is left in the middle of something leaves no socket, no thread and no task behind, on either loop."""
 
+import sys
 import threading
 
 import anyio
@@ -120,6 +121,37 @@ def test_a_blocking_client_leaves_nothing_when_it_is_closed_in_a_wait(server):
     client.close()
     waiting.join(10)
     assert len(outcome) == 1
+
+
+def interrupted_where(waits_in, work, *args):
+    """Call a function, and interrupt it once where it waits for an event in a function of the threading module."""
+    hits = []
+
+    def watch(frame, what, _):
+        called = (frame.f_code, frame.f_back and frame.f_back.f_code)
+        if what == "call" and not hits and called == (threading.Event.wait.__code__, waits_in.__code__):
+            hits.append(called)
+            raise KeyboardInterrupt
+
+    sys.setprofile(watch)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work(*args)
+    finally:
+        sys.setprofile(None)
+    assert hits
+
+
+def test_an_interrupt_while_the_thread_of_a_blocking_client_starts_leaves_nothing(server):
+    with Client(server.url) as client:
+        interrupted_where(threading.Thread.start, client.submit, "count")
+        assert client.submit("count").id == "j1"
+
+
+def test_an_interrupt_before_the_first_call_has_a_thread_leaves_nothing_to_close(server):
+    client = Client(server.url)
+    interrupted_where(threading.Thread.start, client.submit, "count")
+    client.close()
 
 
 def test_a_blocking_client_leaves_nothing_with_its_last_reference(server):

@@ -123,15 +123,18 @@ class _State:
         with self._lock:
             if self._closed:
                 raise ClientClosedError("this client was closed")
-            if self._portal is None:
+            if self._portal is None or self._portal.cancelled():
                 self._tell()
                 self._process = os.getpid()
                 portal: Future[anyio.from_thread.BlockingPortal] = Future()
-                self._thread = threading.Thread(
-                    target=_serve, args=(portal,), name="tidewire-client", daemon=True
-                )
-                self._thread.start()
-                self._portal = portal
+                thread = threading.Thread(target=_serve, args=(portal,), name="tidewire-client", daemon=True)
+                # An interrupt may hit the start: the thread may then live already, so it is known before.
+                self._portal, self._thread = portal, thread
+                try:
+                    thread.start()
+                except BaseException:
+                    portal.cancel()
+                    raise
             portal = self._portal
         return portal.result()
 
@@ -153,7 +156,7 @@ class _State:
             self._closed = True
             portal, thread = self._portal, self._thread
             self._portal = self._thread = None
-        if portal is None or thread is None:
+        if portal is None or thread is None or portal.cancelled():
             return
         if threading.current_thread() is thread:
             # The garbage collector may run on the very thread that is to end.
@@ -176,6 +179,8 @@ def _serve(started: "Future[anyio.from_thread.BlockingPortal]") -> None:
             started.set_result(portal)
             await portal.sleep_until_stopped()
 
+    if not started.set_running_or_notify_cancel():
+        return
     try:
         anyio.run(live, backend="asyncio")
     except BaseException as error:
