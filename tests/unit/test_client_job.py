@@ -561,6 +561,12 @@ async def test_a_checkpoint_of_another_job_or_server_is_refused():
         client.job()
 
 
+@pytest.mark.parametrize("given", [Checkpoint(job="j1").to_json(), Checkpoint(job="j1").model_dump()])
+async def test_a_checkpoint_that_was_not_read_back_says_how_to(given):
+    with pytest.raises(TypeError, match="Checkpoint.from_json"):
+        AsyncClient("http://127.0.0.1:1").job(checkpoint=given)
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [

@@ -140,6 +140,10 @@ class Starter:
             if job_id is None:
                 raise TypeError("give the job's id, or a checkpoint of it")
             return self._stream_of(job_id), None
+        if not isinstance(checkpoint, Checkpoint):
+            raise TypeError(
+                f"checkpoint is a Checkpoint, not {type(checkpoint).__name__}: read it with Checkpoint.from_json(text)"
+            )
         if job_id is not None and checkpoint.job != job_id:
             raise CheckpointError(f"the checkpoint is of job {checkpoint.job}, not of {job_id}")
         if checkpoint.url is not None and checkpoint.url != self.url:
