@@ -314,6 +314,24 @@ def test_each_bare_string_is_a_change_of_its_own():
         assert list(document.text_changes) == changes
 
 
+@pytest.mark.parametrize("told_before", [False, True], ids=["first", "again"])
+def test_a_truncation_is_told_at_the_cost_of_what_it_drops(told_before):
+    document = Document({"t": ""}, ["/t"])
+    for _ in range(20_000):
+        document.apply("x" * 100)
+    if told_before:
+        document.apply([["t", "/t", 1]])
+    tracemalloc.start()
+    try:
+        document.apply([["a", "/t", "yz"], ["t", "/t", 5], ["a", "/t", "xb"]])
+        changes = document.text_changes
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert changes == (TextChange("/t", 2, "b"),)
+    assert most < 1_000_000
+
+
 def test_only_the_texts_that_a_diff_touched_are_told():
     value = {"items": [{"value": {"text": f"item {n}", "n": 0}} for n in range(5)]}
     columns = [f"/items/{n}/value/text" for n in range(5)]

@@ -186,6 +186,12 @@ class Document(Fold):
                 old, new = before.node(tokens), now.node(tokens)
             if isinstance(new, GrowingText) and old is new:
                 change = TextChange(pointer, 0, new.text_since(new.length_at(before._stamp)))
+            elif isinstance(old, GrowingText) and isinstance(new, GrowingText):
+                # One is the other shortened: what they share need not be compared. The old one may have grown first.
+                length = old.length_at(before._stamp)
+                shared = min(old.shared_with(new), length)
+                was = old.text_since(shared)[: length - shared]
+                change = TextChange.between(pointer, was, new.text_since(shared))
             elif type(old) in TEXTS or type(new) in TEXTS:
                 change = TextChange.between(pointer, before.text(tokens) or "", now.text(tokens) or "")
             else:
