@@ -1,9 +1,9 @@
 """What a stream calls stable stays: readers hand it over as final, and the server refuses whatever would break it."""
 
 import pytest
-from written_job import Written, on_a_loop
 
 from tidewire_server.errors import StreamClosedError
+from written_job import Written, on_a_loop
 
 
 @on_a_loop
