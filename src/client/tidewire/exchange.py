@@ -47,6 +47,7 @@ from tidewire.transport import (
     no_http,
     origin,
     resolve,
+    same_origin,
 )
 
 log: Final = logging.getLogger("tidewire")
@@ -228,7 +229,7 @@ class Exchange:
             ProtocolError: To another origin, or nowhere.
         """
         place = resolve(answer.url, answer.headers.get("location", ""))
-        if origin(place) != origin(self.base) or "location" not in answer.headers:
+        if not same_origin(place, self.base) or "location" not in answer.headers:
             where = Where("GET", answer.url, status_code=answer.status)
             advice = "Credentials never leave their origin: give the client the new address."
             raise ProtocolError(
@@ -239,7 +240,7 @@ class Exchange:
     def here(self, base: str, reference: str, otherwise: str) -> str:
         """A link that an answer carried, where it stays on this origin; else the place that the protocol names."""
         url = resolve(base, reference)
-        if origin(url) == origin(self.base):
+        if same_origin(url, self.base):
             return url
         log.warning("ignored a link to another origin: %s", url)
         return otherwise

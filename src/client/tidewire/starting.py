@@ -17,7 +17,6 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
 from tidewire.protocol.follower import Advance, Follower
 from tidewire.stream import JobStream
-from tidewire.transport import resolve
 from tidewire.types import Place, Shape
 
 
@@ -122,17 +121,16 @@ class Starter:
 
     def _stream(self, job: JobResource, base: str) -> tuple[JobStream, Advance | None]:
         """The stream of a job that was just submitted, from the state that came with the answer."""
-        stream = self._stream_of(job.id, events=resolve(base, job.links.events))
+        stream = self._stream_of(job.id, events=(base, job.links.events))
         begun = stream.follower.adopt(job)
         return stream, begun if isinstance(begun, Advance) else None
 
-    def _stream_of(self, job_id: str, *, events: str | None = None) -> JobStream:
+    def _stream_of(self, job_id: str, *, events: tuple[str, str] | None = None) -> JobStream:
+        """The stream of a job; `events` is the URL of an answer, and the link to the stream in it."""
         exchange = self._exchange
         job_url = exchange.job_url(job_id)
         follower = Follower(backoff=Backoff(self._options.retry, exchange.timing.rng), job_id=job_id)
-        events_url = (
-            f"{job_url}/events" if events is None else exchange.here(job_url, events, f"{job_url}/events")
-        )
+        events_url = f"{job_url}/events" if events is None else exchange.here(*events, f"{job_url}/events")
         return JobStream(exchange, follower, self._options, job_url=job_url, events_url=events_url)
 
     def _attach(self, job_id: str | None, checkpoint: Checkpoint | None) -> tuple[JobStream, Place | None]:

@@ -40,7 +40,7 @@ from tidewire.protocol.follower import (
     Told,
 )
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
-from tidewire.transport import Answer, Connection, origin, resolve
+from tidewire.transport import Answer, Connection, resolve, same_origin
 
 MAX_EVENT_BYTES: Final = 64 * 2**20
 """Bytes of one event, snapshots included, that the client is ready to hold."""
@@ -249,7 +249,7 @@ class JobStream:
         link = self.follower.events_url
         if link is not None and self._answered_at is not None:
             place = resolve(self._answered_at, link)
-            if origin(place) == origin(self._exchange.base):
+            if same_origin(place, self._exchange.base):
                 return place
             log.info("%s: the link %r in hello leads to another origin; it is not followed", self._name, link)
         return self.events_url

@@ -5,6 +5,7 @@ environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`), as httpx reads it.
 """
 
 import contextlib
+import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
@@ -413,17 +414,38 @@ def origin(url: str) -> tuple[str, str, int | None]:
     return parsed.scheme, parsed.host, port
 
 
+def same_origin(one: str, other: str) -> bool:
+    """Whether two URLs have scheme, host and port in common.
+
+    Raises:
+        ValueError: One is no URL.
+    """
+    roots = _ROOT.match(one), _ROOT.match(other)
+    # Two that are spelt alike need not be parsed, which costs more than all else that is done with a link.
+    if roots[0] is not None and roots[1] is not None and roots[0][0] == roots[1][0]:
+        return True
+    return origin(one) == origin(other)
+
+
 def resolve(base: str, reference: str) -> str:
     """A URI reference, resolved against the URL of the answer that carried it.
 
     Raises:
         ProtocolError: It is none.
     """
+    root = _ROOT.match(base)
+    if root is not None and _PLAIN_PATH.fullmatch(reference):
+        return root[0] + reference
     try:
         return str(httpx.URL(base).join(reference))
     except httpx.InvalidURL as error:
         raise ProtocolError(f"{reference[:200]!r} is no link: {error}", where=Where(url=base)) from None
 
+
+_ROOT: Final = re.compile(r"https?://[a-z0-9.-]+(?::[1-9][0-9]{0,4})?(?=/|\Z)")
+"""Scheme, host and port as most URLs spell them; nothing of it means anything else."""
+_PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9_-][A-Za-z0-9_/-]*")
+"""Links that stand after such a root as they are: no host of their own, no dots, nothing to quote."""
 
 _UNREACHABLE = (
     "Check that the server runs, the host and the port, and what stands between (firewall, proxy settings)."

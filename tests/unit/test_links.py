@@ -1,0 +1,65 @@
+"""`tidewire.transport`: links are resolved as RFC 3986 says, whichever way that is done."""
+
+import httpx
+import pytest
+
+from tidewire.errors import ProtocolError
+from tidewire.transport import origin, resolve, same_origin
+
+BASES = (
+    "http://127.0.0.1:8000/v1/jobs/j1",
+    "https://example.org",
+    "https://example.org/ai/v1/?q#f",
+    "http://[::1]:8000/x",
+    "http://Example.org/x",
+    "http://user@example.org/x",
+    "http://bücher.example/x",
+)
+LINKS = (
+    "/v1/jobs/j1/events",
+    "/a//b/",
+    "//other.example/x",
+    "/../x",
+    "/./x",
+    "/a%20b",
+    "/a b",
+    "/a?x=1#y",
+    "/a:b",
+    "/\\other.example",
+    "events",
+    "../x",
+    "?x",
+    "",
+    "/",
+    "http://other.example/x",
+    "HTTP://EXAMPLE.ORG:80/x",
+)
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("link", LINKS)
+def test_a_link_leads_where_the_library_says_that_it_leads(base, link):
+    assert resolve(base, link) == str(httpx.URL(base).join(link))
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("link", ["/a\n", "/a\0", "http://[::1", "http://a\tb/"])
+def test_what_is_no_link_is_refused(base, link):
+    with pytest.raises(ProtocolError, match="is no link"):
+        resolve(base, link)
+
+
+URLS = [
+    *BASES,
+    "http://127.0.0.1:800/x",
+    "https://127.0.0.1:8000/x",
+    "http://127.0.0.1:8000?x",
+    "http://127.0.0.1:8000@example.org/",
+    "http://example.org:80",
+]
+
+
+@pytest.mark.parametrize("one", URLS)
+@pytest.mark.parametrize("other", URLS)
+def test_two_urls_have_one_origin_if_scheme_host_and_port_are_alike(one, other):
+    assert same_origin(one, other) == (origin(one) == origin(other))
