@@ -1,12 +1,21 @@
 import hashlib
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
-from tidewire.protocol.integrity import IntegrityError, array_check, digest, text_check, verify
+from tidewire.protocol.integrity import (
+    PART,
+    IntegrityError,
+    array_check,
+    canonical,
+    digest,
+    text_check,
+    verify,
+)
 from tidewire.protocol.strict_json import StrictJsonError
 
 VECTORS = json.loads(
@@ -84,3 +93,39 @@ def test_a_digest_of_a_hundred_thousand_levels_is_an_error_and_no_overflow():
         deep = [deep]
     with pytest.raises(StrictJsonError, match="nested deeper"):
         digest(deep)
+
+
+@pytest.mark.parametrize("length", [PART, PART + 1, 2 * PART + 5])
+@pytest.mark.parametrize("letters", ["x", 'a"\\\n\x00\x7f', "é\u2028\ud7ff\ue000", "𝄞a"])
+@pytest.mark.parametrize(
+    "others",
+    [
+        {},
+        {"status": "running"},
+        {"a": [1, "z"], "z": {"k": None}, '"\n': "x"},
+        {"valu": 1, "valuf": 1.5, "value ": True, "": 0.0},
+        {"a\U0001f600": 1, "a\uffff": 2, "v\U0001f600": 3, "v\uffff": 4},
+    ],
+)
+def test_a_long_text_has_the_digest_of_the_canonical_form(length, letters, others):
+    text = (letters * length)[:length]
+    for items in ([{**others, "value": text}], [{"value": text, **others}, {"value": text}]):
+        assert digest(items) == hashlib.sha256(canonical(items)).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("item", [{"value": "\ud800"}, {"value": "", "x": "\ud800"}, {"value": "", 1: 2}])
+def test_what_is_not_json_beside_a_long_text_has_no_digest(item):
+    with pytest.raises(StrictJsonError):
+        digest([item | {"value": "x" * PART + item["value"] + "x"}])
+
+
+def test_the_digest_of_a_long_text_needs_no_second_one():
+    items = [{"status": "succeeded", "value": "x" * 4_000_000}]
+    digest(items)
+    tracemalloc.start()
+    try:
+        digest(items)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2_000_000

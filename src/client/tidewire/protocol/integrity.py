@@ -6,7 +6,8 @@ length of an array. It proves no more than that. The digest proves the items who
 
 import hashlib
 import json
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
 from zlib import crc32
 
 from pydantic import JsonValue
@@ -20,6 +21,9 @@ DIGEST_LENGTH = 16
 """Hex digits of a digest that travel."""
 
 MAX_CRC = 2**32 - 1
+
+PART: Final = 2**16
+"""Code points of a long text that are written at a time."""
 
 
 class IntegrityError(ValueError):
@@ -81,7 +85,31 @@ def digest(items: JsonValue) -> str:
     Raises:
         StrictJsonError: The items are not JSON as the protocol takes it.
     """
-    return hashlib.sha256(canonical(items)).hexdigest()[:DIGEST_LENGTH]
+    found = hashlib.sha256()
+    for part in _parts(items):
+        found.update(part)
+    return found.hexdigest()[:DIGEST_LENGTH]
+
+
+def _parts(items: Any) -> Iterator[bytes]:
+    """The RFC 8785 form, bit by bit where an item's value is one long text: that is then never held as a whole."""
+    alone = items[0] if type(items) is list and len(items) == 1 and type(items[0]) is dict else {}
+    text = alone.get("value")
+    if (
+        type(text) is not str
+        or len(text) <= PART
+        or not is_text(text)
+        or any(type(n) is not str for n in alone)
+    ):
+        yield canonical(items)
+        return
+    # What stands before a name in ASCII stands there by code points as well as by UTF-16 units.
+    before = canonical([{name: alone[name] for name in alone if name < "value"}])[1:-2]
+    after = canonical([{name: alone[name] for name in alone if name > "value"}])[2:-1]
+    yield b"[" + before + (b"," if before != b"{" else b"") + b'"value":"'
+    for start in range(0, len(text), PART):
+        yield json.dumps(text[start : start + PART], ensure_ascii=False)[1:-1].encode()
+    yield b'"' + (b"," if after != b"}" else b"") + after + b"]"
 
 
 def canonical(value: JsonValue) -> bytes:
