@@ -7,6 +7,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+import tidewire.segments
 import tidewire.stream
 from scripted_server import (
     CLOSE,
@@ -42,6 +43,7 @@ from tidewire.errors import (
     UnsupportedProtocolError,
 )
 from tidewire.protocol.answers import MAX_SERVER_FAULTS
+from tidewire.segments import Segments
 from tidewire.transport import REFUSAL_BYTES, Connection
 
 pytestmark = pytest.mark.anyio
@@ -104,6 +106,32 @@ def read_into(following):
 async def test_a_stream_is_read_to_its_end():
     texts, cursors, waits = await follow(by_turn([STREAM + OPENING + FIRST + LAST + END, CLOSE]))
     assert (texts, cursors, waits) == (["Hel", "lo", " world"], [None], [])
+
+
+async def test_a_stream_over_plain_http_is_read_as_it_comes_from_the_socket():
+    with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD])) as server:
+        async with AsyncClient(server.url) as client:
+            async with client.job("j1").updates() as updates:
+                assert (await anext(updates)).text == "Hel"
+                (connection,) = client._exchange.transport.open
+                assert isinstance(connection._body, Segments)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+@pytest.mark.parametrize("quick", [True, False])
+async def test_a_stream_in_chunks_is_the_same_where_the_socket_is_out_of_reach(quick, size, monkeypatch):
+    asked = []
+    if not quick:
+        monkeypatch.setattr(tidewire.segments, "segments_of", lambda *_: asked.append(1))
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = OPENING + FIRST + b"id:1-4\ndata:"
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    chunks = b"".join(b"%x;a=b\r\n%s\r\n" % (len(part), part) for part in parts)
+    texts, cursors, _ = await follow(
+        by_turn([head + chunks + b"0\r\nX-Trailer: 1\r\n\r\n", CLOSE], [REST, CLOSE])
+    )
+    assert (texts, cursors) == (["Hel", "lo", " world"], [None, "1-3"])
+    assert len(asked) == (0 if quick else 2)
 
 
 @pytest.mark.parametrize("how", [RESET, CLOSE])
