@@ -20,10 +20,10 @@ demo: $(STAMP)  ## a generation with its log-probabilities, through a network th
 	$(BIN)/python docs/examples/demo.py
 
 test: $(STAMP)  ## all tests that need no GPU; says what was skipped and why
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not slow' $(PYTEST_ARGS)
 
 chaos: $(STAMP)  ## 10,000 jobs through a network that breaks: some minutes; CHAOS_JOBS, CHAOS_SEED
-	CHAOS_JOBS=$${CHAOS_JOBS:-10000} $(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
+	CHAOS_JOBS=$${CHAOS_JOBS:-10000} $(BIN)/python -m pytest tests/chaos -m '' $(PYTEST_ARGS)
 
 conformance: $(STAMP)  ## the suite against every wrong server and client: some minutes; writes two pages of docs/reference
 	$(BIN)/python tests/conformance/suite/kill_matrix.py

@@ -143,7 +143,7 @@ class TakesGoawayForTheEnd(WrongClient):
 
 
 class CountsGoawayAsAFailure(WrongClient):
-    scenario, kind = "goaway-after-progress", "wait"
+    scenario, kind = "goaway-after-progress", "end"
 
     def goaway(self, data):
         raise CutError("goaway", least=max(0.1, data["retry_ms"] / 1000))

@@ -278,7 +278,7 @@ def test_a_stream_whose_log_cannot_be_read_sends_its_reader_away_and_is_logged_o
     @server.endpoint
     def hold(stream: Stream[str]) -> None:
         while not over.wait(0.01):
-            stream.append("held")
+            stream.append("held" * 10_000)  # blocks of a size that readers read from the log
 
     with serving(server) as peer:
         job = peer.start("hold")

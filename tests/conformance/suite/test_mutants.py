@@ -20,7 +20,7 @@ DOZEN = [
 """Those that are tried here; `make conformance` tries all."""
 
 AREAS = ["framing", "resume", "state"]
-UNUSUAL = ["crlf", "ops_in_place_of_bare_strings"]
+UNUSUAL = ["ops_in_place_of_bare_strings"]
 
 
 @pytest.fixture(scope="module")
