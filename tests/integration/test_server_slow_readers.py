@@ -134,7 +134,8 @@ def test_a_reader_far_behind_gets_a_snapshot_where_that_is_less():
 
 def test_readers_that_read_nothing_delay_neither_the_job_nor_other_readers():
     with serving(make_server(stall_timeout=60.0)) as peer:
-        job = peer.start("paint", {"frames": 20, "size": 1_000_000})  # more than fits on the way, whatever is merged
+        # More than fits on the way, whatever is merged.
+        job = peer.start("paint", {"frames": 20, "size": 1_000_000})
         stuck = [SlowReader(peer, job) for _ in range(20)]
         try:
             folds: list[Fold] = []
