@@ -31,6 +31,10 @@ def pytest_runtest_makereport(item, call):
     report = yield
     if item.get_closest_marker("gpu") is None:
         demand(report)
+    # A lone surrogate in what a test logged could not travel between processes that test side by side.
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
+    ]
     return report
 
 
@@ -46,13 +50,3 @@ def pytest_terminal_summary(terminalreporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     if skipped:
         terminalreporter.write_line(f"{len(skipped)} not run here: their reasons stand above")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
-    """What a test logged may hold a lone surrogate, which cannot travel between processes that test side by side."""
-    report = yield
-    report.sections = [
-        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
-    ]
-    return report
