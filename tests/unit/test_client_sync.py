@@ -65,7 +65,8 @@ def talking(*, hold=False):
             after = int((request.cursor or "1-1").partition("-")[2])
             opening = b"" if request.cursor else snapshot("1-1", state(None, status="queued"), columns=[TEXT])
             first = event([["s", TEXT, "x"]], id="1-2") if after < 2 else b""
-            rest = pieces if after <= 2 else pieces[pieces.index(f"id:1-{after + 1}\n".encode()) :]
+            _, at, rest = pieces.partition(f"id:1-{max(after, 2) + 1}\n".encode())
+            rest = at + rest
             yield STREAM + hello() + opening + first + rest
             yield HOLD if hold else done(f"1-{COUNT + 3}", items)
             yield CLOSE
