@@ -40,7 +40,8 @@ class Plan:
     """Endpoints and inputs of them, in place of the examples of their descriptions."""
 
 
-@dataclass
+# Without a repr: that of a task that has ended is made by asyncio.run, and would spell out every byte of the record.
+@dataclass(repr=False)
 class Run:
     """What came of it."""
 

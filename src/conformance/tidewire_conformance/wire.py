@@ -43,7 +43,7 @@ class NoAnswerError(Exception):
     """No answer, or not all of it: nothing can be judged by it."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Exchange:
     """One request, and all that came back."""
 

@@ -306,7 +306,7 @@ async def a_purge_ends_the_streams_of_the_job(s: Session) -> None:
     work = s.server.lasting(30) or s.untested("no example lasts and grows; tidewire.script would serve")
     job = await s.submit(work)
     async with s.follow(job) as stream:
-        await stream.until(lambda now: now.of_type("message") or now.of_type("done"))
+        await stream.until(lambda now: now.logged)
         answer = await s.wire.ask("DELETE", job.path)
         s.expect("TW-JOB-059", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
         last = await stream.to_end(10)
