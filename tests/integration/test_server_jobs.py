@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from integration.reference_server import QUICK, Fold, data, eventually, logged, serving
 from tidewire_server import ItemError, Server, Stream
+from tidewire_server.errors import ProblemError
 
 ran: list[str] = []
 """What functions left behind."""
@@ -131,6 +132,7 @@ def make_server(**settings: object) -> Server:
             "nan": float("nan"),
             "nan_in_a_model": Loose(x=float("nan")),
             "nan_in_models": [Loose(x=[float("nan")])],
+            "merged": {"a": {1: 2, "1": 3}},
             "huge": 2**53 + 1,
             "surrogate": "\ud83d",
             "object": object(),
@@ -268,6 +270,12 @@ def test_a_function_stays_what_it_was_and_can_be_sampled_without_a_socket():
     assert server.call("double", n=3, text="x") == "xxx"
     assert server.call("history", turns=1) == [["question 0", "so it is"]]
     assert server.call("edit")["text"] == "Hello 🎉"
+    for bad, said in (
+        ({1: 2, "1": 3}, "are both the member '1'"),
+        (float("nan"), "nan is not a JSON number"),
+    ):
+        with pytest.raises(ProblemError, match=said):
+            server.call("double", n=bad)
     with pytest.raises(ItemError, match="not once"):
         server.call("refuse")
     with pytest.raises(ValueError, match="hunter2"):
@@ -356,7 +364,8 @@ def test_a_function_that_exits_does_not_take_the_server_with_it(peer):
 
 
 @pytest.mark.parametrize(
-    "kind", ["nan", "nan_in_a_model", "nan_in_models", "huge", "surrogate", "object", "deep", "loop"]
+    "kind",
+    ["nan", "nan_in_a_model", "nan_in_models", "merged", "huge", "surrogate", "object", "deep", "loop"],
 )
 def test_a_value_that_is_no_json_fails_its_item(peer, kind):
     assert failed(peer, "wrong", {"kind": kind})["error"]["code"] == "invalid_value"

@@ -130,7 +130,7 @@ async def test_an_input_is_any_json_or_what_can_be_written_as_json(given, wire):
 
 @pytest.mark.parametrize(
     "given",
-    [math.nan, math.inf, 2**53 + 1, "\ud800", {"a": object()}, {1: 2, "1": 3}.keys, [[]] * 3 + [math.nan]],
+    [math.nan, math.inf, 2**53 + 1, "\ud800", {"a": object()}, {1: 2, "1": 3}, [[]] * 3 + [math.nan]],
 )
 async def test_an_input_that_is_no_json_is_refused_before_anything_is_sent(given):
     error, posts, _ = await submitted("count", given)

@@ -1,14 +1,15 @@
 """What a submit sends: inputs as JSON, and options in the words of the wire."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import JsonValue
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError
 
 from tidewire.errors import InvalidInputError
 from tidewire.options import Options
 from tidewire.protocol import strict_json
+from tidewire.protocol.conversion import converted, rows_of
 from tidewire.types import UNSET
 
 
@@ -28,10 +29,13 @@ def jsonable(value: Any, pointer: str) -> JsonValue:
         InvalidInputError: It cannot be written.
     """
     try:
-        plain: JsonValue = to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
+        plain: JsonValue = converted(_ANYTHING, value)
     except (PydanticSerializationError, ValueError) as error:
         raise InvalidInputError(f"the input at {pointer!r} cannot be written as JSON: {error}") from None
     return plain
+
+
+_ANYTHING: Final = rows_of(Any)
 
 
 def encoded(value: JsonValue) -> bytes:

@@ -1,15 +1,15 @@
 """What functions write, as JSON's own Python types.
 
-A NaN passes here as itself and is refused by the document, which says where it stands. A model by itself would make
-null of it; as an element of a list, which has a configuration, it does not.
+A NaN or a lone surrogate passes here as itself and is refused by the document, which says where it stands.
 """
 
 from functools import lru_cache
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import PydanticSerializationError
 
+from tidewire.protocol.conversion import converted, rows_of
 from tidewire_server.errors import InvalidValueError
 
 PLAIN: Final = frozenset({str, int, float, bool, type(None)})
@@ -28,21 +28,24 @@ def plain(value: Any) -> Any:
     if type(value) in PLAIN:
         return value
     try:
-        if isinstance(value, BaseModel):
-            return _of_model(type(value)).dump_python([value], mode="json", by_alias=True, warnings=False)[0]
-        if isinstance(value, list | tuple) and any(isinstance(element, BaseModel) for element in value):
-            return [plain(element) for element in value]
-        return to_jsonable_python(value, inf_nan_mode="constants", fallback=_from_array)
+        return made_by(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
+    except UnicodeEncodeError as error:
+        raise InvalidValueError(f"this is no JSON: lone surrogate in the name {error.object!r}") from None
     except (PydanticSerializationError, ValueError) as error:
         raise InvalidValueError(f"this is no JSON: {error}") from None
 
 
-def rows_of(given: Any) -> TypeAdapter[list[Any]]:
-    """What makes JSON of a list of values of a type."""
-    return TypeAdapter(list[given], config=ConfigDict(ser_json_inf_nan="constants"))
+_rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
 
 
-_of_model = lru_cache(_MAX_MODELS)(rows_of)
+def made_by(rows: TypeAdapter[list[Any]], value: Any) -> Any:
+    """The same by what makes JSON of one type.
+
+    Raises:
+        ValueError: There is no JSON for it.
+        TypeError: Likewise.
+    """
+    return converted(rows, value, _from_array)
 
 
 def _from_array(value: Any) -> Any:

@@ -23,10 +23,11 @@ from pydantic import (
 )
 from pydantic.json_schema import GenerateJsonSchema
 
+from tidewire.protocol.conversion import rows_of
 from tidewire.protocol.pointer import build
 from tidewire_server.context import Context
 from tidewire_server.errors import InvalidValueError, ProblemError, refuse
-from tidewire_server.plain import plain, rows_of
+from tidewire_server.plain import made_by, plain
 from tidewire_server.stream import Stream
 
 _STREAMED = (
@@ -157,9 +158,7 @@ class ValueShape:
             InvalidValueError: There is no JSON for it.
         """
         try:
-            if self.is_any and isinstance(value, BaseModel | list | tuple):
-                return plain(value)
-            return self.rows.dump_python([value], mode="json", by_alias=True, warnings=False)[0]
+            return plain(value) if self.is_any else made_by(self.rows, value)
         except (ValueError, TypeError):
             return plain(value)
 

@@ -7,14 +7,14 @@ import socket
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
-import orjson
 from pydantic import JsonValue
 
+from tidewire.protocol import strict_json
 from tidewire_server.app import App
 from tidewire_server.auth import ANONYMOUS
 from tidewire_server.batching.options import read_batching
 from tidewire_server.endpoints import DEFAULT, Columns, Default, Endpoint, OnRestart, Options, Resource
-from tidewire_server.errors import ItemError, UnknownEndpointError
+from tidewire_server.errors import ItemError, UnknownEndpointError, refuse
 from tidewire_server.lanes import group_limits
 from tidewire_server.metrics import Metrics
 from tidewire_server.plain import plain
@@ -312,8 +312,7 @@ class Server:
     async def _call(self, endpoint: Endpoint, members: dict[str, Any]) -> JsonValue:
         service = Service(self.endpoints, self.settings, Metrics(), memory_of(self.settings))
         try:
-            body = orjson.dumps({"input": members}, default=plain)
-            record = (await service.submit(ANONYMOUS, endpoint, body, None)).record
+            record = (await service.submit(ANONYMOUS, endpoint, _body_of(members), None)).record
             job = await service.outcome(record)
             if job is not None and job.raised is not None:
                 raise job.raised
@@ -325,3 +324,10 @@ class Server:
             return value
         finally:
             await service.close()
+
+
+def _body_of(members: dict[str, Any]) -> bytes:
+    try:
+        return strict_json.dumps({"input": plain(members)}).encode()
+    except ValueError as error:
+        raise refuse("invalid_input", f"/input: {error}", pointer="/input") from None
