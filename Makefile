@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST_ARGS ?=
 
-.PHONY: help demo test chaos conformance check fix bench clean
+.PHONY: help demo test slow chaos conformance check fix bench clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -19,8 +19,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## a generation with its log-probabilities, through a network that breaks: nothing lost, nothing twice
 	$(BIN)/python docs/examples/demo.py
 
-test: $(STAMP)  ## all tests that need no GPU; says what was skipped and why
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not slow' $(PYTEST_ARGS)
+test: $(STAMP)  ## all quick tests that need no GPU; says what was skipped and why
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow' $(PYTEST_ARGS)
+
+slow: $(STAMP)  ## what `make test` leaves out because it is long: campaigns of the same tests with more seeds and kills
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)
 
 chaos: $(STAMP)  ## 10,000 jobs through a network that breaks: some minutes; CHAOS_JOBS, CHAOS_SEED
 	CHAOS_JOBS=$${CHAOS_JOBS:-10000} $(BIN)/python -m pytest tests/chaos -m '' $(PYTEST_ARGS)

@@ -54,6 +54,7 @@ def test_the_recipe_makes_a_checkpoint_that_the_engine_serves(start: Start, libr
     assert len(generate_one(start(out), prompt="def f", max_tokens=5).text) == 5
 
 
+@pytest.mark.slow
 def test_the_recipe_gives_the_same_weights_again(library: Path, tmp_path: Path):
     for out in (tmp_path / "one", tmp_path / "two"):
         assert run_recipe(library, out) == 0

@@ -109,7 +109,9 @@ def an_op(draw, value):
     return ["d", build(tokens)]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
+)
 def test_random_histories_of_diffs(seed):
     draw = random.Random(seed)
     applied = refused = 0
@@ -158,7 +160,7 @@ def changes(texts, value):
     return tuple(change for change in told if change.deleted or change.text)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_diffs_that_were_found_lead_through_the_same_states(seed):
     draw = random.Random(seed)
     for _ in range(500):
@@ -175,7 +177,7 @@ def test_diffs_that_were_found_lead_through_the_same_states(seed):
             assert spelling(view.value()) == expected
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_failure_at_the_end_undoes_all_that_came_before_it(seed):
     draw = random.Random(seed)
     for _ in range(400):
