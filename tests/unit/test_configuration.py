@@ -94,7 +94,7 @@ colour = 1
         "some.toml:6: max_threads = True: must be a whole number of at least 1",
         "some.toml:7: log_level = 'loud': must be debug or info or warning or error",
         "TIDEWIRE_RETRY: retry = '0': must be a number from 0.001 to 60",
-        "--token: tokens: a token is TOKEN or PRINCIPAL:TOKEN, in ASCII and not empty",
+        "--token: tokens: a token is TOKEN or PRINCIPAL:TOKEN, and neither is empty",
         "some.toml:9: concurrency_limit = 0: must be a whole number of at least 1, or none",
     ]
 
@@ -131,6 +131,15 @@ def test_secrets_are_neither_shown_nor_told():
     assert not any(each in shown + repr(settings) for each in ("sesame", secret))
     assert not any(
         "hush" in line for line in faults({"stream_token_secret": "hush", "tokens": ("hush:",)}, {})
+    )
+
+
+@pytest.mark.parametrize("token", ["a b", " a", "ann:a\tb", "sesamé", "ann:a\n"])
+def test_a_token_that_no_header_can_carry_is_refused_at_the_start(token):
+    (told,) = faults({"tokens": (token,)}, {})
+    assert (
+        told
+        == "--token: tokens: a token is carried by a header: it is visible ASCII characters, without spaces"
     )
 
 

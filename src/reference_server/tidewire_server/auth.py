@@ -20,13 +20,17 @@ class Tokens:
         """Read tokens, each `TOKEN` or `PRINCIPAL:TOKEN`.
 
         Raises:
-            ValueError: A token is empty, or stands twice.
+            ValueError: A token is empty, stands twice, or holds what no Authorization header can carry.
         """
         self._principals: dict[bytes, str] = {}
         for entry in tokens:
             principal, colon, token = entry.rpartition(":")
-            if not token or (colon and not principal) or not token.isascii():
-                raise ValueError("a token is TOKEN or PRINCIPAL:TOKEN, in ASCII and not empty")
+            if not token or (colon and not principal):
+                raise ValueError("a token is TOKEN or PRINCIPAL:TOKEN, and neither is empty")
+            if not all("!" <= character <= "~" for character in token):
+                raise ValueError(
+                    "a token is carried by a header: it is visible ASCII characters, without spaces"
+                )
             digest = hashlib.sha256(token.encode()).digest()
             if digest in self._principals:
                 raise ValueError(f"a token stands twice (for {self._principals[digest]!r})")

@@ -128,7 +128,10 @@ def _configure_endpoints(server: "Server", configuration: Configuration) -> None
 
     Raises:
         ConfigurationError: There is no such endpoint.
+        ValueError: Endpoints of one group have different limits now.
     """
+    from tidewire_server.lanes import group_limits  # noqa: PLC0415 - the command's help needs no server
+
     for name, values in configuration.endpoints.items():
         endpoint = server.endpoints.get(name)
         if endpoint is None:
@@ -136,6 +139,7 @@ def _configure_endpoints(server: "Server", configuration: Configuration) -> None
             raise ConfigurationError(f"{origin}: endpoints: {unknown(name, server.endpoints)}")
         for member, given in values.items():
             setattr(endpoint, member, given.value)
+    group_limits(server.endpoints.values())
 
 
 def _leave() -> None:

@@ -13,16 +13,17 @@ _LOCAL: Final = ("127.0.0.1", "[::1]", "localhost")
 def screen(server: Server, url: str) -> str:
     """The screen, as plain text."""
     settings = server.settings
-    width = max((len(name) for name in server.endpoints), default=0)
     lines = [f"{SERVER} at {url}  (Ctrl-C ends it)", "", "  endpoints"]
-    for name, endpoint in server.endpoints.items():
-        limit = server.concurrency_limit_of(name)
-        runs = "any number at a time" if limit is None else f"{limit} at a time"
-        lines.append(f"    {name:<{width}}  {runs:<20}  {endpoint.summary}".rstrip())
+    rows = [(name, _runs(server, name), each.summary) for name, each in server.endpoints.items()]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
+    lines += [
+        f"    {name:<{widths[0]}}  {runs:<{widths[1]}}  {summary}".rstrip() for name, runs, summary in rows
+    ]
     if not server.endpoints:
         lines.append("    none: the server has no function with @server.endpoint")
     lines += [
         "",
+        *_groups(server),
         f"  durability   {_durability(settings)}",
         f"  retention    of an ended job: its events {settings.log_ttl:g} s, its state {settings.state_ttl:g} s",
         f"  limits       {_limits(server)}",
@@ -33,6 +34,30 @@ def screen(server: Server, url: str) -> str:
     first = next(iter(server.endpoints), "ENDPOINT")
     lines += ["", f"  try          tidewire call {url} {first}", f"               curl {url}/v1", ""]
     return "\n".join(lines)
+
+
+def _runs(server: Server, name: str) -> str:
+    endpoint = server.endpoints[name]
+    runs = _at_a_time(server.concurrency_limit_of(name))
+    if endpoint.batching is not None:
+        runs += f", batches of {endpoint.batching.max_size}"
+    return runs if endpoint.concurrency_group is None else f"{runs}, group {endpoint.concurrency_group}"
+
+
+def _at_a_time(limit: int | None) -> str:
+    return "any number at a time" if limit is None else f"{limit} at a time"
+
+
+def _groups(server: Server) -> list[str]:
+    """One line for each group of endpoints that share their slots."""
+    members: dict[str, list[str]] = {}
+    for name, endpoint in server.endpoints.items():
+        if endpoint.concurrency_group is not None:
+            members.setdefault(endpoint.concurrency_group, []).append(name)
+    return [
+        f"  group        {group}: {' and '.join(names)} share {_at_a_time(server.concurrency_limit_of(names[0]))}"
+        for group, names in members.items()
+    ]
 
 
 def _durability(settings: Settings) -> str:
@@ -62,6 +87,10 @@ def _off(server: Server) -> list[str]:
         off.append("authentication: open to everybody (--token)")
     if not settings.cors_origins:
         off.append("pages of other origins (--cors-origin)")
+    if file_of(settings.log) is None:
+        off.append("jobs that outlive this process (--log)")
+    if not settings.merge_window:
+        off.append("merging of appends (--merge-window)")
     if settings.tokens and settings.stream_token_secret is None:
         off.append("stream tokens of other processes (--stream-token-secret)")
     return off

@@ -1,0 +1,61 @@
+"""What is shown at the start."""
+
+import pytest
+
+from tidewire_server import Server
+from tidewire_server.screen import screen
+
+URL = "http://127.0.0.1:8000"
+
+
+def make_server(**settings) -> Server:
+    server = Server(**settings)
+
+    @server.endpoint(concurrency_group="gpu", concurrency_limit=2)
+    def draw(prompt: str) -> str:
+        """Draw."""
+        return prompt
+
+    @server.endpoint(concurrency_group="gpu", batch=True, max_batch_size=8)
+    def caption(image: list[str]) -> list[str]:
+        """Say what is there."""
+        return image
+
+    @server.endpoint(concurrency_limit=None)
+    def count() -> int:
+        return 1
+
+    return server
+
+
+def test_each_endpoint_says_how_many_run_and_with_which_others_it_shares():
+    lines = screen(make_server(), URL).splitlines()
+    assert lines[3:6] == [
+        "    draw     2 at a time, group gpu                Draw.",
+        "    caption  2 at a time, batches of 8, group gpu  Say what is there.",
+        "    count    any number at a time",
+    ]
+    assert "  group        gpu: draw and caption share 2 at a time" in lines
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags"),
+    [
+        ({}, ["--token", "--cors-origin", "--log"]),
+        ({"merge_window": 0, "log": "sqlite:///x.db", "cors_origins": ["*"]}, ["--token", "--merge-window"]),
+        ({"tokens": ["a:b"], "cors_origins": ["*"]}, ["--log", "--stream-token-secret"]),
+        (
+            {
+                "tokens": ["a:b"],
+                "cors_origins": ["*"],
+                "log": "sqlite:///x.db",
+                "stream_token_secret": "s" * 32,
+            },
+            [],
+        ),
+    ],
+)
+def test_what_is_off_is_told_with_the_flag_that_turns_it_on(settings, flags):
+    (off,) = [line for line in screen(make_server(**settings), URL).splitlines() if line.startswith("  off ")]
+    assert [part.rpartition("(")[2].rstrip(")") for part in off.split(", ") if "(" in part] == flags
+    assert ("nothing" in off) is not bool(flags)
