@@ -15,6 +15,7 @@ import pytest
 from integration.reference_server import QUICK, Peer, Reading, data, eventually, serving
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Server, Stream
+from tidewire_server.repeated_warnings import EVERY
 
 CROWD = 1000
 SUBMIT = b"POST /v1/endpoints/say/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -162,7 +163,7 @@ def test_requests_that_trickle_in_are_left_and_hold_up_nobody():
                     continue
                 except ConnectionError:
                     said = b""
-                assert not said or said.startswith(b"HTTP/1.1 400"), said
+                assert not said or said.startswith(b"HTTP/1.1 408"), said
                 del waiting[slow]
         for slow in heads + bodies:
             slow.close()
@@ -207,6 +208,14 @@ def test_garbage_is_answered_or_left_and_starts_nothing(peer, address, sent, sta
     answer = talk(address, sent)
     assert not answer or int(answer.split(b" ", 2)[1]) in status, answer
     assert jobs_of(peer) == before
+
+
+def test_a_peer_that_sends_garbage_again_and_again_does_not_fill_the_log(peer, address, caplog):
+    for _ in range(EVERY):
+        talk(address, b"GARBAGE\r\n\r\n")
+    told = [record.getMessage() for record in caplog.records if record.name == "uvicorn.error"]
+    assert 1 <= len(told) <= 2
+    assert told[-1] == f"Invalid HTTP request received. ({EVERY} times so far; told once in {EVERY})"
 
 
 @pytest.mark.usefixtures("neighbour")

@@ -4,9 +4,11 @@ import asyncio
 import json
 import socket
 import threading
+import time
 
 import httpx
 import pytest
+import uvicorn
 from pydantic import BaseModel, Field
 
 from integration.reference_server import JSON, QUICK, Peer, data, eventually, logged, serving
@@ -326,13 +328,47 @@ def test_a_body_that_is_cut_short_starts_nothing_and_the_server_goes_on(peer):
 
 def test_a_body_that_does_not_arrive_in_time_is_refused():
     with serving(make_server(body_timeout=0.1)) as peer:
-        url = httpx.URL(peer.url)
-        with socket.create_connection((url.host, url.port)) as slow:
-            slow.sendall(
-                b"POST /v1/endpoints/greet/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                b"Content-Length: 100\r\n\r\n{"
-            )
-            assert b"400 Bad Request" in slow.recv(4096)
+        with to_send(peer, 100) as slow:
+            slow.sendall(b"{")
+            answer = slow.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        found = json.loads(answer.partition(b"\r\n\r\n")[2])
+        assert found["detail"] == "1 bytes of 100 had come after 0.1 s (body_timeout)"
+        assert (found["code"], found["retryable"]) == ("request.late", True)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_body_that_came_while_a_function_kept_the_event_loop_is_no_late_one(loop, monkeypatch):
+    server, begun, sent = make_server(body_timeout=0.2), threading.Event(), threading.Event()
+    if loop == "asyncio":
+        monkeypatch.setattr(uvicorn.Config, "get_loop_factory", lambda _: asyncio.new_event_loop)
+
+    @server.endpoint
+    async def block() -> None:
+        begun.set()
+        sent.wait(10)
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            time.sleep(0.01)
+
+    with serving(server) as peer, to_send(peer, 60_000) as other:
+        peer.start("block")
+        assert begun.wait(10)
+        other.sendall(b'{"input": {}}'.ljust(60_000))
+        sent.set()
+        assert other.recv(4096).startswith(b"HTTP/1.1 201 ")
+
+
+def to_send(peer: Peer, size: int) -> socket.socket:
+    """A connection on which a submit has begun, and its body has not."""
+    url = httpx.URL(peer.url)
+    connection = socket.create_connection((url.host, url.port), timeout=20)
+    connection.sendall(
+        b"POST /v1/endpoints/greet/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % size
+    )
+    assert connection.recv(4096).startswith(b"HTTP/1.1 100 ")  # its body is waited for now
+    return connection
 
 
 # ---- what is not there ----------------------------------------------------------------------------------------------

@@ -29,6 +29,17 @@ def refuse(code: str, detail: str, *, headers: dict[str, str] | None = None, **m
     return ProblemError(problem(code, detail, **members), headers)
 
 
+def late(detail: str) -> Problem:
+    """What is said of a request that did not come in time. Nothing of it was begun, so that it may be sent again."""
+    return Problem(
+        code="request.late",
+        title="The request did not arrive in time",
+        status=408,
+        detail=detail,
+        retryable=True,
+    )
+
+
 class ItemError(Exception):
     """Raised by an endpoint's function: this item fails, and its caller reads the message.
 

@@ -9,8 +9,9 @@ import asyncio
 import json
 from typing import Any, Final
 
-from tidewire.protocol.problems import MEDIA_TYPE, problem, to_json
+from tidewire.protocol.problems import MEDIA_TYPE, Problem, problem, to_json
 from tidewire_server.connection import drop, untaken
+from tidewire_server.errors import late
 from tidewire_server.settings import Settings
 
 _LINGER: Final = 2.0
@@ -51,11 +52,16 @@ def http_protocol(settings: Settings) -> Any:
             if self._in_head and not self._passed_end:
                 self._head_bytes += len(data)
                 if self._head_bytes > settings.max_head_bytes:
-                    self._refuse(f"the head of the request is larger than {settings.max_head_bytes} bytes")
+                    self._refuse(
+                        problem(
+                            "bad_parameter",
+                            f"the head of the request is larger than {settings.max_head_bytes} bytes (max_head_bytes)",
+                        )
+                    )
 
         def send_400_response(self, msg: str) -> None:
             # uvicorn's own would stand in the middle of a stream that is being sent.
-            self._refuse("this is not HTTP/1.1, or not one request after the other")
+            self._refuse(problem("bad_parameter", "this is not HTTP/1.1, or not one request after the other"))
 
         def on_message_begin(self) -> None:
             self._in_head, self._head_bytes = True, 0
@@ -108,16 +114,18 @@ def http_protocol(settings: Settings) -> Any:
 
         def _refuse_late(self) -> None:
             self._late = None
-            self._refuse(f"no whole request came within {settings.head_timeout:g} s")
+            self._refuse(
+                late(f"no whole head of a request came within {settings.head_timeout:g} s (head_timeout)")
+            )
 
-        def _refuse(self, detail: str) -> None:
+        def _refuse(self, found: Problem) -> None:
             """Say so, unless an answer to an earlier request is on its way, and close."""
             self._in_head = False
             if self.transport.is_closing():
                 return
             if self.cycle is None or self.cycle.response_complete:
-                body = json.dumps(to_json(problem("bad_parameter", detail))).encode()
-                head = f"HTTP/1.1 400 \r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n"
+                body = json.dumps(to_json(found)).encode()
+                head = f"HTTP/1.1 {found.status} \r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n"
                 self.transport.write(
                     f"{head}Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode() + body
                 )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from tidewire_server.daemon_threads import DaemonThreads
+from tidewire_server.repeated_warnings import SeldomRepeated
 from tidewire_server.request_head import http_protocol
 from tidewire_server.store.base import StoreError
 
@@ -220,6 +221,14 @@ class UvicornServer(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started:
             self._tell_started()
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        logger, seldom = logging.getLogger("uvicorn.error"), SeldomRepeated()
+        logger.addFilter(seldom)
+        try:
+            await super().serve(sockets=sockets)
+        finally:
+            logger.removeFilter(seldom)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
