@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidewire_conformance import registry, specification
 from tidewire_conformance.client_mode.command import NoSuchNameError, choose, judge_client
@@ -24,9 +26,9 @@ from tidewire_conformance.grade import Report, grade
 from tidewire_conformance.player import AdapterError, ScenarioError
 from tidewire_conformance.probe import ProbeError
 from tidewire_conformance.registry import Check
+from tidewire_conformance.report import badge, json_report, junit, page
 from tidewire_conformance.report import console as for_people
-from tidewire_conformance.report import json_report, junit, page
-from tidewire_conformance.runner import LANES, Plan, Run, Watch, run
+from tidewire_conformance.runner import LANES, Course, Plan, Run, Watch
 from tidewire_conformance.session import Hooks
 from tidewire_conformance.verdict import Outcome, Verdict
 from tidewire_conformance.wire import Wire
@@ -68,6 +70,10 @@ reached, the program with the client cannot be understood, or the suite failed, 
 """
 
 Repeated = list[str] | None
+LINE_SECONDS: Final = 10.0
+"""Between two lines that tell how far it is, where there is no terminal."""
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
 def conformance(
@@ -132,6 +138,9 @@ def conformance(
     json: Annotated[Path | None, typer.Option(help="Write the report as JSON here.")] = None,
     junit_xml: Annotated[Path | None, typer.Option("--junit", help="Write it as JUnit XML here.")] = None,
     html: Annotated[Path | None, typer.Option("--page", help="Write it as one HTML page here.")] = None,
+    svg: Annotated[
+        Path | None, typer.Option("--badge", help="Write the grade as a badge (SVG) here.")
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="List the checks that passed as well.")
     ] = False,
@@ -139,7 +148,10 @@ def conformance(
 ) -> None:
     """Tell which sentences of the specification a server or a client breaks."""
     console = Console(highlight=False, width=None if os.environ.get("COLUMNS") else max(100, Console().width))
-    writers = ((json, json_report.write), (junit_xml, junit.write), (html, page.write))
+    writers = ((json, json_report.write), (junit_xml, junit.write), (html, page.write), (svg, badge.write))
+    for path, _ in writers:
+        if path is not None and not path.resolve().parent.is_dir():
+            _fail(f"{path} cannot be written: there is no folder {path.resolve().parent}", USAGE)
     if client or variants:
         if url or header or second_header or endpoint or origin or restart_cmd or expire_cmd or replica_url:
             _fail("a URL, and what goes with it, is for a server; --client stands without", USAGE)
@@ -149,6 +161,7 @@ def conformance(
         report = _client(
             client_plan, only or [], skip or [], variants or [], _known(baseline), console, list_checks
         )
+        report = replace(report, part=" ".join(_words(only, skip)))
         _tell(report, writers, console, verbose)
     chosen = _chosen(only or [], skip or [])
     if list_checks:
@@ -156,10 +169,11 @@ def conformance(
         return
     if not chosen:
         _fail("no check has that name: --list tells them", NOTHING_RAN)
-    if urlsplit(url).scheme not in {"http", "https"}:
-        _fail(f"{url!r} is no http URL" if url else "give the URL of a server, or --client", USAGE)
+    _no_url(url) if url else _fail("give the URL of a server, or --client", USAGE)
     known = _known(baseline)
     caller = _fields(header or [])
+    if replica_url:
+        _no_url(replica_url)
     hooks = Hooks(
         restart=restart_cmd,
         expire=expire_cmd,
@@ -169,10 +183,12 @@ def conformance(
     )
     plan = Plan(url, caller, hooks, tuple(endpoint or ()), seed, repeat, patience, budget, lanes or LANES)
     plan = replace(plan, examples=_examples(example or []))
+    part = f"{len(chosen)} of {len(registry.checks())} checks, by {' '.join(_words(only, skip))}"
     try:
-        report = grade(_run(plan, chosen, console), chosen, known)
+        found = _run(plan, chosen)
     except ProbeError as error:
         _fail(str(error), UNREACHABLE)
+    report = grade(found, chosen, known, part if len(chosen) < len(registry.checks()) else "")
     _tell(report, writers, console, verbose)
 
 
@@ -200,7 +216,7 @@ def _client(
             console.print(f"    {each.about}", markup=False)
         raise typer.Exit(CONFORMANT)
     try:
-        with _watching(console, f"starting {plan.command}", len(scenarios) * plan.repeat) as watch:
+        with _watching(f"starting {plan.command}", len(scenarios) * plan.repeat) as watch:
             return judge_client(plan, scenarios, known, watch)
     except AdapterError as error:
         _fail(str(error), UNREACHABLE)
@@ -214,32 +230,51 @@ def _tell(
     console: Console,
     everything: bool,
 ) -> NoReturn:
+    lost = False
     for path, write in writers:
         if path is not None:
-            write(report, path)
+            try:
+                write(report, path)
+            except OSError as error:
+                typer.echo(f"tidewire conformance: {path} could not be written: {error}", err=True)
+                lost = True
     for_people.show(report, console, everything=everything)
-    raise typer.Exit(report.exit_code)
+    raise typer.Exit(report.exit_code or (UNREACHABLE if lost else CONFORMANT))
 
 
-def _run(plan: Plan, checks: list[Check], console: Console) -> Run:
-    with _watching(console, f"asking {plan.base_url} what it is", len(checks) * plan.repeat) as watch:
-        return asyncio.run(run(plan, checks, watch))
+def _run(plan: Plan, checks: list[Check]) -> Run:
+    with _watching(f"asking {plan.base_url} what it is", len(checks) * plan.repeat) as watch:
+        course = Course(plan, checks, watch)
+        try:
+            asyncio.run(course.go())
+        except KeyboardInterrupt:
+            course.cut_short = "it was interrupted"
+        return course.run()
 
 
 @contextmanager
-def _watching(console: Console, first: str, total: int) -> Iterator[Watch]:
+def _watching(first: str, total: int) -> Iterator[Watch]:
+    """What is seen while it runs, on the standard error: a bar on a terminal, else a line now and then."""
+    console = Console(stderr=True, highlight=False)
     columns = (
+        BarColumn(bar_width=30),
         TextColumn("{task.completed}/{task.total}"),
         TimeElapsedColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
     )
+    failed, told = 0, time.monotonic()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(first, total=total)
 
         def watch(verdict: Verdict, done: int, total: int) -> None:
+            nonlocal failed, told
             progress.update(task, completed=done, total=total, description=verdict.check)
             if verdict.outcome in {Outcome.FAIL, Outcome.ERROR}:
-                progress.console.print(f"{verdict.outcome.value}: {verdict.check}", markup=False)
+                failed += 1
+                console.print(f"{verdict.outcome.value}: {verdict.check}", markup=False, soft_wrap=True)
+            if not console.is_terminal and time.monotonic() - told > LINE_SECONDS:
+                told = time.monotonic()
+                console.print(f"{done} of {total} have ended, {failed} failed", markup=False)
 
         yield watch
 
@@ -270,9 +305,36 @@ def _examples(given: list[str]) -> tuple[tuple[str, Any], ...]:
 
 def _fields(given: list[str] | None) -> tuple[tuple[str, str], ...]:
     pairs = [text.partition(":") for text in given or ()]
-    if any(not name.strip() or not colon for name, colon, _ in pairs):
-        _fail("a header is NAME: VALUE", USAGE)
+    for name, colon, value in pairs:
+        if not colon or not _NAME.fullmatch(name.strip()) or not _VALUE.fullmatch(value.strip()):
+            _fail(
+                "a header is NAME: VALUE, on one line and in visible ASCII, such as 'Authorization: Bearer a'",
+                USAGE,
+            )
     return tuple((name.strip(), value.strip()) for name, _, value in pairs)
+
+
+def _no_url(url: str) -> None:
+    """End where a URL cannot be that of a server."""
+    try:
+        split = urlsplit(url)
+        sound = split.scheme in {"http", "https"} and split.hostname and (split.port or 1)
+    except ValueError as error:
+        _fail(f"{url!r} is no http URL: {error}", USAGE)
+    if not sound:
+        _fail(f"{url!r} is no http URL", USAGE)
+    if split.username is not None:
+        _fail("credentials go into --header 'Authorization: …', not into the URL", USAGE)
+    if split.query or split.fragment or not url.isascii() or not url.isprintable() or " " in url:
+        _fail(
+            f"{url!r} has a query, a fragment, or characters to be escaped: give where the server is mounted",
+            USAGE,
+        )
+
+
+def _words(only: list[str] | None, skip: list[str] | None) -> list[str]:
+    """What made a run one of a part."""
+    return [*(f"--only {each}" for each in only or ()), *(f"--skip {each}" for each in skip or ())]
 
 
 def _known(path: Path | None) -> dict[str, str]:

@@ -2,6 +2,13 @@
 
 A sentence counts to its profile where a check names it and the server has what it is about. It holds where it was
 judged and no check found it broken. What was claimed and could not be tried does not hold: untested is not passed.
+
+what the checks that name a sentence said of it        | the sentence
+-------------------------------------------------------+--------------------------------------------------------
+one of them judged it                                  | the worst of what was judged
+none: one failed at another sentence and said no more  | skipped, blocked: counts, and does not hold
+none: something in the way, or nothing to try it by    | skipped, blocked or untested: counts, and does not hold
+none: not declared, or it passed without an occasion   | skipped, not declared or no occasion: does not count
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +17,7 @@ from typing import Protocol
 
 from tidewire_conformance import specification
 from tidewire_conformance.specification import Sentence
-from tidewire_conformance.verdict import Outcome, Verdict, Why, worst
+from tidewire_conformance.verdict import Assertion, Outcome, Verdict, Why, worst
 
 
 class Settings(Protocol):
@@ -31,6 +38,8 @@ class Run(Protocol):
 
     verdicts: list[Verdict]
     seconds: float
+    cut_short: str
+    """Why it ended before its time; empty where it did not."""
 
     @property
     def plan(self) -> Settings: ...
@@ -63,18 +72,30 @@ class Standing:
 
     sentence: Sentence
     outcome: Outcome
+    why: Why | None
+    """Why it was skipped."""
     note: str
     verdicts: tuple[Verdict, ...]
 
     @property
     def counts(self) -> bool:
         """Whether it is part of the grade: not where the server does not claim what it is about."""
-        reasons = {each.why for each in self.verdicts if each.outcome is Outcome.SKIPPED}
-        return self.outcome is not Outcome.SKIPPED or not reasons <= {Why.NOT_DECLARED, Why.NO_OCCASION}
+        return self.why not in {Why.NOT_DECLARED, Why.NO_OCCASION}
 
     @property
     def holds(self) -> bool:
         return self.outcome is Outcome.PASS
+
+    @property
+    def broken(self) -> list[tuple[str, Assertion]]:
+        """What was found broken of it, each with its check: first by a check that is about it before all else."""
+        own = sorted(self.verdicts, key=lambda verdict: verdict.sentences[:1] != (self.sentence.id,))
+        return [
+            (verdict.check, each)
+            for verdict in own
+            for each in verdict.broken
+            if each.sentence == self.sentence.id
+        ]
 
 
 @dataclass(frozen=True)
@@ -100,6 +121,8 @@ class Report:
     standings: Mapping[str, Standing]
     known: Mapping[str, str] = field(default_factory=dict)
     """Sentences that are known to fail, and why."""
+    part: str = ""
+    """What of the suite was run, where it was not all of it; empty where it was."""
 
     @property
     def grades(self) -> list[Grade]:
@@ -122,7 +145,19 @@ class Report:
 
     @property
     def failures(self) -> list[Standing]:
-        return [each for each in self.standings.values() if each.outcome is Outcome.FAIL]
+        """Sentences that are broken, the most often broken first: what shows everywhere is often why the rest fails."""
+        found = [each for each in self.standings.values() if each.outcome is Outcome.FAIL]
+        return sorted(found, key=lambda each: (each.sentence.id in self.known, -len(each.broken)))
+
+    @property
+    def warnings(self) -> list[Standing]:
+        """Advice that is not followed."""
+        return [each for each in self.standings.values() if each.outcome is Outcome.WARN]
+
+    @property
+    def unjudged(self) -> list[Standing]:
+        """Sentences that count and of which nothing was said, so that they do not hold."""
+        return [each for each in self.standings.values() if each.outcome is Outcome.SKIPPED and each.counts]
 
     @property
     def unexpected(self) -> list[Standing]:
@@ -141,22 +176,25 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 conformant · 1 a requirement failed, or cannot be judged · 3 our fault · 4 nothing ran."""
+        """0 conformant · 1 a requirement failed, or cannot be judged · 3 our fault, or cut short · 4 nothing ran."""
         if not any(each.assertions for each in self.run.verdicts):
             return 3 if self.errors else 4
         unclear = [each for each in self.standings.values() if each.outcome is Outcome.INCONCLUSIVE]
         if self.unexpected or self.stale or any(each.sentence.binds for each in unclear):
             return 1
-        return 3 if self.errors else 0
+        return 3 if self.errors or self.run.cut_short else 0
 
 
-def grade(run: Run, checks: Iterable[Named], known: Mapping[str, str] | None = None) -> Report:
+def grade(
+    run: Run, checks: Iterable[Named], known: Mapping[str, str] | None = None, part: str = ""
+) -> Report:
     """Judge a run.
 
     Args:
         run: What was run.
         checks: The checks that were run.
         known: Sentences that are known to fail, and why.
+        part: What of the suite that is, where it is not all of it.
     """
     by_name = {verdict.check: verdict for verdict in run.verdicts}
     judged: dict[str, list[Verdict]] = {}
@@ -164,17 +202,37 @@ def grade(run: Run, checks: Iterable[Named], known: Mapping[str, str] | None = N
         for sentence in check.sentences:
             judged.setdefault(sentence, []).append(by_name[check.name])
     standings = {name: _standing(name, judged[name]) for name in sorted(judged)}
-    return Report(run, standings, known or {})
+    return Report(run, standings, known or {}, part)
 
 
 def _standing(name: str, verdicts: list[Verdict]) -> Standing:
     outcomes = [verdict.of(name) for verdict in verdicts]
     tried = [each for each in outcomes if each is not Outcome.SKIPPED]
-    outcome = worst(tried) if tried else Outcome.SKIPPED
+    whys = {_why(verdict) for verdict in verdicts}
+    why = None if tried else next(each for each in _HEAVIEST if each in whys)
     notes = [verdict.note for verdict in verdicts if verdict.note]
+    if why is Why.BLOCKED:
+        notes += [
+            f"{each.check} failed at another sentence" for each in verdicts if each.outcome is Outcome.FAIL
+        ]
     return Standing(
-        specification.sentences()[name], outcome, "; ".join(dict.fromkeys(notes)), tuple(verdicts)
+        sentence=specification.sentences()[name],
+        outcome=worst(tried) if tried else Outcome.SKIPPED,
+        why=why,
+        note="; ".join(dict.fromkeys(notes)),
+        verdicts=tuple(verdicts),
     )
+
+
+_HEAVIEST = (Why.BLOCKED, Why.UNTESTED, Why.NOT_DECLARED, Why.NO_OCCASION)
+"""Reasons, that first which says most about a sentence of which several checks say nothing."""
+
+
+def _why(verdict: Verdict) -> Why:
+    """Why a check says nothing of one of its sentences."""
+    if verdict.outcome is Outcome.FAIL:
+        return Why.BLOCKED
+    return verdict.why or Why.NO_OCCASION
 
 
 def _grade(profile: str, standings: Iterable[Standing]) -> Grade:

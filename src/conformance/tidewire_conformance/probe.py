@@ -185,13 +185,13 @@ async def probe(wire: Wire, only: Iterable[str] = (), given: Sequence[tuple[str,
     try:
         discovery = await wire.ask("GET", "/v1")
     except NoAnswerError as error:
-        raise ProbeError(f"cannot reach {wire.base_url}: {error}") from None
+        raise ProbeError(f"cannot reach {wire.base_url}: {error}{_why_not_reached(str(error))}") from None
     says = discovery.json
     if discovery.status != 200 or not isinstance(says, dict) or says.get("protocol") != "tidewire/1":
         shown = discovery.body[:200].decode("utf-8", "replace")
         raise ProbeError(
             f"{discovery} was answered with {discovery.status} and {shown!r}; "
-            'a server of this protocol answers it with 200 and {"protocol": "tidewire/1", …}'
+            f'a server of this protocol answers it with 200 and {{"protocol": "tidewire/1", …}}{_why_no_server(discovery)}'
         )
     server = Server(discovery)
     wanted = set(only)
@@ -205,6 +205,34 @@ async def probe(wire: Wire, only: Iterable[str] = (), given: Sequence[tuple[str,
         for example in own or endpoint.examples[:EXAMPLES]:
             await _try(wire, server, endpoint, example)
     return server
+
+
+_REACHED: Final = (
+    ("ConnectionRefusedError", "nothing listens there; is the server started?"),
+    ("gaierror", "there is no such host"),
+    ("CERTIFICATE_VERIFY_FAILED", "SSL_CERT_FILE=ca.pem makes an authority of your own trusted"),
+    ("WRONG_VERSION_NUMBER", "it speaks no TLS there; try http://"),
+    ("ConnectionResetError", "it closed the connection; does it speak TLS, and want https://?"),
+    ("peer unexpectedly closed", "what it sent is no HTTP"),
+)
+"""What tells why there was no answer, and what to look at."""
+
+
+def _why_not_reached(fault: str) -> str:
+    return next((f" ({hint})" for sign, hint in _REACHED if sign in fault), "")
+
+
+def _why_no_server(discovery: Exchange) -> str:
+    """What to do about a first answer that is none of this protocol; empty where that does not show."""
+    if discovery.status in {401, 403}:
+        return "; give credentials with --header 'Authorization: …'"
+    if discovery.path.endswith("/v1/v1"):
+        return "; give the URL without /v1"
+    if location := discovery.says("location"):
+        return f"; it leads to {location}, and the suite follows no redirect: give the URL where it ends"
+    if discovery.media_type == "text/html":
+        return "; this is a web page: give the URL below which the server has /v1"
+    return ""
 
 
 async def _describe(wire: Wire, server: Server, listed: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from tidewire_conformance.history import Histories
 from tidewire_conformance.probe import ProbeError, Server, probe
@@ -19,6 +19,8 @@ LANES = 6
 """Checks that run at a time."""
 CHECK_SECONDS = 120.0
 """How long one check may take, times `patience`."""
+GONE_TRIES, GONE_SECONDS = 3, 1.0
+"""After an answer that did not come: how often the server is asked whether it is there, and how far apart."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class Run:
     verdicts: list[Verdict]
     record: list[Exchange]
     seconds: float = 0.0
-    left_out: list[str] = field(default_factory=list)
-    """Checks that were not to run."""
+    cut_short: str = ""
+    """Why it ended before its time; empty where it did not."""
 
     @property
     def subject(self) -> dict[str, str]:
@@ -103,38 +105,128 @@ async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: Non
     Raises:
         ProbeError: There is no server of this protocol.
     """
-    began = time.monotonic()
-    wire = Wire(plan.base_url, header=plan.header, patience=plan.patience, began=began)
-    try:
-        server = await probe(wire, plan.endpoints, plan.examples)
-    except NoAnswerError as error:
-        raise ProbeError(str(error)) from None
-    rounds = [await _round(plan, checks, wire, server, number, watch) for number in range(plan.repeat)]
-    verdicts = [merge(list(each)) for each in zip(*rounds, strict=True)]
-    return Run(plan, server, verdicts, wire.record, time.monotonic() - began)
+    course = Course(plan, checks, watch)
+    await course.go()
+    return course.run()
 
 
-async def _round(
-    plan: Plan, checks: Sequence[Check], wire: Wire, server: Server, number: int, watch: Watch
-) -> list[Verdict]:
-    verdicts: dict[str, Verdict] = {}
-    lanes = asyncio.Semaphore(plan.lanes)
-    folded: dict[int, Histories] = {}
-    total = len(checks) * plan.repeat
+class Course:
+    """A run on its way: what there is of it can be taken at any time, so that an interrupt loses nothing."""
 
-    async def take(check: Check) -> None:
-        async with lanes:
-            verdict = await _run(plan, check, wire, server, number, folded)
-        verdicts[check.name] = verdict
-        watch(verdict, number * len(checks) + len(verdicts), total)
+    def __init__(self, plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: None) -> None:
+        """Nothing is asked yet; the arguments are those of `run`."""
+        self.plan, self.checks = plan, checks
+        self.cut_short = ""
+        """Why it ended before its time."""
+        self.server: Server | None = None
+        """None until it was probed."""
+        self._wire = Wire(plan.base_url, header=plan.header, patience=plan.patience)
+        self._watch = watch
+        self._rounds: list[dict[str, Verdict]] = []
+        self._gone = ""
+        self._asking = asyncio.Lock()
 
-    together = [check for check in checks if not check.alone and not check.over_all]
-    async with asyncio.TaskGroup() as group:
-        for check in together:
-            group.create_task(take(check))
-    for check in (check for check in checks if check not in together):
-        await take(check)
-    return [verdicts[check.name] for check in checks]
+    async def go(self) -> None:
+        """Probe, then run all checks.
+
+        Raises:
+            ProbeError: There is no server of this protocol.
+        """
+        try:
+            self.server = await probe(self._wire, self.plan.endpoints, self.plan.examples)
+        except NoAnswerError as error:
+            raise ProbeError(str(error)) from None
+        for number in range(self.plan.repeat):
+            await self._round(self.server, number)
+        if any(each.note == spent(self.plan) for done in self._rounds for each in done.values()):
+            self.cut_short = spent(self.plan)
+
+    def run(self) -> Run:
+        """What came of it so far; a check that did not end is untested.
+
+        Raises:
+            ProbeError: It has not got as far as to know the server.
+        """
+        if self.server is None:
+            raise ProbeError(
+                f"{self.cut_short or 'it ended'} before {self.plan.base_url} had told what it is"
+            )
+        rounds = self._rounds or [{}]
+        verdicts = [
+            merge([done[check.name] for done in rounds if check.name in done] or [self._not_run(check)])
+            for check in self.checks
+        ]
+        return Run(
+            self.plan,
+            self.server,
+            verdicts,
+            self._wire.record,
+            self._wire.now(),
+            self.cut_short or self._gone,
+        )
+
+    async def _round(self, server: Server, number: int) -> None:
+        verdicts: dict[str, Verdict] = {}
+        self._rounds.append(verdicts)
+        lanes = asyncio.Semaphore(self.plan.lanes)
+        folded: dict[int, Histories] = {}
+        total = len(self.checks) * self.plan.repeat
+
+        async def take(check: Check) -> None:
+            async with lanes:
+                if self._gone and not check.over_all:
+                    verdict = self._not_run(check)
+                else:
+                    verdict = await _run(self.plan, check, self._wire, server, number, folded)
+            if verdict.outcome is Outcome.INCONCLUSIVE:
+                await self._look(check)
+            verdicts[check.name] = verdict
+            self._watch(verdict, number * len(self.checks) + len(verdicts), total)
+
+        together = [check for check in self.checks if not check.alone and not check.over_all]
+        async with asyncio.TaskGroup() as group:
+            for check in together:
+                group.create_task(take(check))
+        for check in (check for check in self.checks if check not in together):
+            await take(check)
+
+    async def _look(self, check: Check) -> None:
+        """Whether the server still answers, after an answer that did not come: what is left can be spared."""
+        async with self._asking:
+            for attempt in range(0 if self._gone else GONE_TRIES):
+                await asyncio.sleep(GONE_SECONDS * self.plan.patience * bool(attempt))
+                try:
+                    await self._wire.as_check(check.name).ask("GET", "/v1")
+                except NoAnswerError as error:
+                    fault = str(error)
+                else:
+                    return
+            if not self._gone:
+                answered = [each for each in self._wire.record if each.status]
+                last = (
+                    f"the last answer was that to {answered[-1]}, for {answered[-1].check}"
+                    if answered
+                    else ""
+                )
+                self._gone = f"the server does not answer any more ({fault}); {last}"
+
+    def _not_run(self, check: Check) -> Verdict:
+        verdict = Verdict(check.name, check.sentences, check.about, Outcome.SKIPPED)
+        verdict.why = Why.BLOCKED if self._gone else Why.UNTESTED
+        verdict.note = self._gone or self.cut_short or "it was not run"
+        return verdict
+
+
+class Budget(Protocol):
+    """What has one."""
+
+    @property
+    def budget(self) -> float: ...
+
+
+def spent(plan: Budget) -> str:
+    """What is said of a check for which there was no time."""
+    return f"the budget of {plan.budget:g} s was spent"
 
 
 async def _run(
@@ -146,7 +238,7 @@ async def _run(
     session = Session(wire.as_check(check.name), server, plan.hooks, rng, folded)
     try:
         if wire.now() > plan.budget:
-            raise Skip(Why.UNTESTED, f"the budget of {plan.budget:g} s was spent")
+            raise Skip(Why.UNTESTED, spent(plan))
         for capability in check.needs:
             if capability not in server.capabilities:
                 raise Skip(Why.NOT_DECLARED, f"the capability {capability}")
@@ -174,7 +266,7 @@ def settle(verdict: Verdict) -> None:
     found = {each.outcome for each in verdict.broken}
     if Outcome.FAIL in found:
         # Once something is broken, what came of the rest of the check may be due to that.
-        verdict.outcome = Outcome.FAIL
+        verdict.outcome, verdict.why = Outcome.FAIL, None
     elif verdict.outcome is Outcome.PASS and found:
         verdict.outcome = Outcome.WARN
     elif verdict.outcome is Outcome.PASS and not verdict.assertions:
@@ -186,6 +278,10 @@ def merge(rounds: list[Verdict]) -> Verdict:
     chosen = worst(each.outcome for each in rounds)
     verdict = next(each for each in rounds if each.outcome is chosen)
     verdict.rounds = len(rounds)
+    # What another time broke is broken, even where this time is the one that is shown.
+    verdict.assertions = [
+        *verdict.assertions, *(broken for each in rounds if each is not verdict for broken in each.broken)
+    ]  # fmt: skip
     times = sum(each.outcome is chosen for each in rounds)
     if times < len(rounds):
         verdict.note = f"{times} of {len(rounds)} times. {verdict.note}".rstrip()

@@ -107,7 +107,8 @@ class Session:
             self.assertions.append(Assertion(sentence, holds=True))
             return True
         wanted = expected if isinstance(expected, str) else " ".join(map(_shown, expected))
-        self.assertions.append(Assertion(sentence, False, _short(wanted), _short(_shown(got)), at, block))
+        wanted, came = (each if at is None else at.without_secrets(each) for each in (wanted, _shown(got)))
+        self.assertions.append(Assertion(sentence, False, _short(wanted), _short(came), at, block))
         return False
 
     def need(self, holds: object, what: str) -> None:

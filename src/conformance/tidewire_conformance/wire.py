@@ -6,6 +6,7 @@ no redirect followed, no coding undone.
 
 import asyncio
 import contextlib
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -26,7 +27,11 @@ BUSY_TRIES: Final = 8
 BUSY_SECONDS: Final = 10.0
 """How often, and how long at a time, the suite does as it is asked; times `patience`."""
 ANSWER_SECONDS: Final = 10.0
-"""How long a status line, and the rest of a body, may take; times `patience`."""
+"""How long a status line, and each further piece of a body, may take; times `patience`."""
+WHOLE_SECONDS: Final = 60.0
+"""How long an answer that is no stream may take from its first byte to its last; times `patience`."""
+SECRET: Final = 8
+"""Characters from which on the value of a caller's field is looked for in all that is told; its own field never is."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of one answer: what comes beyond is not read."""
 
@@ -73,6 +78,15 @@ class Exchange:
     """What was wrong with it as HTTP."""
     finished: float = 0.0
     reader: Reader = field(default_factory=Reader)
+    secrets: tuple[tuple[str, str], ...] = ()
+    """Values of fields that no report may show, each with the name of a variable that stands for it."""
+
+    def without_secrets(self, text: str) -> str:
+        """A text that tells of this exchange, fit to be published."""
+        for value, variable in self.secrets:
+            for part in (value, value.rpartition(" ")[2]):
+                text = text.replace(part, f"${variable}") if len(part) >= SECRET else text
+        return text
 
     @property
     def path(self) -> str:
@@ -197,6 +211,7 @@ class Wire:
         patience: float = 1.0,
         record: list[Exchange] | None = None,
         began: float | None = None,
+        caller: str = "",
     ) -> None:
         """Nothing is sent yet.
 
@@ -206,11 +221,13 @@ class Wire:
             patience: Multiplies each wait.
             record: Where each exchange is kept, in the order of the requests.
             began: The monotonic time at which the run began.
+            caller: Who it is, where there is more than one: before the names of variables for its secrets.
         """
         self.base_url = base_url.rstrip("/")
         self.header = tuple(header)
         self.patience = patience
         self.record = [] if record is None else record
+        self.caller = caller
         self.check = ""
         self.began = time.monotonic() if began is None else began
         """The monotonic time of second 0 of the run."""
@@ -218,10 +235,21 @@ class Wire:
     def as_check(self, name: str) -> "Wire":
         """The same caller, whose exchanges are noted for a check."""
         twin = Wire(
-            self.base_url, header=self.header, patience=self.patience, record=self.record, began=self.began
+            self.base_url,
+            header=self.header,
+            patience=self.patience,
+            record=self.record,
+            began=self.began,
+            caller=self.caller,
         )
         twin.check = name
         return twin
+
+    @property
+    def secrets(self) -> tuple[tuple[str, str], ...]:
+        """What no report may show, and the names of variables that stand for it."""
+        named = ((value, f"{self.caller}{name}") for name, value in self.header)
+        return tuple((value, re.sub(r"\W", "_", name).upper()) for value, name in named)
 
     def now(self) -> float:
         """Seconds of the run."""
@@ -255,9 +283,13 @@ class Wire:
             NoAnswerError: The connection failed, or no answer came whole in time.
         """
         async with self.open(method, place, header=header, json=json, body=body, seconds=seconds) as stream:
-            exchange = await stream.to_end(seconds)
+            exchange = stream.exchange
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(seconds, WHOLE_SECONDS) * self.patience):
+                    await stream.to_end(seconds)
         if not exchange.is_whole:
-            raise NoAnswerError(f"{exchange}: {exchange.fault or 'the answer did not end'}")
+            came = f"the answer ({exchange.status}) had not ended after {len(exchange.body)} bytes"
+            raise NoAnswerError(f"{exchange}: {exchange.fault or came}")
         return exchange
 
     @contextlib.asynccontextmanager
@@ -306,6 +338,7 @@ class Wire:
         sent = strict_json.compact(json) if json is not None else body
         whole = sent if isinstance(sent, bytes) else b"".join(sent or ())
         exchange = Exchange(len(self.record) + 1, method, url, fields, whole, self.check, self.now())
+        exchange.secrets = self.secrets
         self.record.append(exchange)
         connection = _Connection(exchange, self.now, read_ahead)
         try:

@@ -83,7 +83,7 @@ def test_our_client_as_a_program_is_green_with_usual_and_unusual_servers(way, ar
     areas = [word for area in areas for word in ("--only", area)]
     found = conformance("--client", OURS + way, *areas)
     assert found.exit_code == 0, found.output
-    assert re.match(r"core(\+durable)? · (\d+)/\2 MUST · (\d+)/\3 SHOULD\n", found.output)
+    assert re.match(r"core(\+durable)? · (\d+)/\2 MUST · (\d+)/\3 SHOULD\n", found.stdout)
 
 
 def test_a_program_that_says_succeeded_to_everything_fails_each_scenario(program, tmp_path):
@@ -306,7 +306,7 @@ def test_an_unusual_server_notices_a_client_that_is_not_ready_for_it(variant, wr
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("awk")), reason="no curl or awk")
 def test_the_shell_toy_follows_one_connection_and_is_told_what_it_lacks(tmp_path):
     found = conformance("--client", SHELL, "--only", "framing.comments")
-    assert "framing.comments" not in found.output, found.output
+    assert found.exit_code == 0, found.output
     found = conformance("--client", SHELL, "--only", "cuts.reset-after-an-event", "--only", "resync.gap")
     assert found.exit_code == 1
     assert re.search(r"durable +0/\d+ MUST", found.output), found.output

@@ -15,7 +15,7 @@ def _other(s: Session) -> Wire:
     if s.hooks.second is None:
         s.untested("needs --header and --second-header: the credentials of two principals")
     other = Wire(s.wire.base_url, header=s.hooks.second.header, patience=s.wire.patience, record=s.wire.record,
-                 began=s.wire.began)  # fmt: skip
+                 began=s.wire.began, caller="SECOND_")  # fmt: skip
     other.check = s.wire.check
     return other
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tidewire_conformance.client_mode.verdicts import name_of, profiles, verdict_of
 from tidewire_conformance.player import Adapter, Scenario, play
-from tidewire_conformance.runner import merge, settle
+from tidewire_conformance.runner import merge, settle, spent
 from tidewire_conformance.specification import Sentence
 from tidewire_conformance.verdict import Outcome, Verdict, Why
 
@@ -50,6 +50,8 @@ class Run:
     requests: int = 0
     """How many the client made."""
     seconds: float = 0.0
+    cut_short: str = ""
+    """Why it ended before its time; empty where it did not."""
     _profiles: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -87,15 +89,13 @@ def run(plan: Plan, scenarios: Sequence[Scenario], adapter: Adapter, watch: Watc
     """
     began = time.monotonic()
     total = len(scenarios) * plan.repeat
-    requests = 0
+    requests, cut_short = 0, ""
     found: dict[str, list[Verdict]] = {name_of(scenario): [] for scenario in scenarios}
 
     def take(scenario: Scenario) -> tuple[Verdict, int]:
         started = time.monotonic()
         if started - began > plan.budget:
-            verdict = Verdict(name_of(scenario), scenario.requirements, scenario.about, Outcome.SKIPPED)
-            verdict.why, verdict.note = Why.UNTESTED, f"the budget of {plan.budget:g} s was spent"
-            return verdict, 0
+            return _not_played(scenario, spent(plan)), 0
         try:
             played = play(scenario, adapter, patience=plan.patience)
         except Exception as error:  # noqa: BLE001 - a fault of the suite in one scenario must not take the others with it
@@ -118,11 +118,22 @@ def run(plan: Plan, scenarios: Sequence[Scenario], adapter: Adapter, watch: Watc
             verdict, asked = task.result()
             requests += asked
             found[verdict.check].append(verdict)
+            cut_short = cut_short or spent(plan) * (verdict.note == spent(plan))
             watch(verdict, done, total)
+    except KeyboardInterrupt:
+        cut_short = "it was interrupted"
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    verdicts = [merge(each) for each in found.values()]
-    return Run(plan, adapter.name, verdicts, requests, time.monotonic() - began, profiles(scenarios))
+    about = {name_of(scenario): scenario for scenario in scenarios}
+    verdicts = [merge(each or [_not_played(about[name], cut_short)]) for name, each in found.items()]
+    seconds = time.monotonic() - began
+    return Run(plan, adapter.name, verdicts, requests, seconds, cut_short, profiles(scenarios))
+
+
+def _not_played(scenario: Scenario, why: str) -> Verdict:
+    verdict = Verdict(name_of(scenario), scenario.requirements, scenario.about, Outcome.SKIPPED, why)
+    verdict.why = Why.UNTESTED
+    return verdict
 
 
 def _again(plan: Plan, scenario: Scenario) -> str:

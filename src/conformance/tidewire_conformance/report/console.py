@@ -1,17 +1,22 @@
-"""The report for a terminal: the grade, then what failed and why, then what was not tried."""
+"""The report for a terminal: the grade, then what is broken and how it shows, then what was not judged."""
 
+import re
+import textwrap
 from collections.abc import Iterable
 
 from rich.console import Console
 from rich.text import Text
 
 from tidewire_conformance.grade import Report, Standing
-from tidewire_conformance.report.frames import curl, frames
-from tidewire_conformance.verdict import Assertion, Outcome, Why
+from tidewire_conformance.report.frames import evidence
+from tidewire_conformance.verdict import Assertion, Outcome, Verdict, Why
 
-_PER_SENTENCE = 2
+PER_SENTENCE = 2
 """Failures of one sentence that are shown whole."""
+_WIDEST = 120
+"""Columns of prose where the terminal has more, or is none."""
 _COLOURS = {True: "bold green", False: "bold red"}
+_JOB = re.compile(r"https?://[^\s/]+|(?<=/v1/jobs/)[^\s/?]+")
 
 
 def show(report: Report, console: Console, *, everything: bool = False) -> None:
@@ -22,99 +27,180 @@ def show(report: Report, console: Console, *, everything: bool = False) -> None:
         console: Where to.
         everything: List the checks that passed as well.
     """
-    good = report.exit_code == 0
-    console.print(Text(report.headline, style=_COLOURS[good]))
-    for grade in report.grades:
-        if grade.asked or grade.advice_asked:
-            told = f"{grade.held}/{grade.asked} MUST · {grade.advice_held}/{grade.advice_asked} SHOULD"
-            console.print(Text(f"  {grade.profile:<9} {told}", style="" if grade.is_whole else "yellow"))
-    for standing in sorted(report.failures, key=lambda each: each.sentence.id in report.known):
-        _failure(console, report, standing)
-    warned = [each for each in report.standings.values() if each.outcome is Outcome.WARN]
-    for standing in warned:
-        _failure(console, report, standing)
-    for name in report.stale:
-        console.print(Text(f"\nstale: {name} is in the baseline and holds: take it out", style="bold red"))
-    _not_judged(console, report)
-    if everything:
-        for verdict in report.run.verdicts:
-            console.print(
-                Text(
-                    f"  {verdict.outcome.value:<13}{verdict.seconds:6.2f} s  {verdict.check}  {verdict.note}"
-                )
+    _Telling(console).tell(report, everything)
+
+
+class _Telling:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown: dict[tuple[int, int], str] = {}
+        """Frames that were shown, and under which sentence."""
+
+    def tell(self, report: Report, everything: bool) -> None:
+        run = report.run
+        self._line(report.headline, _COLOURS[report.exit_code == 0])
+        where, name = run.subject.values()
+        self._line(f"  {where}" + (f" ({name})" if name else ""), "dim")
+        for grade in report.grades:
+            if grade.asked or grade.advice_asked:
+                told = f"{grade.held}/{grade.asked} MUST · {grade.advice_held}/{grade.advice_asked} SHOULD"
+                self._line(f"  {grade.profile:<9} {told}", "" if grade.is_whole else "yellow")
+        if report.part:
+            self._line(f"  only a part of the suite was run: {report.part}", "yellow")
+        if run.cut_short:
+            self._prose(f"  cut short: {run.cut_short}", "yellow")
+        self._overview(report)
+        for standing in [*report.failures, *report.warnings]:
+            self._failure(report, standing)
+        for stale in report.stale:
+            self._line(f"\nstale: {stale} is in the baseline and holds: take it out", "bold red")
+        self._not_judged(report)
+        if everything:
+            self._line("\nall checks:", "bold")
+            for verdict in run.verdicts:
+                told = f"{verdict.outcome.value:<13}{verdict.seconds:6.2f} s  {verdict.check}"
+                self._line(f"  {told}  {verdict.note}")
+        self._last_line(report)
+
+    def _overview(self, report: Report) -> None:
+        """The failures at a glance."""
+        found = [*report.failures, *report.warnings]
+        if len(found) < 2:
+            return
+        self._line(f"\n{_count(found)}, the most often broken first:", "bold")
+        for standing in found:
+            begin = f"  {_word(report, standing):<5} {standing.sentence.id}  "
+            room = max(40, min(self._console.width, _WIDEST) - len(begin) - 7)
+            said = textwrap.shorten(standing.sentence.text, room, placeholder=" …")
+            self._line(f"{begin}{said:<{room}} {len(standing.broken):>4} ×", _style(report, standing, ""))
+
+    def _failure(self, report: Report, standing: Standing) -> None:
+        word, broken = _word(report, standing), standing.broken
+        self._line("")
+        text = f"{word}  {standing.sentence.text} [{standing.sentence.id}]"
+        self._prose(text, _style(report, standing, "bold red"), indent=" " * (len(word) + 2))
+        if known := report.known.get(standing.sentence.id):
+            self._prose(f"      the baseline says: {known}")
+        chosen = _different(broken)
+        for check, assertion in chosen:
+            self._evidence(standing.sentence.id, check, assertion)
+        if len(broken) > len(chosen):
+            others = list(dict.fromkeys(check for check, _ in broken))
+            self._prose(
+                f"      … and {len(broken) - len(chosen)} times more; found by {', '.join(others)}", "dim"
             )
-    _last_line(console, report)
 
+    def _evidence(self, sentence: str, check: str, assertion: Assertion) -> None:
+        record = assertion.exchange or assertion.told
+        key = (id(record), id(assertion.block))
+        before = self._shown.get(key)
+        if record:
+            self._shown.setdefault(key, sentence)
+        for line in evidence(check, assertion):
+            if line.startswith(("check ", "expected ", "got ")):
+                self._prose(f"      {line}", indent=" " * 16)
+            elif before is None:
+                style = "cyan" if line.startswith("curl ") else "dim"
+                self._line(f"      {line}", style)
+        if before is not None:
+            self._line(
+                f"      frames    those above{'' if before == sentence else f', under {before}'}", "dim"
+            )
 
-def _failure(console: Console, report: Report, standing: Standing) -> None:
-    warn = standing.outcome is Outcome.WARN
-    known = report.known.get(standing.sentence.id)
-    word = "known" if known else "warn" if warn else "FAIL"
-    console.print()
-    console.print(
-        Text(
-            f"{word}  {standing.sentence.text} [{standing.sentence.id}]",
-            style="yellow" if warn or known else "bold red",
+    def _not_judged(self, report: Report) -> None:
+        verdicts = report.run.verdicts
+        lost = [each for each in report.unjudged if each.why is Why.BLOCKED]
+        if lost:
+            self._line(
+                f"\nnot judged, since something else failed first, and so not held: {len(lost)} sentences",
+                "bold",
+            )
+            self._prose(f"  {' '.join(each.sentence.id for each in lost)}", indent="  ")
+        for title, chosen in (
+            ("error, so that nothing is known", [each for each in verdicts if each.outcome is Outcome.ERROR]),
+            ("inconclusive", [each for each in verdicts if each.outcome is Outcome.INCONCLUSIVE]),
+            ("blocked", [each for each in verdicts if each.why is Why.BLOCKED]),
+            ("untested", [each for each in verdicts if each.why is Why.UNTESTED]),
+        ):
+            if chosen:
+                self._line(f"\n{title}: {len(chosen)} checks", "bold")
+                for note, names in _by_note(chosen).items():
+                    self._prose(f"  {note}", indent="    ")
+                    self._prose(f"      {', '.join(names)}", "dim", indent="      ")
+        for why in (Why.NOT_DECLARED, Why.NO_OCCASION):
+            if chosen := [each for each in verdicts if each.why is why]:
+                self._line(f"\n{why.value}, so not counted: {len(chosen)} checks", "dim")
+                for note in _by_note(chosen):
+                    self._prose(f"  {note}", "dim", indent="    ")
+
+    def _last_line(self, report: Report) -> None:
+        run = report.run
+        secrets = sorted(
+            {
+                variable
+                for standing in [*report.failures, *report.warnings]
+                for _, assertion in standing.broken
+                if assertion.exchange is not None
+                for value, variable in assertion.exchange.secrets
+                if value in dict(assertion.exchange.asked).values()
+            }
         )
-    )
-    if known:
-        console.print(Text(f"      the baseline says: {known}"))
-    broken = [
-        (verdict.check, each)
-        for verdict in standing.verdicts
-        for each in verdict.broken
-        if each.sentence == standing.sentence.id
-    ]
-    for check, assertion in broken[:_PER_SENTENCE]:
-        _evidence(console, check, assertion)
-    if len(broken) > _PER_SENTENCE:
-        console.print(Text(f"      … and {len(broken) - _PER_SENTENCE} times more"))
+        if secrets:
+            names = " and ".join(f"${name}" for name in secrets)
+            self._prose(f"\nThe commands take your credentials from {names}: the value of that header.")
+        counts = {outcome: sum(each.outcome is outcome for each in run.verdicts) for outcome in Outcome}
+        told = " · ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
+        more = "" if run.plan.patience == 1 else f" · patience {run.plan.patience:g}"
+        more += f" · seed {run.plan.seed}" if run.plan.seed else ""
+        self._line(
+            f"\n{len(run.verdicts)} checks: {told} · {run.requests} requests in "
+            f"{run.seconds:.1f} s{more} · exit {report.exit_code}"
+        )
+
+    def _line(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def _prose(self, text: str, style: str = "", indent: str = "") -> None:
+        width = min(self._console.width, _WIDEST)
+        for line in text.split("\n"):
+            wrapped = textwrap.wrap(
+                line, width, subsequent_indent=indent, drop_whitespace=True, break_on_hyphens=False
+            )
+            for each in wrapped or [""]:
+                self._line(each, style)
 
 
-def _evidence(console: Console, check: str, assertion: Assertion) -> None:
-    console.print(Text(f"      check     {check}"))
-    console.print(Text(f"      expected  {assertion.expected}"))
-    if assertion.got:
-        console.print(Text(f"      got       {assertion.got}"))
-    for line in frames(assertion):
-        console.print(Text(f"    {line}", style="dim"), soft_wrap=True)
-    if assertion.exchange is not None:
-        console.print(Text(f"      {curl(assertion.exchange)}", style="cyan"), soft_wrap=True)
+def _different(broken: list[tuple[str, Assertion]]) -> list[tuple[str, Assertion]]:
+    """A few failures that tell different things."""
+    found: dict[tuple[str, str], tuple[str, Assertion]] = {}
+    for check, assertion in broken:
+        found.setdefault((check, assertion.expected), (check, assertion))
+    return list(found.values())[:PER_SENTENCE]
 
 
-def _not_judged(console: Console, report: Report) -> None:
-    verdicts = report.run.verdicts
-    for title, chosen in (
-        ("error, so that nothing is known", [each for each in verdicts if each.outcome is Outcome.ERROR]),
-        ("inconclusive", [each for each in verdicts if each.outcome is Outcome.INCONCLUSIVE]),
-        ("blocked", [each for each in verdicts if each.why is Why.BLOCKED]),
-        ("untested", [each for each in verdicts if each.why is Why.UNTESTED]),
-    ):
-        if chosen:
-            console.print(Text(f"\n{title}: {len(chosen)}", style="bold"))
-            for note, names in _by_note((each.note, each.check) for each in chosen).items():
-                console.print(Text(f"  {note}"))
-                console.print(Text(f"      {', '.join(names)}", style="dim"))
-    for why in (Why.NOT_DECLARED, Why.NO_OCCASION):
-        if chosen := [each for each in verdicts if each.why is why]:
-            console.print(Text(f"\n{why.value}, so not counted: {len(chosen)}", style="dim"))
-            for note in _by_note((each.note, each.check) for each in chosen):
-                console.print(Text(f"  {note}", style="dim"))
+def _word(report: Report, standing: Standing) -> str:
+    if standing.sentence.id in report.known:
+        return "known"
+    return "warn" if standing.outcome is Outcome.WARN else "FAIL"
 
 
-def _by_note(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _style(report: Report, standing: Standing, worst: str) -> str:
+    return worst if _word(report, standing) == "FAIL" else "yellow"
+
+
+def _count(found: list[Standing]) -> str:
+    failed = sum(each.outcome is Outcome.FAIL for each in found)
+    told = [f"{failed} {'sentence is' if failed == 1 else 'sentences are'} broken"] if failed else []
+    if failed < len(found):
+        told.append(
+            f"{len(found) - failed} {'advice is' if len(found) - failed == 1 else 'of advice are'} not followed"
+        )
+    return ", ".join(told)
+
+
+def _by_note(verdicts: Iterable[Verdict]) -> dict[str, list[str]]:
+    """Checks by what is said of them, whichever job it was said of."""
     found: dict[str, list[str]] = {}
-    for note, name in pairs:
-        found.setdefault(note, []).append(name)
+    for verdict in verdicts:
+        found.setdefault(_JOB.sub("…", verdict.note).replace("… …", "…"), []).append(verdict.check)
     return found
-
-
-def _last_line(console: Console, report: Report) -> None:
-    counts = {outcome: sum(each.outcome is outcome for each in report.run.verdicts) for outcome in Outcome}
-    told = " · ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
-    plan = report.run.plan
-    more = "" if plan.patience == 1 else f" · patience {plan.patience:g}"
-    console.print(
-        Text(f"\n{len(report.run.verdicts)} checks: {told} · {report.run.requests} requests in "
-             f"{report.run.seconds:.1f} s{more} · exit {report.exit_code}")
-    )  # fmt: skip

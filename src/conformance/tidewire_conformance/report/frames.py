@@ -3,45 +3,112 @@
 import shlex
 from collections.abc import Iterator
 
+from tidewire_conformance import specification
 from tidewire_conformance.event_stream import Block
 from tidewire_conformance.verdict import Assertion
 from tidewire_conformance.wire import Exchange
 
-BEFORE, AFTER = 3, 2
-"""Blocks of a stream that are shown before and after the one that is meant."""
+WHOLE = 12
+"""Blocks of a stream that are shown whole; of a longer one those around what is meant."""
+BEFORE, AFTER = 4, 2
+"""Blocks that are shown before and after the one that is meant, or from the start and to the end where none is."""
 _BYTES = 300
 """Bytes of a block or a body that are shown."""
-_HIDDEN = {"authorization", "cookie"}
-_UNSAID = {"host", "content-length", "transfer-encoding"}
+_ARGUMENT = 2000
+"""Bytes of a request's body that a command holds; a longer one is left for the suite to send again."""
+_UNSAID = frozenset({"host", "content-length"})
+"""Fields of a request that go without saying."""
+_USUAL = frozenset({"date", "server", "connection", "transfer-encoding", "keep-alive"})
+"""Fields of an answer that nothing is said about."""
+_GLOBBED = frozenset("[]{}")
+
+
+def evidence(check: str, assertion: Assertion) -> Iterator[str]:
+    """One failure in lines: its check, what was expected and came, the frames, and a command that asks again."""
+    yield f"check     {check}"
+    yield f"expected  {assertion.expected}"
+    if assertion.got:
+        yield f"got       {assertion.got}"
+    yield from frames(assertion)
+    if assertion.exchange is not None:
+        yield curl(assertion.exchange)
+
+
+def told(check: str, assertion: Assertion) -> str:
+    """One failure as a text by itself, its sentence first: what a build server or pytest shows."""
+    text = specification.sentences()[assertion.sentence].text
+    return "\n".join([f"{text} [{assertion.sentence}]", *evidence(check, assertion)])
 
 
 def curl(exchange: Exchange) -> str:
-    """The request as a command; credentials are left for the reader to fill in."""
-    words = ["curl", "-iN", "-X", exchange.method]
+    """The request as a command for bash that sends the same again.
+
+    Credentials are in no report: a command takes them from variables of the shell, such as `$AUTHORIZATION`.
+    """
+    words = ["curl", "-iN"]
+    words += ["-g"] if _GLOBBED & {*exchange.url} else []
+    words += ["--path-as-is"] if "/." in exchange.path else []
+    words += _method(exchange)
+    variables = dict(exchange.secrets)
     for name, value in exchange.asked:
-        if name.lower() not in _UNSAID:
-            words += ["-H", f"{name}: {'…' if name.lower() in _HIDDEN else value}"]
-    if exchange.sent:
-        words += ["--data-binary", _shown(exchange.sent)]
-    return shlex.join([*words, exchange.url])
+        if value in variables:
+            words.append(f'-H "{name}: ${variables[value]}"')
+        elif name.lower() not in _UNSAID:
+            words.append(f"-H {shlex.quote(f'{name}: {value}' if value else f'{name};')}")
+    words.append(shlex.quote(exchange.url))
+    said = {name.lower() for name, _ in exchange.asked}
+    if exchange.sent or "content-length" in said:
+        # Where nobody names a type, curl names one of its own.
+        words += [] if "content-type" in said else ["-H 'Content-Type:'"]
+        words.append(f"--data-binary {_quoted(exchange.sent)}")
+    return exchange.without_secrets(" ".join(words))
+
+
+def _method(exchange: Exchange) -> list[str]:
+    """How curl is told the method: by nothing, where it would choose the same."""
+    if exchange.method == "HEAD":
+        return ["-I"]
+    return [] if exchange.method == "GET" and not exchange.sent else ["-X", shlex.quote(exchange.method)]
+
+
+def _quoted(body: bytes) -> str:
+    if len(body) > _ARGUMENT:
+        return f"@BODY  # {len(body)} bytes, too long for a line"
+    text = body.decode("utf-8", "backslashreplace")
+    if text.encode() == body and (text.isprintable() or not text) and not text.startswith("@"):
+        return shlex.quote(text)
+    # An apostrophe and a backslash are escaped as well: all that bash reads in $'…' is then \\xHH.
+    return "$'" + "".join(chr(b) if 32 <= b < 127 and b not in b"'\\" else f"\\x{b:02x}" for b in body) + "'"
 
 
 def frames(assertion: Assertion) -> Iterator[str]:
     """The answer around what is meant, with milliseconds from its request."""
-    exchange = assertion.exchange
-    if exchange is None:
+    if assertion.exchange is None:
         yield from assertion.told
-        return
+    else:
+        yield from map(assertion.exchange.without_secrets, _frames(assertion.exchange, assertion.block))
+
+
+def _frames(exchange: Exchange, meant: Block | None) -> Iterator[str]:
     yield f"  {'0.0':>8}  > {exchange.method} {exchange.url}"
+    variables = dict(exchange.secrets)
+    for name, value in exchange.asked:
+        if name.lower() not in _UNSAID:
+            yield f"  {'':>8}  > {name}: {f'${variables[value]}' if value in variables else value}"
+    if exchange.sent:
+        yield f"  {'':>8}  > {_shown(exchange.sent)}"
     if not exchange.status:
-        yield f"  {'':>8}  ! {exchange.fault}"
+        yield f"  {_ms(exchange, exchange.finished)}  ! {exchange.fault}"
         return
     yield f"  {_ms(exchange, exchange.answered)}  < {exchange.status}"
     for name, value in exchange.header:
-        if name.lower() not in {"date", "server", "connection"}:
+        # Where an event is meant, the header is not what matters.
+        if name.lower() not in _USUAL and (meant is None or name.lower() == "content-type"):
             yield f"  {'':>8}  < {name}: {value}"
     if exchange.is_stream:
-        yield from _blocks(exchange, assertion.block)
+        yield from _blocks(exchange, meant)
+        if exchange.reader.unfinished:
+            yield f"  {'':>8}  < {_shown(exchange.reader.unfinished)} (unfinished)"
     elif exchange.body:
         yield f"  {_ms(exchange, exchange.finished)}  < {_shown(exchange.body)}"
     how = {"whole": "(end)", "cut": f"(cut: {exchange.fault})", "left": "(left by the suite)"}
@@ -50,15 +117,25 @@ def frames(assertion: Assertion) -> Iterator[str]:
 
 def _blocks(exchange: Exchange, meant: Block | None) -> Iterator[str]:
     blocks = exchange.blocks
-    at = next((n for n, block in enumerate(blocks) if block is meant), len(blocks) - 1)
-    first, last = max(0, at - BEFORE), min(len(blocks), at + AFTER + 1)
-    if first:
-        yield f"  {'':>8}  < … {first} blocks"
-    for block in blocks[first:last]:
-        mark = "←" if block is meant else ""
-        yield f"  {_ms(exchange, block.at)}  < {_shown(block.raw)} {mark}".rstrip()
-    if last < len(blocks):
-        yield f"  {'':>8}  < … {len(blocks) - last} blocks"
+    at = next((n for n, block in enumerate(blocks) if block is meant), None)
+    if len(blocks) <= WHOLE:
+        shown = set(range(len(blocks)))
+    elif at is None:
+        shown = {*range(BEFORE), *range(len(blocks) - BEFORE, len(blocks))}
+    else:
+        shown = set(range(max(0, at - BEFORE), min(len(blocks), at + AFTER + 1)))
+    left_out = 0
+    for number, block in enumerate(blocks):
+        if number not in shown:
+            left_out += 1
+            continue
+        if left_out:
+            yield f"  {'':>8}  < … {left_out} blocks"
+            left_out = 0
+        mark = "  ←" if block is meant else ""
+        yield f"  {_ms(exchange, block.at)}  < {_shown(block.raw)}{mark}"
+    if left_out:
+        yield f"  {'':>8}  < … {left_out} blocks"
 
 
 def _ms(exchange: Exchange, at: float) -> str:
