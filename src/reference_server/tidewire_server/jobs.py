@@ -34,7 +34,7 @@ from tidewire_server.batching.options import Place
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import InvalidValueError, ItemError, StateTooLargeError, StreamClosedError
 from tidewire_server.journal import Journal
-from tidewire_server.running import run
+from tidewire_server.running import keep_what_was_yielded, run
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import HeadMovedError, JobRecord, Log, Ticket
 from tidewire_server.stream import Stream
@@ -145,10 +145,10 @@ class Job:
             return
         try:
             self.begin(index)
-            item.task = self._loop.create_task(run(self.endpoint, item.value, item.stream, self._journal))
-            await asyncio.wait({item.task})
+            outcome = await self._outcome(item)
             await free()
-            await self._returned(index, item)
+            await asyncio.sleep(0)  # what takes the slot begins before this end is written
+            await self._returned(index, outcome)
         except asyncio.CancelledError:
             if item.task is not None:
                 item.task.cancel()
@@ -204,14 +204,30 @@ class Job:
             self._log.tell("queue", None)
         self._journal.change(ops, ends=True)
 
-    async def _returned(self, index: int, item: _Item) -> None:
-        assert item.task is not None  # noqa: S101 - it has just ended
-        raised = asyncio.CancelledError() if item.task.cancelled() else item.task.exception()
-        if item.status in ENDED:
-            if raised is not None and not isinstance(raised, asyncio.CancelledError | StreamClosedError):
-                _log.info("job %s item %d: its function ended late: %r", self.record.id, index, raised)
-            return
-        await self.settle(index, item.task.result() if raised is None else raised)
+    async def _outcome(self, item: _Item) -> JsonValue | Unset | BaseException:
+        """What an item's function gave or raised."""
+        work = run(self.endpoint, item.value, item.stream, self._journal)
+        if not self.endpoint.is_async:
+            # A thread cannot be cancelled, so it needs no task: that would be three turns of the loop before the next.
+            try:
+                return await work
+            except asyncio.CancelledError:  # of whoever waits here; a function's own came as another
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever the function raised
+                return error
+        item.task = self._loop.create_task(work)
+        await asyncio.wait({item.task})
+        if item.task.cancelled():
+            return asyncio.CancelledError()
+        return item.task.exception() or item.task.result()
+
+    async def _returned(self, index: int, outcome: JsonValue | Unset | BaseException) -> None:
+        if self._items[index].status not in ENDED:
+            await self.settle(index, outcome)
+        elif isinstance(outcome, BaseException) and not isinstance(
+            outcome, asyncio.CancelledError | StreamClosedError
+        ):
+            _log.info("job %s item %d: its function ended late: %r", self.record.id, index, outcome)
 
     async def settle(
         self, index: int, outcome: JsonValue | Unset | BaseException, *, told: bool = False
@@ -402,6 +418,8 @@ class Job:
         item = self._items[index]
         if item.status in ENDED or self._suspended:
             return
+        if status != "succeeded" and self.endpoint.is_async:
+            keep_what_was_yielded(item.stream)
         place = f"/items/{index}"
         ends: list[Any] = [["s", f"{place}/status", status]]
         try:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from pydantic import BaseModel, JsonValue
 
 from tidewire_server.endpoints import Endpoint
-from tidewire_server.errors import InvalidValueError
+from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.journal import Journal
 from tidewire_server.stream import Stream
 from tidewire_server.unset import UNSET, Unset
@@ -99,12 +99,26 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], stream: Stream[Any]) ->
         return called
     with closing(called):
         first = True
-        for value in called:
-            if stream.cancelled:
-                break
-            take_whole(value, endpoint, stream, first=first)
-            first = False
+        try:
+            for value in called:
+                if stream.cancelled:
+                    break
+                take_whole(value, endpoint, stream, first=first)
+                first = False
+        except BaseException:
+            keep_what_was_yielded(stream)
+            raise
     return None
+
+
+def keep_what_was_yielded(stream: Stream[Any]) -> None:
+    """Bring in what was not looked at of the last value, for an item that ends without another (TW-JOB-057).
+
+    Call where the function cannot change that value meanwhile: in its own thread, or on the event loop for one that
+    runs there.
+    """
+    with contextlib.suppress(ValueError, StateTooLargeError, StreamClosedError):
+        stream.catch_up()
 
 
 def take_whole(value: Any, endpoint: Endpoint, stream: Stream[Any], *, first: bool) -> None:

@@ -36,7 +36,7 @@ from tidewire_server.context import Context, RowContext
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import InvalidValueError, StreamClosedError
 from tidewire_server.jobs import Job
-from tidewire_server.running import as_value, held_back, in_thread, take_whole
+from tidewire_server.running import as_value, held_back, in_thread, keep_what_was_yielded, take_whole
 from tidewire_server.stream import Stream
 from tidewire_server.unset import UNSET, Unset
 
@@ -332,6 +332,10 @@ class BatchCall:
                     yielded = generator.send(sent)
                 except StopIteration:
                     return
+                except BaseException:
+                    for row in tuple(self._rows.values()):
+                        keep_what_was_yielded(row.stream)
+                    raise
                 ended = self._take(yielded, known)
                 if ended:
                     self._loop.call_soon_threadsafe(self._end_soon, ended)

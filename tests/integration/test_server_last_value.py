@@ -1,0 +1,90 @@
+"""What an item keeps that fails or is cancelled (TW-JOB-057): what its function yielded last, all of it."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from integration.reference_server import QUICK, Fold, serving
+from tidewire_server import Context, Server
+
+LONG = 20_000
+"""Elements: a look at all of them lasts so long that the next step, right after it, does without."""
+
+KINDS = [
+    ("in_thread", "fails"),
+    ("in_thread", "is cancelled"),
+    ("on_loop", "fails"),
+    ("on_loop", "is cancelled"),
+    ("rows_in_thread", "fails"),
+    ("rows_on_loop", "fails"),
+    ("rows_on_loop", "is cancelled"),
+]
+yielded = threading.Event()
+
+
+def steps() -> Iterator[list[str]]:
+    value = ["as it was"] * LONG
+    for _ in range(3):  # each of these is looked at as a whole
+        yield value
+    value[LONG // 2] = "changed"
+    yield value
+    yielded.set()
+
+
+def make_server() -> Server:
+    server = Server(**QUICK)
+
+    @server.endpoint
+    def in_thread(how: str, ctx: Context) -> Iterator[list[str]]:
+        yield from steps()
+        if how == "fails":
+            raise RuntimeError
+        while not ctx.cancelled:
+            threading.Event().wait(0.002)
+
+    @server.endpoint
+    async def on_loop(how: str) -> AsyncIterator[list[str]]:
+        for value in steps():
+            yield value
+        if how == "fails":
+            raise RuntimeError
+        await asyncio.Event().wait()
+
+    @server.endpoint(batch=True)
+    def rows_in_thread(how: list[str]) -> Iterator[dict[int, list[str]]]:
+        for value in steps():
+            yield dict.fromkeys(range(len(how)), value)
+        raise RuntimeError
+
+    @server.endpoint(batch=True)
+    async def rows_on_loop(how: list[str]) -> AsyncIterator[dict[int, list[str]]]:
+        for value in steps():
+            yield dict.fromkeys(range(len(how)), value)
+        if "fails" in how:
+            raise RuntimeError
+        await asyncio.Event().wait()
+
+    return server
+
+
+@pytest.fixture(scope="module")
+def peer():
+    with serving(make_server()) as peer:
+        yield peer
+
+
+@pytest.mark.parametrize(("endpoint", "how"), KINDS)
+def test_the_middle_of_a_long_value_is_as_it_was_yielded_last(peer, endpoint, how):
+    yielded.clear()
+    job = peer.start(endpoint, {"how": how})
+    assert yielded.wait(10)
+    if how == "is cancelled":
+        peer.http.post(f"/v1/jobs/{job}/cancel")
+    ended = peer.ended(job)
+    (item,) = ended["state"]["items"]
+    assert ended["status"] == ("cancelled" if how == "is cancelled" else "failed")
+    assert len(item["value"]) == LONG
+    assert item["value"][LONG // 2] == "changed"
+    assert Fold(keep_states=False).take(peer.events(job, "0-0")).items == [item]
