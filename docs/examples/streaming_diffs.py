@@ -3,8 +3,10 @@
 `write` is a text that is appended to and, here and there, replaced. `chat` is a history that is one list, changed in
 place: its last answer grows, and past messages change as well. Neither knows of diffs. The script serves both in a
 process of its own, reads them with the client, compares the outcome with what the function yielded last, and counts
-the bytes of the event stream beside those of the values sent whole at each step. The workload is that of Gradio's pull
-request 7102, which brought diffs to its streams.
+the bytes of the event stream beside those of the values sent whole at each step.
+
+Both were first asked of Gradio (gradio-app/gradio), where sending whole values cost the square of their length until
+its streams learnt to send diffs: a text box and a chatbot, in which each step repeats all that was there before.
 
     python docs/examples/streaming_diffs.py [STEPS]
 """
