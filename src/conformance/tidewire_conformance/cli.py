@@ -188,6 +188,12 @@ def conformance(
         found = _run(plan, chosen)
     except ProbeError as error:
         _fail(str(error), UNREACHABLE)
+    if not found.server.seen:
+        typer.echo(
+            "tidewire conformance: no example of an endpoint ran and ended, so that little could be tried: "
+            'give one with --example \'ENDPOINT={"its": "input"}\'',
+            err=True,
+        )
     report = grade(found, chosen, known, part if len(chosen) < len(registry.checks()) else "")
     _tell(report, writers, console, verbose)
 

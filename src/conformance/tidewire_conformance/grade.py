@@ -87,14 +87,11 @@ class Standing:
         return self.outcome is Outcome.PASS
 
     @property
-    def broken(self) -> list[tuple[str, Assertion]]:
-        """What was found broken of it, each with its check: first by a check that is about it before all else."""
+    def broken(self) -> list[tuple[Verdict, Assertion]]:
+        """What was found broken of it, each with its check: first by one that is about it before all else."""
         own = sorted(self.verdicts, key=lambda verdict: verdict.sentences[:1] != (self.sentence.id,))
         return [
-            (verdict.check, each)
-            for verdict in own
-            for each in verdict.broken
-            if each.sentence == self.sentence.id
+            (verdict, each) for verdict in own for each in verdict.broken if each.sentence == self.sentence.id
         ]
 
 

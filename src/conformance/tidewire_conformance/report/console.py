@@ -13,6 +13,8 @@ from tidewire_conformance.verdict import Assertion, Outcome, Verdict, Why
 
 PER_SENTENCE = 2
 """Failures of one sentence that are shown whole."""
+_NAMES = 6
+"""Checks that are named beside those whose failures are shown."""
 _WIDEST = 120
 """Columns of prose where the terminal has more, or is none."""
 _COLOURS = {True: "bold green", False: "bold red"}
@@ -82,22 +84,22 @@ class _Telling:
         if known := report.known.get(standing.sentence.id):
             self._prose(f"      the baseline says: {known}")
         chosen = _different(broken)
-        for check, assertion in chosen:
-            self._evidence(standing.sentence.id, check, assertion)
+        for verdict, assertion in chosen:
+            self._evidence(standing.sentence.id, verdict, assertion)
         if len(broken) > len(chosen):
-            others = list(dict.fromkeys(check for check, _ in broken))
-            self._prose(
-                f"      … and {len(broken) - len(chosen)} times more; found by {', '.join(others)}", "dim"
-            )
+            others = list(dict.fromkeys(verdict.check for verdict, _ in broken))
+            names = ", ".join(others[:_NAMES]) + (" …" if len(others) > _NAMES else "")
+            more = f"… and {len(broken) - len(chosen)} times more; found by {names}"
+            self._prose(f"      {more}", "dim", indent="        ")
 
-    def _evidence(self, sentence: str, check: str, assertion: Assertion) -> None:
+    def _evidence(self, sentence: str, verdict: Verdict, assertion: Assertion) -> None:
         record = assertion.exchange or assertion.told
         key = (id(record), id(assertion.block))
         before = self._shown.get(key)
         if record:
             self._shown.setdefault(key, sentence)
-        for line in evidence(check, assertion):
-            if line.startswith(("check ", "expected ", "got ")):
+        for line in evidence(verdict, assertion):
+            if line.startswith(("check ", "about ", "expected ", "got ")):
                 self._prose(f"      {line}", indent=" " * 16)
             elif before is None:
                 style = "cyan" if line.startswith("curl ") else "dim"
@@ -123,13 +125,13 @@ class _Telling:
             ("untested", [each for each in verdicts if each.why is Why.UNTESTED]),
         ):
             if chosen:
-                self._line(f"\n{title}: {len(chosen)} checks", "bold")
+                self._line(f"\n{title}: {_checks(chosen)}", "bold")
                 for note, names in _by_note(chosen).items():
                     self._prose(f"  {note}", indent="    ")
                     self._prose(f"      {', '.join(names)}", "dim", indent="      ")
         for why in (Why.NOT_DECLARED, Why.NO_OCCASION):
             if chosen := [each for each in verdicts if each.why is why]:
-                self._line(f"\n{why.value}, so not counted: {len(chosen)} checks", "dim")
+                self._line(f"\n{why.value}, so not counted: {_checks(chosen)}", "dim")
                 for note in _by_note(chosen):
                     self._prose(f"  {note}", "dim", indent="    ")
 
@@ -153,7 +155,7 @@ class _Telling:
         more = "" if run.plan.patience == 1 else f" · patience {run.plan.patience:g}"
         more += f" · seed {run.plan.seed}" if run.plan.seed else ""
         self._line(
-            f"\n{len(run.verdicts)} checks: {told} · {run.requests} requests in "
+            f"\n{_checks(run.verdicts)}: {told} · {run.requests} requests in "
             f"{run.seconds:.1f} s{more} · exit {report.exit_code}"
         )
 
@@ -170,11 +172,11 @@ class _Telling:
                 self._line(each, style)
 
 
-def _different(broken: list[tuple[str, Assertion]]) -> list[tuple[str, Assertion]]:
+def _different(broken: list[tuple[Verdict, Assertion]]) -> list[tuple[Verdict, Assertion]]:
     """A few failures that tell different things."""
-    found: dict[tuple[str, str], tuple[str, Assertion]] = {}
-    for check, assertion in broken:
-        found.setdefault((check, assertion.expected), (check, assertion))
+    found: dict[tuple[str, str], tuple[Verdict, Assertion]] = {}
+    for verdict, assertion in broken:
+        found.setdefault((verdict.check, assertion.expected), (verdict, assertion))
     return list(found.values())[:PER_SENTENCE]
 
 
@@ -192,10 +194,12 @@ def _count(found: list[Standing]) -> str:
     failed = sum(each.outcome is Outcome.FAIL for each in found)
     told = [f"{failed} {'sentence is' if failed == 1 else 'sentences are'} broken"] if failed else []
     if failed < len(found):
-        told.append(
-            f"{len(found) - failed} {'advice is' if len(found) - failed == 1 else 'of advice are'} not followed"
-        )
+        told.append(f"{len(found) - failed} with SHOULD not followed")
     return ", ".join(told)
+
+
+def _checks(found: list[Verdict]) -> str:
+    return f"{len(found)} check{'s' * (len(found) != 1)}"
 
 
 def _by_note(verdicts: Iterable[Verdict]) -> dict[str, list[str]]:

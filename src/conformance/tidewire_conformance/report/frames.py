@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tidewire_conformance import specification
 from tidewire_conformance.event_stream import Block
-from tidewire_conformance.verdict import Assertion
+from tidewire_conformance.verdict import Assertion, Verdict
 from tidewire_conformance.wire import Exchange
 
 WHOLE = 12
@@ -23,9 +23,10 @@ _USUAL = frozenset({"date", "server", "connection", "transfer-encoding", "keep-a
 _GLOBBED = frozenset("[]{}")
 
 
-def evidence(check: str, assertion: Assertion) -> Iterator[str]:
+def evidence(verdict: Verdict, assertion: Assertion) -> Iterator[str]:
     """One failure in lines: its check, what was expected and came, the frames, and a command that asks again."""
-    yield f"check     {check}"
+    yield f"check     {verdict.check}"
+    yield f"about     {' '.join(verdict.about.split())}"
     yield f"expected  {assertion.expected}"
     if assertion.got:
         yield f"got       {assertion.got}"
@@ -34,10 +35,10 @@ def evidence(check: str, assertion: Assertion) -> Iterator[str]:
         yield curl(assertion.exchange)
 
 
-def told(check: str, assertion: Assertion) -> str:
+def told(verdict: Verdict, assertion: Assertion) -> str:
     """One failure as a text by itself, its sentence first: what a build server or pytest shows."""
     text = specification.sentences()[assertion.sentence].text
-    return "\n".join([f"{text} [{assertion.sentence}]", *evidence(check, assertion)])
+    return "\n".join([f"{text} [{assertion.sentence}]", *evidence(verdict, assertion)])
 
 
 def curl(exchange: Exchange) -> str:

@@ -39,7 +39,7 @@ def _suite(root: ET.Element, area: str, verdicts: list[Verdict], report: Report)
         name = verdict.check.partition(".")[2]
         seconds = f"{verdict.seconds:.3f}"
         case = ET.SubElement(suite, "testcase", classname=f"tidewire.{area}", name=name, time=seconds)
-        text = _clean("\n\n".join(told(verdict.check, each) for each in verdict.broken[:SHOWN]))
+        text = _clean("\n\n".join(told(verdict, each) for each in verdict.broken[:SHOWN]))
         kind, message = _kind(verdict, report)
         if kind:
             counts[_COUNTED[kind]] += 1
