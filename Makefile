@@ -40,10 +40,10 @@ check: $(STAMP)  ## lint, format, types, drift of the specification
 fix: $(STAMP)  ## mend what the linter can mend
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: $(STAMP)  ## the measurements of the documentation, peers beside us where they are installed
-	$(BIN)/python bench/decoder.py
-	$(BIN)/python bench/apply.py
-	$(BIN)/python bench/wire.py && $(BIN)/python bench/page.py
+BENCHES ?= decoder apply finding wire "streams --full" client "batching --full" readers busy_threads log jobs
+bench: $(STAMP)  ## the measurements of the documentation: half an hour; `pip install -e '.[peers]'` puts peers beside us
+	for each in $(BENCHES); do set -- $$each; $(BIN)/python bench/$$1.py $$2 || exit 1; done
+	$(BIN)/python bench/page.py
 
 clean:  ## remove the environment and what was built
 	rm -rf $(VENV) .demo dist build bench/results

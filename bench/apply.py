@@ -61,10 +61,10 @@ def appends_to_a_text(size: int) -> dict[str, tuple[Call, int]]:
         return viewed.view()
 
     calls: dict[str, tuple[Call, int]] = {
-        "bare string": (lambda: bare.apply(" word"), 20_000),
-        "bare string and a view": (and_view, 10_000),
-        "row of five columns": (lambda: rows.apply(ROW), 2_000),
-        "pure apply": (lambda: apply(value, [["a", "/text", " word"]]), 50),
+        "tidewire, bare string": (lambda: bare.apply(" word"), 20_000),
+        "tidewire, bare string and a view": (and_view, 10_000),
+        "tidewire, row of five columns": (lambda: rows.apply(ROW), 2_000),
+        "tidewire, pure apply": (lambda: apply(value, [["a", "/text", " word"]]), 50),
     }
     gradio = peer("gradio_client.utils")
     if gradio is not None:
@@ -76,8 +76,8 @@ def appends_to_a_history(rows: int) -> dict[str, tuple[Call, int]]:
     value = history(rows)
     document = Document({"items": [{"value": value}]}, [f"/items/0/value/{rows - 1}/content"])
     calls: dict[str, tuple[Call, int]] = {
-        "bare string": (lambda: document.apply(" word"), 20_000),
-        "pure apply": (lambda: apply(value, [["a", f"/{rows - 1}/content", " word"]]), 50),
+        "tidewire, bare string": (lambda: document.apply(" word"), 20_000),
+        "tidewire, pure apply": (lambda: apply(value, [["a", f"/{rows - 1}/content", " word"]]), 50),
     }
     gradio = peer("gradio_client.utils")
     if gradio is not None:
@@ -91,8 +91,8 @@ def diffs_of_histories(rows: int) -> dict[str, tuple[Call, int]]:
     # Texts of their own, too: a deep copy would share them.
     copied = json.loads(json.dumps(new))
     calls: dict[str, tuple[Call, int]] = {
-        "rows shared": (lambda: diff(old, new), 20),
-        "all copied": (lambda: diff(old, copied), 5),
+        "tidewire, rows shared": (lambda: diff(old, new), 20),
+        "tidewire, all copied": (lambda: diff(old, copied), 5),
     }
     gradio, patch, deep = peer("gradio.utils"), peer("jsonpatch"), peer("deepdiff")
     if gradio is not None:

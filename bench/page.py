@@ -306,6 +306,35 @@ def section(title: str, about: str, make: Callable[[], str]) -> str:
         return found[0] if found else f"## {title}\n\n{about}\n\nNot run.\n"
 
 
+def applying() -> str:
+    result = json.loads((HERE / "results/apply.json").read_text())
+    tables = []
+    for title, of in result["tables"].items():
+        sizes = list(of["microseconds"])
+        names = list(dict.fromkeys(name for row in of["microseconds"].values() for name in row))
+        tables.append(
+            table(
+                [f"{title}, µs, by {of['unit']}", *(f"{int(size):,}" for size in sizes)],
+                [
+                    [
+                        name,
+                        *(
+                            f"{of['microseconds'][size][name]:,.2f}"
+                            if name in of["microseconds"][size]
+                            else "not run"
+                            for size in sizes
+                        ),
+                    ]
+                    for name in names
+                ],
+            )
+        )
+    return (
+        "\n\n".join(tables) + f"\n\nMedians of {result['repetitions']} repetitions, CPU time, "
+        f"Python {result['machine']['python']}; {versions(result['versions'])}.\n"
+    )
+
+
 def main() -> None:
     sections = [
         section(
@@ -322,6 +351,13 @@ def main() -> None:
             "changed in place and is yielded again. Of the peers it is the diff alone, without the copy that each needs.\n"
             "`python bench/finding.py`. The bars are 0.5 µs for an append at any size, 10 µs for a yield at 10,000 rows.",
             finding,
+        ),
+        section(
+            "Applying what changed",
+            "What a client pays for a diff, and whether it grows with what is there: a bare string and a row are applied to the\n"
+            "document that a stream is folded into, the pure `apply` makes a new value. `python bench/apply.py`; the bar is 0.2 µs\n"
+            "for an append to a text of any size.",
+            applying,
         ),
         section(
             "Streams",
