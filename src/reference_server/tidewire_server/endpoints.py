@@ -197,6 +197,12 @@ class Endpoint:
         """Whether text that was written may be taken back."""
         return bool(self._capabilities["rollback"])
 
+    @property
+    def notices_cancel(self) -> bool:
+        """Whether its function can see that it was cancelled: else there is no use in waiting for it."""
+        given = self.input
+        return self.is_async or self.is_generator or given.stream is not None or given.context is not None
+
     def _may_take_back(self) -> bool:
         """What holds where the author says nothing: a whole value may replace what was there, a stream is believed to
         only grow unless its function names `truncate`. A stream that takes back more than that is refused.

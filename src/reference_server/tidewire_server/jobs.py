@@ -22,17 +22,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
-from tidewire.protocol import messages, problems, strict_json
-from tidewire.protocol.messages import ENDED, Done, JobStatus
+from tidewire.protocol import messages, problems
+from tidewire.protocol.messages import ENDED, Done
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server.batching.options import Place
 from tidewire_server.endpoints import Endpoint
-from tidewire_server.errors import InvalidValueError, ItemError, StateTooLargeError, StreamClosedError
+from tidewire_server.ends import add_usage, error_of, meant_for_callers, status_of, too_large, without_details
+from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.items import Item, ItemEnd
 from tidewire_server.journal import Journal
 from tidewire_server.running import keep_what_was_yielded, run
 from tidewire_server.settings import Settings
@@ -41,34 +43,11 @@ from tidewire_server.stream import Stream
 from tidewire_server.times import timestamp
 from tidewire_server.unset import UNSET, Unset
 
-_MAX_DETAIL: Final = 2000
-"""Characters of an error message that travel."""
-
-ROOM_FOR_END: Final = 256
-"""Bytes of a state that are kept for the end of each item: its status, and a problem without details."""
-
 _log = logging.getLogger(__name__)
 
 
 async def nothing() -> None:
     """What is done where nobody wants to know."""
-
-
-ItemEnd = Literal["succeeded", "failed", "cancelled"]
-
-
-@dataclass(slots=True)
-class _Item:
-    value: BaseModel
-    stream: Stream[Any]
-    status: str = "queued"
-    task: asyncio.Task[JsonValue | Unset] | None = None
-    cancelled: bool = False
-    leave: Callable[[], None] | None = None
-    """Tells the batch that it runs in that nobody waits for it any more."""
-    timer: asyncio.TimerHandle | None = None
-    limit: asyncio.TimerHandle | None = None
-    raised: BaseException | None = None
 
 
 class Job:
@@ -103,14 +82,14 @@ class Job:
         self._background: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._items = [
-            _Item(
+            Item(
                 value,
                 Stream(
                     journal,
                     index,
                     columns=columns[index],
                     rollback=endpoint.rollback,
-                    tell=self._tell,
+                    tell=partial(_tell, log, self._loop),
                     to_json=endpoint.value.to_json,
                 ),
             )
@@ -204,7 +183,7 @@ class Job:
             self._log.tell("queue", None)
         self._journal.change(ops, ends=True)
 
-    async def _outcome(self, item: _Item) -> JsonValue | Unset | BaseException:
+    async def _outcome(self, item: Item) -> JsonValue | Unset | BaseException:
         """What an item's function gave or raised."""
         work = run(self.endpoint, item.value, item.stream, self._journal)
         if not self.endpoint.is_async:
@@ -243,7 +222,7 @@ class Job:
         if item.status in ENDED or self._suspended:
             return
         if item.stream.failure is not None:
-            await self._fail_all(_too_large(item.stream.failure))
+            await self._fail_all(too_large(item.stream.failure))
         elif item.cancelled:
             await self._end_item(index, "cancelled")
         elif isinstance(outcome, BaseException):
@@ -255,7 +234,7 @@ class Job:
         try:
             await self._end_item(index, "succeeded", value=value)
         except StateTooLargeError as error:
-            await self._fail_all(_too_large(error))
+            await self._fail_all(too_large(error))
         except ValueError as error:
             await self._failed(index, InvalidValueError(str(error)))
 
@@ -265,32 +244,18 @@ class Job:
 
     def _problem_of(self, raised: BaseException, index: int, *, told: bool) -> Problem:
         """What a caller reads of an exception. Of one that was not meant for callers: only that it was there."""
-        match raised:
-            case ItemError():
-                try:
-                    found = _cut(raised.problem())
-                    strict_json.check(problems.to_json(found))
-                except ValueError as error:
-                    _log.error(
-                        "job %s item %d: its ItemError cannot be told: %s", self.record.id, index, error
-                    )
-                else:
-                    return found
-            case InvalidValueError():
-                return _cut(problem("invalid_value", str(raised)))
-            case StateTooLargeError():
-                return _too_large(raised)
+        here = (self.record.id, index)
+        try:
+            found = meant_for_callers(raised)
+        except ValueError as error:
+            _log.error("job %s item %d: its ItemError cannot be told: %s", *here, error)
+            found = None
+        if found is not None:
+            return found
+        name = self.endpoint.name
         if not told:
-            _log.error(
-                "job %s item %d: endpoint %r failed",
-                self.record.id,
-                index,
-                self.endpoint.name,
-                exc_info=raised,
-            )
-        return problem(
-            "internal", f"the function of endpoint {self.endpoint.name!r} failed; the server's log says why"
-        )
+            _log.error("job %s item %d: endpoint %r failed", *here, name, exc_info=raised)
+        return problem("internal", f"the function of endpoint {name!r} failed; the server's log says why")
 
     # ---- over a restart of the server --------------------------------------------------------------------------
 
@@ -320,10 +285,8 @@ class Job:
             self._deadline.cancel()
         for item in self._items:
             if item.status not in ENDED:
-                self._stop(item)
-                for timer in (item.timer, item.limit):
-                    if timer is not None:
-                        timer.cancel()
+                item.stop()
+                item.stop_timers()
         self.over.set()
 
     # ---- ending early ------------------------------------------------------------------------------------------
@@ -343,8 +306,8 @@ class Job:
                 await self._end_item(index, "cancelled")
             elif item.status == "running" and not item.cancelled:
                 item.cancelled = True
-                self._stop(item)
-                if self._can_notice and item.leave is None:
+                item.stop()
+                if self.endpoint.notices_cancel and item.leave is None:
                     item.timer = self._loop.call_later(
                         self._settings.cancel_timeout, self._cancel_overdue, index
                     )
@@ -360,19 +323,9 @@ class Job:
         for index, item in enumerate(self._items):
             if item.status not in ENDED:
                 await self._discard(self._ticket(index))
-                self._stop(item)
+                item.stop()
                 await self._end_item(index, "cancelled")
         await self.over.wait()
-
-    @property
-    def _can_notice(self) -> bool:
-        endpoint = self.endpoint
-        return (
-            endpoint.is_async
-            or endpoint.is_generator
-            or endpoint.input.stream is not None
-            or endpoint.input.context is not None
-        )
 
     def _cancel_overdue(self, index: int) -> None:
         _log.warning("job %s item %d: its function did not end when it was cancelled", self.record.id, index)
@@ -382,22 +335,15 @@ class Job:
         detail = (
             f"its function ran longer than {limit:g} s, the time_limit of endpoint {self.endpoint.name!r}"
         )
-        self._stop(self._items[index])
+        self._items[index].stop()
         self._in_background(self._end_item(index, "failed", problem("deadline_exceeded", detail)))
 
     async def _fail_all(self, why: Problem) -> None:
         for index, item in enumerate(self._items):
             if item.status not in ENDED:
                 await self._discard(self._ticket(index))
-                self._stop(item)
+                item.stop()
                 await self._end_item(index, "failed", why)
-
-    def _stop(self, item: _Item) -> None:
-        item.stream.cancel()
-        if item.leave is not None:
-            item.leave()
-        elif item.task is not None and self.endpoint.is_async:
-            item.task.cancel()
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -435,14 +381,10 @@ class Job:
                     self._errors.append(error)
                 item.status = status
                 used = item.stream.close()
-            for timer in (item.timer, item.limit):
-                if timer is not None:
-                    timer.cancel()
+            item.stop_timers()
             item.leave = None
             self._log.tell(f"progress-{index}", None)
-            for name, number in used.items():
-                total = self._usage.get(name, 0) + number
-                self._usage[name] = total if abs(total) <= strict_json.MAX_INTEGER else float(total)
+            add_usage(self._usage, used)
             if all(each.status in ENDED for each in self._items):
                 await self._finish()
         except (HeadMovedError, StreamClosedError) as lost:
@@ -451,8 +393,7 @@ class Job:
 
     def _change_to_failed(self, place: str, ends: list[Any], error: Problem) -> Problem:
         """Give an item its error: the whole of it, or where the state has no room the least that says what it was."""
-        least = problem(error.code if error.code in problems.REGISTRY else "internal")
-        for candidate in (error, least):
+        for candidate in (error, without_details(error)):
             members = problems.to_json(candidate)
             try:
                 self._journal.change([*ends, ["s", f"{place}/error", members]], settle=place, ends=True)
@@ -465,7 +406,7 @@ class Job:
         if self._deadline is not None:
             self._deadline.cancel()
         record = self.record
-        status = _status_of([item.status for item in self._items])
+        status = status_of([item.status for item in self._items])
         now = time.time()
         expires_at = now + self._settings.state_ttl
 
@@ -473,7 +414,7 @@ class Job:
             members = {
                 "status": status,
                 "usage": self._usage,
-                "error": self._job_error() if status == "failed" else None,
+                "error": error_of(self._errors, len(self._items)) if status == "failed" else None,
                 "check": checks,
                 "digest": digest,
                 "expires_at": timestamp(expires_at),
@@ -485,44 +426,21 @@ class Job:
         await self._ended(self)
         self.over.set()
 
-    def _job_error(self) -> Problem:
-        first, *more = self._errors
-        if not more and len(self._items) == 1:
-            return first
-        failed = len(self._errors)
-        detail = f"{failed} of {len(self._items)} items failed; the first: {first.detail or first.title}"
-        return first.model_copy(update={"detail": detail})
-
-    def _tell(self, key: str, message: BaseModel) -> None:
-        """Tell readers something that is not logged; from any thread."""
-        frame = messages.ephemeral_frame("progress", message)
-        try:
-            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is self._loop:
-            self._log.tell(key, frame)
-        else:
-            self._loop.call_soon_threadsafe(self._log.tell, key, frame)
-
     def announce(self, message: messages.Queue) -> None:
         """Tell readers the job's place in the queue, while no item has started."""
         if self.record.status == "queued":
             self._log.tell("queue", messages.ephemeral_frame("queue", message))
 
 
-def _status_of(items: list[str]) -> JobStatus:
-    succeeded = items.count("succeeded")
-    if succeeded:
-        return "succeeded" if succeeded == len(items) else "partially_failed"
-    return "failed" if "failed" in items else "cancelled"
-
-
-def _too_large(error: StateTooLargeError) -> Problem:
-    return problem("state_too_large", str(error), limit=error.limit)
-
-
-def _cut(found: Problem) -> Problem:
-    if found.detail is not None and len(found.detail) > _MAX_DETAIL:
-        return found.model_copy(update={"detail": found.detail[:_MAX_DETAIL] + "…"})
-    return found
+def _tell(log: Log, loop: asyncio.AbstractEventLoop, key: str, message: BaseModel) -> None:
+    """Tell readers something that is not logged; from any thread."""
+    # No method: a stream that led back to its job would keep both until the garbage collector comes by.
+    frame = messages.ephemeral_frame("progress", message)
+    try:
+        running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is loop:
+        log.tell(key, frame)
+    else:
+        loop.call_soon_threadsafe(log.tell, key, frame)

@@ -25,8 +25,9 @@ from tidewire.protocol.messages import to_json
 from tidewire.protocol.problems import problem
 from tidewire_server.committing import Commits
 from tidewire_server.endpoints import Endpoint
+from tidewire_server.ends import ROOM_FOR_END
 from tidewire_server.errors import refuse
-from tidewire_server.jobs import ROOM_FOR_END, Job
+from tidewire_server.jobs import Job
 from tidewire_server.journal import Journal, epoch_block, first_block
 from tidewire_server.metrics import Metrics
 from tidewire_server.readers import Readers

@@ -1,0 +1,73 @@
+"""What is told of an end: of an item's, why it failed; of a job's, its status, its error and what it used. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tidewire.protocol import problems, strict_json
+from tidewire.protocol.messages import JobStatus
+from tidewire.protocol.problems import Problem, problem
+from tidewire_server.errors import InvalidValueError, ItemError, StateTooLargeError
+
+_MAX_DETAIL: Final = 2000
+"""Characters of an error message that travel."""
+
+ROOM_FOR_END: Final = 256
+"""Bytes of a state that are kept for the end of each item: its status, and a problem without details."""
+
+
+def meant_for_callers(raised: BaseException) -> Problem | None:
+    """What a caller reads of an exception; None where it was not meant for callers.
+
+    Raises:
+        ValueError: It was, and holds what is not JSON as the protocol takes it.
+    """
+    match raised:
+        case ItemError():
+            found = _cut(raised.problem())
+            strict_json.check(problems.to_json(found))
+            return found
+        case InvalidValueError():
+            return _cut(problem("invalid_value", str(raised)))
+        case StateTooLargeError():
+            return too_large(raised)
+    return None
+
+
+def too_large(error: StateTooLargeError) -> Problem:
+    """The problem of a state that would pass its limit."""
+    return problem("state_too_large", str(error), limit=error.limit)
+
+
+def without_details(error: Problem) -> Problem:
+    """The least that says what a problem was, for a state that has no room for more."""
+    return problem(error.code if error.code in problems.REGISTRY else "internal")
+
+
+def _cut(found: Problem) -> Problem:
+    if found.detail is not None and len(found.detail) > _MAX_DETAIL:
+        return found.model_copy(update={"detail": found.detail[:_MAX_DETAIL] + "…"})
+    return found
+
+
+def status_of(items: Sequence[str]) -> JobStatus:
+    """A job's status by those of its items, which have ended."""
+    succeeded = items.count("succeeded")
+    if succeeded:
+        return "succeeded" if succeeded == len(items) else "partially_failed"
+    return "failed" if "failed" in items else "cancelled"
+
+
+def error_of(errors: Sequence[Problem], items: int) -> Problem:
+    """The error of a job that failed, by those of its items in the order in which they came."""
+    first, *more = errors
+    if not more and items == 1:
+        return first
+    detail = f"{len(errors)} of {items} items failed; the first: {first.detail or first.title}"
+    return first.model_copy(update={"detail": detail})
+
+
+def add_usage(total: dict[str, int | float], used: Mapping[str, int | float]) -> None:
+    """Add what an item used to what its job did; as floats where integers would pass what JSON carries."""
+    for name, number in used.items():
+        added = total.get(name, 0) + number
+        total[name] = added if abs(added) <= strict_json.MAX_INTEGER else float(added)
