@@ -23,6 +23,8 @@ def content(report: Report) -> dict[str, Any]:
         "format": FORMAT,
         **report.run.subject,
         "headline": report.headline,
+        "part": report.part,
+        "cut_short": report.run.cut_short,
         "exit_code": report.exit_code,
         "seconds": round(report.run.seconds, 3),
         "requests": report.run.requests,
@@ -48,7 +50,9 @@ def _sentence(report: Report, standing: Standing) -> dict[str, Any]:
         "profile": report.run.profile_of(sentence),
         "text": sentence.text,
         "outcome": standing.outcome.value,
+        "why": None if standing.why is None else standing.why.value,
         "counts": standing.counts,
+        "broken": len(standing.broken),
         "checks": [each.check for each in standing.verdicts],
     }
     return found | ({"known": report.known[sentence.id]} if sentence.id in report.known else {})
