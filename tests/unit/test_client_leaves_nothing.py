@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
-from tidewire import AsyncClient, Client
+from tidewire import AsyncClient, Client, portal, sync
 from tidewire.errors import ClientClosedError
 from tidewire.following import BLOCK
 from tidewire.read_ahead import AHEAD
@@ -152,6 +152,35 @@ def test_an_interrupt_before_the_first_call_has_a_thread_leaves_nothing_to_close
     client = Client(server.url)
     interrupted_where(threading.Thread.start, client.submit, "count")
     client.close()
+
+
+def test_interrupts_anywhere_in_close_leave_nothing(server):
+    files, at, hit = {sync.__file__, portal.__file__, threading.__file__}, 0, True
+
+    def watch(frame, what, _):
+        # After a call is where the interpreter looks for signals.
+        nonlocal passed, hit
+        if what in {"call", "c_return"} and frame.f_code.co_filename in files:
+            passed += 1
+            if passed == at:
+                hit = True
+                raise KeyboardInterrupt
+
+    while hit:
+        at, hit = at + 1, False
+        client = Client(server.url)
+        client.submit("count")
+        for _ in range(1 + at % 2):
+            passed = 0
+            sys.setprofile(watch)
+            try:
+                client.close()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.setprofile(None)
+        del client
+    assert at > 20
 
 
 def test_a_blocking_client_leaves_nothing_with_its_last_reference(server):

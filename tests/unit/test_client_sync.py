@@ -268,6 +268,96 @@ def test_the_end_of_the_program_leaves_nothing_behind(how):
         server.wait_until_none_is_open()
 
 
+WAITING = """
+import sys, threading
+from tidewire import Client, Hooks
+
+open_streams = threading.Semaphore(0)
+
+def note(request):
+    if request.url.endswith("/events"):
+        open_streams.release()
+
+def wait(how):
+    match how:
+        case "result":
+            client.submit("count").result()
+        case "run":
+            client.run("count")
+        case "loop":
+            for update in client.submit("count"):
+                pass
+        case "map":
+            for value in client.map("count", [{}]):
+                pass
+
+client = Client(sys.argv[1], hooks=Hooks(on_request=note))
+waits = ["result", "run", "loop", "map"]
+for how in waits:
+    threading.Thread(target=wait, args=(how,), daemon=True).start()
+for how in waits:
+    open_streams.acquire()
+print("leaving", flush=True)
+"""
+
+
+def test_daemon_threads_that_wait_at_the_end_of_the_program_say_nothing():
+    with ScriptedServer(talking(hold=True)) as server:
+        command = [sys.executable, "-W", "error", "-c", WAITING, server.url]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "leaving\n", "")
+        server.wait_until_none_is_open()
+
+
+CLOSING = """
+import sys, threading
+from tidewire import Client
+
+client = Client(sys.argv[1])
+values = client.map("count", [{}, {}], concurrency=2)
+next(values)
+values.close()
+for attempt in range(3):
+    try:
+        client.close()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+[print("left", thread) for thread in threading.enumerate() if thread is not threading.main_thread()]
+"""
+
+
+def test_interrupts_inside_close_leave_nothing_and_a_further_close_waits_for_the_end():
+    answered = threading.Event()
+    ended = [{"status": "succeeded", "value": 1}]
+
+    def script(request):
+        if request.path.endswith("/cancel"):
+            answered.wait(10)
+            yield answer(202, job())
+        elif request.path == "/v1":
+            yield answer(200, discovery("count"))
+        elif request.method == "GET" and "/endpoints/" in request.path:
+            yield answer(200, endpoint())
+        elif request.method == "POST":
+            yield answer(201, job(id=f"j{sum(one.method == 'POST' for one in server.requests)}"))
+        else:
+            yield STREAM + hello("j1") + snapshot("1-1", state(1, status="running"))
+            yield event([["s", "/items/0/status", "succeeded"]], id="1-2") + done("1-3", ended)
+            yield CLOSE
+
+    with ScriptedServer(script) as server:
+        command = [sys.executable, "-W", "error", "-c", CLOSING, server.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            server.wait_until(lambda: any(path.endswith("/cancel") for path in server.paths("POST")), 20)
+            for _ in range(2):
+                process.send_signal(signal.SIGINT)
+                assert process.stdout.readline() == "interrupted\n"
+            answered.set()
+            rest, errors = process.communicate(timeout=20)
+        assert (process.returncode, rest, errors) == (0, "", "")
+        server.wait_until_none_is_open()
+
+
 FORKED = """
 import os, sys
 from tidewire import Client

@@ -4,6 +4,8 @@ A call crosses once. A loop is brought in ahead by a task there, and handed over
 its reader takes an update, not when the update arrives.
 """
 
+import asyncio
+import atexit
 import os
 import threading
 import warnings
@@ -11,7 +13,8 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -32,14 +35,22 @@ class LoopThread:
     def __init__(self, at_close: Callable[[], Awaitable[None]], bury: Callable[[], Awaitable[None]]) -> None:
         self._state = _State(at_close)
         self._bury = bury
-        self.close: Callable[[], object] = weakref.finalize(self, self._state.stop)
+        # It stays when `close` is called: an interrupt may break that off anywhere.
+        weakref.finalize(self, self._state.stop).atexit = False
+
+    def close(self) -> None:
+        """End it, and wait for that. Who interrupts it waits no longer: it ends all the same."""
+        self._state.stop()
 
     def call(self, work: Callable[..., Awaitable[X]], *args: Any) -> X:
         """Run a coroutine function to its end and return what it returns."""
         crossing = _Crossing(work, args)
         try:
-            return self._state.portal().start_task_soon(crossing.run).result()
-        except CancelledError:
+            return self._state.start(self._state.portal(), crossing.run).result()
+        except (CancelledError, ClientClosedError) as error:
+            self._state.halt_at_exit()
+            if isinstance(error, ClientClosedError):
+                raise
             raise ClientClosedError("this client was closed meanwhile") from None
         except BaseException:
             with suppress(RuntimeError):
@@ -57,6 +68,9 @@ class LoopThread:
                     # Nothing that can be interrupted may stand between these two lines: a call, say, or a loop.
                     block.at = at + 1
                     yield item
+        except ClientClosedError:
+            self._state.halt_at_exit()
+            raise
         finally:
             # Nothing may be waited for here: a generator is closed wherever its last reference goes.
             if ahead.leave():
@@ -104,8 +118,8 @@ class _State:
     def __init__(self, at_close: Callable[[], Awaitable[None]]) -> None:
         self._at_close = at_close
         self._lock = threading.Lock()
-        self._closed = False
-        self._portal: Future[anyio.from_thread.BlockingPortal] | None = None
+        self._closed = self._exiting = False
+        self._running: Future[_Running] | None = None
         self._thread: threading.Thread | None = None
         self._process: int | None = None
 
@@ -123,20 +137,23 @@ class _State:
         with self._lock:
             if self._closed:
                 raise ClientClosedError("this client was closed")
-            if self._portal is None or self._portal.cancelled():
+            if self._running is None or self._running.cancelled():
                 self._tell()
                 self._process = os.getpid()
-                portal: Future[anyio.from_thread.BlockingPortal] = Future()
-                thread = threading.Thread(target=_serve, args=(portal,), name="tidewire-client", daemon=True)
+                running: Future[_Running] = Future()
+                thread = threading.Thread(
+                    target=_serve, args=(running, self._at_close), name="tidewire-client", daemon=True
+                )
                 # An interrupt may hit the start: the thread may then live already, so it is known before.
-                self._portal, self._thread = portal, thread
+                self._running, self._thread = running, thread
+                atexit.register(self._exit)
                 try:
                     thread.start()
                 except BaseException:
-                    portal.cancel()
+                    running.cancel()
                     raise
-            portal = self._portal
-        return portal.result()
+            running = self._running
+        return running.result().portal
 
     def _tell(self) -> None:
         try:
@@ -149,40 +166,85 @@ class _State:
             stacklevel=5,
         )
 
+    def start(
+        self, portal: anyio.from_thread.BlockingPortal, work: Callable[[], Awaitable[X]]
+    ) -> "Future[X]":
+        """Begin something on the thread, which may end at any moment."""
+        try:
+            return portal.start_task_soon(work)
+        except RuntimeError:
+            if not self._closed:
+                raise
+        raise ClientClosedError("this client was closed meanwhile")
+
+    def halt_at_exit(self) -> None:
+        """Go no further on a daemon thread when the interpreter exits: Python stops it there, without a word."""
+        if self._exiting and threading.current_thread().daemon:
+            threading.Event().wait()
+
+    def _exit(self) -> None:
+        self._exiting = True
+        self.stop()
+
     def stop(self) -> None:
+        """End the thread, and wait for that.
+
+        It may be interrupted anywhere, and called again: what was begun goes on by itself, what was not is begun then.
+        """
         if self._forked:
             return
         with self._lock:
             self._closed = True
-            portal, thread = self._portal, self._thread
-            self._portal = self._thread = None
-        if portal is None or thread is None or portal.cancelled():
-            return
-        if threading.current_thread() is thread:
+            running, thread = self._running, self._thread
+        if running is None or thread is None or running.cancelled():
+            atexit.unregister(self._exit)
+        elif threading.current_thread() is thread:
             # The garbage collector may run on the very thread that is to end.
-            threading.Thread(target=self._end, args=(portal.result(), thread), daemon=True).start()
+            threading.Thread(target=self._end, args=(running.result(), thread), daemon=True).start()
         else:
-            self._end(portal.result(), thread)
+            self._end(running.result(), thread)
 
-    def _end(self, portal: anyio.from_thread.BlockingPortal, thread: threading.Thread) -> None:
+    def _end(self, running: "_Running", thread: threading.Thread) -> None:
+        # It may be over already. Nothing is waited for with a lock that an interrupt could leave held.
         with suppress(RuntimeError):
-            portal.call(self._at_close)
-            portal.call(portal.stop, True)
+            running.end()
+        # Until the thread's last line: a `join` that was interrupted takes it for ended, and so does each after it.
+        with running.alive:
+            pass
         thread.join()
+        self._running = self._thread = None
+        atexit.unregister(self._exit)
 
 
-def _serve(started: "Future[anyio.from_thread.BlockingPortal]") -> None:
+class _Running(NamedTuple):
+    """What a thread that has started is spoken to by."""
+
+    portal: anyio.from_thread.BlockingPortal
+    end: Callable[[], object]
+    alive: threading.Lock
+    """Held by the thread as long as it lives."""
+
+
+def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]]) -> None:
     """The thread's life. It is not anyio's own, which a copy of this process would wait for at its end."""
+    alive = threading.Lock()
 
     async def live() -> None:
+        over = asyncio.Event()
+        end = partial(asyncio.get_running_loop().call_soon_threadsafe, over.set)
         async with anyio.from_thread.BlockingPortal() as portal:
-            started.set_result(portal)
-            await portal.sleep_until_stopped()
+            started.set_result(_Running(portal, end, alive))
+            await over.wait()
+            try:
+                await at_close()
+            finally:
+                await portal.stop(cancel_remaining=True)
 
     if not started.set_running_or_notify_cancel():
         return
     try:
-        anyio.run(live, backend="asyncio")
+        with alive:
+            anyio.run(live, backend="asyncio")
     except BaseException as error:
         if started.done():
             raise
