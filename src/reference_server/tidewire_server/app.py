@@ -24,15 +24,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import BEGINNING, ENDED_BY_PROBLEM
-from tidewire.protocol.description import API_ROOT, Discovery, JobResource, StreamToken
+from tidewire.protocol.description import API_ROOT, JobResource, StreamToken
 from tidewire.protocol.problems import Problem
 from tidewire_server import exchange, parameters
 from tidewire_server.auth import ANONYMOUS, Tokens
 from tidewire_server.connection import Connection
+from tidewire_server.discovery import Descriptions
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.event_stream import EventStream, send_problem
-from tidewire_server.exchange import Resource, answer, read_body
+from tidewire_server.exchange import Resource, answer, read_body, root_of
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
 from tidewire_server.opening import NOTHING, opening
 from tidewire_server.service import Service, Submitted
@@ -42,22 +43,9 @@ from tidewire_server.store.opening import open_store
 from tidewire_server.stream_tokens import StreamTokens
 from tidewire_server.submit import read_json
 from tidewire_server.times import timestamp
-from tidewire_server.version import SERVER
 
 _PAGE = 50
 _MAX_PAGE = 1000
-
-_CAPABILITIES = (
-    "list",
-    "delete",
-    "snapshots_only",
-    "batches",
-    "inband_problems",
-    "idempotency",
-    "stream_tokens",
-)
-
-_IMMUTABLE = "public, max-age=31536000, immutable"
 
 
 class App:
@@ -87,15 +75,16 @@ class App:
         self._service: Service | None = None
         self._store: Store | None = None
         self._starting = asyncio.Lock()
+        self._descriptions = Descriptions(endpoints, settings, lambda: self.service)
         self.metrics = Metrics()
         self.metrics.measure("items_running", "Items whose function runs.", lambda: self._depths(0))
         self.metrics.measure("items_waiting", "Items that wait in the queue.", lambda: self._depths(1))
         self._router = Router(
             [
-                self._route(API_ROOT, GET=self._discover),
-                self._route(f"{API_ROOT}/endpoints/{{name}}", GET=self._describe),
+                self._route(API_ROOT, GET=self._descriptions.discover),
+                self._route(f"{API_ROOT}/endpoints/{{name}}", GET=self._descriptions.describe),
                 self._route(f"{API_ROOT}/endpoints/{{name}}/jobs", POST=self._submit),
-                self._route(f"{API_ROOT}/endpoints/{{name}}/{{resource}}", GET=self._further),
+                self._route(f"{API_ROOT}/endpoints/{{name}}/{{resource}}", GET=self._descriptions.further),
                 self._route(f"{API_ROOT}/jobs", GET=self._list),
                 self._route(f"{API_ROOT}/jobs/{{id}}", GET=self._read, DELETE=self._purge),
                 self._route(f"{API_ROOT}/jobs/{{id}}/events", public=True, GET=self._events),
@@ -120,7 +109,12 @@ class App:
             scope["tidewire.connection"] = connection = Connection(send)
             send = connection.framed(scope, receive, send)
             send = exchange.with_privacy(send, scope)
-            await self._router(scope, receive, exchange.with_cors(send, scope, self._settings.cors_origins))
+            try:
+                await self._router(
+                    scope, receive, exchange.with_cors(send, scope, self._settings.cors_origins)
+                )
+            finally:
+                del scope["tidewire.connection"]  # which leads back to the scope
         else:
             await send({"type": "websocket.close", "code": 1000})
 
@@ -191,67 +185,16 @@ class App:
             for close in self._closers:
                 await close()
 
-    # ---- discovery ---------------------------------------------------------------------------------------------
-
-    async def _discover(self, request: Request) -> ASGIApp:
-        exchange.accepts(request, "application/json")
-        settings, root = self._settings, _root(request)
-        capabilities = [*_CAPABILITIES]
-        if any(each.capabilities(1).logprobs is not None for each in self._endpoints.values()):
-            capabilities.append("logprobs")
-        body = Discovery(
-            server=SERVER,
-            durability=self.service.store.durability,
-            capabilities=sorted(capabilities),
-            limits=settings.limits,
-            heartbeat_ms=round(settings.heartbeat * 1000),
-            endpoints=[endpoint.summarize(root) for endpoint in self._endpoints.values()],
-        )
-        members = messages.to_json(body)
-        members["limits"] |= settings.model_dump(include={"max_retained_jobs", "max_tombstones"})
-        members["min_interval_ms"] = round(settings.min_snapshot_interval * 1000)
-        return answer(members)
-
-    async def _describe(self, request: Request) -> ASGIApp:
-        exchange.accepts(request, "application/json")
-        endpoint = self._endpoint(request)
-        return answer(endpoint.describe(_root(request), self.service.max_inputs(endpoint)))
-
-    async def _further(self, request: Request) -> ASGIApp:
-        endpoint, name = self._endpoint(request), request.path_params["resource"]
-        if name not in endpoint.links:
-            raise refuse("not_found", f"endpoint {endpoint.name!r} has no {name[:80]!r}")
-        served = endpoint.resource(name)
-        etag = f'"{served.version}"'
-        # Only a URL that names the version may be kept for good: without it, the next model has the same URL.
-        caching = _IMMUTABLE if request.query_params.get("v") == served.version else "no-cache"
-        if self._tokens:
-            caching = caching.replace("public", "private")
-        headers = {"etag": etag, "cache-control": caching}
-        if etag in [
-            tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")
-        ]:
-            return Response(status_code=304, headers=headers)
-        return Response(served.body, headers=headers, media_type=served.media_type)
-
-    def _endpoint(self, request: Request) -> Endpoint:
-        name = request.path_params["name"]
-        endpoint = self._endpoints.get(name)
-        if endpoint is None:
-            known = ", ".join(self._endpoints) or "none"
-            raise refuse("endpoint_not_found", f"there is no endpoint {name[:80]!r}; here are {known}")
-        return endpoint
-
     # ---- jobs --------------------------------------------------------------------------------------------------
 
     async def _submit(self, request: Request) -> ASGIApp:
         as_stream = exchange.names(request, "text/event-stream")
         if not as_stream:
             exchange.accepts(request, "application/json")
-        endpoint = self._endpoint(request)
+        endpoint = self._descriptions.endpoint(request)
         key = parameters.idempotency_key(request)
         body = await self._body(request)
-        principal, root = request.state.principal, _root(request)
+        principal, root = request.state.principal, root_of(request)
         if not as_stream:
             submitted = await self.service.submit(principal, endpoint, body, key)
             resource = await self.service.resource(submitted.record, root)
@@ -274,7 +217,7 @@ class App:
     async def _list(self, request: Request) -> ASGIApp:
         exchange.accepts(request, "application/json")
         limit = parameters.integer(request, "limit", _PAGE, 1, _MAX_PAGE)
-        principal, root = request.state.principal, _root(request)
+        principal, root = request.state.principal, root_of(request)
         before = parameters.text(request, "before") or None
         records = await self.service.store.jobs.list(principal, before=before, limit=limit + 1)
         page = records[:limit]
@@ -287,7 +230,7 @@ class App:
     async def _read(self, request: Request) -> ASGIApp:
         exchange.accepts(request, "application/json")
         record = await self._record(request)
-        return answer(_as_read(await self.service.resource(record, _root(request))))
+        return answer(_as_read(await self.service.resource(record, root_of(request))))
 
     async def _purge(self, request: Request) -> ASGIApp:
         await self.service.purge(await self._record(request))
@@ -299,7 +242,7 @@ class App:
         body = await self._body(request, optional=True)
         items = parameters.items_to_cancel(read_json(body), len(await self._items(record))) if body else None
         running = await self.service.cancel(record, items)
-        resource = await self.service.resource(record, _root(request))
+        resource = await self.service.resource(record, root_of(request))
         return answer(_as_read(resource), 202 if running else 200)
 
     async def _items(self, record: JobRecord) -> list[Any]:
@@ -362,7 +305,7 @@ class App:
         if begins == NOTHING:
             return Response(status_code=204, headers={"cache-control": "no-store"})
         give_back = self.service.take_place(record.principal)
-        events_url = f"{_root(request)}/jobs/{record.id}/events"
+        events_url = f"{root_of(request)}/jobs/{record.id}/events"
         return EventStream(
             self.service,
             record,
@@ -378,7 +321,7 @@ class App:
         exchange.accepts(request, "application/json")
         record = await self._record(request)
         token, until = self._stream_tokens.make(record.id)
-        url = f"{_root(request)}/jobs/{record.id}/events?errors=inband&token={token}"
+        url = f"{root_of(request)}/jobs/{record.id}/events?errors=inband&token={token}"
         return answer(StreamToken(url=url, expires_at=timestamp(until)))
 
     # ---- operators ---------------------------------------------------------------------------------------------
@@ -432,12 +375,6 @@ def _as_read(job: JobResource) -> dict[str, Any]:
 def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:
     headers = {"location": f"{root}/jobs/{submitted.record.id}"}
     return headers | {"idempotency-replayed": "true"} if submitted.replayed else headers
-
-
-def _root(request: Request) -> str:
-    """The path under which readers reach the protocol, a proxy's prefix included."""
-    prefix: str = request.scope.get("root_path", "")
-    return prefix.rstrip("/") + API_ROOT
 
 
 def _take_prefix_off(scope: Scope) -> None:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidewire.protocol import problems
+from tidewire.protocol.description import API_ROOT
 from tidewire.protocol.messages import to_text
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server.errors import ProblemError, late, refuse
@@ -48,6 +49,12 @@ def problem_answer(found: Problem, headers: Mapping[str, str] | None = None) -> 
         {"cache-control": "no-store"} | wait | dict(headers or {}),
         problems.MEDIA_TYPE,
     )
+
+
+def root_of(request: Request) -> str:
+    """The path under which readers reach the protocol, a proxy's prefix included."""
+    prefix: str = request.scope.get("root_path", "")
+    return prefix.rstrip("/") + API_ROOT
 
 
 def names(request: Request, media_type: str) -> bool:

@@ -6,10 +6,8 @@ Routes ask it for things; it knows nothing of HTTP.
 import asyncio
 import contextlib
 import hashlib
-import logging
 import secrets
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,12 +15,12 @@ from typing import Protocol
 import orjson
 from pydantic import JsonValue
 
-from tidewire.protocol.description import JobLinks, JobResource
+from tidewire.protocol.description import JobResource
 from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Queue as QueueMessage
-from tidewire.protocol.messages import to_json
 from tidewire.protocol.problems import problem
+from tidewire_server.clearing import Clearing
 from tidewire_server.committing import Commits
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.ends import ROOM_FOR_END
@@ -31,21 +29,12 @@ from tidewire_server.jobs import Job
 from tidewire_server.journal import Journal, epoch_block, first_block
 from tidewire_server.metrics import Metrics
 from tidewire_server.readers import Readers
+from tidewire_server.reading import read_job
 from tidewire_server.recovery import Admitted, admit_again, complete_record, course_of
 from tidewire_server.scheduling import Scheduler
 from tidewire_server.settings import Settings
-from tidewire_server.store.base import JobRecord, Key, Log, LogReader, Store, StoreError, Ticket, Tombstone
+from tidewire_server.store.base import JobRecord, Key, Log, LogReader, Store, Ticket, Tombstone
 from tidewire_server.submit import admit_inputs, read_submit
-from tidewire_server.times import timestamp
-
-_LEAST_SWEEP = 0.02
-"""Seconds between two sweeps, at least."""
-
-
-_SWEEP_AGAIN = 5.0
-"""Seconds until the next sweep where one could not be made."""
-
-_log = logging.getLogger(__name__)
 
 
 class ClosableStream(Protocol):
@@ -79,7 +68,7 @@ class Service:
         """The streams that are open."""
         self._live: dict[str, Job] = {}
         self.readers = Readers(settings.max_streams_per_principal, metrics.open_streams)
-        self._sweep_needed = asyncio.Event()
+        self._clearing = Clearing(store.jobs)
         self._loop = asyncio.get_running_loop()
         self._commits = Commits(self._logged)
         self._scheduler = Scheduler(
@@ -91,9 +80,6 @@ class Service:
             starting=self._starting,
             announce=self._announce,
         )
-        self._sweeper: asyncio.Task[None] | None = None
-        self._unsaved: deque[JobRecord] = deque()
-        """Jobs that have ended and whose records do not say so yet."""
 
     async def start(self) -> None:
         """Take up what an earlier server left, before any request is answered.
@@ -103,7 +89,7 @@ class Service:
         """
         for job in await self.store.jobs.interrupted():
             await self._take_up(job)
-        self._sweeper = self._loop.create_task(self._sweep())
+        self._clearing.begin()
 
     # ---- submit ------------------------------------------------------------------------------------------------
 
@@ -257,34 +243,7 @@ class Service:
 
     async def resource(self, record: JobRecord, root: str, *, state: bool = True) -> JobResource:
         """A job as it is read: state, columns and cursor at one moment."""
-        log = await self.log(record)
-        at = await log.state() if state else None
-        extent = log.extent()
-        done = record.done if extent.ended else None
-        members = None if at is None else at.view.value()
-        if isinstance(members, dict) and done is not None:
-            ending = to_json(done)
-            members |= {name: ending[name] for name in ("status", "usage", "error") if name in ending}
-        status = record.status if not isinstance(members, dict) else members["status"]
-        here = f"{root}/jobs/{record.id}"
-        return JobResource.model_validate(
-            {
-                "id": record.id,
-                "endpoint": record.endpoint,
-                "status": status,
-                "batch": record.batch,
-                "state": members,
-                "columns": list(extent.columns),
-                "cursor": str(extent.head if at is None or done is not None else at.cursor),
-                "attempt": record.attempt,
-                "created_at": timestamp(record.created_at),
-                "started_at": None if record.started_at is None else timestamp(record.started_at),
-                "ended_at": None if record.ended_at is None else timestamp(record.ended_at),
-                "expires_at": None if record.expires_at is None else timestamp(record.expires_at),
-                "done": done,
-                "links": JobLinks(self=here, events=f"{here}/events", cancel=f"{here}/cancel"),
-            }
-        )
+        return await read_job(record, await self.log(record), root, state=state)
 
     async def cancel(self, record: JobRecord, items: list[int] | None) -> bool:
         """Cancel a job, or some of its items; whether it had not ended."""
@@ -305,7 +264,7 @@ class Service:
         if job is not None:
             await job.abandon()
         await self.store.jobs.bury(record.id)
-        self._sweep_needed.set()
+        self._clearing.look()
 
     async def outcome(self, record: JobRecord) -> Job | None:
         """Wait until a job has ended; the job, if it had not."""
@@ -356,35 +315,13 @@ class Service:
         self._live.pop(record.id, None)
         self.readers.forget(record.id)
         self.metrics.add(self.metrics.jobs_ended, 1, record.endpoint, record.status)
-        try:
-            await self.store.jobs.save(record)
-        except StoreError:  # the sweep tries again, and says so
-            self._unsaved.append(record)
-        self._sweep_needed.set()
+        await self._clearing.ended(record)
 
     def depth(self, endpoint: str) -> tuple[int, int]:
         """How many items of an endpoint run, and how many wait."""
         return self._scheduler.depth(endpoint)
 
-    # ---- clearing up -------------------------------------------------------------------------------------------
-
-    async def _sweep(self) -> None:
-        """Expire what is due, when it is due."""
-        while True:
-            self._sweep_needed.clear()
-            now = time.time()
-            try:
-                while self._unsaved:
-                    await self.store.jobs.save(self._unsaved[0])
-                    self._unsaved.popleft()
-                due = await self.store.jobs.expire(now)
-            except StoreError as error:
-                _log.error("ends of jobs cannot be kept, nor old ones let go: %s", error)
-                due = now + _SWEEP_AGAIN
-            wait = None if due is None else max(_LEAST_SWEEP, due - now)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._sweep_needed.wait()
+    # ---- the end -----------------------------------------------------------------------------------------------
 
     async def settle(self, within: float) -> None:
         """Take nothing new, give what runs some time to end, and send readers away, spread over that time (TW-DEP-004).
@@ -432,11 +369,9 @@ class Service:
                         await job.abandon()
                 if functions:
                     await asyncio.wait(functions)
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.wait([self._sweeper])
-        # Without a sweeper it never began: what the server before left is still to be taken up.
-        await self.store.close(clean=self._sweeper is not None)
+        await self._clearing.end()
+        # Before the clearing it never began: what the server before left is still to be taken up.
+        await self.store.close(clean=self._clearing.began)
 
     @property
     def _outlives(self) -> bool:
