@@ -335,6 +335,32 @@ def applying() -> str:
     )
 
 
+def short_runs() -> str:
+    result = json.loads((HERE / "results/short_runs.json").read_text())
+    rows = {}
+    for row in result["rows"]:
+        rows.setdefault((row["n"], row["rate"]), {})[row["server"]] = row
+    whole = "tidewire, whole states"
+    lines = [
+        [
+            server,
+            f"{n}",
+            f"{rate}",
+            f"{row['seconds']:.3f}",
+            f"{row['seconds'] / at[whole]['seconds']:.2f}",
+            f"{row['bytes']:,}",
+            f"{row['bytes'] / at[whole]['bytes']:.2f}",
+        ]
+        for (n, rate), at in rows.items()
+        for server, row in at.items()
+    ]
+    head = ["server", "N", "steps a second", "seconds", "× whole states", "bytes", "× whole states"]
+    return (
+        f"{table(head, lines)}\n\nMedians of {result['repetitions']} runs, Python {result['python']}; "
+        f"{versions(result['versions'])}.\n"
+    )
+
+
 def main() -> None:
     sections = [
         section(
@@ -344,6 +370,13 @@ def main() -> None:
             "for one event per step, 1.1 × when merged. The same is asked of a value that is no chat (a text deep inside), and of\n"
             "a stream that is read from the log with GET when all is over.",
             wire,
+        ),
+        section(
+            "Short runs over a slow link",
+            "Whether diffs are ever slower than whole values: a chat of a hundred messages whose last text grows N times, read\n"
+            "through a link of 30 Mbit/s and 40 ms. `python bench/short_runs.py`; the bar is that diffs never take more than 1.02\n"
+            "of the time of whole states, which this server sends with `?diffs=0`.",
+            short_runs,
         ),
         section(
             "Finding what changed",

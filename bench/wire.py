@@ -160,7 +160,7 @@ def ours(port: int, endpoint: str, n: int) -> Read:
     body, wire = request(
         port, "POST", f"/v1/endpoints/{endpoint}/jobs", {"input": {"n": n}}, accept="text/event-stream"
     )
-    return folded(body, wire, endpoint)
+    return folded(body, wire, PLACES[endpoint])
 
 
 def ours_by_get(port: int, endpoint: str, n: int) -> Read:
@@ -170,10 +170,10 @@ def ours_by_get(port: int, endpoint: str, n: int) -> Read:
     while json.loads(request(port, "GET", path)[0]).get("done") is None:
         time.sleep(0.05)
     body, wire = request(port, "GET", f"{path}/events?after=0-0", accept="text/event-stream")
-    return folded(body, wire, endpoint)
+    return folded(body, wire, PLACES[endpoint])
 
 
-def folded(body: bytes, wire: bytes, endpoint: str) -> Read:
+def folded(body: bytes, wire: bytes, place: str) -> Read:
     from tidewire.protocol.document import Document
     from tidewire.protocol.sse import Decoder
 
@@ -189,7 +189,7 @@ def folded(body: bytes, wire: bytes, endpoint: str) -> Read:
                 checks += len(event.data) - len(json.dumps(diff["ops"][0][1]))
     if document is None:
         sys.exit("no snapshot came")
-    return Read(len(body), len(wire), str(document.value("/items/0/value" + PLACES[endpoint])), checks)
+    return Read(len(body), len(wire), str(document.value("/items/0/value" + place)), checks)
 
 
 def gradio(port: int, endpoint: str, n: int) -> Read:
