@@ -2,22 +2,18 @@
 
 import asyncio
 import os
-import re
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from json import loads
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
-from urllib.parse import urlsplit
+from typing import Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tidewire_conformance import registry, specification
+from tidewire_conformance import given, registry
 from tidewire_conformance.client_mode.command import NoSuchNameError, choose, judge_client
 from tidewire_conformance.client_mode.run import LANES as CLIENT_LANES
 from tidewire_conformance.client_mode.run import Plan as ClientPlan
@@ -29,9 +25,7 @@ from tidewire_conformance.registry import Check
 from tidewire_conformance.report import badge, json_report, junit, page
 from tidewire_conformance.report import console as for_people
 from tidewire_conformance.runner import LANES, Course, Plan, Run, Watch
-from tidewire_conformance.session import Hooks
 from tidewire_conformance.verdict import Outcome, Verdict
-from tidewire_conformance.wire import Wire
 
 CONFORMANT, FAILED, USAGE, UNREACHABLE, NOTHING_RAN = 0, 1, 2, 3, 4
 
@@ -45,7 +39,8 @@ them decides what can be checked. An endpoint `tidewire.script` unlocks the rest
   tidewire conformance URL --only resume --only TW-FRM-015      an area, and the checks of one sentence
   tidewire conformance URL --only resume.a_cursor_that_is_no_id_is_refused
   tidewire conformance URL --header 'Authorization: Bearer a' --second-header 'Authorization: Bearer b'
-  tidewire conformance URL --json report.json --page report.html --junit report.xml
+  tidewire conformance URL --profile core --skip TW-FRM-068     a profile, but for one sentence
+  tidewire conformance URL --json report.json --page report.html --junit report.xml --badge grade.svg
   tidewire conformance URL --list                               the checks, and what each judges
 
 \b
@@ -66,14 +61,13 @@ A baseline is a TOML file of failures that are known. They still run, and one th
 
 \b
 Exit codes: 0 no requirement failed, 1 one failed or could not be judged, 2 wrong usage, 3 the server cannot be
-reached, the program with the client cannot be understood, or the suite failed, 4 nothing ran.
+reached, the program with the client cannot be understood, the suite failed or was cut short, 4 nothing ran.
+An interrupt (Ctrl-C) ends the run with the report so far; the checks that did not end count as untested.
 """
 
 Repeated = list[str] | None
 LINE_SECONDS: Final = 10.0
 """Between two lines that tell how far it is, where there is no terminal."""
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
 def conformance(
@@ -94,6 +88,9 @@ def conformance(
         Repeated, typer.Option(help="Areas, sentences or names of checks (with *) to run.")
     ] = None,
     skip: Annotated[Repeated, typer.Option(help="Those to leave out.")] = None,
+    profile: Annotated[
+        Repeated, typer.Option(help="Profiles of whose sentences checks are run; all by default.")
+    ] = None,
     header: Annotated[Repeated, typer.Option(metavar="NAME: VALUE", help="Sent with each request.")] = None,
     second_header: Annotated[
         Repeated,
@@ -152,38 +149,41 @@ def conformance(
     for path, _ in writers:
         if path is not None and not path.resolve().parent.is_dir():
             _fail(f"{path} cannot be written: there is no folder {path.resolve().parent}", USAGE)
-    if client or variants:
-        if url or header or second_header or endpoint or origin or restart_cmd or expire_cmd or replica_url:
-            _fail("a URL, and what goes with it, is for a server; --client stands without", USAGE)
-        if not client:
-            _fail("--variants go with --client", USAGE)
-        client_plan = ClientPlan(client, seed, repeat, patience, budget, lanes or CLIENT_LANES)
-        report = _client(
-            client_plan, only or [], skip or [], variants or [], _known(baseline), console, list_checks
-        )
-        report = replace(report, part=" ".join(_words(only, skip)))
-        _tell(report, writers, console, verbose)
-    chosen = _chosen(only or [], skip or [])
-    if list_checks:
-        _list(console, chosen)
-        return
-    if not chosen:
-        _fail("no check has that name: --list tells them", NOTHING_RAN)
-    _no_url(url) if url else _fail("give the URL of a server, or --client", USAGE)
-    known = _known(baseline)
-    caller = _fields(header or [])
-    if replica_url:
-        _no_url(replica_url)
-    hooks = Hooks(
-        restart=restart_cmd,
-        expire=expire_cmd,
-        replica=Wire(replica_url, header=caller, patience=patience) if replica_url else None,
-        second=Wire(url, header=_fields(second_header), patience=patience) if second_header else None,
-        origin=origin,
-    )
-    plan = Plan(url, caller, hooks, tuple(endpoint or ()), seed, repeat, patience, budget, lanes or LANES)
-    plan = replace(plan, examples=_examples(example or []))
-    part = f"{len(chosen)} of {len(registry.checks())} checks, by {' '.join(_words(only, skip))}"
+    chosen_by = given.part(only or (), skip or (), profile or ())
+    try:
+        known = given.baseline(baseline)
+        if client or variants:
+            if (
+                url
+                or header
+                or second_header
+                or endpoint
+                or origin
+                or restart_cmd
+                or expire_cmd
+                or replica_url
+            ):
+                _fail("a URL, and what goes with it, is for a server; --client stands without", USAGE)
+            if not client or profile:
+                _fail("--variants go with --client, and --profile with a URL", USAGE)
+            client_plan = ClientPlan(client, seed, repeat, patience, budget, lanes or CLIENT_LANES)
+            report = _client(client_plan, only or [], skip or [], variants or [], known, console, list_checks)
+            _tell(replace(report, part=chosen_by), writers, console, verbose)
+        chosen = given.chosen(only or (), skip or (), profile or ())
+        if list_checks:
+            _list(console, chosen)
+            return
+        if not url:
+            _fail("give the URL of a server, or --client", USAGE)
+        plan = given.plan(
+            url, header=header or (), second_header=second_header or (), example=example or (),
+            endpoint=endpoint or (), restart=restart_cmd, expire=expire_cmd, replica_url=replica_url, origin=origin,
+            patience=patience, seed=seed, repeat=repeat, budget=budget, lanes=lanes or LANES,
+        )  # fmt: skip
+    except given.NothingNamedError as error:
+        _fail(str(error), NOTHING_RAN)
+    except given.UsageError as error:
+        _fail(str(error), USAGE)
     try:
         found = _run(plan, chosen)
     except ProbeError as error:
@@ -194,8 +194,9 @@ def conformance(
             'give one with --example \'ENDPOINT={"its": "input"}\'',
             err=True,
         )
-    report = grade(found, chosen, known, part if len(chosen) < len(registry.checks()) else "")
-    _tell(report, writers, console, verbose)
+    count = len(registry.checks())
+    part = f"{len(chosen)} of {count} checks, by {chosen_by}" if len(chosen) < count else ""
+    _tell(grade(found, chosen, known, part), writers, console, verbose)
 
 
 conformance.__doc__ = HELP
@@ -285,76 +286,10 @@ def _watching(first: str, total: int) -> Iterator[Watch]:
         yield watch
 
 
-def _chosen(only: list[str], skip: list[str]) -> list[Check]:
-    found = registry.checks()
-    unknown = [
-        pattern for pattern in [*only, *skip] if not any(each.is_named_by([pattern]) for each in found)
-    ]
-    if unknown:
-        _fail(f"no check has the name {', '.join(unknown)}: --list tells them", NOTHING_RAN)
-    return [each for each in found if (not only or each.is_named_by(only)) and not each.is_named_by(skip)]
-
-
 def _list(console: Console, checks: list[Check]) -> None:
     for each in checks:
         console.print(f"[bold]{each.name}[/bold]  {' '.join(each.sentences)}")
         console.print(f"    {each.about}", markup=False)
-
-
-def _examples(given: list[str]) -> tuple[tuple[str, Any], ...]:
-    pairs = [text.partition("=") for text in given]
-    try:
-        return tuple((name, loads(text)) for name, _, text in pairs)
-    except ValueError as error:
-        _fail(f"an example is ENDPOINT=JSON: {error}", USAGE)
-
-
-def _fields(given: list[str] | None) -> tuple[tuple[str, str], ...]:
-    pairs = [text.partition(":") for text in given or ()]
-    for name, colon, value in pairs:
-        if not colon or not _NAME.fullmatch(name.strip()) or not _VALUE.fullmatch(value.strip()):
-            _fail(
-                "a header is NAME: VALUE, on one line and in visible ASCII, such as 'Authorization: Bearer a'",
-                USAGE,
-            )
-    return tuple((name.strip(), value.strip()) for name, _, value in pairs)
-
-
-def _no_url(url: str) -> None:
-    """End where a URL cannot be that of a server."""
-    try:
-        split = urlsplit(url)
-        sound = split.scheme in {"http", "https"} and split.hostname and (split.port or 1)
-    except ValueError as error:
-        _fail(f"{url!r} is no http URL: {error}", USAGE)
-    if not sound:
-        _fail(f"{url!r} is no http URL", USAGE)
-    if split.username is not None:
-        _fail("credentials go into --header 'Authorization: …', not into the URL", USAGE)
-    if split.query or split.fragment or not url.isascii() or not url.isprintable() or " " in url:
-        _fail(
-            f"{url!r} has a query, a fragment, or characters to be escaped: give where the server is mounted",
-            USAGE,
-        )
-
-
-def _words(only: list[str] | None, skip: list[str] | None) -> list[str]:
-    """What made a run one of a part."""
-    return [*(f"--only {each}" for each in only or ()), *(f"--skip {each}" for each in skip or ())]
-
-
-def _known(path: Path | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8")).get("known", [])
-        known = {str(entry["sentence"]): str(entry["reason"]).strip() for entry in entries}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        _fail(f"{path}: each [[known]] has a sentence and a reason ({error!r})", USAGE)
-    for name, reason in known.items():
-        if name not in specification.sentences() or not reason:
-            _fail(f"{path}: {name!r} is no sentence of the specification, or has no reason", USAGE)
-    return known
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -32,6 +32,11 @@ class Check:
     over_all: bool
     """Whether it judges all that was said in the run, and so comes last."""
 
+    @property
+    def profiles(self) -> frozenset[str]:
+        """Those that its sentences count to."""
+        return frozenset(specification.sentences()[each].profile for each in self.sentences)
+
     def is_named_by(self, patterns: Sequence[str]) -> bool:
         """Whether a pattern names it: a sentence, an area, or a name with wildcards."""
         return is_named(self.name, self.sentences, patterns)
