@@ -319,6 +319,7 @@ next(values)
 values.close()
 for attempt in range(3):
     try:
+        print("closing", flush=True)
         client.close()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
@@ -350,11 +351,12 @@ def test_interrupts_inside_close_leave_nothing_and_a_further_close_waits_for_the
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             server.wait_until(lambda: any(path.endswith("/cancel") for path in server.paths("POST")), 20)
             for _ in range(2):
+                assert process.stdout.readline() == "closing\n"
                 process.send_signal(signal.SIGINT)
                 assert process.stdout.readline() == "interrupted\n"
             answered.set()
             rest, errors = process.communicate(timeout=20)
-        assert (process.returncode, rest, errors) == (0, "", "")
+        assert (process.returncode, rest, errors) == (0, "closing\n", "")
         server.wait_until_none_is_open()
 
 
