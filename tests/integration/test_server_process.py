@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import Forked
 from integration.reference_server import Peer, eventually, serving
 from tidewire_server import Server
 
@@ -52,6 +53,14 @@ async def block() -> None:
         pass
 
 
+@server.endpoint(concurrency_group="gpu")
+def first() -> None: ...
+
+
+@server.endpoint(concurrency_group="gpu", concurrency_limit=3)
+def second() -> None: ...
+
+
 not_a_server = 5
 """
 
@@ -60,22 +69,22 @@ not_a_server = 5
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("serve")
     (path / "mine.py").write_text(ENDPOINTS)
+    (path / "groups.toml").write_text("[endpoints.first]\nconcurrency_limit = 2\n")
     return path
 
 
-def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tidewire_server", *arguments],
+def run(folder: Path, *arguments: str, **environment: str) -> Forked:
+    return Forked(
+        "tidewire_server",
+        *arguments,
         cwd=folder,
         env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        imports=("tidewire_server.serving",),
     )
 
 
 @contextmanager
-def served(folder: Path, *arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], Peer]]:
+def served(folder: Path, *arguments: str, **environment: str) -> Iterator[tuple[Forked, Peer]]:
     port_file = folder / "port"
     port_file.unlink(missing_ok=True)
     process = run(folder, *arguments, "--port", "0", "--port-file", str(port_file), **environment)
@@ -235,6 +244,10 @@ def test_a_port_in_use_is_one_line_and_exit_code_1(folder):
         (["mine.py:server", "--heartbeat", "0"], "--heartbeat: heartbeat = '0': must be a number from 0.001"),
         (["mine.py:server", "--config", "no.toml"], "cannot read no.toml"),
         (["mine.py:server", "--token", ""], "token"),
+        (
+            ["mine.py:server", "--config", "groups.toml"],
+            "concurrency_group 'gpu' has one limit, and there are two",
+        ),
         (["mine.py:server", "--log-level", "loud"], "--log-level"),
         (["--model", "no/such/folder"], "there is no folder no/such/folder"),
     ],
@@ -246,16 +259,22 @@ def test_a_command_that_is_wrong_says_so_in_one_line(folder, arguments, said):
     assert text.count("\n") == 1
 
 
-def test_a_missing_extra_prints_the_line_that_installs_it(folder):
-    (folder / "without").mkdir(exist_ok=True)
-    (folder / "without" / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
-    code, said = refused(folder, PYTHONPATH=str(folder / "without"))
-    assert code == 1
-    assert 'pip install "tidewire[engine]"' in said
-    (folder / "without" / "sitecustomize.py").write_text("import sys\nsys.modules['uvicorn'] = None\n")
-    code, said = refused(folder, "mine.py:server", PYTHONPATH=str(folder / "without"))
-    assert code == 1
-    assert 'pip install "tidewire[server]"' in said
+@pytest.mark.parametrize(
+    ("without", "arguments", "extra"), [("torch", [], "engine"), ("uvicorn", ["mine.py:server"], "server")]
+)
+def test_a_missing_extra_prints_the_line_that_installs_it(folder, tmp_path, without, arguments, extra):
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{without!r}] = None\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tidewire_server", *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f'pip install "tidewire[{extra}]"' in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_server_runs_under_any_asgi_server(folder):
