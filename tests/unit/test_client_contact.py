@@ -16,7 +16,7 @@ from tidewire.errors import (
     SilenceTimeoutError,
     TransportError,
 )
-from tidewire.exchange import FIRST_ATTEMPTS
+from tidewire.first_contact import FIRST_ATTEMPTS
 
 pytestmark = pytest.mark.anyio
 
@@ -103,7 +103,7 @@ STRANGERS = {
     "a page that says 501": (answer(501, HTML, media="text/html"), "501 text/html"),
     "an empty answer": (
         b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
-        "200 no content type without a body",
+        "200 without a content type and without a body",
     ),
     "bytes of a picture": (answer(200, b"\x89PNG\r\n\x1a\n\0\xff", media="image/png"), "200 image/png"),
 }

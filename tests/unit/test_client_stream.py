@@ -27,6 +27,7 @@ from scripted_server import (
     state,
 )
 from tidewire import AsyncClient, RetryPolicy
+from tidewire.connection import REFUSAL_BYTES, Connection
 from tidewire.errors import (
     AuthenticationError,
     ConcurrentReadError,
@@ -44,7 +45,6 @@ from tidewire.errors import (
 )
 from tidewire.protocol.answers import MAX_SERVER_FAULTS
 from tidewire.segments import Segments
-from tidewire.transport import REFUSAL_BYTES, Connection
 
 pytestmark = pytest.mark.anyio
 

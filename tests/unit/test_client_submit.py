@@ -59,11 +59,11 @@ async def submitted(*args, script=None, options=None, client_options=None, **mem
 # ---- on the wire -------------------------------------------------------------------------------------------------
 
 
-async def test_a_submit_posts_json_with_a_key_and_asks_for_json():
+async def test_a_submit_posts_json_with_a_key_and_asks_for_the_stream():
     started, [post], _ = await submitted("count", n=3)
     assert started.id == "j1"
     assert (post.path, post.json) == ("/v1/endpoints/count/jobs", {"input": {"n": 3}})
-    assert post.headers["accept"] == "application/json"
+    assert post.headers["accept"] == "text/event-stream"
     assert post.headers["content-type"] == "application/json"
     assert re.fullmatch(r"[A-Za-z0-9_-]{22}", post.headers["idempotency-key"])
 

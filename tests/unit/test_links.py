@@ -1,10 +1,11 @@
-"""`tidewire.transport`: links are resolved as RFC 3986 says, whichever way that is done."""
+"""`tidewire.links`: links are resolved as RFC 3986 says, whichever way that is done."""
 
 import httpx
 import pytest
 
 from tidewire.errors import ProtocolError
-from tidewire.transport import origin, resolve, same_origin
+from tidewire.links import resolve, same_origin
+from tidewire.transport import origin
 
 BASES = (
     "http://127.0.0.1:8000/v1/jobs/j1",

@@ -178,10 +178,7 @@ class AsyncClient(Starter):
             EndpointNotFoundError: There is no such endpoint; says which there are.
             TidewireError: The server refused it, or cannot be reached.
         """
-        shape: Shape[Any] = Shape(returns)
-        given = {"input": one_input(input, members)}
-        job, base = await self._submit(endpoint, given)
-        return self._begin(job, base, shape)
+        return await self._start(endpoint, {"input": one_input(input, members)}, Shape(returns))
 
     @overload
     async def run(

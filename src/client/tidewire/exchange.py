@@ -8,16 +8,17 @@ taken as a fault between, which passes.
 import inspect
 import logging
 import random
-from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
-from urllib.parse import quote, unquote
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import quote
 
 import anyio
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
+from tidewire import refusals
+from tidewire.connection import UNREAD_STREAMS, Answer, Connection
 from tidewire.errors import (
     NotATidewireServerError,
     ProtocolError,
@@ -26,10 +27,10 @@ from tidewire.errors import (
     TransportError,
     UnsupportedProtocolError,
     Where,
-    class_of,
-    refusal,
 )
+from tidewire.first_contact import first_wait, no_http
 from tidewire.hooks import Hooks, watched
+from tidewire.links import apart, resolve, same_origin
 from tidewire.options import Options
 from tidewire.protocol import messages
 from tidewire.protocol.answers import Asked, Then, retry_after, then
@@ -37,26 +38,12 @@ from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.description import API_ROOT, Discovery, EndpointDescription
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
-from tidewire.protocol.problems import Problem
 from tidewire.tokens import Vocabulary, read_vocabulary
-from tidewire.transport import (
-    ANSWER_TIMEOUT,
-    WHOLE_ANSWER_TIMEOUT,
-    Answer,
-    Transport,
-    no_http,
-    origin,
-    resolve,
-    same_origin,
-)
+from tidewire.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, origin
 
 log: Final = logging.getLogger("tidewire")
 log.addHandler(logging.NullHandler())
 
-FIRST_ATTEMPTS: Final = 3
-"""Attempts to connect to a server that has not answered yet."""
-FIRST_WAIT: Final = 0.25
-"""Seconds between them, doubled each time."""
 MAX_REDIRECTS: Final = 5
 
 Auth = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
@@ -76,6 +63,20 @@ class Timing:
     whole_answer_timeout: float = WHOLE_ANSWER_TIMEOUT
 
 
+@dataclass(slots=True)
+class _Request:
+    """What is asked for, as often as it takes. A redirect changes its URL."""
+
+    method: str
+    url: str
+    asked: Asked
+    headers: Mapping[str, str] | None
+    body: bytes | None
+    job_id: str | None
+    stream: bool = False
+    """Whether a stream is asked for as the answer of a submit."""
+
+
 class Exchange:
     """One server, as its client talks to it: base URL, pool, credentials, and whether it has answered yet."""
 
@@ -83,7 +84,7 @@ class Exchange:
         self, url: str, transport: Transport, *, auth: Auth | None, timing: Timing, hooks: Hooks | None = None
     ) -> None:
         self.base: str
-        self.base, self._of_url = _apart(url)
+        self.base, self._of_url = apart(url)
         self.transport = transport
         self.timing = timing
         self.hooks: Hooks = hooks or Hooks()
@@ -122,22 +123,40 @@ class Exchange:
             TidewireError: What the answer means, or why there is none.
             TotalTimeoutError: The options' timeout passed.
         """
-        with anyio.move_on_after(options.timeout):
-            return await self._ask(method, url, options, asked, headers, body, job_id)
-        what = f"the timeout of {options.timeout:g} s passed"
-        advice = _MAY_RUN if asked is Asked.SUBMIT else None
-        raise TotalTimeoutError(what, where=Where(method, url, job_id), advice=advice)
+        request = _Request(method, url, asked, headers, body, job_id)
+        return cast("Answer", await self._bounded(request, options))
 
-    async def _ask(
-        self,
-        method: str,
-        url: str,
-        options: Options,
-        asked: Asked,
-        headers: Mapping[str, str] | None,
-        body: bytes | None,
-        job_id: str | None,
-    ) -> Answer:
+    async def submit(
+        self, url: str, options: Options, *, headers: Mapping[str, str], body: bytes
+    ) -> Answer | Connection:
+        """Submit a job: the answer is its stream where that may be, or the job.
+
+        No stream is asked for where `UNREAD_STREAMS` of them stand open that nobody came to read, nor where the job
+        is to be cancelled when nobody reads it: an open stream would count as a reader.
+
+        Args:
+            url: Where the endpoint takes jobs.
+            options: See `ask`.
+            headers: An idempotency key among them.
+            body: JSON.
+
+        Raises:
+            TidewireError: What the answer means, or why there is none.
+            TotalTimeoutError: The options' timeout passed.
+        """
+        request = _Request("POST", url, Asked.SUBMIT, headers, body, None)
+        request.stream = options.on_disconnect == "continue" and self.transport.unread < UNREAD_STREAMS
+        return await self._bounded(request, options)
+
+    async def _bounded(self, request: "_Request", options: Options) -> Answer | Connection:
+        with anyio.move_on_after(options.timeout):
+            return await self._ask(request, options)
+        what = f"the timeout of {options.timeout:g} s passed"
+        advice = _MAY_RUN if request.asked is Asked.SUBMIT else None
+        where = Where(request.method, request.url, request.job_id)
+        raise TotalTimeoutError(what, where=where, advice=advice)
+
+    async def _ask(self, request: "_Request", options: Options) -> Answer | Connection:
         backoff = Backoff(options.retry, self.timing.rng)
         refreshed = False
         redirects = 0
@@ -145,16 +164,7 @@ class Exchange:
             at_least: float | None = None
             wait: float | None = None
             try:
-                request = self.transport.request(
-                    method,
-                    url,
-                    headers=await self.headers(options, headers, body),
-                    body=body,
-                    connect_timeout=options.connect_timeout,
-                    answer_timeout=self.timing.answer_timeout,
-                    whole_timeout=self.timing.whole_answer_timeout,
-                )
-                answer = await watched(self.hooks.on_request, method, url, request)
+                answer = await self._once(request, options)
             except NotATidewireServerError as error:
                 fault: TidewireError = error
                 if not self.contacted:
@@ -165,35 +175,54 @@ class Exchange:
                     wait = first_wait(error, backoff.failures)
                     if wait is None:
                         raise await self.first_fault(error) from error
-                if asked is Asked.SUBMIT and error.sent and not await self._keeps_keys(options):
+                if request.asked is Asked.SUBMIT and error.sent and not await self._keeps_keys(options):
                     error.advice = _UNKEPT
                     raise await self.first_fault(error) from error
             else:
-                match then(answer.status, asked):
-                    case Then.USE:
-                        return answer
+                what = then(answer.status, request.asked)
+                if what is Then.USE or isinstance(answer, Connection):
+                    return answer
+                match what:
                     case Then.REFRESH if await self.refresh(refreshed):
                         refreshed = True
                         continue
-                    case Then.REDIRECT if method == "GET" and redirects < MAX_REDIRECTS:
-                        url = self.redirected(answer)
+                    case Then.REDIRECT if request.method == "GET" and redirects < MAX_REDIRECTS:
+                        request.url = self.redirected(answer)
                         redirects += 1
                         continue
                     case Then.WAIT | Then.CUT:
-                        fault = self.refused(answer, job_id)
+                        fault = self.refused(answer, request.job_id)
                         if isinstance(fault, NotATidewireServerError):
                             raise fault
+                        if request.stream and fault.code == "too_many_streams":
+                            request.stream = False
+                            continue
                         at_least = retry_after(answer.headers.get("retry-after"))
                     case _:
-                        raise self.refused(answer, job_id)
+                        raise self.refused(answer, request.job_id)
             last = backoff.failures + 1 >= options.retry.submit_attempts or backoff.exhausted
             if last or not backoff.allows(at_least):
-                raise fault.placed(job_id=job_id)
+                raise fault.placed(job_id=request.job_id)
             pause = backoff.failed(at_least=at_least) if wait is None else wait
             if wait is not None:
                 backoff.failures += 1
-            log.info("%s %s: %s; again in %.2f s", method, url, fault.what, pause)
+            log.info("%s %s: %s; again in %.2f s", request.method, request.url, fault.what, pause)
             await self.timing.sleep(pause)
+
+    async def _once(self, request: "_Request", options: Options) -> Answer | Connection:
+        method, url, body, timing = request.method, request.url, request.body, self.timing
+        headers = await self.headers(options, request.headers, body)
+        limits = {
+            "connect_timeout": options.connect_timeout,
+            "answer_timeout": timing.answer_timeout,
+            "whole_timeout": timing.whole_answer_timeout,
+        }
+        work: Awaitable[Answer | Connection]
+        if request.stream:
+            work = self.transport.submit(url, headers=headers, body=body or b"", **limits)
+        else:
+            work = self.transport.request(method, url, headers=headers, body=body, **limits)
+        return await watched(self.hooks.on_request, method, url, work)
 
     async def headers(
         self, options: Options, more: Mapping[str, str] | None = None, body: bytes | None = None
@@ -268,42 +297,25 @@ class Exchange:
         self, answer: Answer, job_id: str | None = None, last_event_id: str | None = None
     ) -> TidewireError:
         """What an answer that is not to be used means."""
-        where = answer.where(job_id=job_id, last_event_id=last_event_id)
-        try:
-            problem = Problem.model_validate_json(answer.body)
-        except ValidationError:
-            problem = None
+        problem = refusals.problem_in(answer)
         if problem is not None:
             self.contacted = True
-            return refusal(problem, where)
-        # Gateways answer these in their own words; everything else at first contact is another server.
-        # 501 is a server that knows no such method.
-        of_gateway = (answer.status >= 500 and answer.status != 501) or answer.status in {
-            401,
-            403,
-            407,
-            413,
-            429,
-        }
-        if not self.contacted and not of_gateway:
+        elif not self.contacted and not refusals.may_be_of_a_gateway(answer):
+            # At first contact, everything else is another server.
             return self.stranger(answer)
-        return class_of(answer.status)(
-            f"refused with {_kind(answer)}", where=where, retryable=answer.status >= 500
-        )
+        return refusals.refused(answer, problem, answer.where(job_id=job_id, last_event_id=last_event_id))
 
     def stranger(self, answer: Answer) -> NotATidewireServerError:
         """The error for an answer that no server of this protocol gives."""
-        return NotATidewireServerError(
-            f"what answers at {self.base} is no Tidewire server: it sent {_kind(answer)}",
-            where=answer.where(),
-        )
+        return refusals.stranger(self.base, answer)
 
     async def first_fault(self, error: TransportError) -> TidewireError:
         """What it means that a server never answered: it may speak something else."""
         said = await self.transport.overhear(self.base) if error.sent and not self.contacted else b""
         if said[:5] == b"HTTP/"[: len(said)]:
             return error
-        return no_http(self.base, f"it said {said.decode('utf-8', 'replace')!r}", error.where)
+        _, host, port = origin(self.base)
+        return no_http(f"{host}:{port}", f"it said {said.decode('utf-8', 'replace')!r}", error.where)
 
     # ---- what the server says of itself ------------------------------------------------------------------------
 
@@ -366,44 +378,5 @@ _UNKEPT = (
 )
 
 
-def first_wait(error: TransportError, failures: int) -> float | None:
-    """Seconds before the next attempt to reach a server that has not answered yet; None: no further one."""
-    if isinstance(error, TimeoutError) or failures + 1 >= FIRST_ATTEMPTS:
-        return None
-    return FIRST_WAIT * 2.0**failures
-
-
 def _names_credentials(headers: Mapping[str, str]) -> bool:
     return "authorization" in {name.lower() for name in headers}
-
-
-def _apart(url: str) -> tuple[str, dict[str, str]]:
-    """A server's address without the user and password that it may name, and the header that carries those.
-
-    Raises:
-        ValueError: It is none.
-    """
-    scheme, _, rest = url.partition("://")
-    authority, slash, path = rest.partition("/")
-    user, at, host = authority.rpartition("@")
-    base = f"{scheme}://{host}{slash}{path}" if at else url
-    try:
-        parts = origin(base)
-    except ValueError:
-        parts = "", "", None
-    if parts[0] not in {"http", "https"} or not parts[1] or not 0 < (parts[2] or 0) < 2**16:
-        raise ValueError(f"{base!r} is no address of a server: write it like http://127.0.0.1:8000")
-    base = base.partition("?")[0].partition("#")[0].rstrip("/").removesuffix(API_ROOT)
-    if not at:
-        return base, {}
-    name, _, password = user.partition(":")
-    pair = f"{unquote(name)}:{unquote(password)}"
-    return base, {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
-
-
-def _kind(answer: Answer) -> str:
-    """What came, in a few words."""
-    media = answer.headers.get("content-type", "").partition(";")[0].strip() or "no content type"
-    start = answer.body[:200].decode("utf-8", "replace").split()
-    text = " ".join(start)[:80]
-    return f"{answer.status} {media}: {text!r}" if text else f"{answer.status} {media} without a body"

@@ -5,11 +5,13 @@ from typing import Any
 
 from tidewire.batch import AsyncBatchJob
 from tidewire.checkpoint import Checkpoint
-from tidewire.errors import CheckpointError, EndpointNotFoundError, TidewireError
+from tidewire.connection import Connection
+from tidewire.errors import CheckpointError, EndpointNotFoundError, ProtocolError, TidewireError
 from tidewire.exchange import Exchange
 from tidewire.inputs import encoded, options_on_the_wire
 from tidewire.job import AsyncJob
 from tidewire.leaving import Leftovers
+from tidewire.links import last_segment
 from tidewire.options import Options
 from tidewire.protocol.answers import Asked
 from tidewire.protocol.backoff import Backoff
@@ -62,27 +64,75 @@ class Starter:
 
     # ---- jobs --------------------------------------------------------------------------------------------------
 
+    async def _start(self, endpoint: str | None, given: dict[str, Any], shape: Shape[Any]) -> AsyncJob[Any]:
+        """Submit one input. The answer is the job's stream, where its reader finds it, or the job."""
+        name = await self._endpoint(endpoint)
+        content = encoded(given | options_on_the_wire(self._options))
+        await self._left.cancel()
+        try:
+            answer = await self._exchange.submit(
+                self._jobs_url(name), self._options, headers=self._key(), body=content
+            )
+        except EndpointNotFoundError as error:
+            error.advice = await self._names(but=error.what)
+            raise
+        if isinstance(answer, Connection):
+            stream, begun = await self._streamed(answer), None
+        else:
+            job = self._exchange.read(JobResource, answer, what="submitted job")
+            name = job.endpoint
+            stream, begun = self._stream(job, answer.url)
+        return AsyncJob(
+            self._exchange,
+            self._options,
+            stream,
+            cancel_url=self._cancel_url(stream.follower.job_id or ""),
+            taken=None,
+            begun=begun,
+            endpoint=name,
+            shape=shape,
+        )
+
+    async def _streamed(self, connection: Connection) -> JobStream:
+        """The stream that answered a submit."""
+        headers = connection.headers
+        job_id = last_segment(headers.get("location", ""))
+        if not job_id:
+            await connection.aclose()
+            what = "the stream that answers a submit names no job in Location"
+            advice = "The job may run: see client.jobs(), where the server has that."
+            raise ProtocolError(what, where=connection.where(), advice=advice)
+        link = headers.get("content-location")
+        try:
+            stream = self._stream_of(job_id, events=None if link is None else (connection.url, link))
+        except ProtocolError:
+            await connection.aclose()
+            raise
+        await stream.take_over(connection)
+        return stream
+
     async def _submit(self, endpoint: str | None, given: dict[str, Any]) -> tuple[JobResource, str]:
+        """Submit many inputs, and ask for the job."""
         name = await self._endpoint(endpoint)
         return await self._send(name, encoded(given | options_on_the_wire(self._options)))
 
     async def _send(self, name: str, content: bytes) -> tuple[JobResource, str]:
         await self._left.cancel()
-        options = self._options
-        headers = {"Idempotency-Key": options.idempotency_key or secrets.token_urlsafe(16)}
+        url = self._jobs_url(name)
         try:
             answer = await self._exchange.ask(
-                "POST",
-                f"{self._exchange.endpoint_url(name)}/jobs",
-                options,
-                asked=Asked.SUBMIT,
-                headers=headers,
-                body=content,
+                "POST", url, self._options, asked=Asked.SUBMIT, headers=self._key(), body=content
             )
         except EndpointNotFoundError as error:
             error.advice = await self._names(but=error.what)
             raise
         return self._exchange.read(JobResource, answer, what="submitted job"), answer.url
+
+    def _jobs_url(self, endpoint: str) -> str:
+        return f"{self._exchange.endpoint_url(endpoint)}/jobs"
+
+    def _key(self) -> dict[str, str]:
+        return {"Idempotency-Key": self._options.idempotency_key or secrets.token_urlsafe(16)}
 
     async def _names(self, *, but: str) -> str:
         """Which endpoints there are, in words, unless they were said already."""
@@ -93,19 +143,6 @@ class Starter:
         if names and all(name in but for name in names):
             return ""
         return f"This server has: {', '.join(names)}." if names else "This server has no endpoint."
-
-    def _begin(self, job: JobResource, base: str, shape: Shape[Any]) -> AsyncJob[Any]:
-        stream, begun = self._stream(job, base)
-        return AsyncJob(
-            self._exchange,
-            self._options,
-            stream,
-            cancel_url=self._cancel_url(job.id),
-            taken=None,
-            begun=begun,
-            endpoint=job.endpoint,
-            shape=shape,
-        )
 
     def _begin_batch(self, job: JobResource, base: str, shape: Shape[Any]) -> AsyncBatchJob[Any]:
         stream, begun = self._stream(job, base)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import anyio
 
+from tidewire.connection import Answer, Connection
 from tidewire.errors import (
     NotATidewireServerError,
     ProtocolError,
@@ -22,8 +23,10 @@ from tidewire.errors import (
     Where,
     refusal,
 )
-from tidewire.exchange import MAX_REDIRECTS, Exchange, first_wait
+from tidewire.exchange import MAX_REDIRECTS, Exchange
+from tidewire.first_contact import first_wait
 from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
+from tidewire.links import resolve, same_origin
 from tidewire.options import Options
 from tidewire.protocol.answers import MAX_SERVER_FAULTS, Asked, Then, is_event_stream, retry_after, then
 from tidewire.protocol.description import JobResource
@@ -40,7 +43,6 @@ from tidewire.protocol.follower import (
     Told,
 )
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
-from tidewire.transport import Answer, Connection, resolve, same_origin
 
 MAX_EVENT_BYTES: Final = 64 * 2**20
 """Bytes of one event, snapshots included, that the client is ready to hold."""
@@ -70,7 +72,7 @@ class JobStream:
         self._events: deque[Event] = deque()
         self._oversized: str | None = None
         self._due: Reconnect | Fatal | None = None
-        self._hello_by = 0.0
+        self._hello_by: float | None = None
         self._server_faults = 0
         self._answered_at: str | None = None
         """URL of the answer that was the last stream: links in it are relative to that."""
@@ -126,6 +128,20 @@ class JobStream:
                 self._due = outcome  # type: ignore[assignment]
         return told
 
+    async def take_over(self, connection: Connection) -> None:
+        """Go on with the stream that answered the submit, if it can be read; else another one is opened."""
+        self._exchange.contacted = True
+        if not _is_stream(connection):
+            await connection.aclose()
+            return
+        self.follower.connected()
+        self._connect(connection, "", connection.url)
+
+    def __del__(self) -> None:
+        # Of a submit whose job nobody wanted to follow.
+        if self._connection is not None:
+            self.abandon()
+
     async def aclose(self) -> None:
         """Close the connection, if there is one."""
         connection, self._connection = self._connection, None
@@ -147,15 +163,22 @@ class JobStream:
         if self._oversized is not None:
             why, self._oversized = self._oversized, None
             return self.follower.malformed(why)
-        if self._connection is None:
+        connection = self._connection
+        if connection is not None and connection.stale:
+            await self.aclose()
+            connection = None
+        if connection is None:
             return await self._open()
-        return await self._read(self._connection)
+        return await self._read(connection)
 
     async def _read(self, connection: Connection) -> Outcome | None:
         follower, decoder = self.follower, self._decoder
         if follower.greeted:
             limit = SILENT_HEARTBEATS * follower.heartbeat
         else:
+            # A stream that answered a submit counts from when somebody came to read it.
+            if self._hello_by is None:
+                self._hello_by = anyio.current_time() + self._exchange.timing.hello_timeout
             limit = self._hello_by - anyio.current_time()
         try:
             segment = await connection.read(limit)
@@ -260,7 +283,7 @@ class JobStream:
         self._exchange.contacted = True
         self._server_faults = 0
         self._decoder = Decoder(max_event_bytes=MAX_EVENT_BYTES, last_event_id=cursor)
-        self._hello_by = anyio.current_time() + self._exchange.timing.hello_timeout
+        self._hello_by = None
 
     async def _no_answer(self, error: TidewireError) -> Outcome:
         if not self._exchange.contacted:
