@@ -184,6 +184,8 @@ def conformance(
         _fail(str(error), NOTHING_RAN)
     except given.UsageError as error:
         _fail(str(error), USAGE)
+    except registry.BrokenChecksError as error:
+        _fail(str(error), UNREACHABLE)
     try:
         found = _run(plan, chosen)
     except ProbeError as error:

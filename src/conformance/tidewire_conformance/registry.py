@@ -48,6 +48,10 @@ def is_named(name: str, sentences: Sequence[str], patterns: Sequence[str]) -> bo
     return any(pattern in sentences or pattern == area or fnmatch(name, pattern) for pattern in patterns)
 
 
+class BrokenChecksError(Exception):
+    """The suite itself is broken: nothing can be judged by it."""
+
+
 _CHECKS: dict[str, Check] = {}
 
 
@@ -80,9 +84,18 @@ def check(
 
 
 def checks() -> list[Check]:
-    """All checks, in the order in which they run."""
+    """All checks, in the order in which they run.
+
+    Raises:
+        BrokenChecksError: They cannot be loaded.
+    """
     from tidewire_conformance import checks as package  # noqa: PLC0415 - its modules import this one
 
     for module in iter_modules(package.__path__):
-        import_module(f"{package.__name__}.{module.name}")
+        try:
+            import_module(f"{package.__name__}.{module.name}")
+        except Exception as error:
+            raise BrokenChecksError(
+                f"the checks {module.name} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
     return sorted(_CHECKS.values(), key=lambda each: (each.over_all, each.alone))

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from conformance.suite.mutants import Mutant
-from conformance.suite.stage import ALICE, BOB, ORIGIN, Nursery
+from conformance.suite.stage import ALICE, BOB, ORIGIN, Nursery, expiry_of, replica_of, restart_of
 from tidewire_conformance import registry
 from tidewire_conformance.grade import Report, grade
 from tidewire_conformance.registry import Check
@@ -13,13 +13,16 @@ from tidewire_conformance.session import Hooks
 from tidewire_conformance.verdict import Outcome
 from tidewire_conformance.wire import Wire
 
+BUDGET = 40.0
+"""Seconds after which no further check of a mutant begins: what it has broken may keep each of them waiting."""
 CALLER = (("Authorization", f"Bearer {ALICE}"),)
 
 
 def plan(url: str, budget: float = 60.0) -> Plan:
     """All that the suite can be given of the stage."""
     other = Wire(url, header=[("Authorization", f"Bearer {BOB}")])
-    return Plan(url, CALLER, Hooks(second=other, origin=ORIGIN), budget=budget)
+    hooks = Hooks(restart_of(url), expiry_of(url), Wire(replica_of(url), header=CALLER), other, ORIGIN)
+    return Plan(url, CALLER, hooks, budget=budget)
 
 
 def report_of(url: str, checks: Sequence[Check], budget: float = 60.0) -> Report:
@@ -40,8 +43,13 @@ def is_killed(mutant: Mutant, report: Report) -> bool:
 
 def red(report: Report) -> list[str]:
     """Checks that found something broken that a MUST forbids, or could not judge."""
-    bad = {Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE}
-    return [f"{each.check}: {_why(each)}" for each in report.run.verdicts if each.outcome in bad]
+    return [f"{name}: {what}" for name, what in reds(report).items()]
+
+
+def reds(report: Report, *, warnings: bool = False) -> dict[str, str]:
+    """The same by their names, with what each found; on demand also what a SHOULD forbids."""
+    bad = {Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE} | ({Outcome.WARN} if warnings else set())
+    return {each.check: _why(each) for each in report.run.verdicts if each.outcome in bad}
 
 
 def _why(verdict) -> str:
@@ -54,4 +62,4 @@ def _why(verdict) -> str:
 def survey(nursery: Nursery, mutant: Mutant, *, whole: bool = False) -> Report:
     """Put a mutant on the stage, and run what names it, or the whole suite."""
     with nursery.staged(mutant.name) as url:
-        return report_of(url, registry.checks() if whole or not mutant.check else named(mutant))
+        return report_of(url, registry.checks() if whole or not mutant.check else named(mutant), BUDGET)

@@ -19,6 +19,9 @@ from typing import Any
 
 HANG, CUT = b"\0hang", b"\0cut"
 
+LONGEST_CUT = 2048
+"""Bytes of a body, or of a part of one, that is cut into pieces: a snapshot of a megabyte would take minutes."""
+
 
 class CutError(Exception):
     """Breaks the connection: the ASGI server closes what is not finished."""
@@ -61,6 +64,14 @@ class Talk:
         return self.method == "POST" and self.path.endswith("/jobs")
 
     @property
+    def is_to_the_replica(self) -> bool:
+        return self.header("host").endswith(f":{self.shared.get('replica')}")
+
+    @property
+    def key(self) -> str:
+        return self.header("idempotency-key") if self.is_submit else ""
+
+    @property
     def cursor(self) -> str:
         return self.header("last-event-id") if self.method == "GET" else ""
 
@@ -68,7 +79,7 @@ class Talk:
     def json(self) -> Any:
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -94,7 +105,16 @@ class Meddling:
     """Of the table engine: change what it says of a block of tokens."""
     settings: dict[str, Any] = field(default_factory=dict)
     shared: dict[str, Any] = field(default_factory=dict)
+    """Of all requests to this server; `life` counts its starts, `replica` is the port of its second address."""
     has_script: bool = True
+    lasts: bool = False
+    """Whether its log is a file, which outlives a restart."""
+    piece: int = 0
+    """Bytes of each chunk of a body, where they are not sent as they come."""
+    raw_head: Any = None
+    """Change the header of each request before the server sees it."""
+    as_of_old: bool = False
+    """Whether it answers by HTTP/1.0."""
 
     def around(self, app: Any) -> Any:
         async def meddled(scope, receive, send):
@@ -155,6 +175,18 @@ class _Sender:
             if not message.get("more_body"):
                 await self._pass_body()
 
+    async def _out(self, body, *, more):
+        """Send a part of a body, in small pieces where the mutant says so; what is long goes as it is."""
+        piece = self._hooks.piece
+        if piece and len(body) <= LONGEST_CUT:
+            for at in range(0, len(body), piece):
+                await self._send(
+                    {"type": "http.response.body", "body": body[at : at + piece], "more_body": True}
+                )
+            body = b""
+        if body or not more:
+            await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
     async def _pass_body(self):
         status, body = self._start["status"], self._body
         for hook in self._hooks.bodies:
@@ -164,7 +196,7 @@ class _Sender:
         if status in {204, 304}:
             self._start["headers"] = headers
         await self._send(self._start)
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        await self._out(body, more=False)
 
     async def _pass_frames(self, message):
         out = b""
@@ -174,13 +206,12 @@ class _Sender:
                 frame = await _value(hook(self._talk, frame)) if frame else frame
                 if frame.endswith((HANG, CUT)):
                     out += frame.removesuffix(HANG).removesuffix(CUT)
-                    await self._send({"type": "http.response.body", "body": out, "more_body": True})
+                    await self._out(out, more=True)
                     if frame.endswith(CUT):
                         raise CutError
                     await asyncio.Event().wait()
             out += frame
-        if out or not message.get("more_body"):
-            await self._send({**message, "body": out})
+        await self._out(out, more=message.get("more_body", False))
 
 
 async def _answer(send, status, headers, body):

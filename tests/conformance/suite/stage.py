@@ -1,17 +1,23 @@
 """The reference server as the suite meets it in these tests, as it is or with one fault, in a process of its own.
 
-Run as a file it serves: `python stage.py [MUTANT]` prints its process and its URL.
+Run as a file it serves: `python stage.py [MUTANT]` prints its process group and its URL.
 """
 
+import asyncio
 import contextlib
+import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from socket import socket
 from subprocess import DEVNULL, PIPE
-from typing import Self
+from typing import Any, Self
 
 ALICE, BOB = "alice-" + "a" * 26, "bob-" + "b" * 28
 ORIGIN = "https://page.example"
@@ -58,7 +64,29 @@ class Nursery:
         try:
             yield url
         finally:
-            os.kill(int(pid), signal.SIGKILL)
+            os.killpg(int(pid), signal.SIGKILL)
+            shutil.rmtree(props(url), ignore_errors=True)
+
+
+def props(url: str) -> Path:
+    """A folder of the server at a URL: the process that serves (`pid`), its second address (`replica`), its log."""
+    return Path(tempfile.gettempdir()) / f"tidewire-stage-{url.rpartition(':')[2]}"
+
+
+def restart_of(url: str) -> str:
+    """A command that kills the server at a URL; what has started it starts another in its place."""
+    return f"kill -KILL $(cat {props(url)}/pid)"
+
+
+def expiry_of(url: str) -> str:
+    """A command that lets the states of all jobs of the server at a URL expire that have ended."""
+    told = props(url) / "expired"
+    return f"rm -f {told}; kill -USR1 $(cat {props(url)}/pid); until [ -e {told} ]; do sleep 0.02; done"
+
+
+def replica_of(url: str) -> str:
+    """The second address of the server at a URL."""
+    return (props(url) / "replica").read_text()
 
 
 @contextlib.contextmanager
@@ -68,21 +96,43 @@ def staged(mutant: str = "") -> Iterator[str]:
         yield url
 
 
-def _serve(name: str) -> None:
-    sys.path.insert(0, str(Path(__file__).parents[2]))
+def _keep_serving(name: str) -> None:
+    """Serve from a child, and from another one each time that it dies: the address stays, and so does the log."""
+    from tidewire_server.serving import bind, url_of
+
+    os.setpgrp()
+    listeners = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
+    url, replica = map(url_of, listeners)
+    props(url).mkdir()
+    (props(url) / "replica").write_text(replica)
+    for life in itertools.count(1):
+        if (child := os.fork()) == 0:
+            told = (lambda: print(os.getppid(), url, flush=True)) if life == 1 else lambda: None
+            _serve(name, *listeners, life, told)
+            os._exit(0)
+        # In one step: whoever reads it gets a whole number.
+        (props(url) / "next").write_text(str(child))
+        (props(url) / "next").rename(props(url) / "pid")
+        os.waitpid(child, 0)
+
+
+def _serve(name: str, listener: socket, second: socket, life: int, told: Callable[[], None]) -> None:
+    from conformance.suite import table_engine
     from conformance.suite.meddling import Meddling
     from conformance.suite.mutants import MUTANTS
-    from conformance.suite.table_engine import TableEngine
+    from conformance.suite.raw_proxy import serve_before
     from tidewire_server import Server, Stream
     from tidewire_server.app import App
-    from tidewire_server.generation.endpoint import add_engine
+    from tidewire_server.generation import endpoint
     from tidewire_server.script import add_script
-    from tidewire_server.serving import serve
+    from tidewire_server.serving import bind, serve, url_of
 
-    hooks = Meddling()
+    folder = props(url_of(listener))
+    hooks = Meddling(shared={"life": life, "replica": second.getsockname()[1]})
     if name:
         MUTANTS[name].meddle(hooks)
-    server = Server(**SETTINGS | hooks.settings)
+    log = {"log": f"sqlite:///{folder}/log.sqlite"} if hooks.lasts else {}
+    server = Server(**SETTINGS | log | hooks.settings)
 
     @server.endpoint(examples=[{"words": 8}], concurrency_limit=None)
     async def talk(words: int, stream: Stream[str]) -> None:
@@ -90,12 +140,22 @@ def _serve(name: str) -> None:
             stream.append(f"word {at} né 😀, ")
             stream.stable()
 
+    @server.endpoint(examples=[{"n": 3}])
+    def square(n: int) -> int:
+        return n * n
+
+    @server.endpoint(batch=True, max_batch_size=8, batch_timeout=0.005, examples=[{"word": "tide"}])
+    def shout(word: list[str]) -> list[str]:
+        return [each.upper() for each in word]
+
     def change(delta, request):
         for hook in hooks.deltas:
             delta = hook(delta, request) or delta
         return delta
 
-    add_engine(server, TableEngine(change))
+    initial = endpoint.initial_of
+    endpoint.initial_of = lambda request: initial(request) | table_engine.prompt_columns(request)
+    endpoint.add_engine(server, table_engine.TableEngine(change))
     if hooks.has_script:
         add_script(server)
     inner = App.__call__
@@ -108,21 +168,41 @@ def _serve(name: str) -> None:
 
     if name:
         App.__call__ = call
-    serve(server, port=0, started=lambda url: print(os.getpid(), url, flush=True))
+
+    def started(url: str) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, lambda: loop.create_task(_expire(server, folder)))
+        port = int(url.rpartition(":")[2])
+        serve_before(second, port)
+        if is_behind_a_proxy:
+            serve_before(listener, port, head=hooks.raw_head or bytes, old=hooks.as_of_old)
+        told()
+
+    is_behind_a_proxy = hooks.raw_head or hooks.as_of_old
+    serve(server, listener=bind("127.0.0.1", 0) if is_behind_a_proxy else listener, started=started)
+
+
+async def _expire(server: Any, folder: Path) -> None:
+    """Have all that has ended be too old."""
+    await server.app.service.store.jobs.expire(time.time() + server.settings.state_ttl + 1)
+    (folder / "expired").touch()
 
 
 def _nurse() -> None:
     """For each name that is read, fork a server; it tells its process and its URL."""
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     import tidewire_server.generation.endpoint
-    import tidewire_server.serving  # noqa: F401 - imported once for all that are forked
+    import tidewire_server.serving
+    import tidewire_server.store.sqlite  # noqa: F401 - imported once for all that are forked
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             sys.stdin.close()
-            _serve(line.strip())
+            _keep_serving(line.strip())
 
 
 if __name__ == "__main__":
-    _nurse() if sys.argv[1:] == ["--nursery"] else _serve("".join(sys.argv[1:2]))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    _nurse() if sys.argv[1:] == ["--nursery"] else _keep_serving("".join(sys.argv[1:2]))

@@ -23,6 +23,40 @@ def log_softmax(logits: list[float]) -> list[float]:
     return [each - whole for each in logits]
 
 
+def scored(token: int, request) -> list[float]:
+    """Log-probabilities of what follows a token, of the distribution that was asked for."""
+    logits = logits_after(token)
+    if request.logprobs_mode == "processed" and request.temperature:
+        logits = [each / request.temperature for each in logits]
+    return log_softmax(logits)
+
+
+def prompt_columns(request) -> dict:
+    """What a value tells of its prompt."""
+    if request.prompt_logprobs is None:
+        return {}
+    ids = [len(word) % len(WORDS) for word in request.prompt.split()] or [0]
+    scores = [
+        [round(each, request.logprob_decimals) for each in log_softmax(logits_after(token))] for token in ids
+    ]
+    found = {"prompt_token_ids": ids}
+    found["prompt_logprobs"] = [
+        None,
+        *(before[token] for before, token in zip(scores, ids[1:], strict=False)),
+    ]
+    if request.prompt_logprobs:
+        tops = [
+            sorted(range(len(WORDS)), key=lambda each: (-row[each], each))[: request.prompt_logprobs]
+            for row in scores[:-1]
+        ]
+        found["prompt_top_ids"] = [[], *tops]
+        found["prompt_top_logprobs"] = [
+            [],
+            *([row[each] for each in top] for row, top in zip(scores, tops, strict=False)),
+        ]
+    return found
+
+
 class TableEngine:
     """What `generate` needs of an engine; `change` is the hook of a mutant."""
 
@@ -30,7 +64,7 @@ class TableEngine:
         self._change, self._pause = change, pause
         self.caps = Caps(
             model="table", context=4096, max_top=20, concurrency=8,
-            members=frozenset({"logprobs", "top_logprobs", "ranks", "n"}) - {"n"},
+            members=frozenset({"logprobs", "top_logprobs", "ranks", "logprobs_mode", "prompt_logprobs"}),
             vocabulary=Vocabulary([word.encode() for word in WORDS], frozenset()),
         )  # fmt: skip
 
@@ -44,12 +78,10 @@ class TableEngine:
         }
         for name in sorted(given - CORE_MEMBERS - self.caps.members):
             raise InputError(f"{name} is not served by a table", member=name)
-        if request.top_logprobs > self.caps.max_top:
-            raise InputError(
-                f"top_logprobs is at most {self.caps.max_top}",
-                member="top_logprobs",
-                code="top_logprobs_too_large",
-            )
+        for name in ("top_logprobs", "prompt_logprobs"):
+            if (getattr(request, name) or 0) > self.caps.max_top:
+                said = f"{name} is at most {self.caps.max_top}"
+                raise InputError(said, member=name, code="top_logprobs_too_large")
 
     async def close(self) -> None:
         pass
@@ -58,9 +90,10 @@ class TableEngine:
         draw = random.Random(request.seed)
         token = len(request.prompt) % len(WORDS)
         for n in range(request.max_tokens):
-            scores = log_softmax(logits_after(token))
+            scores = scored(token, request)
             order = sorted(range(len(WORDS)), key=lambda each: (-scores[each], each))
-            token = order[0] if request.temperature == 0 else self._sample(draw, scores, request.temperature)
+            weights = log_softmax(logits_after(token))
+            token = order[0] if request.temperature == 0 else self._sample(draw, weights, request.temperature)
             decimals = request.logprob_decimals
             rounded = [round(score, decimals) for score in scores]
             delta = Delta(text=[WORDS[token]], token_ids=[token], prompt_tokens=len(request.prompt))

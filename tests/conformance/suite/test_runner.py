@@ -97,7 +97,7 @@ def test_a_server_that_is_wrong_ends_in_1_with_sentence_bytes_and_a_command(wron
 
 def test_a_known_failure_is_no_failure_and_one_that_holds_is(url, wrong, tmp_path):
     baseline = tmp_path / "known.toml"
-    known = ["TW-FRM-051", "TW-OVR-022"]
+    known = ["TW-FRM-051", "TW-OVR-018", "TW-OVR-022"]
     baseline.write_text("".join(f'[[known]]\nsentence = "{name}"\nreason = "no end yet"\n' for name in known))
     done = conformance(wrong, *FEW, *HEADER, "--baseline", baseline)
     assert done.exit_code == 0, done.stdout
@@ -121,6 +121,21 @@ def test_each_way_to_fail_has_its_exit_code(words, code):
     done = conformance(*words)
     assert done.exit_code == code, done.stdout + done.stderr
     assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_checks_that_cannot_be_loaded_are_the_fault_of_the_suite(tmp_path):
+    # A module of the checks that raises when it is imported, put before the right one.
+    (tmp_path / "broken.py").write_text(
+        "import sys\n"
+        "from tidewire_conformance.cli import main\n"
+        "sys.modules['tidewire_conformance.checks.framing'] = None\n"
+        "main()\n"
+    )
+    command = [sys.executable, str(tmp_path / "broken.py"), "http://127.0.0.1:9"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 3, done.stderr
+    assert "the checks framing cannot be loaded" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_server_of_another_kind_is_named_as_such(tmp_path):

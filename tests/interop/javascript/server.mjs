@@ -97,7 +97,9 @@ async function readObject(request) {
   }
   const bytes = await readBody(request);
   if (bytes.length === 0) return { bytes, body: undefined };
-  const type = (request.headers["content-type"] ?? "").split(";")[0].trim().toLowerCase();
+  const [type, ...parameters] = (request.headers["content-type"] ?? "").split(";").map((part) => part.trim().toLowerCase());
+  const charset = parameters.find((parameter) => parameter.startsWith("charset="))?.slice(8).replaceAll('"', "") ?? "utf-8";
+  if (charset !== "utf-8") throw new Problem("unsupported_media_type", { detail: `JSON is UTF-8, not ${charset}` });
   if (type !== "application/json" && !type.endsWith("+json")) {
     throw new Problem("unsupported_media_type", { detail: `application/json is expected, not ${type || "nothing"}` });
   }
@@ -110,6 +112,12 @@ async function readObject(request) {
   }
   if (!isObject(body)) throw invalid("", "the body is an object");
   return { bytes, body };
+}
+
+/** Null in a member that the specification names says nothing that a server could tell (TW-JOB-079). */
+function refuseNulls(body, names) {
+  const name = names.find((each) => body[each] === null);
+  if (name !== undefined) throw invalid(`/${name}`, "a value, or no such member");
 }
 
 const invalid = (pointer, detail) => new Problem("invalid_input", { pointer, detail });
@@ -125,6 +133,7 @@ function found(id) {
 
 /** The inputs of a submit, completed and judged (sections 6.2 and 7.1). */
 function inputsOf(body, endpoint) {
+  refuseNulls(body, ["inputs", "shared", "on_disconnect", "grace_ms", "deadline_ms"]);
   if (("input" in body) === ("inputs" in body)) throw invalid("", "either input or inputs");
   const batch = "inputs" in body;
   if (batch && (!Array.isArray(body.inputs) || body.inputs.length === 0)) throw invalid("/inputs", "an array of at least one input");
@@ -219,7 +228,7 @@ function cursorOf(request, query) {
   for (const name of ["after", "diffs", "errors", "min_interval_ms"]) {
     if (query.getAll(name).length > 1) throw new Problem("bad_parameter", { detail: `${name} stands twice` });
   }
-  if (query.has("diffs") || query.has("errors")) {
+  if (query.get("diffs") || query.get("errors")) {
     throw new Problem("bad_parameter", { detail: "this server has neither snapshots_only nor inband_problems" });
   }
   return request.headers["last-event-id"] || query.get("after") || "";
@@ -392,7 +401,9 @@ function readJob({ response, path, id }) {
 
 async function cancel({ request, response, path, id }) {
   const job = found(id);
-  const items = (await readObject(request)).body?.items ?? undefined;
+  const { body = {} } = await readObject(request);
+  refuseNulls(body, ["items"]);
+  const { items } = body;
   const most = job.inputs.length - 1;
   if (items !== undefined && !(Array.isArray(items) && items.every((at) => isInteger(at, 0, most)))) {
     throw invalid("/items", `an array of integers from 0 to ${most}`);

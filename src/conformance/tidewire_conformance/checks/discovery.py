@@ -1,5 +1,6 @@
 """Chapter 2: what a server says of itself, judged by its schemas and by trying it."""
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -20,6 +21,9 @@ REFUSALS = {
     "inband_problems": (400, "bad_parameter"),
 }
 """How the use of a capability is answered that a server has not (section 2.3)."""
+
+ROUNDED = timedelta(seconds=1)
+"""What two times that are told in whole seconds may lack between them."""
 
 
 @check("TW-DSC-001", "TW-DSC-014", "TW-DSC-015", "TW-OVR-012", "TW-JOB-001")
@@ -199,6 +203,43 @@ def _grown(old: Any, new: Any) -> bool:
     if isinstance(old, list):
         return isinstance(new, list) and all(map(_grown, old, new))
     return True
+
+
+@check("TW-DSC-024", "TW-BAT-006", over_all=True)
+async def a_value_comes_once_where_nothing_streams(s: Session) -> None:
+    """An endpoint that says `"streams": false` sets the value of an item once, in the event that ends the item."""
+    jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
+    still = {name for name, each in s.server.endpoints.items() if not each.capability("streams")}
+    for step in s.histories().steps:
+        if jobs.get(step.job) not in still or step.before is None or step.after is None:
+            continue
+        for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
+            if old["value"] != new["value"] and step.block.type == "message":
+                where: dict[str, Any] = {"at": step.exchange, "block": step.block}
+                s.expect("TW-DSC-024", old["value"] is None and new["status"] not in {"queued", "running"},
+                         "one value, of an item that ends with it", new, **where)  # fmt: skip
+                s.expect(
+                    "TW-BAT-006", new["status"] == "succeeded", "the status in the same event", new, **where
+                )
+
+
+@check("TW-RES-026", over_all=True)
+async def a_state_is_kept_as_long_as_discovery_says(s: Session) -> None:
+    """`expires_at` of a job is `state_ttl_s` after `ended_at`, or later."""
+    kept = timedelta(seconds=s.server.limits.get("state_ttl_s", 0))
+    for exchange in s.wire.record:
+        for body in job_bodies(exchange):
+            times = [_time(body.get(name)) for name in ("ended_at", "expires_at")]
+            if times[0] and times[1]:
+                s.expect("TW-RES-026", times[1] >= times[0] + kept - ROUNDED, f"{kept} after {body['ended_at']}, or later",
+                         body["expires_at"], at=exchange)  # fmt: skip
+
+
+def _time(told: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(told) if isinstance(told, str) else None
+    except ValueError:
+        return None
 
 
 @check("TW-DSC-012", "TW-SEC-014")

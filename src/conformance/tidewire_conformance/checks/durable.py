@@ -1,10 +1,12 @@
 """What outlives a restart, an expiry and a replica: it takes a command or a second URL."""
 
 import asyncio
+from itertools import pairwise
+from typing import Any
 
 from tidewire_conformance.checks.errors import refused, some_work
-from tidewire_conformance.checks.resume import growing, told
-from tidewire_conformance.history import key
+from tidewire_conformance.checks.resume import differing, growing, told
+from tidewire_conformance.history import job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire import NoAnswerError, Wire
@@ -44,6 +46,8 @@ async def _answering(s: Session) -> None:
     "TW-DSC-010",
     "TW-OVR-023",
     "TW-OVR-024",
+    "TW-RES-033",
+    "TW-RES-034",
     "TW-RES-035",
     "TW-RES-036",
     "TW-RES-037",
@@ -56,16 +60,17 @@ async def what_was_sent_survives_a_restart(s: Session) -> None:
         s.not_declared("`durability` is process: nothing is promised beyond it")
     command = s.hooks.restart or s.untested("needs --restart-cmd")
     ended, history = await s.ended(growing(s))
-    work = s.server.lasting(3) or s.untested("no example lasts; tidewire.script would serve")
+    work = s.server.lasting(1.5) or s.untested("no example lasts; tidewire.script would serve")
     running = await s.submit(work)
     async with s.follow(running, "0-0") as stream:
-        await stream.until(lambda now: now.of_type("message"))
+        await stream.until(lambda now: len(now.logged) >= 3)
         seen = list(stream.exchange.logged)
     await _run(s, command)
     await _answering(s)
     again = await s.stream(ended, "0-0")
     for sentence in ("TW-DSC-010", "TW-OVR-023"):
-        s.expect(sentence, told(again.logged)[-1:] == told(history.logged)[-1:], "the history that was sent before",
+        same = told(again.logged)[-1:] == told(history.logged)[-1:] and not differing(history, again)
+        s.expect(sentence, same, "the history that was sent before",
                  f"{again.status} {again.code} {[block.id for block in again.logged]}", at=again)  # fmt: skip
     read = await s.read(running)
     if not s.expect(
@@ -78,6 +83,12 @@ async def what_was_sent_survives_a_restart(s: Session) -> None:
     goes_on = first is not None and (key(first.id) or (0, 0))[0] == (key(seen[-1].id) or (0, 0))[0]
     s.expect("TW-RES-035", goes_on or (new and first is not None and first.json.get("reason") in {"restart", "rewound"}),
              "the same epoch, or a snapshot restart or rewound", told(rest.logged[:1]), at=rest)  # fmt: skip
+    where: dict[str, Any] = {"at": rest, "block": first}
+    held, own = (key(each.id if each else "") or (0, 0) for each in (seen[-1], first))
+    s.expect("TW-RES-034", goes_on or new, "a snapshot that opens a new epoch", first and first.type, **where)
+    if new and first is not None and first.json.get("reason") in {"restart", "rewound"}:
+        s.expect("TW-RES-033", held[0] < own[0] <= held[0] + 10_000, f"an epoch from {held[0] + 1} to {held[0] + 10_000}",
+                 own[0], **where)  # fmt: skip
     s.expect(
         "TW-DEP-009", rest.of_type("done"), "an end", [block.type for block in rest.logged][-2:], at=rest
     )
@@ -106,7 +117,7 @@ async def an_expired_job_is_gone(s: Session) -> None:
     refused(s, "TW-RES-028", await s.stream(job, history.logged[-1].id or ""), 410, "job_expired")
 
 
-@check("TW-DEP-006", "TW-RES-007")
+@check("TW-DEP-006", "TW-RES-007", "TW-RES-045")
 async def any_replica_answers_for_any_job(s: Session) -> None:
     """Another replica reads, streams and resumes a job as the first one does."""
     if s.hooks.replica is None:
@@ -115,6 +126,7 @@ async def any_replica_answers_for_any_job(s: Session) -> None:
                  began=s.wire.began)  # fmt: skip
     other.check = s.wire.check
     job, history = await s.ended(growing(s))
+    await _is_not_behind(s, other)
     there = await s.stream(job, "0-0", wire=other)
     s.expect("TW-DEP-006", there.is_stream, "200 and the stream", f"{there.status} {there.code}", at=there)
     s.expect(
@@ -124,3 +136,39 @@ async def any_replica_answers_for_any_job(s: Session) -> None:
         [b.id for b in there.logged],
         at=there,
     )
+
+
+async def _is_not_behind(s: Session, other: Wire) -> None:
+    """A cursor that one replica has just given is held by the others, however far behind they are."""
+    job = await s.submit(growing(s))
+    async with s.follow(job, "0-0") as stream:
+        while not stream.exchange.of_type("done") and await stream.next():
+            cursor = stream.exchange.logged[-1].id if stream.exchange.logged else None
+            if cursor is None or stream.exchange.of_type("done"):
+                continue
+            async with s.follow(job, cursor, wire=other) as there:
+                await there.until(lambda now: now.logged)
+                first = there.exchange.logged[0] if there.exchange.logged else None
+                rewound = first and first.type == "snapshot" and first.json.get("reason") == "rewound"
+                s.expect("TW-RES-045", first and not rewound, f"the events after {cursor}, which another replica has sent",
+                         "a snapshot, rewound" if rewound else there.exchange.status, at=there.exchange, block=first)  # fmt: skip
+
+
+@check("TW-RES-034", "TW-RES-038", over_all=True)
+async def epochs_are_opened_by_a_snapshot(s: Session) -> None:
+    """The first event of another epoch on a connection is a snapshot, and none comes after `done`."""
+    ends: dict[str, int] = {}
+    for each in s.wire.record:
+        for before, block in pairwise(each.logged):
+            old, new = (key(one.id) or (0, 0) for one in (before, block))
+            if old[0] < new[0]:
+                s.expect(
+                    "TW-RES-034", block.type == "snapshot", "a snapshot", block.type, at=each, block=block
+                )
+        for block in each.logged:
+            epoch = (key(block.id) or (0, 0))[0]
+            if block.type == "done":
+                ends.setdefault(job_of(each), epoch)
+            elif job_of(each) in ends:
+                s.expect("TW-RES-038", epoch <= ends[job_of(each)], f"no epoch after {ends[job_of(each)]}, which has ended",
+                         epoch, at=each, block=block)  # fmt: skip

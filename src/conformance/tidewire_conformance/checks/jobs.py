@@ -7,7 +7,7 @@ from itertools import pairwise
 from tidewire_conformance import specification
 from tidewire_conformance.checks.errors import refused, some_work
 from tidewire_conformance.checks.resume import told
-from tidewire_conformance.history import key
+from tidewire_conformance.history import Histories, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire import Exchange, resolve
@@ -31,6 +31,10 @@ async def until(s: Session, job: Job, holds: Callable[[Exchange], object]) -> Ex
     else:
         s.unclear(f"{answer} had not come so far after {TRIES * PAUSE * s.wire.patience:g} s")
     return answer
+
+
+def _has_grown(answer: Exchange) -> bool:
+    return has_started(answer) or bool(answer.json.get("done"))
 
 
 def has_started(answer: Exchange) -> bool:
@@ -157,8 +161,9 @@ async def a_read_can_be_followed_from_its_cursor(s: Session) -> None:
     """A stream that is opened with the `cursor` of a read goes on from its `state`."""
     work = s.server.lasting() or s.untested("no example lasts and grows; tidewire.script would serve")
     job = await s.submit(work)
-    for _ in range(4):
-        read = await s.read(job)
+    for at in range(4):
+        # At once, where little is there, and then in the midst of it.
+        read = await s.read(job) if at == 0 else await until(s, job, _has_grown)
         if read.json.get("done"):
             break
         rest = await s.stream(job, read.json["cursor"])
@@ -167,6 +172,9 @@ async def a_read_can_be_followed_from_its_cursor(s: Session) -> None:
         s.expect("TW-JOB-040", first == (held[0], held[1] + 1) or _jumps(rest),
                  f"the event after {read.json['cursor']}", first, at=rest)  # fmt: skip
         s.expect("TW-JOB-039", rest.of_type("done"), "a history that goes on to done", at=rest)
+        _, steps = Histories([read, rest]).streams[0]
+        fault = next((str(step.refused) for step in steps if step.refused is not None), "")
+        s.expect("TW-JOB-040", not fault, "events that follow the state that was read", fault, at=rest)
         job = await s.submit(work)
     if not s.assertions:
         s.unclear("each job had ended before it was read")
@@ -174,7 +182,9 @@ async def a_read_can_be_followed_from_its_cursor(s: Session) -> None:
 
 def _jumps(rest: Exchange) -> bool:
     first = rest.logged[0]
-    return first.type == "snapshot" or (isinstance(first.json, dict) and "on" in first.json)
+    if first.type == "snapshot":
+        return isinstance(first.json, dict) and first.json.get("reason") != "rewound"
+    return isinstance(first.json, dict) and "on" in first.json
 
 
 # ---- lists -----------------------------------------------------------------------------------------------------
@@ -357,7 +367,7 @@ async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
 # ---- snapshots only --------------------------------------------------------------------------------------------
 
 
-@check("TW-JOB-072", "TW-JOB-073", "TW-JOB-074", needs=["snapshots_only"])
+@check("TW-JOB-072", "TW-JOB-073", "TW-JOB-074", "TW-JOB-075", needs=["snapshots_only"])
 async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
     """`?diffs=0` gives snapshots, `done` and ephemeral events; two snapshots are `min_interval_ms` apart."""
     steps = [step for n in range(30) for step in ({"append": f"{n} "}, {"sleep_ms": 25})]
@@ -368,6 +378,8 @@ async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
     kinds = [block.type for block in answer.events]
     s.expect("TW-JOB-072", answer.is_stream and "message" not in kinds and kinds[-1:] == ["done"], "no diff, and done at the end",
              f"{answer.status} {kinds[-4:]}", at=answer)  # fmt: skip
+    ids = [block.id for block in answer.of_type("snapshot")]
+    s.expect("TW-JOB-075", len(set(ids)) == len(ids), "each id once", ids, at=answer)
     at = [block.at for block in answer.of_type("snapshot")][:-1]
     gaps = [1000 * (after - before) for before, after in pairwise(at)]
     # What came late may be followed by what came in time: half of an interval is what the network is allowed.
@@ -380,6 +392,22 @@ async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
     )
     s.expect("TW-JOB-074", len(at) <= 2 + (answer.finished - answer.began) * 1000 / least, f"a snapshot each {least} ms at most",
              f"{len(at)} in {answer.finished - answer.began:.2f} s", at=answer)  # fmt: skip
+
+
+@check("TW-JOB-081", needs=["snapshots_only"])
+async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
+    """With `?diffs=0` the id of `done` gets 204, what is no id 400, and an id that never was a snapshot `rewound`."""
+    job, history = await s.ended(some_work(s))
+    done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
+    s.expect("TW-JOB-081", done.status == 204, "204 for the id of done", done.status, at=done)
+    refused(s, "TW-JOB-081", await s.stream(job, query="?diffs=0&after=x"), 400, "bad_cursor", "x")
+    for cursor, reason in (("40000-2", "rewound"), (history.logged[0].id or "", "compacted")):
+        answer = await s.stream(job, cursor, query="?diffs=0")
+        first = answer.logged[0] if answer.logged else None
+        told_ = first.json.get("reason") if first and isinstance(first.json, dict) else answer.status
+        s.expect(
+            "TW-JOB-081", told_ == reason, f"a snapshot {reason} for {cursor}", told_, at=answer, block=first
+        )
 
 
 # ---- queue and progress ----------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def _max_top(s: Session) -> int:
     return int(s.server.endpoints[work.endpoint].capability("logprobs")["max_top"])
 
 
-@check("TW-GEN-011", "TW-GEN-029", "TW-GEN-030", needs=LOGPROBS, over_all=True)
+@check("TW-GEN-011", "TW-GEN-013", "TW-GEN-029", "TW-GEN-030", needs=LOGPROBS, over_all=True)
 async def columns_fit_each_other_at_every_event(s: Session) -> None:
     """After each logged event the columns of tokens are of one length, candidates in order, and of 1 in all at most."""
     for step in s.histories().steps:
@@ -71,9 +71,19 @@ async def columns_fit_each_other_at_every_event(s: Session) -> None:
                 lengths = {name: len(value[name]) for name in PER_TOKEN if name in value}
                 s.expect("TW-GEN-011", len(set(lengths.values())) <= 1, "columns of one length", lengths,
                          at=step.exchange, block=step.block)  # fmt: skip
+                cut = _truncated(step.block.json)
+                s.expect("TW-GEN-013", "text" not in cut or "token_ids" not in value or "token_ids" in cut,
+                         "columns that are truncated with their text", sorted(cut), at=step.exchange,
+                         block=step.block)  # fmt: skip
                 pairs = zip(value.get("top_ids", ()), value.get("top_logprobs", ()), strict=False)
                 for ids, found in pairs if step.block.type == "done" else ():
                     _judge_candidates(s, ids, found, step.exchange)
+
+
+def _truncated(data: Any) -> set[str]:
+    """Members of a value that a diff takes something from."""
+    ops = data.get("ops", ()) if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return {str(op[1]).rpartition("/")[2] for op in ops if op and op[0] == "t" and op[2]}
 
 
 def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at: Exchange) -> None:
@@ -200,6 +210,8 @@ async def the_distribution_is_that_of_the_whole_vocabulary(s: Session) -> None:
         s.untested(f"max_top is {top}")
     many, history = await _value(s, top_logprobs=top, temperature=0)
     few, _ = await _value(s, top_logprobs=2, temperature=0)
+    s.expect("TW-GEN-022", many["top_logprobs"][0][:2] == few["top_logprobs"][0], "the same, however many were asked for",
+             [few["top_logprobs"][0], many["top_logprobs"][0][:2]], at=history)  # fmt: skip
     for ids, found, first in zip(many["top_ids"], many["top_logprobs"], few["top_ids"], strict=False):
         whole = sum(math.exp(each) for each in found if each is not None)
         s.expect("TW-GEN-029", whole <= 1 + 1e-3, "1 at most", round(whole, 5), at=history)

@@ -344,7 +344,7 @@ async def a_closed_connection_leaves_the_job_alone(s: Session) -> None:
     work = s.server.lasting() or s.untested("no example lasts and grows; tidewire.script would serve")
     header = {"Accept": "text/event-stream"}
     async with s.wire.open("POST", work.submit_to, json=work.body, header=header) as stream:
-        await stream.until(lambda now: now.of_type("message"), 30)
+        await stream.until(lambda now: len(now.logged) >= 3, 30)
         place = stream.exchange.says("location")
     s.need("/v1/jobs/" in place, "the submit was not answered by a stream with a Location")
     job = Job(place.rpartition("/")[2], work, stream.exchange)

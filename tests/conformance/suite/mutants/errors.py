@@ -1,6 +1,7 @@
 """Refusals and descriptions that are wrong."""
 
 import json
+import re
 
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
@@ -239,3 +240,51 @@ def a_large_body_in_chunks_is_taken(hooks):
             talk.body = talk.body.strip()
 
     hooks.requests.append(cut)
+
+
+@mutant("TW-JOB-008", "errors.both_framings_of_a_body_are_taken")
+def a_body_needs_its_length(hooks):
+    """A body in chunks is refused."""
+    hooks.instead.append(
+        lambda talk: (
+            problem(411, "x.length_required") if talk.header("transfer-encoding") and talk.is_submit else None
+        )
+    )
+
+
+@mutant("TW-DSC-022", "discovery.endpoints_describe_themselves")
+def a_schema_that_has_to_be_fetched(hooks):
+    """A schema refers to another document."""
+    elsewhere = b'"value_schema":{"$ref":"https://schemas.example/value.json"}'
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, body.replace(b'"value_schema":{"type":"integer"}', elsewhere))
+            if "square" in talk.path
+            else None
+        )
+    )
+
+
+@mutant("TW-DSC-017", "discovery.endpoints_describe_themselves")
+def a_schema_that_is_none(hooks):
+    """A schema names a type that JSON Schema has not."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, body.replace(b'{"type":"integer"}', b'{"type":"int"}'))
+            if "square" in talk.path
+            else None
+        )
+    )
+
+
+@mutant("TW-OVR-018", "framing.a_job_ends_by_one_done")
+def a_failure_is_a_success_without_a_value(hooks):
+    """A job that failed ends as one that has succeeded with null."""
+
+    def hide(talk, frame):
+        frame = re.sub(rb'\["s","/items/0/error",\{[^}]*\}\]', b'["s","/items/0/value",null]', frame)
+        return frame.replace(b'"status":"failed","usage"', b'"status":"succeeded","usage"').replace(
+            b'"failed"', b'"succeeded"'
+        )
+
+    hooks.frames.append(hide)

@@ -221,3 +221,97 @@ def done_of_a_failed_job_without_error(hooks):
     hooks.frames.append(
         lambda talk, frame: re.sub(rb',"error":\{[^}]*\}', b"", frame) if DONE in frame else frame
     )
+
+
+@mutant("TW-RES-001", "framing.events_are_those_of_the_table")
+def newline_in_an_id(hooks):
+    """A newline in an id."""
+    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:(\d+)-(\d*3)\n", b"id:\\1-\n\\2\n", frame))
+
+
+LIMITED = "framing.a_change_that_is_too_long_for_an_event_comes_in_several"
+
+
+@mutant("TW-FRM-047", LIMITED)
+def a_long_change_comes_whole(hooks):
+    """A change that is longer than `max_event_bytes` is sent in one event."""
+    hooks.settings["max_event_bytes"] = 256 * 1024
+    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b":262144,", b":65536,")))
+
+
+@mutant("TW-FRM-047", "framing.events_are_no_longer_than_discovery_says", LIMITED)
+def discovery_knows_a_smaller_limit(hooks):
+    """Discovery names a `max_event_bytes` below that which is kept."""
+    hooks.settings["max_event_bytes"] = 100 * 1024
+    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b":102400,", b":65536,")))
+
+
+@mutant("TW-FRM-050", "framing.a_state_that_grows_too_large_fails_the_job")
+def a_state_may_grow_too_large(hooks):
+    """A state passes `max_state_bytes`, and its job succeeds."""
+    hooks.settings["max_state_bytes"] = 8 * 1024 * 1024
+    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b":8388608,", b":3145728,")))
+
+
+@mutant("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
+def accept_is_not_looked_at(hooks):
+    """A stream comes whatever `Accept` says."""
+    hooks.requests.append(
+        lambda talk: talk.path.endswith("/events") and talk.set_header("accept", "text/event-stream")
+    )
+
+
+@mutant("TW-FRM-073", "framing.goaway_says_its_wait_twice", "errors.parameters_and_members_are_read_as_said")
+def goaway_without_retry(hooks):
+    """`goaway` has no `retry` field."""
+    away = b'event:goaway\ndata:{"reason":"rotate","retry_ms":100}\n\n'
+    hooks.frames.append(
+        lambda talk, frame: away if DONE in frame and b"colour" in talk.scope["query_string"] else frame
+    )
+
+
+@mutant(
+    "TW-FRM-072",
+    "framing.no_stream_is_closed_without_a_word",
+    "errors.parameters_and_members_are_read_as_said",
+)
+def streams_end_without_a_word(hooks):
+    """A stream is closed before `done`, and without `goaway`."""
+    hooks.frames.append(
+        lambda talk, frame: b"" if DONE in frame and b"colour" in talk.scope["query_string"] else frame
+    )
+
+
+@mutant("TW-FRM-006", "framing.events_are_sent_when_they_are_due")
+def each_event_waits_for_the_next(hooks):
+    """Each event is written once the next one is there, as by a reader that looks one line ahead."""
+    hooks.settings["heartbeat"] = 15.0
+
+    def late(talk, frame):
+        before, talk.own["late"] = talk.own.get("late", b""), b"" if DONE in frame else frame
+        return before + frame if DONE in frame else before
+
+    hooks.frames.append(late)
+
+
+@mutant(
+    "TW-FRM-066", "framing.progress_of_a_batch_names_its_item", "logprobs.a_seed_gives_the_same_tokens_again"
+)
+def progress_without_its_item(hooks):
+    """`progress` of a batch job does not tell of which item."""
+    hooks.frames.append(
+        lambda talk, frame: re.sub(rb',"item":\d+', b"", frame) if b"event:progress" in frame else frame
+    )
+
+
+@mutant(
+    "TW-FRM-001",
+    "framing.streams_have_their_header",
+    "framing.an_answer_to_a_stream_request_is_an_event_stream",
+)
+def another_charset(hooks):
+    """The media type of a stream names a charset of its own."""
+    hooks.heads.append(
+        lambda talk, status, headers: headers.update({"content-type": "text/event-stream; charset=iso-8859-1"})
+        if headers.get("content-type", "").startswith("text/event") else None
+    )  # fmt: skip

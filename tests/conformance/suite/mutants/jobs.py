@@ -1,5 +1,6 @@
 """Submits, reads, cancels, purges and batches that are answered wrongly."""
 
+import asyncio
 import json
 import re
 
@@ -41,7 +42,7 @@ def cancel_kills_a_sibling(hooks):
     """A cancel of one item ends all of them."""
 
     def all_of_them(talk):
-        if talk.path.endswith("/cancel") and talk.json == {"items": [1]}:
+        if talk.path.endswith("/cancel") and talk.json == {"items": [1, 1]}:
             talk.body = b"{}"
 
     hooks.requests.append(all_of_them)
@@ -358,3 +359,264 @@ def a_stream_token_opens_any_job(hooks):
 def a_fatal_problem_without_an_id(hooks):
     """A fatal problem in-band has no id, so that an EventSource comes back for ever."""
     hooks.frames.append(lambda talk, frame: frame.replace(b"id:0-1\n", b""))
+
+
+@mutant("TW-JOB-033", "idempotency.the_key_of_a_purged_job_is_not_free")
+def a_purge_frees_the_key(hooks):
+    """The key of a job that was purged starts another one."""
+
+    def other_key(talk):
+        if talk.key in hooks.shared.get("free", ()):
+            talk.set_header("idempotency-key", f"{talk.key}-again")
+        if talk.method == "DELETE":
+            hooks.shared.setdefault("free", set()).add(hooks.shared.get(talk.path.rpartition("/")[2]))
+
+    def note(talk, status, body):
+        if talk.key and status == 201:
+            hooks.shared[json.loads(body)["id"]] = talk.key
+
+    hooks.requests.append(other_key)
+    hooks.bodies.append(note)
+
+
+@mutant("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
+def a_key_ends_with_its_job(hooks):
+    """A key is forgotten when its job ends."""
+
+    def other_key(talk):
+        if talk.key in hooks.shared.get("ended", ()):
+            talk.set_header("idempotency-key", f"{talk.key}-again")
+
+    def note(talk, frame):
+        if b"event:done" in frame and talk.key:
+            hooks.shared.setdefault("ended", set()).add(talk.key)
+        return frame
+
+    hooks.requests.append(other_key)
+    hooks.frames.append(note)
+
+
+@mutant("TW-JOB-030", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
+def a_replayed_stream_has_only_the_end(hooks):
+    """The stream that answers a repeated submit has `done` alone."""
+    hooks.frames.append(
+        lambda talk, frame: (
+            b"" if talk.key and b'"compacted"' in frame and b"event:snapshot" in frame else frame
+        )
+    )
+
+
+@mutant("TW-JOB-028", "idempotency.submits_at_once_start_one_job")
+def keys_race(hooks):
+    """Keys are looked up first and kept later: submits that come at once start several jobs."""
+
+    async def race(talk):
+        if talk.key:
+            flying = hooks.shared.setdefault("flying", [])
+            flying.append(talk.key)
+            await asyncio.sleep(0.05)
+            if flying.count(talk.key) > 1:
+                talk.set_header("idempotency-key", f"{talk.key}-{flying.count(talk.key)}")
+            flying.remove(talk.key)
+
+    hooks.requests.append(race)
+
+
+@mutant("TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job")
+def in_flight_without_retry_after(hooks):
+    """409 has no `Retry-After`."""
+
+    def busy(talk):
+        seen = hooks.shared.setdefault("keys", [])
+        seen.append(talk.key)
+        in_flight = talk.key and seen.count(talk.key) == 3
+        return (
+            problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000) if in_flight else None
+        )
+
+    hooks.instead.append(busy)
+
+
+@mutant("TW-ERR-007", "errors.who_has_to_wait_is_told_how_long", "jobs.a_submit_is_answered_with_the_job")
+def two_waits_that_differ(hooks):
+    """`retry_after_ms` is longer than `Retry-After` says."""
+
+    def busy(talk):
+        hooks.shared["n"] = hooks.shared.get("n", 0) + 1
+        status, headers, body = problem(429, "rate_limited", retryable=True, retry_after_ms=5000)
+        return (status, headers | {"retry-after": "1"}, body) if hooks.shared["n"] == 8 else None
+
+    hooks.instead.append(busy)
+
+
+@mutant("TW-JOB-025", "idempotency.a_key_has_visible_characters")
+def any_key_is_taken(hooks):
+    """Blanks in a key are taken away."""
+    hooks.requests.append(
+        lambda talk: " " in talk.key and talk.set_header("idempotency-key", talk.key.replace(" ", "-"))
+    )
+
+
+@mutant("TW-JOB-055", "jobs.a_cancel_after_the_end_changes_nothing")
+def a_late_cancel_wins(hooks):
+    """A cancel makes a job that has ended a cancelled one."""
+
+    def cancelled(talk, status, body):
+        late = talk.path.endswith("/cancel") and status == 200
+        return (status, body.replace(b'"status":"succeeded"', b'"status":"cancelled"')) if late else None
+
+    hooks.bodies.append(cancelled)
+
+
+@mutant("TW-JOB-040", "jobs.a_read_can_be_followed_from_its_cursor")
+def a_read_is_ahead_of_its_cursor(hooks):
+    """State and cursor of a read are not of one moment."""
+
+    def behind(talk, status, body):
+        less = lambda found: b'"cursor":"1-%d"' % max(1, int(found[1]) - 1)  # noqa: E731
+        return status, re.sub(rb'"cursor":"1-(\d+)"', less, body) if b'"done":{' not in body else body
+
+    hooks.bodies.append(behind)
+
+
+@mutant("TW-OVR-013", "jobs.links_lead_to_what_they_name", "jobs.a_submit_is_answered_with_the_job")
+def links_of_the_inside(hooks):
+    """Links name the host as it is called behind a proxy."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            status,
+            body.replace(b'"events":"/v1', b'"events":"http://backend.internal:8080/v1'),
+        )
+    )
+
+
+@mutant("TW-FRM-064", "jobs.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
+def places_from_zero(hooks):
+    """The first in the queue has place 0."""
+    place = b'event:queue\ndata:{"position":0}\n\n'
+    hooks.frames.append(lambda talk, frame: frame + place if b"event:hello" in frame else frame)
+
+
+@mutant("TW-FRM-067", "jobs.progress_is_told_again_on_each_connection")
+def progress_is_told_once(hooks):
+    """Progress is told to those alone who are there when it is made."""
+
+    def once(talk, frame):
+        late = b"event:progress" in frame and hooks.shared.setdefault((talk.path, frame), id(talk)) != id(
+            talk
+        )
+        return b"" if late else frame
+
+    hooks.frames.append(once)
+
+
+@mutant("TW-JOB-075", "jobs.a_stream_without_diffs_has_snapshots_and_done")
+def snapshots_come_twice(hooks):
+    """A stream of snapshots sends the last one again before `done`."""
+
+    def twice(talk, frame):
+        if b"event:snapshot" in frame:
+            talk.own["last"] = frame
+        again = b"diffs=0" in talk.scope["query_string"] and b"event:done" in frame
+        return talk.own.get("last", b"") + frame if again else frame
+
+    hooks.frames.append(twice)
+
+
+@mutant("TW-JOB-081", "jobs.a_stream_without_diffs_judges_its_cursor")
+def snapshots_whatever_the_cursor(hooks):
+    """A stream of snapshots does not look at its cursor."""
+    hooks.requests.append(
+        lambda talk: b"diffs=0" in talk.scope["query_string"] and talk.set_header("last-event-id", None)
+    )
+
+
+@mutant(
+    "TW-RES-026",
+    "discovery.a_state_is_kept_as_long_as_discovery_says",
+    "jobs.a_job_that_has_ended_tells_its_end",
+)
+def a_clock_that_is_an_hour_slow(hooks):
+    """`expires_at` is taken from another clock than `ended_at`."""
+    hooks.settings["state_ttl"] = 60.0
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, body.replace(b'"state_ttl_s":60,', b'"state_ttl_s":3600,'))
+            if talk.path == "/v1"
+            else None
+        )
+    )
+
+
+# ---- more of batches -----------------------------------------------------------------------------------------------
+
+
+@mutant("TW-BAT-002", "batch.an_endpoint_without_batches_takes_none")
+def a_batch_is_not_declared(hooks):
+    """An endpoint takes `inputs` without a word of it in its description."""
+
+    def hide(talk, status, body):
+        if talk.path != "/v1/endpoints/talk" or status != 200:
+            return None
+        found = json.loads(body)
+        del found["capabilities"]["batch"]
+        return status, json.dumps(found).encode()
+
+    hooks.bodies.append(hide)
+
+
+@mutant("TW-BAT-008", "batch.shared_members_complete_each_input")
+def shared_overrules_an_input(hooks):
+    """`shared` takes the place of members that an input has."""
+
+    def overrule(talk):
+        if talk.is_submit and isinstance(talk.json, dict) and isinstance(talk.json.get("shared"), dict):
+            given = talk.json
+            given["inputs"] = [each | given["shared"] for each in given["inputs"]]
+            talk.body = json.dumps(given).encode()
+            talk.set_header("content-length", str(len(talk.body)))
+
+    hooks.requests.append(overrule)
+
+
+@mutant("TW-BAT-009", "batch.shared_members_complete_each_input")
+def a_fault_of_shared_is_laid_on_an_input(hooks):
+    """A wrong member of `shared` is named as one of an input."""
+    hooks.bodies.append(
+        lambda talk, status, body: (status, body.replace(b'"pointer":"/shared', b'"pointer":"/inputs/1'))
+    )
+
+
+@mutant("TW-BAT-003", "batch.too_many_inputs_are_refused")
+def too_many_inputs_are_left_out(hooks):
+    """Inputs beyond the limit are left out without a word."""
+
+    def cut(talk):
+        if talk.is_submit and isinstance(talk.json, dict) and len(talk.json.get("inputs") or ()) > 32:
+            talk.body = json.dumps({"inputs": talk.json["inputs"][:32]}).encode()
+            talk.set_header("content-length", str(len(talk.body)))
+
+    hooks.requests.append(cut)
+
+
+@mutant("TW-JOB-082", "batch.a_cancel_of_one_item_leaves_the_others")
+def an_index_twice_is_refused(hooks):
+    """An index that stands twice in a cancel is refused."""
+
+    def refuse(talk):
+        items = (
+            talk.json.get("items") if talk.path.endswith("/cancel") and isinstance(talk.json, dict) else None
+        )
+        twice = isinstance(items, list) and len(items) == 2 and items[0] == items[1]
+        return problem(422, "invalid_input", pointer="/items/1") if twice else None
+
+    hooks.instead.append(refuse)
+
+
+@mutant(
+    "TW-BAT-017", "batch.the_size_of_a_batch_counts_its_rows", "batch.the_company_of_an_item_changes_nothing"
+)
+def rows_from_one(hooks):
+    """The rows of a batch are counted from 1."""
+    more = lambda found: b'"row":%d' % (int(found[1]) + 1)  # noqa: E731
+    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'"row":(\d+)', more, body)))

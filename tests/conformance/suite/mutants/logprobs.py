@@ -1,8 +1,11 @@
 """Log-probabilities that are none."""
 
 import math
+import re
 
+from conformance.suite import table_engine
 from conformance.suite.mutants import mutant
+from conformance.suite.mutants.unusual import take_samples
 
 AGREE = "logprobs.candidates_and_ranks_agree"
 
@@ -116,3 +119,86 @@ def the_vocabulary_is_shifted(hooks):
         return None
 
     hooks.bodies.append(shift)
+
+
+@mutant("TW-GEN-022", "logprobs.the_distribution_is_that_of_the_whole_vocabulary")
+def the_candidates_are_the_vocabulary(hooks):
+    """The distribution is that of the candidates alone, which sum to 1."""
+
+    def alone(ids, found):
+        whole = math.log(sum(math.exp(each) for each in found))
+        return ids, [round(each - whole, 6) for each in found]
+
+    on_candidates(hooks, alone)
+
+
+@mutant("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
+def raw_after_the_temperature(hooks):
+    """Raw log-probabilities are those after the temperature."""
+    inner = table_engine.scored
+
+    def scored(token, request):
+        return inner(token, request.model_copy(update={"logprobs_mode": "processed"}))
+
+    table_engine.scored = scored
+
+
+@mutant("TW-GEN-026", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
+def processed_before_the_temperature(hooks):
+    """Processed log-probabilities are the raw ones."""
+    inner = table_engine.scored
+    table_engine.scored = lambda token, request: inner(
+        token, request.model_copy(update={"logprobs_mode": "raw"})
+    )
+
+
+@mutant("TW-GEN-020", "logprobs.the_first_token_of_the_prompt_has_no_logprob")
+def the_first_token_of_the_prompt_is_sure(hooks):
+    """The first token of the prompt has the probability 1."""
+    inner = table_engine.prompt_columns
+
+    def columns(request):
+        found = inner(request)
+        return found | {"prompt_logprobs": [0.0, *found["prompt_logprobs"][1:]]} if found else found
+
+    table_engine.prompt_columns = columns
+
+
+@mutant("TW-GEN-008", "logprobs.samples_are_items")
+def one_sample_whatever_n_says(hooks):
+    """One sample comes, whatever `n` says."""
+    hooks.requests.append(
+        lambda talk: talk.is_submit and setattr(talk, "body", talk.body.replace(b'"n":3', b'"n":1'))
+    )
+
+
+@mutant("TW-GEN-009", "logprobs.samples_are_items")
+def samples_are_no_batch(hooks):
+    """The job of several samples does not say `batch`."""
+    hooks.requests.append(take_samples)
+    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b'"batch":true', b'"batch":false')))
+
+
+@mutant("TW-GEN-031", AGREE)
+def the_chosen_token_is_no_candidate(hooks):
+    """The chosen token is left out of the candidates, where it belongs among them."""
+
+    def leave_out(delta, request):
+        for row, token in enumerate(delta.token_ids if delta.top_ids else ()):
+            if token in delta.top_ids[row]:
+                at = delta.top_ids[row].index(token)
+                delta.top_ids[row][at] = (
+                    (token + 1) % 22 if (token + 1) % 22 not in delta.top_ids[row] else (token + 2) % 22
+                )
+
+    hooks.deltas.append(leave_out)
+
+
+@mutant("TW-GEN-013", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree")
+def a_rollback_leaves_its_logprobs(hooks):
+    """A truncation of the text leaves its tokens and log-probabilities behind."""
+    hooks.frames.append(
+        lambda talk, frame: re.sub(
+            rb'data:\[(\["r",.*\])\]', rb'data:[\1,["t","/items/0/value/text",1]]', frame
+        )
+    )

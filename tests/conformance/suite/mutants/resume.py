@@ -229,3 +229,52 @@ def logged_diffs_name_a_base(hooks):
     """Events have `on` as they are logged."""
     base = lambda found: b'id:1-%b\ndata:{"ops":%b,"on":%d}' % (found[1], found[2], int(found[1]) - 1)  # noqa: E731
     hooks.frames.append(lambda talk, frame: re.sub(rb"^id:1-(\d+)\ndata:(\[.*\])", base, frame))
+
+
+@mutant("TW-RES-009", "resume.the_header_is_younger_than_the_url")
+def the_header_in_one_case_alone(hooks):
+    """`Last-Event-ID` is known in the case of its letters alone that is most common."""
+    hooks.raw_head = lambda head: re.sub(rb"\r\n(last-event-id|LAST-EVENT-ID):", rb"\r\nX-\1:", head)
+
+
+@mutant("TW-DIF-043", "state.an_id_has_one_state", ENDED)
+def a_hole_is_merged_over(hooks):
+    """A diff is merged over an event that is lacking, as if it were there."""
+
+    def over(talk, frame):
+        if seq_of(frame) == 5 and talk.cursor not in {"", "0-0"} and b"event:" not in frame:
+            talk.own["hole"] = True
+            return b""
+        if talk.own.pop("hole", False) and (found := re.search(rb"data:(\".*\")", frame)):
+            return b'id:1-6\ndata:{"ops":[["a","/items/0/value",%b]],"on":4}\n\n' % found[1]
+        return frame
+
+    hooks.frames.append(over)
+
+
+@mutant("TW-RES-043", "resume.ids_go_up_without_a_gap", ENDED)
+def a_merged_diff_names_another_base(hooks):
+    """The base of a merged diff is not where its reader stands."""
+
+    def base(talk, frame):
+        found = re.match(rb'id:1-(\d+)\ndata:(".*")', frame)
+        if not found or talk.cursor in {"", "0-0"} or int(found[1]) < 5:
+            return frame
+        return b'id:1-%b\ndata:{"ops":[["a","/items/0/value",%b]],"on":%d}\n\n' % (
+            *found.groups(),
+            int(found[1]) - 2,
+        )
+
+    hooks.frames.append(base)
+
+
+@mutant("TW-RES-020", ENDED)
+def the_overlap_is_sent_as_a_diff(hooks):
+    """What a reader has seen already comes once more within the first diff of a resume."""
+
+    def twice(talk, frame):
+        first = talk.cursor not in {"", "0-0"} and not talk.own.get("twice") and b'\ndata:"' in frame
+        talk.own["twice"] = talk.own.get("twice") or first
+        return re.sub(rb'data:"(.*)"', rb'data:"\1\1"', frame) if first else frame
+
+    hooks.frames.append(twice)

@@ -236,3 +236,70 @@ def a_slow_reader_blocks_the_others(hooks):
 def text_in_progress(hooks):
     """Progress carries a text of the result."""
     hooks.frames.append(lambda talk, frame: frame.replace(b'{"current"', b'{"text":"so far","current"'))
+
+
+@mutant("TW-DSC-023", "discovery.text_is_not_taken_back_where_it_cannot_be", "state.texts_are_counted_in_code_points",
+        "jobs.a_submit_is_answered_with_the_job")  # fmt: skip
+def rollback_is_kept_secret(hooks):
+    """An endpoint that takes text back says that it does not."""
+    hooks.bodies.append(
+        lambda talk, status, body: (status, body.replace(b'"rollback":true', b'"rollback":false'))
+    )
+
+
+@mutant("TW-SEC-019", "errors.what_a_client_sends_stays_data")
+def prototypes_are_dropped(hooks):
+    """A member `__proto__` is dropped, as by objects of JavaScript."""
+    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'"__proto__":\{[^}]*\},?', b"", body)))
+
+
+@mutant(
+    "TW-DSC-024",
+    "discovery.a_value_comes_once_where_nothing_streams",
+    "batch.the_company_of_an_item_changes_nothing",
+)
+def a_value_comes_early(hooks):
+    """An endpoint that does not stream sets a first value when it begins."""
+
+    def early(talk, kind, data):
+        starts = isinstance(data, list) and data[:1] == [["s", "/items/0/status", "running"]]
+        return (
+            [*data, ["s", "/items/0/value", 0]]
+            if starts and hooks.shared.get(talk.path) == "square"
+            else data
+        )
+
+    def note(talk, status, body):
+        if talk.is_submit and status == 201:
+            found = json.loads(body)
+            hooks.shared[f"/v1/jobs/{found['id']}/events"] = found["endpoint"]
+
+    hooks.bodies.append(note)
+    on_data(hooks, early)
+
+
+@mutant("TW-OVR-018", "state.items_move_by_the_table")
+def an_item_goes_back_to_the_queue(hooks):
+    """An item that runs is queued once more."""
+
+    def back(talk, kind, data):
+        return ([["s", "/items/0/status", "queued"]] if data == "word 3 né 😀, " else
+                [["s", "/items/0/status", "running"]] if data == "word 4 né 😀, " else data)  # fmt: skip
+
+    on_data(hooks, back)
+
+
+@mutant("TW-OVR-010", "state.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
+def integers_with_a_fraction(hooks):
+    """Integers of the protocol have a fraction, as of a language with one kind of number."""
+    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'("attempt":\d+)', rb"\1.0", body)))
+
+
+@mutant("TW-OVR-012", "discovery.discovery_fits_its_schema")
+def times_in_seconds_with_a_fraction(hooks):
+    """Times that are counted have a fraction."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, re.sub(rb'("heartbeat_ms":\d+)', rb"\1.5", body)) if talk.path == "/v1" else None
+        )
+    )

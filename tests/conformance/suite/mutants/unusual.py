@@ -130,10 +130,10 @@ def much_is_merged(hooks):
 
 @benign
 def every_answer_is_late(hooks):
-    """Every answer comes 200 ms late."""
+    """Every answer comes 300 ms late."""
 
     async def late(talk):
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.3)
 
     hooks.requests.append(late)
 
@@ -172,5 +172,91 @@ def fields_in_another_order(hooks):
 
 @benign
 def without_the_script(hooks):
-    """No `tidewire.script`: what can be checked is what the examples show."""
+    """No `tidewire.script`: what can be checked, also of a log that lasts, is what the examples show."""
     hooks.has_script = False
+    hooks.lasts = True
+
+
+@benign
+def with_a_log_that_lasts(hooks):
+    """A log in a file: it promises more than `process`, and is restarted."""
+    hooks.lasts = True
+
+
+@benign
+def one_byte_a_chunk(hooks):
+    """One byte in each chunk of a body."""
+    hooks.piece = 1
+
+
+@benign
+def http_1_0(hooks):
+    """Bodies of HTTP/1.0, which are ended by the end of the connection."""
+    hooks.as_of_old = True
+
+
+@benign
+def snapshots_in_place_of_diffs(hooks):
+    """A snapshot is logged in place of every diff."""
+    from tidewire.protocol.cursor import Cursor
+    from tidewire_server.journal import Block, Journal, snapshot_frame
+
+    inner = Journal._block
+
+    def block(journal, now):
+        found = inner(journal, now)
+        if found is None:
+            return None
+        at = found.state._replace(cursor=Cursor(journal._head.epoch, journal._head.seq + 1))
+        return Block([snapshot_frame(at.cursor, at.view.value(), at.columns, "compacted")], at)
+
+    Journal._block = block
+
+
+@benign
+def no_capability_at_all(hooks):
+    """None of the capabilities of section 2.3."""
+    hooks.instead.append(_without_capabilities)
+    hooks.bodies.append(_declares_none)
+
+
+def _without_capabilities(talk):
+    query = talk.scope["query_string"]
+    if talk.path == "/v1/jobs" or talk.path.endswith("/stream-token"):
+        return problem(404, "not_found")
+    if talk.method == "DELETE" and talk.path.startswith("/v1/jobs/"):
+        status, headers, body = problem(405, "method_not_allowed")
+        return status, headers | {"allow": "GET"}, body
+    if b"diffs=0" in query or b"errors=inband" in query:
+        return problem(400, "bad_parameter")
+    batch = isinstance(talk.json, dict) and "inputs" in talk.json and "input" not in talk.json
+    return problem(422, "invalid_input", pointer="/inputs") if batch else None
+
+
+def _declares_none(talk, status, body):
+    found = json.loads(body) if body[:1] == b"{" and status == 200 else {}
+    if talk.path == "/v1" and found:
+        found["capabilities"] = []
+        found["endpoints"] = [each for each in found["endpoints"] if each["name"] != "generate"]
+        del found["min_interval_ms"]
+    elif "value_schema" in found:
+        own = found["capabilities"]
+        found["capabilities"] = {name: own[name] for name in own if name not in {"batch", "logprobs"}}
+    return (status, json.dumps(found).encode()) if found else None
+
+
+@benign
+def samples_of_one_input(hooks):
+    """`n` samples of one input, each an item."""
+    hooks.requests.append(take_samples)
+
+
+def take_samples(talk):
+    given = (
+        (talk.json or {}).get("input")
+        if talk.is_submit and "generate" in talk.path and b'"n":' in talk.body
+        else None
+    )
+    if isinstance(given, dict) and (count := given.pop("n", 1)) > 1:
+        talk.body = json.dumps({"inputs": [given | {"seed": seed} for seed in range(count)]}).encode()
+        talk.set_header("content-length", str(len(talk.body)))

@@ -1,0 +1,153 @@
+"""Logs that lose what they should keep, epochs that are none, and replicas that know less than they say."""
+
+import re
+
+from conformance.suite.meddling import problem
+from conformance.suite.mutants import mutant
+
+RESTART = "durable.what_was_sent_survives_a_restart"
+REPLICA = "durable.any_replica_answers_for_any_job"
+OTHER_EPOCH = re.compile(rb"^id:(?!1-)(\d+)-(\d+)\n")
+
+
+def after_a_restart(hooks, change):
+    """Change frames of the second life of a server with a log that lasts."""
+    hooks.lasts = True
+    if hooks.shared["life"] > 1:
+        hooks.frames.append(change)
+
+
+@mutant("TW-DSC-010", RESTART)
+def memory_is_called_a_host(hooks):
+    """A log in memory is declared as one that survives the host."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, body.replace(b'"durability":"process"', b'"durability":"host"'))
+            if talk.path == "/v1"
+            else None
+        )
+    )
+
+
+@mutant("TW-OVR-023", RESTART)
+def a_restart_loses_a_sent_event(hooks):
+    """A restart loses an event that was sent before."""
+    after_a_restart(hooks, lambda talk, frame: b"" if frame.startswith(b"id:1-4\n") else frame)
+
+
+@mutant("TW-OVR-024", RESTART)
+def a_restart_loses_what_runs(hooks):
+    """After a restart a job that had not ended is unknown."""
+    hooks.lasts = True
+
+    def forget(talk, status, body):
+        unended = hooks.shared["life"] > 1 and talk.method == "GET" and b'"attempt":2' in body
+        return problem(404, "job_not_found")[::2] if unended else None
+
+    hooks.bodies.append(forget)
+
+
+@mutant("TW-RES-034", RESTART)
+def a_diff_across_an_epoch(hooks):
+    """A new epoch begins with a diff on the state of the old one."""
+    after_a_restart(
+        hooks, lambda talk, frame: b"" if OTHER_EPOCH.match(frame) and b'"restart"' in frame else frame
+    )
+
+
+@mutant("TW-RES-033", RESTART)
+def an_epoch_is_used_twice(hooks):
+    """After a restart a new attempt goes on in the epoch of the old one."""
+    after_a_restart(hooks, lambda talk, frame: OTHER_EPOCH.sub(rb"id:1-\2\n", frame))
+
+
+@mutant("TW-RES-006", "resume.ids_go_up_without_a_gap", RESTART)
+def a_zombie_writes_on(hooks):
+    """The writer of the old epoch goes on after the new one was opened."""
+    late = b'id:1-4\ndata:"late"\n\n'
+    after_a_restart(
+        hooks,
+        lambda talk, frame: frame + late if OTHER_EPOCH.match(frame) and b'"restart"' in frame else frame,
+    )
+
+
+@mutant("TW-RES-035", RESTART)
+def a_new_attempt_is_called_compacted(hooks):
+    """The snapshot of a new attempt tells that nothing has happened."""
+    after_a_restart(hooks, lambda talk, frame: frame.replace(b'"reason":"restart"', b'"reason":"compacted"'))
+
+
+@mutant("TW-RES-036", RESTART)
+def a_new_attempt_keeps_old_values(hooks):
+    """A new attempt begins with items that run already, and their old values."""
+    old = b'{"status":"running","value":"Hel"}'
+    after_a_restart(
+        hooks,
+        lambda talk, frame: (
+            re.sub(rb'\{"status":"queued","value":""\}', old, frame)
+            if b'"reason":"restart"' in frame
+            else frame
+        ),
+    )
+
+
+@mutant("TW-RES-037", RESTART)
+def attempts_are_not_counted(hooks):
+    """A new attempt is called the first one."""
+    hooks.lasts = True
+    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'"attempt":\d+', b'"attempt":1', body)))
+
+
+@mutant("TW-RES-038", "durable.epochs_are_opened_by_a_snapshot", RESTART)
+def an_epoch_after_done(hooks):
+    """After a restart a job that had ended begins a new epoch."""
+
+    def again(talk, frame):
+        ended = b"event:done\n" in frame and frame.startswith(b"id:1-")
+        more = b'id:9-99\nevent:snapshot\ndata:{"state":{"status":"running","items":[{"status":"queued","value":""}],"usage":{},'
+        return frame + more + b'"notes":[]},"columns":[],"reason":"restart"}\n\n' if ended else frame
+
+    after_a_restart(hooks, again)
+
+
+@mutant("TW-RES-028", "durable.an_expired_job_is_gone")
+def an_expired_job_is_unknown(hooks):
+    """A job whose time is over is answered like one that never was."""
+    hooks.bodies.append(
+        lambda talk, status, body: problem(404, "job_not_found")[::2] if status == 410 else None
+    )
+
+
+@mutant("TW-RES-045", REPLICA)
+def a_lagging_replica_rewinds(hooks):
+    """A replica takes a cursor past its own copy for one that is lost, without a look at the primary copy."""
+    hooks.requests.append(
+        lambda talk: (
+            talk.is_to_the_replica
+            and talk.cursor not in {"", "0-0"}
+            and talk.set_header("last-event-id", "40000-2")
+        )
+    )
+
+
+@mutant("TW-DEP-006", REPLICA)
+def a_replica_knows_its_own_jobs_alone(hooks):
+    """A replica answers for the jobs alone that were submitted to it."""
+    hooks.instead.append(
+        lambda talk: (
+            problem(404, "job_not_found")
+            if talk.is_to_the_replica and talk.path.startswith("/v1/jobs/")
+            else None
+        )
+    )
+
+
+@mutant("TW-RES-007", REPLICA)
+def a_replica_numbers_by_itself(hooks):
+    """Replicas count the events of a job each by itself."""
+
+    def count(talk, frame):
+        more = lambda found: b"id:1-%d\n" % (int(found[1]) + 1)  # noqa: E731
+        return re.sub(rb"^id:1-(\d+)\n", more, frame) if talk.is_to_the_replica else frame
+
+    hooks.frames.append(count)
