@@ -45,9 +45,9 @@ class Forked:
             arguments: Of the command.
             cwd: Its folder, where it looks for modules as well.
             env: Its whole environment; that of this process by default.
-            imports: Modules that are imported before the fork, beside the command's own.
+            imports: Modules that are imported before the fork; one process for each such list.
         """
-        self._fork = _forks((module, *imports))
+        self._fork = _forks(imports)
         reads, writes = zip(*(os.pipe() for _ in range(2)), strict=True)
         command = {
             "module": module,

@@ -10,18 +10,26 @@ import re
 import runpy
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 
+from forked import Forked
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WRITTEN_URL = "http://127.0.0.1:8000"
+IMPORTS = (
+    "tidewire.cli",
+    "tidewire_server.serving",
+    "tidewire_server.generation.torch_engine",
+    "tidewire_conformance.cli",
+    "transformers",
+)
 STORY = ROOT / "docs/tutorial/first-stream.md"
 
 pytestmark = pytest.mark.timeout(180)
@@ -51,10 +59,15 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def wait_for_port(process: subprocess.Popen, port_file: Path) -> int:
+def begin(module: str, *arguments: str, **options: Any) -> Forked:
+    """A command; what all of them import is imported once."""
+    return Forked(module, *arguments, imports=IMPORTS, **options)
+
+
+def wait_for_port(process: Forked, port_file: Path) -> int:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        assert process.poll() is None, f"the server ended with code {process.returncode}"
+        assert process.poll() is None, process.communicate()
         if port_file.exists() and port_file.read_text().strip():
             return int(port_file.read_text())
         time.sleep(0.05)
@@ -66,8 +79,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     story = folder / "story.py"
     story.write_text(next(block.text for block in blocks(STORY) if block.file == "story.py"))
-    command = [sys.executable, str(Path(__file__).with_name("site.py")), str(story), str(folder / "port")]
-    with subprocess.Popen(command) as process:
+    with begin("docs.site", str(story), str(folder / "port"), cwd=ROOT / "tests") as process:
         yield f"http://127.0.0.1:{wait_for_port(process, folder / 'port')}"
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
@@ -122,16 +134,17 @@ def test_a_command_of_a_page_works(page, command, site, tmp_path):
         if block.file is not None:
             (tmp_path / block.file).write_text(block.text)
     _, *words = shlex.split(command)
-    argv = [sys.executable, "-m", "tidewire", *(word.replace(WRITTEN_URL, site) for word in words)]
+    arguments = [word.replace(WRITTEN_URL, site) for word in words]
     if words[0] != "serve" or "--show-config" in words:
         # As in a shell where the environment is active: `python3` in a command is the one that has the packages.
         env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=env)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout
+        with begin("tidewire", *arguments, cwd=tmp_path, env=env) as process:
+            out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        assert out
         return
-    argv += ["--port", "0", "--port-file", str(tmp_path / "port")]
-    with subprocess.Popen(argv, cwd=tmp_path, env=os.environ) as process:
+    arguments += ["--port", "0", "--port-file", str(tmp_path / "port")]
+    with begin("tidewire", *arguments, cwd=tmp_path) as process:
         url = f"http://127.0.0.1:{wait_for_port(process, tmp_path / 'port')}"
         assert httpx.get(f"{url}/v1").json()["endpoints"]
         process.send_signal(signal.SIGINT)

@@ -79,7 +79,7 @@ def run(folder: Path, *arguments: str, **environment: str) -> Forked:
         *arguments,
         cwd=folder,
         env=os.environ | environment,
-        imports=("tidewire_server.serving",),
+        imports=("tidewire_server.cli", "tidewire_server.serving"),
     )
 
 
