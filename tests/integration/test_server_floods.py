@@ -234,8 +234,12 @@ def test_a_client_that_resets_its_connection_in_the_middle_of_a_submit_harms_nob
     # Only whole submits may have begun; each that has begun ends.
     assert jobs_of(peer) - before <= 2
     eventually(lambda: peer.metrics()["tidewire_open_streams"] == 1)
-    listed = peer.http.get("/v1/jobs?limit=5").json()["jobs"]
-    assert {job["status"] for job in listed if job["endpoint"] == "say"} <= {"succeeded"}
+
+    def ended() -> bool:
+        listed = peer.http.get("/v1/jobs?limit=5").json()["jobs"]
+        return {job["status"] for job in listed if job["endpoint"] == "say"} <= {"succeeded"}
+
+    eventually(ended)
 
 
 @pytest.mark.usefixtures("neighbour")

@@ -4,7 +4,12 @@ import gc
 from collections import Counter
 
 from integration.reference_server import JSON, QUICK, eventually, serving
-from tidewire_server import ItemError, Server, Stream
+from tidewire_server import Context, ItemError, Server, Stream
+from tidewire_server.delivery import Delivery
+from tidewire_server.event_stream import EventStream
+from tidewire_server.jobs import Job
+from tidewire_server.journal import Journal
+from tidewire_server.pending import Pending
 
 KEPT = 5
 ROUNDS = 30
@@ -20,6 +25,38 @@ def held() -> Counter[str]:
         for name in counted
         if name.startswith(("tidewire", "asyncio", "_asyncio", "uvloop", "starlette"))
     )
+
+
+def test_what_a_job_took_is_let_go_at_its_end_and_not_when_the_garbage_collector_comes_by():
+    server = Server(**QUICK)
+
+    @server.endpoint
+    async def talk(stream: Stream[str]) -> None:
+        stream.append("hello")
+        stream.progress(1, 2)
+
+    @server.endpoint
+    def plain(context: Context, n: int = 1) -> int:
+        return n + len(context.rows)
+
+    @server.endpoint(batch=True)
+    def together(n: list[int]) -> list[int]:
+        return n
+
+    kinds = (Job, Stream, Journal, Pending, EventStream, Delivery)
+
+    def alive() -> int:
+        return sum(isinstance(each, kinds) for each in gc.get_objects())
+
+    with serving(server) as peer:
+        gc.collect()
+        gc.disable()
+        try:
+            for endpoint, value in (("talk", {}), ("plain", {"n": 1}), ("together", {"n": 1})):
+                assert peer.events(peer.start(endpoint, value))[-1].type == "done"
+            eventually(lambda: alive() == 0)
+        finally:
+            gc.enable()
 
 
 def test_after_many_jobs_of_every_kind_a_server_holds_no_more_than_after_a_few():

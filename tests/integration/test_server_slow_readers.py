@@ -2,18 +2,23 @@
 
 import asyncio
 import contextlib
+import gc
+import itertools
 import select
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 import httpx
 
 from integration.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
+from tidewire import Client
 from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server, Stream
+from tidewire_server.store.memory import MemoryLog
 
 
 def make_server(**settings: object) -> Server:
@@ -124,12 +129,13 @@ def test_a_reader_of_the_whole_log_gets_each_event_as_it_was_logged_however_slow
 
 def test_a_reader_far_behind_gets_a_snapshot_where_that_is_less():
     with serving(make_server()) as peer:
-        job = peer.start("slide")
-        with slow(peer, job) as reader:
-            whole = Fold(keep_states=False).take(peer.events(job))
-            fold = Fold(keep_states=False).take(events := reader.rest())
-        assert fold.items == whole.items
-        assert len([event for event in events if event.type == "snapshot"]) > 1
+        job = peer.start("slide", {"steps": 400})
+        whole = peer.events(job, after="0-0")
+        # After the end: how far behind it is must not depend on when it came.
+        with slow(peer, job, "?after=1-1") as reader:
+            fold = Fold(keep_states=False).take([logged(whole)[0], *(events := reader.rest())])
+        assert fold.items == Fold(keep_states=False).take(whole).items
+        assert [data(event)["reason"] for event in events if event.type == "snapshot"] == ["compacted"]
 
 
 def test_readers_that_read_nothing_delay_neither_the_job_nor_other_readers():
@@ -170,6 +176,47 @@ def test_a_reader_that_takes_a_little_is_not_closed_for_being_slow():
             fold = Fold(keep_states=False).take(events + reader.rest())
         assert len(fold.items[0]["value"]) == 20_000
         assert peer.metrics()["tidewire_streams_stalled_total"] == 0
+
+
+def test_an_endless_generator_beside_a_reader_that_reads_nothing_leaves_log_server_and_client_flat():
+    server = make_server(max_log_bytes=64 * 1024, stall_timeout=60.0)
+
+    @server.endpoint
+    async def forever() -> AsyncIterator[str]:
+        for number in itertools.count():
+            yield f"{number} " + "x" * 1000
+            await asyncio.sleep(0)
+
+    with serving(server) as peer, Client(peer.url) as client:
+        job = client.submit("forever")
+        updates = iter(job)
+        held = []
+        with slow(peer, job.id), traced_memory() as bytes_held:
+            for _ in range(5):
+                for _ in range(60):
+                    next(updates)
+                held.append(bytes_held())
+            log = asyncio.run(server.app.service.store.jobs.log(job.id))
+            assert isinstance(log, MemoryLog)
+            assert log.size <= 64 * 1024
+            job.cancel()
+        # Some 180 events of a kilobyte each came after the second look.
+        assert max(held[2:]) - held[1] < 100_000
+
+
+@contextmanager
+def traced_memory() -> Iterator[Callable[[], int]]:
+    """How many bytes Python holds that were taken meanwhile."""
+    tracemalloc.start()
+
+    def held() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    try:
+        yield held
+    finally:
+        tracemalloc.stop()
 
 
 def test_snapshots_only_keep_pace_with_a_slow_reader():

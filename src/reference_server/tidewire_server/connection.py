@@ -15,6 +15,9 @@ from typing import Any, Final
 
 from starlette.types import Message, Receive, Scope, Send
 
+SEND_BUFFER_BYTES: Final = 64 * 1024
+"""Of each connection, in the kernel. Unset, a stalled reader pins megabytes."""
+
 _CLOSE_SECONDS: Final = 60.0
 """How long a reader has to take the last bytes of a body that the close of its connection ends."""
 
@@ -30,10 +33,23 @@ class Connection:
         self._flow: Any = getattr(self._cycle, "flow", None)
         self._chunks = False
 
-    def hold_little(self) -> None:
-        """Buffer nothing in this process beyond what was last written: a send waits until the kernel has taken it all."""
+    def hold_freely(self) -> None:
+        """Buffer as usual: what is written in one turn of the event loop goes out together."""
         if self._transport is not None:
-            self._transport.set_write_buffer_limits(high=0)
+            self._transport.set_write_buffer_limits()
+
+    def hold_little(self) -> None:
+        """Buffer nothing in this process beyond what was last written, and little in the kernel.
+
+        A send waits until the kernel has taken it all.
+        """
+        if self._transport is None:
+            return
+        self._transport.set_write_buffer_limits(high=0)
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
     def begun(self) -> None:
         """The head of an answer was sent: from here on its body can be written."""

@@ -19,7 +19,7 @@ class Context:
         self, stream: Stream[Any] | None = None, rows: Mapping[int, "Context"] | None = None
     ) -> None:
         self._stream = stream
-        self._rows = MappingProxyType({0: self}) if rows is None else MappingProxyType(rows)
+        self._rows = MappingProxyType({} if rows is None else rows)
 
     @property
     def cancelled(self) -> bool:
@@ -33,7 +33,7 @@ class Context:
     @property
     def rows(self) -> Mapping[int, "Context"]:
         """The context of each input by its row. Rows of padding have none. A plain call is its own row 0."""
-        return self._rows
+        return self._rows if self._stream is None else MappingProxyType({0: self})
 
     def progress(
         self, current: float, total: float | None = None, *, unit: str | None = None, phase: str | None = None

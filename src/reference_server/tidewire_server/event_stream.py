@@ -24,13 +24,13 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import ENDED_BY_PROBLEM, Cursor
 from tidewire.protocol.messages import Goaway, Hello, Ping, SnapshotReason, ephemeral_frame
 from tidewire.protocol.problems import Problem
-from tidewire_server.connection import Connection
+from tidewire_server.delivery import Delivery, GoneError, StalledError
 from tidewire_server.journal import snapshot_frame
 from tidewire_server.merging import Merging
 from tidewire_server.opening import Opening, Place
@@ -49,9 +49,6 @@ _MERGED_BYTES: Final = 256 * 1024
 _SMALL_STATE_BYTES: Final = 64 * 1024
 """Backlog within which no snapshot is made to see whether it is less."""
 
-_ABORT_SECONDS: Final = 1.0
-"""How long the ASGI server has to notice that a connection is gone."""
-
 HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store, no-transform"),
@@ -60,14 +57,6 @@ HEADERS: Final = [
 
 
 _log = logging.getLogger(__name__)
-
-
-class _GoneError(Exception):
-    """The reader is gone."""
-
-
-class _StalledError(Exception):
-    """The reader took no byte for `stall_timeout`."""
 
 
 class EventStream:
@@ -114,15 +103,12 @@ class EventStream:
         self._wake = asyncio.Event()
         self._idle_at: Cursor | None = None
         """What was sent last, while there is nothing to do but to send what is logged next."""
-        self._gone = False
         self._leaves = False
         self._told = 0
         self._loop = asyncio.get_running_loop()
-        self._sent_at = self._loop.time()
         self._silent = False
         self._beat_timer: asyncio.TimerHandle
-        self._send: Send
-        self._connection: Connection
+        self._delivery: Delivery
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve."""
@@ -140,28 +126,27 @@ class EventStream:
             self._give_back()
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._send = send
-        self._connection = scope["tidewire.connection"]
-        self._connection.hold_little()
+        stall_timeout = self._settings.stall_timeout
+        connection = scope["tidewire.connection"]
+        self._delivery = delivery = Delivery(
+            send, receive, connection, stall_timeout=stall_timeout, gone=self._wake.set
+        )
         self._beat()
         unwatch = self._log.watch(self._woken)
         self._service.streams.add(self)
-        listener = asyncio.create_task(self._listen(receive))
         try:
-            await self._deliver({"type": "http.response.start", "status": 200, "headers": self._headers})
-            self._connection.begun()
+            await delivery.begin(self._headers)
             await self._serve_or_send_away()
-            await self._deliver({"type": "http.response.body", "body": b"", "more_body": False})
-        except _StalledError:
+        except StalledError:
             self._metrics.stalled.inc()
-            await self._abort(listener)
-        except _GoneError:
+            await delivery.abort()
+        except GoneError:
             pass
         finally:
             unwatch()
             self._beat_timer.cancel()
             self._service.streams.discard(self)
-            listener.cancel()
+            delivery.close()
 
     def go_away(self) -> None:
         """Ask the reader to come back later, because this server ends."""
@@ -174,7 +159,7 @@ class EventStream:
         """Serve; where the log cannot be read, or anything else fails, let the reader come back (TW-DEP-005)."""
         try:
             await self._serve()
-        except (_GoneError, _StalledError):
+        except (GoneError, StalledError):
             raise
         except StoreError as error:
             _log.error("a stream of job %s is closed: %s", self._record.id, error)
@@ -183,7 +168,7 @@ class EventStream:
             _log.exception("the stream of job %s failed", self._record.id)
         else:
             return
-        await self._write(self._goaway())
+        await self._end(self._goaway())
 
     async def _serve(self) -> None:
         extent = self._log.extent()
@@ -196,7 +181,7 @@ class EventStream:
         )
         greeting = ephemeral_frame("hello", hello, retry_ms=self._jittered(self._settings.retry))
         if self._interval is not None:
-            await self._write(greeting)
+            await self._greet(greeting)
             await self._follow_snapshots(self._interval)
             return
         cursor = self._opening.after
@@ -206,7 +191,7 @@ class EventStream:
             at = await self._log.state(oldest=place is Place.OLDEST)
             greeting += self._snapshot(at, reason)
             cursor = at.cursor
-        await self._write(greeting)
+        await self._greet(greeting)
         await self._follow(cursor)
 
     async def _follow(self, cursor: Cursor) -> None:
@@ -216,11 +201,11 @@ class EventStream:
             if not self._wake.is_set():
                 cursor = await self._idle(cursor)
             self._wake.clear()
-            if self._leaves and (self._connection.behind() or not self._log.extent().ended):
-                await self._write(self._goaway())
+            if self._leaves and (self._delivery.behind() or not self._log.extent().ended):
+                await self._end(self._goaway())
                 return
-            if behind := self._connection.behind():
-                await self._make_room()
+            if behind := self._delivery.behind():
+                await self._delivery.make_room()
             told, self._told = self._log.told(self._told)
             if behind and not self._as_logged:
                 chunk = await self._merged(cursor)
@@ -233,10 +218,11 @@ class EventStream:
                 cursor, ended = chunk.last, chunk.ended
                 frames = b"".join((*told, chunk.frames))
                 del chunk  # a reader that reads nothing would hold it, beside what waits to be sent
+                if ended:
+                    await self._end(frames)
+                    return
                 await self._write(frames)
                 del frames
-                if ended:
-                    return
                 if cursor != self._log.extent().head:
                     self._wake.set()
 
@@ -264,10 +250,9 @@ class EventStream:
         """Send a block that was just logged, if its reader has room for it."""
         frames, state, done = block
         sent = frames[0] if len(frames) == 1 else b"".join(frames)
-        if done or len(sent) > _CHUNK_BYTES or not self._connection.write_at_once(sent):
+        if done or len(sent) > _CHUNK_BYTES or not self._delivery.write_at_once(sent):
             return False
         self._idle_at = state.cursor
-        self._sent_at = self._loop.time()
         self._metrics.streamed += len(sent)
         return True
 
@@ -308,10 +293,10 @@ class EventStream:
         while True:
             self._wake.clear()
             if self._leaves:
-                await self._write(self._goaway())
+                await self._end(self._goaway())
                 return
-            if self._connection.behind():
-                await self._make_room()
+            if self._delivery.behind():
+                await self._delivery.make_room()
             told, self._told = self._log.told(self._told)
             ended = self._log.extent().ended
             at = await self._log.state()
@@ -323,7 +308,7 @@ class EventStream:
                 earliest = self._loop.time() + interval
             if ended:
                 chunk = await self._log.read(at.cursor, _CHUNK_BYTES)
-                await self._write(frames + (b"" if chunk is None else chunk.frames))
+                await self._end(frames + (b"" if chunk is None else chunk.frames))
                 return
             if frames:
                 await self._write(frames)
@@ -351,9 +336,21 @@ class EventStream:
 
     # ---- moving bytes ------------------------------------------------------------------------------------------
 
+    async def _greet(self, frames: bytes) -> None:
+        await self._delivery.greet(frames)
+        self._metrics.streamed += len(frames)
+
+    async def _write(self, frames: bytes) -> None:
+        await self._delivery.write(frames)
+        self._metrics.streamed += len(frames)
+
+    async def _end(self, frames: bytes) -> None:
+        await self._delivery.end(frames)
+        self._metrics.streamed += len(frames)
+
     def _beat(self) -> None:
         """Wake the stream once it has been silent for a heartbeat. One timer, however many events are sent."""
-        now, due = self._loop.time(), self._sent_at + self._settings.heartbeat
+        now, due = self._loop.time(), self._delivery.sent_at + self._settings.heartbeat
         if now >= due:
             self._silent, due = True, now + self._settings.heartbeat
             self._wake.set()
@@ -365,51 +362,12 @@ class EventStream:
         await self._awake()
 
     async def _awake(self) -> None:
-        if self._gone:
-            raise _GoneError
+        if self._delivery.gone:
+            raise GoneError
         if self._silent:
             self._silent = False
-            if self._loop.time() >= self._sent_at + self._settings.heartbeat:
+            if self._loop.time() >= self._delivery.sent_at + self._settings.heartbeat:
                 await self._write(ephemeral_frame("ping", Ping(head=str(self._log.extent().head))))
-
-    async def _write(self, frames: bytes) -> None:
-        await self._deliver({"type": "http.response.body", "body": frames, "more_body": True})
-        self._metrics.streamed += len(frames)
-
-    async def _make_room(self) -> None:
-        """Wait until what was written has gone out: an empty body waits for room, and writes nothing."""
-        await self._deliver({"type": "http.response.body", "body": b"", "more_body": True})
-
-    async def _deliver(self, message: Message) -> None:
-        """Hand a message over, however slowly the reader takes it; give up once it takes nothing at all."""
-        while True:
-            if self._gone or self._connection.lost():
-                raise _GoneError
-            if self._connection.behind() is False:
-                await self._send(message)
-                break
-            before = self._connection.untaken()
-            try:
-                # The ASGI server waits for room before it takes the message, so a send that timed out took nothing.
-                async with asyncio.timeout(self._settings.stall_timeout):
-                    await self._send(message)
-            except TimeoutError:
-                if before is None or (self._connection.untaken() or 0) >= before:
-                    raise _StalledError from None
-            else:
-                break
-        self._sent_at = self._loop.time()
-
-    async def _abort(self, listener: asyncio.Task[None]) -> None:
-        """Drop the connection, and let the ASGI server notice before this answer returns unfinished."""
-        self._connection.abort()
-        await asyncio.wait([listener], timeout=_ABORT_SECONDS)
-
-    async def _listen(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._gone = True
-        self._wake.set()
 
 
 async def send_problem(

@@ -119,7 +119,6 @@ class Journal:
             max_state_bytes=settings.max_state_bytes,
             state_bytes=state_bytes,
             reserve=reserve,
-            signal=self._signal,
         )
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -207,7 +206,7 @@ class Journal:
 
     def text_run(self, path: str) -> TextRun:
         """A run for the text that the last append grew; call with the lock held since then."""
-        return self._pending.text_run(path)
+        return self._pending.text_run(path, self._signal)
 
     def row_run(self) -> RowRun:
         """A run for the columns that the last row grew; call with the lock held since then."""
@@ -365,19 +364,25 @@ class Journal:
             self._ended = True
             self._pending.gather()
             self._room.notify_all()
-        await self.commit()
-        self.waits_until = None
-        document = self._pending.document
-        items = document.value("/items")
-        if self._pending.state_bytes > _DIGEST_IN_THREAD:
-            found = await asyncio.to_thread(digest, items)
-        else:
-            found = digest(items)
-        done = make_done(found, self._pending.checks_owed())
-        cursor = Cursor(self._head.epoch, self._head.seq + 1)
-        frame = messages.done_frame(cursor, done)
-        state = StateAt(self._head, self._columns, document.view())
-        await self._append(Block([frame], state, done=True))
-        self._head = cursor
-        self._commits.logged(1, len(frame))
+        large = self._pending.state_bytes > _DIGEST_IN_THREAD
+        if large:
+            await self.commit()
+        async with self._committing:
+            self.waits_until = None
+            last = self._block(self._loop.time())
+            document = self._pending.document
+            items = document.value("/items")
+            found = await asyncio.to_thread(digest, items) if large else digest(items)
+            done = make_done(found, self._pending.checks_owed())
+            frames, head = ([], self._head) if last is None else (last.frames, last.state.cursor)
+            cursor = Cursor(head.epoch, head.seq + 1)
+            # With what was pending, so that a reader gets both at once, and a store writes once.
+            block = Block(
+                [*frames, messages.done_frame(cursor, done)],
+                StateAt(head, self._columns, document.view()),
+                done=True,
+            )
+            await self._append(block)
+            self._head = cursor
+        self._commits.logged(len(block.frames), sum(map(len, block.frames)))
         return cursor, done

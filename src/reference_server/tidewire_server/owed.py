@@ -4,10 +4,11 @@ A text that grew or shrank since its last check owes one. It is due in an event 
 logged change since the last one, and when its item ends. What sets or deletes a text settles what it owes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from tidewire.protocol.diff import Op
+from tidewire.protocol.document import Document
 
 CHECK_EVERY: Final = 64
 """Logged changes of a text after which a check has been sent."""
@@ -16,15 +17,8 @@ CHECK_EVERY: Final = 64
 class Owed:
     """The texts of one job that owe a check."""
 
-    def __init__(self, is_text: Callable[[str], bool], is_array: Callable[[str], bool]) -> None:
-        """Begin with nothing owed.
-
-        Args:
-            is_text: Whether there is a text at a place now.
-            is_array: Whether there is an array at a place now.
-        """
-        self._is_text = is_text
-        self._is_array = is_array
+    def __init__(self) -> None:
+        """Begin with nothing owed."""
         self._changes: dict[str, int] = {}
         """Logged changes of each text since its last check."""
 
@@ -44,11 +38,11 @@ class Owed:
         self._changes.pop(path, None)
         return True
 
-    def changed(self, ops: Iterable[Op]) -> list[str]:
-        """These ops were applied in one event; returns the texts whose check is due in it."""
+    def changed(self, ops: Iterable[Op], document: Document) -> list[str]:
+        """These ops, applied in one event, led to this document; returns the texts whose check is due in it."""
         due: dict[str, None] = {}
         for op in ops:
-            self._account(op, due)
+            self._account(op, document, due)
         return self._settled(due)
 
     def below(self, place: str) -> list[str]:
@@ -60,11 +54,11 @@ class Owed:
             self._changes.pop(path, None)
         return list(due)
 
-    def _account(self, op: Op, due: dict[str, None]) -> None:
+    def _account(self, op: Op, document: Document, due: dict[str, None]) -> None:
         letter, path = op[0], str(op[1])
         if letter == "a" and type(op[2]) is str:
             self._count(path, due)
-        elif letter == "t" and self._is_text(path):
+        elif letter == "t" and is_text(document, path):
             due[path] = None
         elif letter in {"s", "d"}:
             for gone in [owing for owing in self._changes if _within(owing, path)]:
@@ -72,7 +66,7 @@ class Owed:
             for gone in [owing for owing in due if _within(owing, path)]:
                 del due[gone]
         if letter in {"i", "d"}:
-            self._shift(path, 1 if letter == "i" else -1)
+            self._shift(path, document, 1 if letter == "i" else -1)
 
     def _count(self, path: str, due: dict[str, None]) -> None:
         changes = self._changes.get(path, 0) + 1
@@ -80,10 +74,10 @@ class Owed:
         if changes >= CHECK_EVERY:
             due[path] = None
 
-    def _shift(self, path: str, by: int) -> None:
+    def _shift(self, path: str, document: Document, by: int) -> None:
         """An element came or went: what is owed in those that follow it is owed at another index."""
         parent, _, index = path.rpartition("/")
-        if not index.isdigit() or not self._is_array(parent):
+        if not index.isdigit() or not is_array(document, parent):
             return
         moved: dict[str, int] = {}
         for owing, changes in self._changes.items():
@@ -93,6 +87,24 @@ class Owed:
             else:
                 moved[owing] = changes
         self._changes = moved
+
+
+def is_text(document: Document, path: str) -> bool:
+    """Whether there is a text at a place."""
+    try:
+        document.text_length(path)
+    except LookupError:
+        return False
+    return True
+
+
+def is_array(document: Document, path: str) -> bool:
+    """Whether there is an array at a place."""
+    try:
+        document.array_length(path)
+    except LookupError:
+        return False
+    return True
 
 
 def _within(path: str, place: str) -> bool:

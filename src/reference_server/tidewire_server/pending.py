@@ -17,7 +17,7 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.values import MAX_STATE_DEPTH, common_prefix
 from tidewire.protocol.view import View
 from tidewire_server.errors import StateTooLargeError
-from tidewire_server.owed import Owed
+from tidewire_server.owed import Owed, is_array, is_text
 from tidewire_server.runs import MAX_RUN, NO_ROWS, NO_TEXTS, RowRun, TextRun
 from tidewire_server.splitting import split_op, split_text
 
@@ -65,7 +65,6 @@ class Pending:
         max_state_bytes: int,
         state_bytes: int,
         reserve: int = 0,
-        signal: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin with nothing pending.
 
@@ -76,7 +75,6 @@ class Pending:
             max_state_bytes: Largest state, as a snapshot carries it.
             state_bytes: What the state takes now, at most.
             reserve: Bytes of `max_state_bytes` that are kept for the ends of the items.
-            signal: Called when something waits that no call of a method here has brought.
         """
         self._document = document
         self.size = 0
@@ -95,12 +93,11 @@ class Pending:
         self._sole = self._columns[0] if len(self._columns) == 1 else None
         self._closed: list[bytes] = []
         self._open: _Appends | _Rows | None = None
-        self._owed = Owed(self.is_text, self._is_array)
+        self._owed = Owed()
         self._text_runs: dict[str, TextRun] = {}
         self._row_run = NO_ROWS
         self._standing = NO_TEXTS
         """The run that has outlived the last commit, while all that waits is in it."""
-        self._signal = signal
         self._lent = 0
         """Bytes that the runs may still grow by, or grew by already."""
 
@@ -200,8 +197,8 @@ class Pending:
             ops, encoded = [parts[-1]], _json([parts[-1]])
         self._change_one(ops, encoded, settle, ends=ends)
 
-    def text_run(self, path: str) -> TextRun:
-        """A run for the text that the last append grew."""
+    def text_run(self, path: str, signal: Callable[[], None] = lambda: None) -> TextRun:
+        """A run for the text that the last append grew; `signal` is called when something waits in it."""
         entry = self._open
         if type(entry) is not _Appends or path not in entry.texts or path in self._text_runs:
             return NO_TEXTS
@@ -210,7 +207,7 @@ class Pending:
         lent = self._lend(entry.size)
         if lent <= 0:
             return NO_TEXTS
-        self._text_runs[path] = run = TextRun(path, lent, self._signal)
+        self._text_runs[path] = run = TextRun(path, lent, signal)
         return run
 
     def row_run(self) -> RowRun:
@@ -332,13 +329,13 @@ class Pending:
             old = str(self._document.value(str(op[1])))
             kept = common_prefix(old, op[2])
             return [["t", op[1], len(old) - kept], *split_op(["a", op[1], op[2][kept:]], self._room)]
-        grows = op[0] == "a" and self._is_array(str(op[1]))
+        grows = op[0] == "a" and is_array(self._document, str(op[1]))
         return split_op(op, self._room, start=self._document.array_length(str(op[1])) if grows else 0)
 
     def _change_one(self, ops: Sequence[Op], encoded: bytes, settle: str | None, *, ends: bool) -> None:
         self._apply(list(ops), len(encoded), ends=ends)
         self._kinds = None
-        checks = self._checks(self._owed.changed(ops))
+        checks = self._checks(self._owed.changed(ops, self._document))
         if settle is not None:
             checks += self.checks_owed(settle)
         self._closed.append(_shape(encoded, checks))
@@ -393,18 +390,7 @@ class Pending:
 
     def is_text(self, path: str) -> bool:
         """Whether there is a text at a place."""
-        try:
-            self._document.text_length(path)
-        except LookupError:
-            return False
-        return True
-
-    def _is_array(self, path: str) -> bool:
-        try:
-            self._document.array_length(path)
-        except LookupError:
-            return False
-        return True
+        return is_text(self._document, path)
 
 
 def _shape(ops: bytes, checks: list[JsonValue]) -> bytes:
