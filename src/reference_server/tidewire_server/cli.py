@@ -92,7 +92,6 @@ def _serve(
     if show_config:
         _show(configuration, server.settings)
         return
-    sys.setswitchinterval(launch.switch_interval)
     try:
         listener = bind(launch.host, launch.port)
     except OSError as error:
@@ -104,6 +103,7 @@ def _serve(
             listener=listener,
             port_file=launch.port_file,
             started=lambda url: print(screen(server, url), flush=True),
+            switch_interval=launch.switch_interval,
         )
     except StoreError as error:
         _fail(str(error))

@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from tidewire_server.settings import Settings
+from tidewire_server.settings import SWITCH_INTERVAL, Settings
 
 ENV_PREFIX: Final = "TIDEWIRE_"
 DEFAULT: Final = "default"
@@ -54,7 +54,7 @@ class Launch(BaseModel):
     device: str = Field("auto", description="Where the model runs: auto, cpu, cuda, cuda:1, mps.")
     script: bool = Field(False, description="Offer tidewire.script as well, which does what its input says.")
     switch_interval: float = Field(
-        0.0005,
+        SWITCH_INTERVAL,
         ge=0.00001,
         le=1,
         description="Time after which Python takes a busy thread's turn away. Shorter than Python's own 0.005, so that "

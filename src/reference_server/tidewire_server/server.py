@@ -19,7 +19,7 @@ from tidewire_server.lanes import group_limits
 from tidewire_server.metrics import Metrics
 from tidewire_server.plain import plain
 from tidewire_server.service import Service
-from tidewire_server.settings import Settings
+from tidewire_server.settings import SWITCH_INTERVAL, Settings
 from tidewire_server.store.opening import memory_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -246,6 +246,7 @@ class Server:
         port_file: str | os.PathLike[str] | None = None,
         listener: socket.socket | None = None,
         started: Callable[[str], None] | None = None,
+        switch_interval: float = SWITCH_INTERVAL,
     ) -> None:
         """Serve until SIGINT or SIGTERM, then shut down gracefully.
 
@@ -255,6 +256,7 @@ class Server:
             port_file: A file that gets the port's number once requests are answered, for whoever waits for it.
             listener: A socket that listens already, instead of host and port.
             started: Told the URL once requests are answered; by default it is printed.
+            switch_interval: Seconds after which Python takes a busy thread's turn away, while this runs.
 
         Raises:
             OSError: The address cannot be bound to.
@@ -262,7 +264,15 @@ class Server:
         """
         from tidewire_server.serving import serve  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
 
-        serve(self, host=host, port=port, port_file=port_file, listener=listener, started=started)
+        serve(
+            self,
+            host=host,
+            port=port,
+            port_file=port_file,
+            listener=listener,
+            started=started,
+            switch_interval=switch_interval,
+        )
 
     @contextlib.contextmanager
     def running(self, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:

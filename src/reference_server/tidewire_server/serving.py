@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -14,24 +15,23 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
+from tidewire_server.connection import SEND_BUFFER_BYTES
 from tidewire_server.daemon_threads import DaemonThreads
 from tidewire_server.repeated_warnings import SeldomRepeated
 from tidewire_server.request_head import http_protocol
+from tidewire_server.settings import SWITCH_INTERVAL
 from tidewire_server.store.base import StoreError
 
 if TYPE_CHECKING:
     from tidewire_server.app import App
     from tidewire_server.server import Server
 
-SEND_BUFFER_BYTES: Final = 64 * 1024
-"""Of each connection, in the kernel: accepted sockets inherit it. Unset, a stalled reader pins megabytes."""
-
 _BACKLOG: Final = 2048
 _LAST_GRACE: Final = 2.0
 """Seconds that uvicorn waits for open requests once running jobs had their time."""
 
-_COLLECTIONS: Final = (10_000, 10, 10)
-"""Objects that make the garbage collector look at the youngest; and how often at the older ones."""
+_COLLECTIONS: Final = (2_000, 5, 50)
+"""Objects that make the garbage collector look at the youngest, for a millisecond; and how often at the older ones."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -74,6 +74,7 @@ def serve(
     port_file: str | os.PathLike[str] | None = None,
     listener: socket.socket | None = None,
     started: Callable[[str], None] | None = None,
+    switch_interval: float = SWITCH_INTERVAL,
 ) -> None:
     """Serve until SIGINT or SIGTERM. A second signal ends the process at once.
 
@@ -84,6 +85,7 @@ def serve(
         port_file: A file that gets the port's number once requests are answered.
         listener: A bound socket, instead of host and port.
         started: Told the URL once requests are answered.
+        switch_interval: Seconds after which Python takes a busy thread's turn away.
 
     Raises:
         OSError: The address cannot be bound to.
@@ -101,7 +103,7 @@ def serve(
     body = UvicornServer(server.app, uvicorn_config(server), answering)
     loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
     loop.set_default_executor(pool := DaemonThreads())
-    with _rare_collections():
+    with _short_turns(switch_interval), _brief_collections():
         try:
             asyncio.set_event_loop(loop)
             loop.run_until_complete(body.serve(sockets=[listener]))
@@ -164,8 +166,19 @@ def in_background(server: "Server", *, host: str = "127.0.0.1", port: int = 0) -
 
 
 @contextlib.contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Have the garbage collector leave alone what was there before, and look at the rest less often.
+def _short_turns(seconds: float) -> Iterator[None]:
+    """Have plain functions that compute keep the event loop waiting no longer than this for its turn."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@contextlib.contextmanager
+def _brief_collections() -> Iterator[None]:
+    """Have the garbage collector leave alone what was there before, and look at the rest a little at a time.
 
     It would stop all streams for as long as it takes to walk a loaded model and thousands of kept jobs.
     """
