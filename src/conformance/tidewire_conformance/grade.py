@@ -5,6 +5,7 @@ judged and no check found it broken. What was claimed and could not be tried doe
 
 what the checks that name a sentence said of it        | the sentence
 -------------------------------------------------------+--------------------------------------------------------
+one of them found it broken                            | fail or warn
 one of them judged it                                  | the worst of what was judged
 none: one failed at another sentence and said no more  | skipped, blocked: counts, and does not hold
 none: something in the way, or nothing to try it by    | skipped, blocked or untested: counts, and does not hold
@@ -205,6 +206,8 @@ def grade(
 def _standing(name: str, verdicts: list[Verdict]) -> Standing:
     outcomes = [verdict.of(name) for verdict in verdicts]
     tried = [each for each in outcomes if each is not Outcome.SKIPPED]
+    # What one check found broken is broken, whatever became of another.
+    tried = [each for each in tried if each in {Outcome.FAIL, Outcome.WARN}] or tried
     whys = {_why(verdict) for verdict in verdicts}
     why = None if tried else next(each for each in _HEAVIEST if each in whys)
     notes = [verdict.note for verdict in verdicts if verdict.note]
