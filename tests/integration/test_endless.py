@@ -14,11 +14,11 @@ import pytest
 
 from tidewire import Client
 
-WARM = 500
+WARM = 300
 """Events after which all that is made once has been made."""
 
-EVENTS = 2500
-GROWTH = 150_000
+EVENTS = 1500
+GROWTH = 90_000
 """Bytes that a process may have grown by from the one to the other: less than half of what was logged meanwhile."""
 
 
