@@ -276,7 +276,7 @@ def _body_of(response: httpx.Response) -> Body:
     # Loaded when a stream is there: httpcore loads every event loop that it finds.
     from tidewire.segments import segments_of  # noqa: PLC0415
 
-    return segments_of(response.stream, response.extensions) or _Chunks(response)
+    return segments_of(response.stream, response.headers, response.extensions) or _Chunks(response)
 
 
 async def _whole(method: str, response: httpx.Response) -> Answer:

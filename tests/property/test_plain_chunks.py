@@ -1,0 +1,93 @@
+"""`tidewire.plain_chunks` and h11 after it: together they read any body in chunks as h11 alone does, wherever it is cut."""
+
+import random
+
+import h11
+import pytest
+
+from tidewire.plain_chunks import SIZE_DIGITS, PlainChunks
+from tidewire.segments import _at_a_body_in_chunks
+
+
+def by_h11(pieces):
+    """The body, and how it ends."""
+    http, body = _at_a_body_in_chunks(), b""
+    try:
+        for piece in pieces:
+            http.receive_data(piece)
+            while type(event := http.next_event()) is h11.Data:
+                body += bytes(event.data)
+            if event is not h11.NEED_DATA:
+                return body, "end"
+    except h11.RemoteProtocolError:
+        return body, "broken"
+    return body, "open"
+
+
+def by_ours(pieces):
+    chunks, body = PlainChunks(), b""
+    for at, piece in enumerate(pieces):
+        body += chunks.feed(piece)
+        if chunks.broken:
+            return body, "broken"
+        if chunks.rest is not None:
+            rest, how = by_h11([chunks.rest, *pieces[at + 1 :]])
+            return body + rest, how
+    return body, "open"
+
+
+def a_chunk(rng):
+    size = rng.choice([1, 2, 9, 10, 15, 16, 17, 255, 256, 300])
+    data = bytes(rng.choice(b"ab\r\n0;") for _ in range(size))
+    plain = [b"%x", b"%X", b"%04x"]
+    unusual = [b"%09x", b"%x;e=1", b"%x ", b"%020x", b" %x", b"+%x", b"0x%x", b"%x_"]
+    return rng.choice(plain if rng.random() < 0.9 else unusual) % size + b"\r\n" + data + b"\r\n"
+
+
+def a_body(rng):
+    """Chunks, with an end or without, and at times a byte that is lost, changed or added."""
+    ends = [b"", b"0\r\n\r\n", b"000\r\nX: y\r\n\r\n", b"0\r\n", b"x", b"\r\n"]
+    body = b"".join(a_chunk(rng) for _ in range(rng.randrange(5))) + rng.choice(ends)
+    if body and rng.random() < 0.5:
+        at, noise = rng.randrange(len(body)), bytes([rng.choice(b"\r\n0fx; _+-\0\xff")])
+        return rng.choice(
+            [body[:at] + body[at + 1 :], body[:at] + noise + body[at:], body[:at] + noise + body[at + 1 :]]
+        )
+    return body
+
+
+def cut(body, places):
+    return [body[a:b] for a, b in zip([0, *places], [*places, len(body)], strict=True) if a < b]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_body_is_read_as_h11_reads_it_wherever_it_is_cut(seed):
+    rng = random.Random(seed)
+    ends = set()
+    for number in range(1_000):
+        body = a_body(rng)
+        places = sorted(rng.sample(range(len(body) + 1), min(len(body) + 1, rng.choice([0, 1, 2, 5, 40]))))
+        pieces = cut(body, range(1, len(body)) if number % 20 == 0 else places)
+        read = by_ours(pieces)
+        assert read == by_h11(pieces), pieces
+        ends.add(read[1])
+    assert ends == {"end", "broken", "open"}
+
+
+def test_one_cut_at_every_byte_changes_nothing():
+    body = b"5\r\nhello\r\n10\r\n0123456789abcdef\r\n1;x\r\n\n\r\n0\r\nA: b\r\n\r\n"
+    for at in range(len(body) + 1):
+        assert by_ours(cut(body, [at])) == (b"hello0123456789abcdef\n", "end"), at
+
+
+def test_the_digits_of_a_size_have_a_bound_beyond_which_h11_decides():
+    at_the_bound, beyond = PlainChunks(), PlainChunks()
+    assert at_the_bound.feed(b"1".zfill(SIZE_DIGITS) + b"\r\nx") == b"x"
+    assert beyond.feed(b"1".zfill(SIZE_DIGITS + 1) + b"\r\nx") == b""
+    assert (at_the_bound.rest, beyond.rest) == (None, b"000000001\r\nx")
+
+
+def test_what_has_no_end_of_line_is_not_kept():
+    chunks = PlainChunks()
+    assert chunks.feed(b"f" * (SIZE_DIGITS + 1)) == b""
+    assert chunks.rest == b"f" * (SIZE_DIGITS + 1)
