@@ -28,10 +28,11 @@ slow: $(STAMP)  ## what `make test` leaves out because it is long: campaigns of 
 chaos: $(STAMP)  ## 10,000 jobs through a network that breaks: some minutes; CHAOS_JOBS, CHAOS_SEED
 	CHAOS_JOBS=$${CHAOS_JOBS:-10000} $(BIN)/python -m pytest tests/chaos -m '' $(PYTEST_ARGS)
 
-conformance: $(STAMP)  ## the suite against every wrong server and client, and twenty times over: some minutes; writes two pages of docs/reference
+conformance: $(STAMP)  ## the suite against every wrong server and client, and twenty times over: some minutes; writes three pages of docs/reference
 	$(BIN)/python tests/conformance/suite/steadiness.py
 	$(BIN)/python tests/conformance/suite/kill_matrix.py
 	$(BIN)/python tests/conformance/client_mode/kill_matrix.py
+	$(BIN)/python tests/conformance/suite/triangle.py
 
 check: $(STAMP)  ## lint, format, types, drift of the specification
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -15,7 +15,8 @@ The rules for a chapter:
 - A sentence with MUST or MUST NOT is named by a vector, a scenario or a transcript, or README.md tells by which test
   beside them, or why by none.
 
-`checks` and `mutants` of a requirement are kept as they stand in requirements.json: the conformance suite fills them.
+`checks` and `mutants` of a requirement are kept as they stand in requirements.json: `tests/conformance/suite/triangle.py`
+fills them from the registries of the conformance suite, which this file does not know.
 """  # fmt: skip
 # ruff: noqa: INP001 - a script beside the text that it reads, and no package
 
