@@ -17,12 +17,12 @@ from conformance.plain_state import (
     ID,
     Decoder,
     Event,
+    Json,
     MalformedError,
     State,
     UnknownError,
     demand,
     is_count,
-    parse,
 )
 
 TRAITS = [
@@ -49,20 +49,12 @@ def text_of(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def read(text: str, **members: type) -> Any:
-    """The data of an event, with the members that it has to have."""
-    data = parse(text)
-    demand(isinstance(data, dict), "data that is no object")
-    for name, kind in members.items():
-        demand(type(data.get(name)) is kind, f"a member {name}")
-    return data
-
-
 class PlainClient(PlainRequests):
     decoder: type[Decoder] = Decoder
     state_type: type[State] = State
-    parse = staticmethod(parse)
+    json: type[Json] = Json
     text_of = staticmethod(text_of)
+    greets_within = 10.0
 
     def __init__(self, command: dict[str, Any], tell: Callable[[dict[str, Any]], None], until: float) -> None:
         self.command, self.tell_report, self.until = command, tell, until
@@ -190,7 +182,7 @@ class PlainClient(PlainRequests):
         self.greeted, self.opening, self.progress = False, True, False
         self.url = answer.url
         decoder = self.new_decoder(answer)
-        hello_by = time.monotonic() + 10.0
+        hello_by = time.monotonic() + self.greets_within
         while True:
             limit = self.silence() if self.greeted else hello_by - time.monotonic()
             chunk = answer.read(self.at_most(limit))
@@ -233,23 +225,33 @@ class PlainClient(PlainRequests):
 
     # ---- events ------------------------------------------------------------------------------------------------
 
+    def about(self, text: str, **members: type) -> Any:
+        """The data of an event, with the members that it has to have."""
+        data = self.json.parse(text)
+        demand(isinstance(data, dict), "data that is no object")
+        for name, kind in members.items():
+            demand(type(data.get(name)) is kind, f"a member {name}")
+        return data
+
     def receive(self, event: Event) -> dict[str, Any] | None:
         match event.type:
             case "snapshot" | "message" | "done":
                 return self.logged(event)
             case "hello":
-                self.hello(read(event.data, protocol=str, job=str, events=str, head=str, heartbeat_ms=int))
+                self.hello(
+                    self.about(event.data, protocol=str, job=str, events=str, head=str, heartbeat_ms=int)
+                )
             case "ping":
-                self.ping(read(event.data, head=str))
+                self.ping(self.about(event.data, head=str))
             case "goaway":
-                self.goaway(read(event.data, reason=str, retry_ms=int))
+                self.goaway(self.about(event.data, reason=str, retry_ms=int))
             case "problem":
-                data = read(event.data, code=str, title=str, status=int)
+                data = self.about(event.data, code=str, title=str, status=int)
                 if data.get("retryable"):
                     raise CutError("a problem", least=data.get("retry_after_ms", 0) / 1000)
                 raise EndError("refused", status=data["status"], problem=data)
             case "queue" | "progress":
-                read(event.data)
+                self.about(event.data)
             case _:
                 self.unknown(event)
         return None
@@ -279,7 +281,7 @@ class PlainClient(PlainRequests):
             raise CutError("a deaf subscription")
 
     def logged(self, event: Event) -> dict[str, Any] | None:
-        data = self.parse(event.data)
+        data = self.json.parse(event.data)
         if not ID.fullmatch(event.id):
             raise MalformedError("an id")
         if not self.is_greeted():
@@ -287,12 +289,9 @@ class PlainClient(PlainRequests):
         if event.type == "snapshot":
             self.snapshot(event.id, data, has_id=event.own_id)
             return None
-        if event.type == "message" and isinstance(data, dict) and "on" in data:
-            on = data["on"]
-            if not is_count(on) or on >= key_of(event.id)[1]:
-                raise MalformedError("on")
-        else:
-            on = key_of(event.id)[1] - 1
+        seq = key_of(event.id)[1]
+        named = event.type == "message" and isinstance(data, dict) and "on" in data
+        on = self.base_named(data, seq) if named else seq - 1
         if self.is_repeat(event.id):
             return None
         state = self.base_of(event.id, on)
@@ -302,6 +301,10 @@ class PlainClient(PlainRequests):
             return self.finish(data)
         self.moved(state.apply(data), event.id)
         return None
+
+    def base_named(self, data: Any, seq: int) -> int:
+        demand(is_count(data["on"]) and data["on"] < seq, "on")
+        return int(data["on"])
 
     def is_greeted(self) -> bool:
         return self.greeted

@@ -56,6 +56,10 @@ class Answer:
         except (ValueError, OSError, http.client.HTTPException):
             return None
 
+    def peek(self) -> bytes:
+        """What of a short body has come, which is read again later."""
+        return bytes(self.response.peek(65536))
+
     def close(self) -> None:
         self.response.close()
         self.connection.close()
@@ -72,6 +76,7 @@ class PlainRequests:
     failures: int
     job: str
     stream_url: str
+    answers_within = 10.0
 
     def ask(
         self, method: str, url: str, headers: dict[str, str] | None = None, body: bytes | None = None
@@ -97,7 +102,7 @@ class PlainRequests:
 
     def once(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> Answer:
         parts = urlsplit(url)
-        connection = http.client.HTTPConnection(parts.netloc, timeout=self.at_most(10.0))
+        connection = http.client.HTTPConnection(parts.netloc, timeout=self.at_most(self.answers_within))
         if self.credentials and self.home(url):
             headers = {**headers, "Authorization": f"Bearer {self.credentials[0]}"}
         try:

@@ -130,50 +130,64 @@ class Decoder:
 # ---- JSON ------------------------------------------------------------------------------------------------------
 
 
-def parse(text: str) -> Any:
-    try:
-        value = json.loads(
-            text, parse_constant=_refuse, parse_float=_float, parse_int=_int, object_pairs_hook=_object
-        )
-    except (ValueError, RecursionError) as error:
-        raise MalformedError(f"no JSON: {error}") from None
-    _walk(value, 0)
-    return value
+class Json:
+    """A reader of JSON that refuses what the protocol forbids."""
+
+    most = 64
+    """Levels of arrays and objects."""
+
+    @classmethod
+    def parse(cls, text: str) -> Any:
+        try:
+            value = json.loads(
+                text,
+                parse_constant=cls.constant,
+                parse_float=cls.number,
+                parse_int=cls.integer,
+                object_pairs_hook=cls.members,
+            )
+        except (ValueError, RecursionError) as error:
+            raise MalformedError(f"no JSON: {error}") from None
+        cls.walk(value, 0)
+        return value
+
+    @staticmethod
+    def constant(word: str) -> Any:
+        raise ValueError(word)
+
+    @staticmethod
+    def number(text: str) -> float:
+        demand(math.isfinite(float(text)), "a number that is not finite")
+        return float(text)
+
+    @staticmethod
+    def integer(text: str) -> int:
+        demand(len(text) < 20 and abs(int(text)) <= 2**53, "an integer that is too large")
+        return int(text)
+
+    @staticmethod
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        demand(len(dict(pairs)) == len(pairs), "two members of one name")
+        return dict(pairs)
+
+    @staticmethod
+    def text(value: str) -> None:
+        demand(not re.search("[\ud800-\udfff]", value), "a lone surrogate")
+
+    @classmethod
+    def walk(cls, value: Any, depth: int) -> None:
+        match value:
+            case str():
+                cls.text(value)
+            case list() | dict():
+                demand(depth < cls.most, "nested too deep")
+                for one in value:
+                    cls.walk(one, depth + 1)
+                for one in value.values() if isinstance(value, dict) else ():
+                    cls.walk(one, depth + 1)
 
 
-def _refuse(word: str) -> None:
-    raise ValueError(word)
-
-
-def _float(text: str) -> float:
-    demand(math.isfinite(float(text)), "a number that is not finite")
-    return float(text)
-
-
-def _int(text: str) -> int:
-    demand(len(text) < 20 and abs(int(text)) <= 2**53, "an integer that is too large")
-    return int(text)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    demand(len(dict(pairs)) == len(pairs), "two members of one name")
-    return dict(pairs)
-
-
-def _walk(value: Any, depth: int) -> None:
-    demand(depth <= 64 or not isinstance(value, dict | list), "nested too deep")
-    match value:
-        case str():
-            demand(not re.search("[\ud800-\udfff]", value), "a lone surrogate")
-        case list():
-            demand(depth < 64, "nested too deep")
-            for one in value:
-                _walk(one, depth + 1)
-        case dict():
-            demand(depth < 64, "nested too deep")
-            for name, one in value.items():
-                _walk(name, depth + 1)
-                _walk(one, depth + 1)
+parse = Json.parse
 
 
 # ---- states ----------------------------------------------------------------------------------------------------
@@ -183,73 +197,67 @@ def is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def check_state(state: Any) -> None:
-    demand(isinstance(state, dict) and state.get("status") in {"queued", "running"}, "the job's status")
-    items = state.get("items")
-    demand(isinstance(items, list) and items, "items")
-    for item in items:
-        demand(isinstance(item, dict) and item.get("status") in ITEM and "value" in item, "an item")
-        stable = item.get("stable", {})
-        demand(isinstance(stable, dict) and all(map(is_count, stable.values())), "stable")
-    demand(isinstance(state.get("usage", {}), dict), "usage")
-    demand(isinstance(state.get("notes", []), list), "notes")
-
-
-def tokens(path: Any) -> list[str]:
-    demand(isinstance(path, str) and (not path or path[0] == "/"), "a pointer")
-    demand(not re.search("~(?![01])", path), "a pointer")
-    return [token.replace("~1", "/").replace("~0", "~") for token in path.split("/")[1:]]
-
-
-def index(token: str) -> int:
-    demand(re.fullmatch("0|[1-9][0-9]{0,8}", token, re.ASCII), "an index")
-    return int(token)
-
-
-def get(root: Any, path: Any) -> Any:
-    for token in tokens(path):
-        if isinstance(root, dict):
-            demand(token in root, "no such member")
-            root = root[token]
-        else:
-            demand(isinstance(root, list) and index(token) < len(root), "no such element")
-            root = root[int(token)]
-    return root
-
-
-def put(root: Any, path: str, value: Any) -> None:
-    parent = get(root, path.rpartition("/")[0])
-    token = tokens(path)[-1]
-    parent[token if isinstance(parent, dict) else int(token)] = value
-
-
-def length(text: str) -> int:
-    return len(text)
-
-
 class State:
     """A state and its columns. Changes make a copy: all of a diff, or nothing of it."""
 
-    length = staticmethod(length)
+    length = staticmethod(len)
+    running = frozenset({"queued", "running"})
 
     def __init__(self, state: Any, columns: list[str]) -> None:
-        check_state(state)
+        self.check(state)
         demand(isinstance(columns, list) and all(isinstance(one, str) for one in columns), "columns")
         self.value, self.columns = state, columns
 
+    def check(self, state: Any) -> None:
+        demand(isinstance(state, dict) and state.get("status") in self.running, "the job's status")
+        items = state.get("items")
+        demand(isinstance(items, list) and items, "items")
+        for item in items:
+            demand(isinstance(item, dict) and item.get("status") in ITEM and "value" in item, "an item")
+            stable = item.get("stable", {})
+            demand(isinstance(stable, dict) and all(map(is_count, stable.values())), "stable")
+        demand(isinstance(state.get("usage", {}), dict), "usage")
+        demand(isinstance(state.get("notes", []), list), "notes")
+
+    # ---- places --------------------------------------------------------------------------------------------------
+
+    def tokens(self, path: Any) -> list[str]:
+        demand(isinstance(path, str) and (not path or path[0] == "/"), "a pointer")
+        demand(not re.search("~(?![01])", path), "a pointer")
+        return [self.unescaped(token) for token in path.split("/")[1:]]
+
+    def unescaped(self, token: str) -> str:
+        return token.replace("~1", "/").replace("~0", "~")
+
+    def index(self, token: str) -> int:
+        demand(re.fullmatch("0|[1-9][0-9]{0,8}", token, re.ASCII), "an index")
+        return int(token)
+
+    def get(self, root: Any, path: Any) -> Any:
+        for token in self.tokens(path):
+            if isinstance(root, dict):
+                demand(token in root, "no such member")
+                root = root[token]
+            else:
+                demand(isinstance(root, list) and self.index(token) < len(root), "no such element")
+                root = root[self.index(token)]
+        return root
+
+    def put(self, root: Any, path: str, value: Any) -> None:
+        parent = self.get(root, path.rpartition("/")[0])
+        token = self.tokens(path)[-1]
+        parent[token if isinstance(parent, dict) else self.index(token)] = value
+
+    def place(self, root: dict[str, Any], path: str) -> tuple[Any, str]:
+        names = self.tokens(path)
+        parent = self.get(root[""], path.rpartition("/")[0]) if names else root
+        demand(isinstance(parent, dict | list), "a place that holds others")
+        return parent, names[-1] if names else ""
+
+    # ---- diffs ---------------------------------------------------------------------------------------------------
+
     def apply(self, diff: Any) -> "State":
-        ops, checks = diff, []
-        if isinstance(diff, dict):
-            if "ops" not in diff:
-                raise UnknownError("a diff of an unknown shape")
-            ops, checks = diff["ops"], diff.get("check", [])
-            demand(isinstance(ops, list) and isinstance(checks, list), "ops and check")
-        elif isinstance(diff, str):
-            demand(len(self.columns) == 1, "a bare string needs one column")
-            demand(isinstance(get(self.value, self.columns[0]), str), "a bare string needs a text")
-            ops = [["a", self.columns[0], diff]]
-        elif not isinstance(diff, list):
-            raise UnknownError("a diff of an unknown shape")
+        ops, checks = self.ops_of(diff)
         root = {"": self.copied()}
         for op in ops:
             self.op(root, op)
@@ -258,6 +266,23 @@ class State:
         self.keep_stable(after)
         return after
 
+    def ops_of(self, diff: Any) -> tuple[list[Any], list[Any]]:
+        match diff:
+            case {"ops": ops}:
+                checks = diff.get("check", [])
+                demand(isinstance(ops, list) and isinstance(checks, list), "ops and check")
+                return ops, checks
+            case str():
+                return self.bare(diff), []
+            case list():
+                return diff, []
+        raise UnknownError("a diff of an unknown shape")
+
+    def bare(self, text: str) -> list[Any]:
+        demand(len(self.columns) == 1, "a bare string needs one column")
+        demand(isinstance(self.get(self.value, self.columns[0]), str), "a bare string needs a text")
+        return [["a", self.columns[0], text]]
+
     def copied(self) -> Any:
         return copy.deepcopy(self.value)
 
@@ -265,66 +290,105 @@ class State:
         demand(isinstance(op, list) and op, "an op")
         match op:
             case ["r", *row]:
-                demand(len(row) == len(self.columns), "a row of another length")
-                for path, one in zip(self.columns, row, strict=True):
-                    text = isinstance(get(root[""], path), str)
-                    self.append(root, path, one if text else [one])
+                self.row(root, row)
             case ["a", path, more]:
                 self.append(root, path, more)
             case ["t", path, n]:
-                old = get(root[""], path)
-                demand(isinstance(old, str | list) and is_count(n), "what can be truncated")
-                demand(n <= self.length(old), "more than there is")
-                put(root, f"/{path}", old[: self.length(old) - n])
+                self.truncate(root, path, n)
             case ["s", path, value]:
-                parent, token = self.place(root, path)
-                if isinstance(parent, dict):
-                    parent[token] = value
-                else:
-                    demand(index(token) <= len(parent), "past the end")
-                    parent[int(token) : int(token) + 1] = [value]
+                self.set(*self.place(root, path), value)
             case ["i", path, value]:
-                parent, token = self.place(root, path)
-                demand(isinstance(parent, list) and index(token) <= len(parent), "past the end")
-                parent.insert(int(token), value)
+                self.insert(*self.place(root, path), value)
             case ["d", path]:
                 demand(path, "the whole state")
-                parent, token = self.place(root, path)
-                get(root[""], path)
-                del parent[token if isinstance(parent, dict) else int(token)]
+                self.delete(*self.place(root, path))
             case [name, *_] if name in list("ratsid"):
                 raise MalformedError("an op of another length")
             case _:
                 raise UnknownError("an unknown op")
 
-    def append(self, root: dict[str, Any], path: str, more: Any) -> None:
-        old = get(root[""], path)
-        demand(isinstance(old, str | list) and type(old) is type(more), "what can be appended to")
-        put(root, f"/{path}", old + more)
+    def row(self, root: dict[str, Any], row: list[Any]) -> None:
+        demand(len(row) == len(self.columns), "a row of another length")
+        for path, one in zip(self.columns, row, strict=True):
+            text = isinstance(self.get(root[""], path), str)
+            self.append(root, path, one if text else [one])
 
-    def place(self, root: dict[str, Any], path: str) -> tuple[Any, str]:
-        names = tokens(path)
-        parent = get(root[""], path.rpartition("/")[0]) if names else root
-        demand(isinstance(parent, dict | list), "a place that holds others")
-        return parent, names[-1] if names else ""
+    def append(self, root: dict[str, Any], path: str, more: Any) -> None:
+        old = self.get(root[""], path)
+        demand(isinstance(old, str | list) and type(old) is type(more), "what can be appended to")
+        self.put(root, f"/{path}", old + more)
+
+    def truncate(self, root: dict[str, Any], path: str, n: Any) -> None:
+        old = self.get(root[""], path)
+        demand(isinstance(old, str | list) and is_count(n), "what can be truncated")
+        demand(n <= self.length(old), "more than there is")
+        self.put(root, f"/{path}", old[: self.length(old) - n])
+
+    def set(self, parent: Any, token: str, value: Any) -> None:
+        if isinstance(parent, dict):
+            parent[token] = value
+        else:
+            demand(self.index(token) <= len(parent), "past the end")
+            parent[self.index(token) : self.index(token) + 1] = [value]
+
+    def insert(self, parent: Any, token: str, value: Any) -> None:
+        demand(isinstance(parent, list) and self.index(token) <= len(parent), "past the end")
+        parent.insert(self.index(token), value)
+
+    def delete(self, parent: Any, token: str) -> None:
+        if isinstance(parent, dict):
+            demand(token in parent, "no such member")
+            del parent[token]
+        else:
+            demand(self.index(token) < len(parent), "no such element")
+            del parent[self.index(token)]
+
+    # ---- what proves it ------------------------------------------------------------------------------------------
 
     def verify(self, checks: list[Any]) -> None:
         for check in checks:
             demand(isinstance(check, list) and len(check) in {2, 3}, "a check")
-            found = get(self.value, check[0])
-            kind = str if len(check) == 3 else list
-            demand(isinstance(found, kind) and len(found) == check[1], "a failed check: length")
-            if kind is str:
-                demand(zlib.crc32(found.encode()) == check[2], "a failed check: CRC")
+            found = self.checked(check[0])
+            demand(isinstance(found, str if len(check) == 3 else list), "a failed check: what it is of")
+            self.verify_length(found, check[1])
+            if isinstance(found, str):
+                self.verify_crc(found, check[2])
+
+    def checked(self, path: str) -> Any:
+        return self.get(self.value, path)
+
+    def verify_length(self, found: Any, n: Any) -> None:
+        demand(len(found) == n, "a failed check: length")
+
+    def verify_crc(self, found: str, crc: Any) -> None:
+        demand(zlib.crc32(found.encode()) == crc, "a failed check: CRC")
 
     def keep_stable(self, after: "State") -> None:
         for item, new in zip(self.value["items"], after.value["items"], strict=False):
             for path, n in item.get("stable", {}).items():
-                text = get(item["value"], path)
-                now = get(new["value"], path)
+                text = self.get(item["value"], path)
+                now = self.get(new["value"], path)
                 demand(isinstance(now, str) and now[:n] == text[:n], "a breach of stable")
 
     def digest(self) -> str:
-        # For what the scenarios hold this is the form of RFC 8785: no fractions, no names beyond ASCII.
-        form = json.dumps(self.value["items"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(form.encode()).hexdigest()[:16]
+        return hashlib.sha256(self.form(self.value["items"]).encode()).hexdigest()[:16]
+
+    def form(self, value: Any) -> str:
+        """The form of RFC 8785."""
+        match value:
+            case dict():
+                names = sorted(value, key=self.order)
+                return "{" + ",".join(f"{self.form(name)}:{self.form(value[name])}" for name in names) + "}"
+            case list():
+                return "[" + ",".join(map(self.form, value)) + "]"
+            case float():
+                return self.number(value)
+        return json.dumps(value, ensure_ascii=False)
+
+    def order(self, name: str) -> Any:
+        return name.encode("utf-16-be")
+
+    def number(self, value: float) -> str:
+        if value.is_integer() and abs(value) < 1e21:
+            return str(int(value))
+        return re.sub("e([-+])0", r"e\1", repr(value))

@@ -25,7 +25,7 @@ class Takes400ForTheEnd(WrongClient):
 
 
 class Repeats404ForEver(WrongClient):
-    scenario, kind = "404", "count"
+    scenario, kind, patience = "404", "count", 0.3
 
     def judge_status(self, answer, wait):
         if answer.status == 404:
@@ -37,7 +37,7 @@ class Repeats404ForEver(WrongClient):
 
 
 class Repeats410ForEver(WrongClient):
-    scenario, kind = "410", "count"
+    scenario, kind, patience = "410", "count", 0.3
 
     def judge_status(self, answer, wait):
         if answer.status == 410:
@@ -80,7 +80,7 @@ class CountsFaultsForEver(WrongClient):
 
 
 class TakesAnyMediaType(WrongClient):
-    scenario, kind = "stream-of-another-media-type", "never"
+    scenario, kind, breaks = "stream-of-another-media-type", "never", "TW-FRM-019"
 
     def ask(self, *args):
         answer = super().ask(*args)
@@ -119,7 +119,7 @@ class SubmitsAgain(WrongClient):
 
 
 class RepeatsASubmitWithoutAKey(WrongClient):
-    scenario, kind = "submit-lost-without-a-key", "count"
+    scenario, kind, breaks = "submit-lost-without-a-key", "count", "TW-JOB-037"
 
     def may_repeat(self):
         return True
@@ -153,7 +153,7 @@ class IgnoresTheLinkOfHello(WrongClient):
 
 
 class AcceptsCompressedStreams(WrongClient):
-    scenario, kind, control = "handed-over-at-once", "header", "discovery"
+    scenario, kind, control, breaks = "handed-over-at-once", "header", "discovery", "TW-SEC-023"
 
     def once(self, method, url, headers, body):
         return super().once(method, url, headers | {"Accept-Encoding": "gzip"}, body)
@@ -264,7 +264,7 @@ class MixesItemsUp(WrongClient):
 
 
 class CancelsWhenItsUserStops(WrongClient):
-    scenario, kind = "user-stops-reading", "count"
+    scenario, kind, breaks = "user-stops-reading", "count", "TW-CLI-049"
 
     def checkpoint(self):
         self.cancel()

@@ -6,7 +6,7 @@ import re
 
 from conformance.plain_client import key_of
 from conformance.plain_requests import EndError
-from conformance.plain_state import Decoder, Event, State
+from conformance.plain_state import Decoder, Event, Json, State
 from conformance.wrong_clients import WrongClient
 
 # ---- framing -------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class DispatchesAnEventAfterAComment(WrongClient):
 
 
 class DecodesChunksApart(WrongClient):
-    scenario, kind = "one-byte-at-a-time", "count"
+    scenario, kind, breaks = "one-byte-at-a-time", "count", "TW-FRM-026"
     decoder = decodes(feed=lambda self, chunk: Decoder.feed(self, chunk.decode("utf-8", "replace").encode()))
 
 
@@ -88,7 +88,7 @@ class WaitsForTheLfAfterACr(WrongClient):
 
 
 class HonoursAnotherCharset(WrongClient):
-    scenario, kind = "media-type-in-capitals", "count"
+    scenario, kind, breaks = "media-type-in-capitals", "count", "TW-FRM-020"
 
     def new_decoder(self, answer):
         decoder = super().new_decoder(answer)
@@ -123,19 +123,19 @@ class KeepsTheIdOfAnUnfinishedEvent(WrongClient):
 
 
 class KeepsTheIdOfABlockWithoutData(KeepsTheIdOfAnUnfinishedEvent):
-    scenario, kind = "blocks-without-data", "cursor"
+    scenario, kind, breaks = "blocks-without-data", "cursor", "TW-CLI-002"
 
     def cursor_to_send(self):
         return self.cursor and self.last_decoder.last_id
 
 
 class HasNoBound(WrongClient):
-    scenario, kind = "endless-line", "hung"
+    scenario, kind, is_costly = "endless-line", "hung", True
     decoder = decodes(bound=lambda self: None)
 
 
 class ReadsALineAnewWithEachPiece(WrongClient):
-    scenario, kind = "long-line-in-small-pieces", "hung"
+    scenario, kind, is_costly = "long-line-in-small-pieces", "hung", True
 
     def new_decoder(self, answer):
         decoder = super().new_decoder(answer)
@@ -253,7 +253,7 @@ class TakesARewoundSnapshotUnderItsCursor(TakesARewoundSnapshotUnderTheLastId):
 class TakesWhateverIsJson(WrongClient):
     scenario, kind = "nan", "never"
 
-    parse = staticmethod(json.loads)
+    json = type("Lax", (Json,), {"parse": staticmethod(json.loads)})
 
 
 class DoesNotVerify(WrongClient):
@@ -297,7 +297,7 @@ class DiesOfAnUnknownMember(WrongClient):
 
 
 class KeepsItsCursorThroughAResync(WrongClient):
-    scenario, kind = "gap", "cursor"
+    scenario, kind, breaks = "gap", "cursor", "TW-CLI-028"
 
     def resync(self, breach):
         cursor = self.cursor
@@ -330,7 +330,7 @@ class ForgetsWhatItHandedOver(WrongClient):
 
 
 class EndsAtTheFirstBreach(WrongClient):
-    scenario, kind = "data-that-is-no-json", "end"
+    scenario, kind, breaks = "data-that-is-no-json", "end", "TW-CLI-027"
 
     def resync(self, breach):
         raise EndError("protocol_error", detail=str(breach))

@@ -10,21 +10,21 @@ from conformance.wrong_clients import WrongClient
 
 
 class TakesTheEndOfTheBodyForSuccess(WrongClient):
-    scenario, kind = "body-ends-before-done", "value"
+    scenario, kind, breaks = "body-ends-before-done", "value", "TW-CLI-013"
 
     def at_eof(self):
         raise EndError("succeeded", value=self.last())
 
 
 class GivesUpAtTheFirstCut(WrongClient):
-    scenario, kind = "body-ends-before-done", "end"
+    scenario, kind, breaks = "body-ends-before-done", "end", "TW-CLI-009"
 
     def fail(self, cut):
         raise EndError("connection_error", detail=str(cut))
 
 
 class TakesSilenceForSuccess(WrongClient):
-    scenario, kind = "silence", "value"
+    scenario, kind, breaks = "silence", "value", "TW-CLI-013"
 
     def fail(self, cut):
         if str(cut).startswith("TimeoutError"):
@@ -40,7 +40,7 @@ class DoesNotNoticeSilence(WrongClient):
 
 
 class TakesTheAgeOfAConnectionForSilence(WrongClient):
-    scenario, kind = "few-bytes-are-no-silence", "count"
+    scenario, kind, breaks = "few-bytes-are-no-silence", "count", "TW-CLI-014"
 
     def receive(self, event):
         if event.type == "hello":
@@ -67,21 +67,21 @@ class TakesEachPingAboveItsIdForACut(WrongClient):
 
 
 class HandsOverPings(WrongClient):
-    scenario, kind = "pings-at-the-head", "order"
+    scenario, kind, breaks = "pings-at-the-head", "order", "TW-FRM-045"
 
     def ping(self, data):
         self.give(0, data, None)
 
 
 class SendsNoCursor(WrongClient):
-    scenario, kind = "closed-inside-an-event", "cursor"
+    scenario, kind, breaks = "closed-inside-an-event", "cursor", "TW-CLI-009"
 
     def cursor_to_send(self):
         return None
 
 
 class SendsAStaleCursor(WrongClient):
-    scenario, kind = "goaway-after-progress", "cursor"
+    scenario, kind, breaks = "goaway-after-progress", "cursor", "TW-CLI-019"
     first = None
 
     def cursor_to_send(self):
@@ -176,3 +176,59 @@ class GivesUpAsIfItHadSucceeded(WrongClient):
             super().fail(cut)
         except EndError as error:
             raise EndError("succeeded", value=self.last()) from error
+
+
+class WaitsFromTheStartOfTheConnection(WrongClient):
+    scenario, kind, breaks = "wait-begins-at-the-cut", "wait", "TW-CLI-015"
+    began = 0.0
+
+    def open(self):
+        self.began = time.monotonic()
+        return super().open()
+
+    def backoff(self, failures):
+        return super().backoff(failures) - (time.monotonic() - self.began)
+
+
+class TakesHelloForProgress(WrongClient):
+    """As an EventSource does: a connection that opened starts the count anew."""
+
+    scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
+
+    def hello(self, data):
+        super().hello(data)
+        self.failures = 0
+
+
+class TakesProgressOfTheJobForItsOwn(WrongClient):
+    scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
+
+    def receive(self, event):
+        if event.type in {"progress", "ping"}:
+            self.failures = 0
+        return super().receive(event)
+
+
+class TakesCommentsForProgress(WrongClient):
+    scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
+
+    def new_decoder(self, answer):
+        decoder = super().new_decoder(answer)
+        right = decoder.feed
+
+        def feed(chunk):
+            if chunk.startswith(b":"):
+                self.failures = 0
+            return right(chunk)
+
+        decoder.feed = feed
+        return decoder
+
+
+class SetsATimerOf31Bits(WrongClient):
+    """What is more is over at once."""
+
+    scenario, kind, breaks = "heartbeat-of-a-month", "count", "TW-CLI-010"
+
+    def silence(self):
+        return super().silence() if super().silence() * 1000 < 2**31 else 0.001

@@ -11,6 +11,9 @@ export class NetworkError extends Error {
   }
 }
 
+/** A longer timer is over at once. 2.5 heartbeats may be longer. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
+
 /** Send, and wait for the status line for at most `withinMs`. */
 export function request(method, url, { headers = {}, body = null, withinMs }) {
   return new Promise((resolve, reject) => {
@@ -48,7 +51,8 @@ class Answer {
     read.catch(() => {}); // after a time-out nobody waits for it any more
     let timer;
     const silence = new Promise((_, reject) => {
-      timer = setTimeout(() => reject(new NetworkError(`no byte in ${Math.round(withinMs)} ms`)), withinMs);
+      const within = Math.min(withinMs, LONGEST_TIMER_MS);
+      timer = setTimeout(() => reject(new NetworkError(`no byte in ${Math.round(within)} ms`)), within);
     });
     try {
       const { done, value } = await Promise.race([read, silence]);

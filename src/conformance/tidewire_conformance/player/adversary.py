@@ -21,6 +21,7 @@ from tidewire_conformance.player.conversation import Conversation, Run, Talk, re
 from tidewire_conformance.player.scenario import JOB, JOB_2, Members, Scenario
 from tidewire_conformance.player.steps import (
     Flood,
+    Lap,
     Pause,
     Step,
     UntilAsked,
@@ -275,6 +276,8 @@ class Adversary:
                 for _ in range(size // len(piece)):
                     connection.sendall(framed)
                 talk.swallowed = True
+            case Lap(name):
+                talk.laps.append((name, time.monotonic()))
             case Pause(seconds):
                 self._until(connection, talk, lambda: False, seconds)
             case UntilSaw(value):

@@ -6,6 +6,7 @@ Times are seconds of the monotonic clock.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
@@ -45,8 +46,14 @@ class Talk:
     """What the server waited for in vain, in words."""
     swallowed: bool = False
     """Whether the client took all of a flood."""
+    laps: list[tuple[str, float]] = field(default_factory=list)
+    """When each lap began."""
     held: str | None = None
     """The id of the last logged event that had been sent whole before this request."""
+
+    def lasted(self, name: str) -> list[float]:
+        """Seconds of each lap of this name that has ended."""
+        return [ends - at for (lap, at), (_, ends) in pairwise(self.laps) if lap == name]
 
     @property
     def path(self) -> str:
@@ -88,6 +95,8 @@ class Conversation:
     """A scenario as it was played."""
 
     began: float = field(default_factory=time.monotonic)
+    room: float = 1.0
+    """A factor to the bounds at the top, which leave room for a slow machine."""
     talks: list[Talk] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
 

@@ -23,9 +23,8 @@ class Finding:
     """One thing that was not as it has to be."""
 
     kind: str
-    """What it is about: cursor, path, header, wait, repeat, count, foreign, open, hung, died, promptness, end,
-    problem,
-    value, text, void, order, never, kept, items, incomplete."""
+    """What it is about: cursor, path, header, wait, repeat, count, foreign, open, pace, hung, died, promptness, end,
+    problem, value, text, void, order, never, kept, items, incomplete."""
     rules: tuple[str, ...]
     """The sentences that are broken."""
     expected: str
@@ -74,11 +73,12 @@ def _requests(scenario: Scenario, conversation: Conversation) -> Iterator[Findin
         if earlier is None and talk.lane == "streams":
             earlier = before.get("submits")
         if earlier is not None:
-            yield from _after(talk, earlier, asked, rules, name)
+            yield from _after(talk, earlier, asked, rules, name, conversation.room)
         if talk.in_vain is not None:
             yield Finding(
                 "promptness", rules, f"while {name} was open: {talk.in_vain}", "nothing of the kind"
             )
+        yield from _pace(talk, rules, name, conversation.room)
         if (talk.exchange or {}).get("closes") and (talk.closed is None or talk.swallowed):
             got = (
                 "it read all of an endless line"
@@ -115,15 +115,30 @@ def _stream_request(
             yield Finding("cursor", rules, f"{name}: {expected}", talk.cursor or "no cursor")
 
 
-def _after(talk: Talk, earlier: Talk, asked: Members, rules: tuple[str, ...], name: str) -> Iterator[Finding]:
+def _pace(talk: Talk, rules: tuple[str, ...], name: str, room: float) -> Iterator[Finding]:
+    """What is read in proportion to its length takes as much longer as it is longer, on any machine."""
+    pace = (talk.exchange or {}).get("pace")
+    long, short = talk.lasted("long"), talk.lasted("short")
+    if pace is None or not long or not short:
+        return
+    most = max(pace["or_ms"] / 1000 * room, pace["times"] * max(short))
+    if max(long) > most:
+        expected = f"{name}: the long one within {most:.2f} s, {pace['times']} times a short one"
+        got = f"{max(long):.2f} s, where a short one took {max(short):.3f} s"
+        yield Finding("pace", tuple(pace.get("rules", rules)), expected, got)
+
+
+def _after(
+    talk: Talk, earlier: Talk, asked: Members, rules: tuple[str, ...], name: str, room: float
+) -> Iterator[Finding]:
     waited = talk.at - (earlier.said or earlier.at)
     bounds = asked.get("wait_ms", {})
     # Negative where it asked before the answer had ended.
     if "least" in bounds and waited + _GRAIN < bounds["least"] / 1000:
         expected = f"{name}: at least {bounds['least']} ms after what was said before"
         yield Finding("wait", rules, expected, f"{waited * 1000:.0f} ms")
-    if "most" in bounds and waited > bounds["most"] / 1000:
-        expected = f"{name}: at most {bounds['most']} ms after what was said before"
+    if "most" in bounds and waited > (most := bounds["most"] * room) / 1000:
+        expected = f"{name}: at most {most:.0f} ms after what was said before"
         yield Finding("wait", rules, expected, f"{waited * 1000:.0f} ms")
     if asked.get("repeats"):
         key, key_before = (one.headers.get("idempotency-key") for one in (talk, earlier))

@@ -45,7 +45,7 @@ def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> Verd
     Args:
         scenario: What to play.
         adapter: The client under test.
-        patience: A factor to all time that a client may take; what a sentence counts in seconds stays as it is.
+        patience: A factor to all time that a client may take; what it has to wait at least stays as it is.
     """
     lacking = scenario.needs - adapter.traits
     if lacking:
@@ -54,6 +54,7 @@ def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> Verd
     seconds = scenario.patience * patience
     with Adversary(scenario, patience=seconds / 2) as server:
         conversation = server.conversation
+        conversation.room = max(1.0, patience)
         try:
             for action in scenario.actions:
                 _act(action, server, adapter, seconds)

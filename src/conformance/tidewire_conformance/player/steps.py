@@ -36,13 +36,20 @@ class UntilAsked:
 
 
 @dataclass(frozen=True)
+class Lap:
+    """Take the time from here, under this name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Flood:
     """So many bytes without the end of a line."""
 
     size: int
 
 
-Step = bytes | Pause | UntilSaw | UntilAsked | Flood
+Step = bytes | Pause | UntilSaw | UntilAsked | Lap | Flood
 
 
 def cursor_key(cursor: str) -> tuple[int, int]:
@@ -87,6 +94,8 @@ def render(
                 yield UntilSaw(value)
             case {"until_asked": lane}:
                 yield UntilAsked(lane)
+            case {"lap": name}:
+                yield Lap(name)
             case {"log": _}:
                 mine = (0, 0) if cursor is None else cursor_key(cursor)
                 later = [event for event in log if cursor_key(event["id"]) > mine]

@@ -1,0 +1,487 @@
+"""Wrong clients: what they make of the ops of a diff, of places, columns and checks, and of the state that results."""
+
+from typing import Any
+
+from conformance.plain_requests import EndError
+from conformance.plain_state import MalformedError, State, UnknownError, demand
+from conformance.wrong_clients import WrongClient
+
+
+def folds(**members: Any) -> type[State]:
+    return type("WrongState", (State,), members)
+
+
+# ---- a diff as a whole -------------------------------------------------------------------------------------------
+
+
+class KeepsTheFirstHalfOfADiff(WrongClient):
+    """Ops are applied to the state itself, and an error ends the diff, not the state."""
+
+    scenario, kind, breaks = "half-a-diff", "never", "TW-DIF-012"
+
+    class Halves(State):
+        def apply(self, diff):
+            ops, _ = self.ops_of(diff)
+            root = {"": self.copied()}
+            for op in ops:
+                try:
+                    self.op(root, op)
+                except MalformedError:
+                    break
+            return type(self)(root[""], self.columns)
+
+    state_type = Halves
+
+
+class CutsOpsToTheirLength(WrongClient):
+    scenario, kind, breaks = "op-of-another-length", "never", "TW-DIF-013"
+
+    class Cuts(State):
+        def op(self, root, op):
+            super().op(root, op if op[0] == "r" else op[: 2 if op[0] == "d" else 3])
+
+    state_type = Cuts
+
+
+class PassesOverUnknownOps(WrongClient):
+    scenario, kind, breaks = "unknown-op", "hung", "TW-DIF-014"
+
+    class Passes(State):
+        def op(self, root, op):
+            if op[0] in {"r", "a", "t", "s", "i", "d"}:
+                super().op(root, op)
+
+    state_type = Passes
+
+
+class PassesOverUnknownShapes(WrongClient):
+    scenario, kind, breaks = "unknown-shape", "hung", "TW-DIF-015"
+
+    class Passes(State):
+        def ops_of(self, diff):
+            try:
+                return super().ops_of(diff)
+            except UnknownError:
+                return [], []
+
+    state_type = Passes
+
+
+class TakesNullForNoChange(WrongClient):
+    scenario, kind, breaks = "null-as-a-diff", "hung", "TW-DIF-015"
+    state_type = folds(ops_of=lambda self, diff: State.ops_of(self, diff or []))
+
+
+class BelievesAnyBase(WrongClient):
+    scenario, kind, breaks = "on-that-is-no-base", "never", "TW-DIF-016"
+
+    def base_named(self, data, seq):
+        return min(data["on"], seq - 1)
+
+
+class RefusesADiffWithoutOps(WrongClient):
+    scenario, kind, breaks = "ops", "count", "TW-DIF-017"
+
+    class Refuses(State):
+        def ops_of(self, diff):
+            demand(diff, "a diff that changes nothing")
+            return super().ops_of(diff)
+
+    state_type = Refuses
+
+
+# ---- places ------------------------------------------------------------------------------------------------------
+
+
+class MendsPaths(WrongClient):
+    scenario, kind, breaks = "path-without-a-slash", "never", "TW-DIF-018"
+    state_type = folds(
+        place=lambda self, root, path: State.place(self, root, path and "/" + path.lstrip("/"))
+    )
+
+
+class UnescapesInTheWrongOrder(WrongClient):
+    """`~01` is `~1`; whoever replaces `~0` first makes a slash of it."""
+
+    scenario, kind, breaks = "pointers", "count", "TW-DIF-018"
+    state_type = folds(unescaped=lambda self, token: token.replace("~0", "~").replace("~1", "/"))
+
+
+class ReadsIndexesAsNumbers(WrongClient):
+    scenario, kind, breaks = "index-with-a-leading-zero", "never", "TW-DIF-019"
+    state_type = folds(index=lambda self, token: int(token))
+
+
+class TakesADashForTheEnd(WrongClient):
+    """As a JSON Patch does."""
+
+    scenario, kind, breaks = "index-that-is-a-dash", "never", "TW-DIF-019"
+
+    class Dashes(State):
+        def set(self, parent, token, value):
+            super().set(parent, str(len(parent)) if token == "-" else token, value)
+
+    state_type = Dashes
+
+
+class CountsFromTheEnd(WrongClient):
+    scenario, kind, breaks = "index-below-zero", "never", "TW-DIF-019"
+    state_type = folds(
+        index=lambda self, token: int(token) if token.startswith("-") else State.index(self, token)
+    )
+
+
+class SparesThePrototype(WrongClient):
+    """An assignment to `__proto__` makes no member in a language with prototypes."""
+
+    scenario, kind, breaks = "ops", "order", "TW-DIF-020"
+
+    class Spares(State):
+        def set(self, parent, token, value):
+            if token not in {"__proto__", "constructor"}:
+                super().set(parent, token, value)
+
+    state_type = Spares
+
+
+class AsksThePrototypeForMembers(WrongClient):
+    """What has a name of the language's own seems to be there, and is set by whoever is first."""
+
+    scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
+
+    class Asks(State):
+        def set(self, parent, token, value):
+            demand(token not in {"toString", "hasOwnProperty"}, "a member that is there")
+            super().set(parent, token, value)
+
+    state_type = Asks
+
+
+class TakesAnEmptyNameForThePlaceItself(WrongClient):
+    scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
+    state_type = folds(
+        tokens=lambda self, path: [token for token in State.tokens(self, path) if token or path == "/"]
+    )
+
+
+class TakesANumberForAnIndex(WrongClient):
+    """A member is named `0`, and the client makes an array of what has it."""
+
+    scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
+
+    class Numbers(State):
+        def set(self, parent, token, value):
+            if isinstance(parent, dict) and token.isdigit():
+                parent[str(int(token))] = value
+            else:
+                super().set(parent, token, value)
+
+    state_type = Numbers
+
+
+class MakesPlacesOnTheWay(WrongClient):
+    scenario, kind, breaks = "place-that-is-missing", "never", "TW-DIF-021"
+
+    class Makes(State):
+        def place(self, root, path):
+            parent = root[""]
+            for token in self.tokens(path)[:-1]:
+                if isinstance(parent, dict):
+                    parent = parent.setdefault(token, {})
+                else:
+                    while len(parent) <= self.index(token):
+                        parent.append({})
+                    parent = parent[self.index(token)]
+            return (parent, self.tokens(path)[-1]) if path else (root, "")
+
+    state_type = Makes
+
+
+# ---- ops ---------------------------------------------------------------------------------------------------------
+
+
+class RefusesToAppendByAnIndex(WrongClient):
+    scenario, kind, breaks = "ops", "count", "TW-DIF-022"
+
+    class Refuses(State):
+        def set(self, parent, token, value):
+            demand(isinstance(parent, dict) or self.index(token) < len(parent), "past the end")
+            super().set(parent, token, value)
+
+    state_type = Refuses
+
+
+class FillsArraysUp(WrongClient):
+    scenario, kind, breaks = "index-past-the-end", "never", "TW-DIF-023"
+
+    class Fills(State):
+        def set(self, parent, token, value):
+            if isinstance(parent, list):
+                parent += [None] * (self.index(token) - len(parent))
+            super().set(parent, token, value)
+
+        def check(self, state):
+            pass
+
+    state_type = Fills
+
+
+class RefusesToSetTheWholeState(WrongClient):
+    scenario, kind, breaks = "whole-state", "count", "TW-DIF-024"
+
+    class Refuses(State):
+        def place(self, root, path):
+            demand(path, "a place")
+            return super().place(root, path)
+
+    state_type = Refuses
+
+
+class OnlyReplacesMembers(WrongClient):
+    scenario, kind, breaks = "ops", "count", "TW-DIF-025"
+
+    class Replaces(State):
+        def set(self, parent, token, value):
+            demand(isinstance(parent, list) or token in parent, "no such member")
+            super().set(parent, token, value)
+
+    state_type = Replaces
+
+
+class InsertsAfterThePlace(WrongClient):
+    scenario, kind, breaks = "ops", "order", "TW-DIF-026"
+    state_type = folds(insert=lambda self, parent, token, value: parent.insert(int(token) + 1, value))
+
+
+class InsertsWhereverItFits(WrongClient):
+    """A list's own way to insert takes any index."""
+
+    scenario, kind, breaks = "insertion-past-the-end", "never", "TW-DIF-026"
+    state_type = folds(insert=lambda self, parent, token, value: parent.insert(int(token), value))
+
+
+class DeletesWhatIsNotThere(WrongClient):
+    scenario, kind, breaks = "half-a-diff", "never", "TW-DIF-027"
+
+    class Deletes(State):
+        def delete(self, parent, token):
+            if isinstance(parent, list) or token in parent:
+                super().delete(parent, token)
+
+    state_type = Deletes
+
+
+class DeletesPastTheEnd(WrongClient):
+    """A slice that is empty is deleted without a word."""
+
+    scenario, kind, breaks = "deletion-past-the-end", "never", "TW-DIF-027"
+
+    class Deletes(State):
+        def delete(self, parent, token):
+            if isinstance(parent, dict):
+                super().delete(parent, token)
+            else:
+                del parent[int(token) : int(token) + 1]
+
+    state_type = Deletes
+
+
+class LetsTheWholeStateBeDeleted(WrongClient):
+    scenario, kind, breaks = "deletion-of-everything", "hung", "TW-DIF-028"
+
+    class Deletes(State):
+        def op(self, root, op):
+            if op != ["d", ""]:
+                super().op(root, op)
+
+    state_type = Deletes
+
+
+class PushesAnArrayAsOneElement(WrongClient):
+    scenario, kind, breaks = "ops", "order", "TW-DIF-029"
+
+    class Pushes(State):
+        def append(self, root, path, more):
+            super().append(root, path, [more] if isinstance(more, list) else more)
+
+    state_type = Pushes
+
+
+class JoinsWhateverIsAppended(WrongClient):
+    """`+` on a text makes a text of whatever is beside it."""
+
+    scenario, kind, breaks = "number-appended-to-a-text", "never", "TW-DIF-029"
+
+    class Joins(State):
+        def append(self, root, path, more):
+            old = self.get(root[""], path)
+            super().append(root, path, str(more) if isinstance(old, str) else more)
+
+    state_type = Joins
+
+
+class TruncatesWhatThereIs(WrongClient):
+    scenario, kind, breaks = "truncation-beyond-the-start", "never", "TW-DIF-030"
+
+    class Truncates(State):
+        def truncate(self, root, path, n):
+            super().truncate(root, path, min(n, len(self.get(root[""], path))))
+
+    state_type = Truncates
+
+
+class TruncatesEverythingForNothing(WrongClient):
+    """`text[:-0]` is empty."""
+
+    scenario, kind, breaks = "truncation-by-nothing", "count", "TW-DIF-030"
+
+    class Truncates(State):
+        def truncate(self, root, path, n):
+            self.put(root, f"/{path}", self.get(root[""], path)[:-n])
+
+    state_type = Truncates
+
+
+# ---- columns -----------------------------------------------------------------------------------------------------
+
+
+class KeepsTheColumnsOfTheFirstSnapshot(WrongClient):
+    scenario, kind, breaks = "columns-of-the-epoch", "count", "TW-CLI-001"
+    columns = None
+
+    def moved(self, state, name, *, forward=True):
+        self.columns = self.columns or state.columns
+        state.columns = self.columns
+        super().moved(state, name, forward=forward)
+
+
+class AppendsABareStringToTheFirstColumn(WrongClient):
+    scenario, kind, breaks = "bare-string-for-two-columns", "never", "TW-DIF-036"
+    state_type = folds(bare=lambda self, text: [["a", self.columns[0], text]])
+
+
+class TakesARowAsFarAsItGoes(WrongClient):
+    scenario, kind, breaks = "row-of-another-length", "never", "TW-DIF-037"
+    state_type = folds(row=lambda self, root, row: State.row(self, root, row[: len(self.columns)]))
+
+
+class PutsMembersOfRowsIntoTexts(WrongClient):
+    scenario, kind, breaks = "number-in-a-row-for-a-text", "never", "TW-DIF-038"
+
+    class Puts(State):
+        def row(self, root, row):
+            super().row(root, [str(row[0]), *row[1:]])
+
+    state_type = Puts
+
+
+class SpreadsArraysOfRows(WrongClient):
+    """A member of a row is one new element, also where it is an array."""
+
+    scenario, kind, breaks = "rows-of-arrays", "order", "TW-DIF-038"
+
+    class Spreads(State):
+        def append(self, root, path, more):
+            inner = isinstance(more, list) and more and isinstance(more[0], list)
+            super().append(root, path, more[0] if inner else more)
+
+    state_type = Spreads
+
+
+class MakesColumnsAsTheyAreNeeded(WrongClient):
+    scenario, kind, breaks = "column-without-a-target", "never", "TW-DIF-039"
+
+    class Makes(State):
+        def bare(self, text):
+            return [["s", "/items/0/value", {"text": text}]]
+
+    state_type = Makes
+
+
+# ---- what proves a state -----------------------------------------------------------------------------------------
+
+
+class ComparesNoLengths(WrongClient):
+    scenario, kind, breaks = "failed-check-of-an-array", "never", "TW-DIF-046"
+    state_type = folds(verify_length=lambda self, found, n: None)
+
+
+class ComparesNoCrc(WrongClient):
+    scenario, kind, breaks = "failed-check", "never", "TW-DIF-047"
+    state_type = folds(verify_crc=lambda self, found, crc: None)
+
+
+class TakesTheCrcForANumberWithASign(WrongClient):
+    scenario, kind, breaks, control = "rollback", "count", "TW-DIF-047", "discovery"
+
+    class Signs(State):
+        def verify_crc(self, found, crc):
+            super().verify_crc(found, crc if crc < 2**31 else crc - 2**32)
+
+    state_type = Signs
+
+
+class ChecksBeforeTheOps(WrongClient):
+    scenario, kind, breaks = "rollback", "count", "TW-DIF-048"
+
+    class Hastens(State):
+        def ops_of(self, diff):
+            ops, checks = super().ops_of(diff)
+            self.verify(checks)
+            return ops, []
+
+    state_type = Hastens
+
+
+class PassesOverChecksOfNothing(WrongClient):
+    scenario, kind, breaks = "check-of-nothing", "never", "TW-DIF-050"
+
+    class Passes(State):
+        def verify(self, checks):
+            for check in checks:
+                try:
+                    self.get(self.value, check[0])
+                except MalformedError:
+                    continue
+                super().verify([check])
+
+    state_type = Passes
+
+
+class DemandsChecks(WrongClient):
+    scenario, kind, breaks = "without-checks", "count", "TW-DIF-054"
+
+    class Demands(State):
+        def apply(self, diff):
+            ops, checks = self.ops_of(diff)
+            ends = any(op[:2] == ["s", "/items/0/status"] and op[2] == "succeeded" for op in ops)
+            demand(checks or not ends, "nothing was proved")
+            return super().apply(diff)
+
+    state_type = Demands
+
+
+class TakesASnapshotOfAnEnd(WrongClient):
+    scenario, kind, breaks = "snapshot-of-an-end", "never", "TW-DIF-011"
+    state_type = folds(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
+
+
+class EndsWithTheStatus(WrongClient):
+    """A status that is an end ends it, before `done` has said so."""
+
+    scenario, kind, breaks = "diff-that-ends-the-job", "never", "TW-DIF-011"
+    state_type = folds(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
+
+    def moved(self, state, name, *, forward=True):
+        super().moved(state, name, forward=forward)
+        if state.value["status"] == "succeeded":
+            raise EndError("succeeded", value=self.last(), incomplete=False)
+
+
+class TakesAnyStateThatADiffMakes(WrongClient):
+    scenario, kind, breaks = "diff-that-breaks-the-state", "hung", "TW-DIF-070"
+    state_type = folds(check=lambda self, state: None, keep_stable=lambda self, after: None)
+
+    def hand_over(self):
+        if "items" in self.state.value:
+            super().hand_over()
