@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tidewire_conformance.grade import Report, Standing
-from tidewire_conformance.report.frames import evidence
+from tidewire_conformance.report.frames import evidence, visible
 from tidewire_conformance.verdict import Assertion, Outcome, Verdict, Why
 
 PER_SENTENCE = 2
@@ -160,7 +160,7 @@ class _Telling:
         )
 
     def _line(self, text: str, style: str = "") -> None:
-        self._console.print(Text(text, style=style), soft_wrap=True)
+        self._console.print(Text(visible(text), style=style), soft_wrap=True)
 
     def _prose(self, text: str, style: str = "", indent: str = "") -> None:
         width = min(self._console.width, _WIDEST)

@@ -1,5 +1,6 @@
 """The proof of a failure: what was asked, as a line for a shell, and what came, byte by byte with its milliseconds."""
 
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ _BYTES = 300
 """Bytes of a block or a body that are shown."""
 _ARGUMENT = 2000
 """Bytes of a request's body that a command holds; a longer one is left for the suite to send again."""
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _UNSAID = frozenset({"host", "content-length"})
 """Fields of a request that go without saying."""
 _USUAL = frozenset({"date", "server", "connection", "transfer-encoding", "keep-alive"})
@@ -27,12 +29,17 @@ def evidence(verdict: Verdict, assertion: Assertion) -> Iterator[str]:
     """One failure in lines: its check, what was expected and came, the frames, and a command that asks again."""
     yield f"check     {verdict.check}"
     yield f"about     {' '.join(verdict.about.split())}"
-    yield f"expected  {assertion.expected}"
+    yield f"expected  {visible(assertion.expected)}"
     if assertion.got:
-        yield f"got       {assertion.got}"
-    yield from frames(assertion)
+        yield f"got       {visible(assertion.got)}"
+    yield from map(visible, frames(assertion))
     if assertion.exchange is not None:
         yield curl(assertion.exchange)
+
+
+def visible(text: str) -> str:
+    """A text whose control characters are written out: what a server sends must not move a terminal's cursor."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def told(verdict: Verdict, assertion: Assertion) -> str:
@@ -61,7 +68,7 @@ def curl(exchange: Exchange) -> str:
     if exchange.sent or "content-length" in said:
         # Where nobody names a type, curl names one of its own.
         words += [] if "content-type" in said else ["-H 'Content-Type:'"]
-        words.append(f"--data-binary {_quoted(exchange.sent)}")
+        words.append(_data(exchange.sent))
     return exchange.without_secrets(" ".join(words))
 
 
@@ -72,14 +79,16 @@ def _method(exchange: Exchange) -> list[str]:
     return [] if exchange.method == "GET" and not exchange.sent else ["-X", shlex.quote(exchange.method)]
 
 
-def _quoted(body: bytes) -> str:
+def _data(body: bytes) -> str:
+    """The option for a body. What is no text comes through printf: no argument holds a NUL."""
     if len(body) > _ARGUMENT:
-        return f"@BODY  # {len(body)} bytes, too long for a line"
+        return f"--data-binary @BODY  # {len(body)} bytes, too long for a line"
     text = body.decode("utf-8", "backslashreplace")
-    if text.encode() == body and (text.isprintable() or not text) and not text.startswith("@"):
-        return shlex.quote(text)
-    # An apostrophe and a backslash are escaped as well: all that bash reads in $'…' is then \\xHH.
-    return "$'" + "".join(chr(b) if 32 <= b < 127 and b not in b"'\\" else f"\\x{b:02x}" for b in body) + "'"
+    if text.encode() == body and (text.isprintable() or not text):
+        # Not `--data-binary`, which takes what begins with @ for the name of a file.
+        return f"--data-raw {shlex.quote(text)}"
+    said = "".join(chr(b) if 32 <= b < 127 and b not in b"'\\%" else f"\\x{b:02x}" for b in body)
+    return f"--data-binary @<(printf '{said}')"
 
 
 def frames(assertion: Assertion) -> Iterator[str]:
