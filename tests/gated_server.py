@@ -50,6 +50,10 @@ class Gates:
         return name
 
 
+class UnknownError(BaseException):
+    """What nobody expects: no Exception, and none of Python's own that are not."""
+
+
 def _serve(settings: dict[str, Any]) -> None:
     from tidewire_server import Append, Context, ItemError, Last, Server
     from tidewire_server.serving import serve
@@ -88,6 +92,10 @@ def _serve(settings: dict[str, Any]) -> None:
                 raise KeyboardInterrupt
             case "cancel":
                 raise asyncio.CancelledError
+            case "close":
+                raise GeneratorExit
+            case "unknown":
+                raise UnknownError
             case "type":
                 return 7
             case "nan":
@@ -98,11 +106,14 @@ def _serve(settings: dict[str, Any]) -> None:
                 return object()
             case "large":
                 return "x" * 10_000_000
-            case "fork":
+            case "fork and exit" | "fork and return" | "fork and raise":
                 child = os.fork()
                 if child == 0:
-                    os._exit(0)
-                return f"child ended with {os.waitpid(child, 0)[1]}"
+                    if how == "fork and exit":
+                        os._exit(0)
+                    return "child" if how == "fork and return" else sys.exit(3)
+                os.waitpid(child, 0)
+                return "parent"
         return "fine"
 
     @server.endpoint(concurrency_limit=8)
@@ -112,6 +123,16 @@ def _serve(settings: dict[str, Any]) -> None:
     @server.endpoint(concurrency_limit=8)
     async def on_loop(how: str) -> str:
         return misbehave(how)
+
+    @server.endpoint
+    def yields(how: str) -> Iterator[str]:
+        yield "begun"
+        yield misbehave(how)
+
+    @server.endpoint(batch=True)
+    async def in_step(how: list[str]) -> AsyncIterator[dict[int, str]]:
+        yield {row: "begun" for row, _ in enumerate(how)}
+        yield {row: misbehave(each) for row, each in enumerate(how)}
 
     @server.endpoint(batch=True)
     def alone(how: list[str]) -> list[str]:

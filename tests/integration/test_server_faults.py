@@ -47,9 +47,10 @@ def test_a_function_that_does_wrong_fails_its_item(peer, endpoint, how):
     assert "secret" not in str(job)
 
 
-def test_a_function_that_pretends_to_be_cancelled_fails_its_item(peer):
-    for endpoint in ("plain", "on_loop", "alone", "by_row"):
-        assert peer.run(endpoint, {"how": "cancel"})["status"] == "failed"
+@pytest.mark.parametrize("how", ["cancel", "close", "unknown"])
+def test_a_function_that_raises_what_is_no_exception_fails_its_item(peer, how):
+    for endpoint in ("plain", "on_loop", "yields", "alone", "in_slots", "by_row", "in_step"):
+        assert peer.run(endpoint, {"how": how})["status"] == "failed", endpoint
 
 
 @pytest.mark.parametrize("endpoint", ["in_slots", "by_row", "parted"])
@@ -81,9 +82,10 @@ def test_a_state_that_grows_past_its_bound_fails_its_job_and_not_the_others_of_t
     assert {peer.ended(job)["status"] for job in (*hold, one, small)} == {"succeeded"}
 
 
-def test_a_function_that_forks_runs_on_in_its_parent(peer):
+@pytest.mark.parametrize("then", ["exit", "return", "raise"])
+def test_a_function_that_forks_runs_on_in_its_parent_whatever_its_child_does(peer, then):
     for endpoint in ("plain", "alone"):
-        assert peer.value(endpoint, {"how": "fork"}) == "child ended with 0"
+        assert peer.value(endpoint, {"how": f"fork and {then}"}) == "parent"
 
 
 @pytest.mark.parametrize("endpoint", ["hang", "hang_together"])

@@ -155,6 +155,11 @@ def held_back(error: BaseException) -> RuntimeError:
     return RuntimeError(f"the function raised {type(error).__name__}")
 
 
+_MEANT_FOR_COROUTINES: Final = (StopIteration, asyncio.CancelledError, GeneratorExit)
+"""A future takes none of the first, would pass the second off as a cancel of its own, and with the third would close
+whoever awaits it instead of raising there."""
+
+
 def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
     """Call a function in a thread of its own, which does not keep the process from ending.
 
@@ -178,10 +183,7 @@ def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]"
         try:
             result = context.run(function, *args)
         except BaseException as raised:  # noqa: BLE001 - it travels to whoever awaits
-            # A future takes no StopIteration, and would pass a CancelledError off as a cancel of its own.
-            error = (
-                held_back(raised) if isinstance(raised, StopIteration | asyncio.CancelledError) else raised
-            )
+            error = held_back(raised) if isinstance(raised, _MEANT_FOR_COROUTINES) else raised
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, error)
 

@@ -439,5 +439,7 @@ async def _held(begin: Callable[..., Awaitable[Any]], *args: Any) -> Any:
     """Begin some work, and keep what would end the server from travelling on."""
     try:
         return await begin(*args)
-    except (SystemExit, KeyboardInterrupt) as error:
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:
         raise held_back(error) from error
