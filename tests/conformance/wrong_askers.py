@@ -1,5 +1,7 @@
 """Wrong clients: what they make of answers and of ends, and what they do for their users."""
 
+import contextlib
+import threading
 from typing import ClassVar
 
 from conformance.plain_requests import CutError, EndError
@@ -177,6 +179,22 @@ class LeavesItsSocketOpen(WrongClient):
 
     def hang_up(self, answer):
         self.left.append(answer)
+
+
+class LeavesATaskBehind(WrongClient):
+    """Its user has left, and a task of its own reads on, and reconnects."""
+
+    scenario, kind = "user-stops-reading", "count"
+
+    def checkpoint(self):
+        threading.Thread(target=self.goes_on, daemon=True).start()
+        return super().checkpoint()
+
+    def goes_on(self):
+        for answer in self.answers:
+            answer.close()
+        with contextlib.suppress(CutError):
+            self.open().close()
 
 
 class WaitsForTheEndOfTheBodyAfterDone(WrongClient):

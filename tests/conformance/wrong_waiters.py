@@ -73,6 +73,13 @@ class HandsOverPings(WrongClient):
         self.give(0, data, None)
 
 
+class DiesOfAPing(WrongClient):
+    scenario, kind, breaks = "pings-at-the-head", "died", "TW-CLI-012"
+
+    def ping(self, data):
+        raise NotImplementedError("ping")
+
+
 class SendsNoCursor(WrongClient):
     scenario, kind, breaks = "closed-inside-an-event", "cursor", "TW-CLI-009"
 

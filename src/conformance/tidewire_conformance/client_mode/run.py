@@ -4,7 +4,7 @@ import random
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 
 from tidewire_conformance.client_mode.verdicts import name_of, profiles, verdict_of
@@ -15,6 +15,10 @@ from tidewire_conformance.verdict import Outcome, Verdict, Why
 
 LANES = 32
 """Scenarios that are played at a time: most of their time is spent waiting."""
+LASTING = 30.0
+"""Seconds of patience from which on a scenario waits for a time that a sentence states, and so ends last."""
+HEAD_START = 0.3
+"""Seconds by which those begin before the others: the run is over when they are."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,10 @@ def run(plan: Plan, scenarios: Sequence[Scenario], adapter: Adapter, watch: Watc
         tasks: list[Future[tuple[Verdict, int]]] = []
         for number in range(plan.repeat):
             order = random.Random(f"{plan.seed} {number}").sample(scenarios, len(scenarios))
-            # Those that last begin first: the run is over when the longest one is.
-            tasks += [pool.submit(take, each) for each in sorted(order, key=lambda each: -each.patience)]
+            order.sort(key=lambda each: -each.patience)
+            lasting = [pool.submit(take, each) for each in order if each.patience >= LASTING]
+            wait(lasting, HEAD_START)
+            tasks += [*lasting, *(pool.submit(take, each) for each in order if each.patience < LASTING)]
         for done, task in enumerate(as_completed(tasks), 1):
             verdict, asked = task.result()
             requests += asked
