@@ -1,10 +1,17 @@
 """The runner itself: what it does with a server that is not there, a check that is wrong, a baseline that is old."""
 
 import asyncio
+import contextlib
 import json
+import os
+import re
+import signal
+import socket
 import subprocess
 import sys
+import threading
 import xml.etree.ElementTree as ET
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,7 +20,7 @@ from typer.testing import CliRunner
 
 from conformance.suite.killing import plan
 from conformance.suite.stage import ALICE, Nursery
-from tidewire_conformance import registry
+from tidewire_conformance import cli, registry
 from tidewire_conformance.cli import app
 from tidewire_conformance.grade import grade
 from tidewire_conformance.registry import Check
@@ -74,6 +81,8 @@ def test_a_server_that_is_wrong_ends_in_1_with_sentence_bytes_and_a_command(wron
         tmp_path / "r.xml",
         "--page",
         tmp_path / "r.html",
+        "--badge",
+        tmp_path / "r.svg",
     )
     assert done.exit_code == 1
     assert "A server MUST write exactly one `done` into the log of a job that ends" in done.stdout
@@ -91,6 +100,7 @@ def test_a_server_that_is_wrong_ends_in_1_with_sentence_bytes_and_a_command(wron
     ]
     page = (tmp_path / "r.html").read_text()
     assert "TW-FRM-051" in page
+    assert re.search(r"tidewire: part · \d+/\d+ · \d broken", (tmp_path / "r.svg").read_text())
     for told in (done.stdout, page, json.dumps(found), (tmp_path / "r.xml").read_text()):
         assert ALICE not in told, "credentials stay out of reports"
 
@@ -113,6 +123,13 @@ def test_a_known_failure_is_no_failure_and_one_that_holds_is(url, wrong, tmp_pat
         (["http://127.0.0.1:9", *FEW], 3),
         (["http://127.0.0.1:9", "--only", "no.such.check"], 4),
         (["ftp://x", *FEW], 2),
+        (["http://127.0.0.1:99999", *FEW], 2),
+        (["http://a:b@127.0.0.1:9", *FEW], 2),
+        (["http://127.0.0.1:9/?a", *FEW], 2),
+        (["http://127.0.0.1:9", "--header", "X: \n", "--header", "Y: né", *FEW], 2),
+        (["http://127.0.0.1:9", "--profile", "gold"], 2),
+        (["http://127.0.0.1:9", "--json", "/no/such/folder/r.json"], 2),
+        (["http://127.0.0.1:9", "--skip", "*"], 4),
         (["http://127.0.0.1:9", "--header", "no colon", *FEW], 2),
         (["http://127.0.0.1:9", "--repeat", "0"], 2),
     ],
@@ -181,24 +198,94 @@ def test_a_check_that_raises_leaves_the_others_alone(url):
     assert report.exit_code == 3
 
 
-def test_a_server_that_dies_after_discovery_is_not_passed(nursery):
-    async def after(session):
-        await session.wire.ask("GET", "/v1/nothing")
-        session.expect("TW-DSC-001", True, "an answer")
+def test_an_interrupt_leaves_the_report_so_far(url):
+    async def sound(session):
+        session.expect("TW-DSC-001", True, "yes")
 
-    async def kill_and_ask():
-        with nursery.staged() as url:
-            from tidewire_conformance.probe import probe
-            from tidewire_conformance.wire import Wire
+    async def interrupted(session):
+        os.kill(os.getpid(), signal.SIGINT)
+        await session.wire.ask("GET", "/v1")
+        await asyncio.Event().wait()
 
-            server = await probe(Wire(url, header=plan(url).header))
-        from tidewire_conformance.runner import _run
+    checks = [check_of(sound), check_of(interrupted, "own.late", sentences=("TW-DSC-005",), alone=True)]
+    found = cli._run(Plan(url, plan(url).header), checks)
+    report = grade(found, checks)
+    assert [each.outcome for each in found.verdicts] == [Outcome.PASS, Outcome.SKIPPED]
+    assert found.verdicts[1].note == found.cut_short == "it was interrupted"
+    assert (report.exit_code, report.headline) == (3, "no profile · 1/2 MUST · 0/0 SHOULD")
 
-        return await _run(Plan(url), check_of(after), Wire(url), server, 0, {})
 
-    verdict = asyncio.run(kill_and_ask())
-    assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert not verdict.assertions
+def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
+    """It describes itself, answers once more, and is never seen again."""
+    discovery = {
+        "protocol": "tidewire/1",
+        "server": "brief",
+        "endpoints": [],
+        "capabilities": [],
+        "limits": {},
+    }
+
+    class Brief(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps(discovery).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    asked = []
+
+    async def last(session):
+        server.shutdown()
+        server.server_close()
+        await session.wire.ask("GET", "/v1/jobs")
+
+    async def later(session):
+        asked.append(session)
+        session.expect("TW-DSC-001", True, "yes")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Brief) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        checks = [check_of(last), *(check_of(later, f"own.later{n}", alone=True) for n in range(3))]
+        one = Plan(f"http://127.0.0.1:{server.server_port}", patience=0.1)
+        found = asyncio.run(run(one, checks))
+        thread.join()
+    assert [each.outcome for each in found.verdicts] == [Outcome.INCONCLUSIVE, *[Outcome.SKIPPED] * 3]
+    assert not asked
+    assert re.match(
+        r"the server does not answer any more \(.*Refused.*GET .*/v1, for discovery", found.cut_short
+    )
+    report = grade(found, checks)
+    assert report.exit_code == 4, "nothing was judged"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"200 OK\r\nContent-Type: text/html\r\n\r\n<!doctype html>", "this is a web page"),
+        (b"302 Found\r\nLocation: https://example.org/api\r\n\r\n", "it leads to https://example.org/api"),
+        (b'401 No\r\nContent-Type: application/json\r\n\r\n{"code": "unauthorized"}', "--header 'Authorization: "),
+        (b"200 OK\r\nContent-Length: 99\r\n\r\n{}", "peer closed connection"),
+        (b"200 OK\r\nX: " + b"a" * 300_000, "cannot reach"),
+    ],
+)  # fmt: skip
+def test_what_is_no_server_of_this_protocol_is_told_what_it_is(answer, told):
+    def serve():
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 " + answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        done = conformance(f"http://127.0.0.1:{listener.getsockname()[1]}", *FEW)
+        thread.join()
+    assert (done.exit_code, told in done.stderr) == (3, True), done.stderr
 
 
 def test_what_is_not_declared_does_not_count_and_what_is_untested_does(url):
