@@ -1,6 +1,6 @@
 """A server of tidewire/1 out of the standard library: `python stdlib_server.py [RETRY_MS]` prints its URL."""
 
-import hashlib, json, random, re, secrets, sys, threading, time, zlib  # noqa: E401, I001
+import hashlib, json, random, re, secrets, sys, threading, time, urllib.parse, zlib  # noqa: E401, I001
 from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIServer, make_server
 
@@ -104,7 +104,7 @@ def app(environ, start):
         return [dump(body)] if isinstance(body, dict) else body
 
     def follow(job, cursor="", **headers):
-        if re.search(r"\b(diffs=0|errors=inband)\b", environ["QUERY_STRING"]):
+        if [*query.get("diffs", ["1"]), *query.get("errors", ["http"]), *after[1:]] != ["1", "http"]:
             return send(400, "bad_parameter")
         if not re.fullmatch(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}|0-[01]|", cursor):
             return send(400, "bad_cursor")
@@ -112,38 +112,42 @@ def app(environ, start):
         return send(204, []) if nothing else send(200, job.events(cursor), **STREAM, **headers)
 
     def submit():
-        try:
-            submit = json.loads(body.decode(), parse_constant=int)
-            given = submit["input"]
-            is_text = dump(given["text"]).startswith(b'"')  # and no lone surrogate, which has no UTF-8
-            if not is_text or given.get("delay_ms", 0) not in range(10_001) or "inputs" in submit:
-                raise TypeError
-            job = Job(words(**given))
-        except (TypeError, AttributeError, KeyError):
-            return send(422, "invalid_input", "/inputs" if b'"inputs"' in body else "/input")
-        except ValueError:
-            return send(400, "malformed_body")
+        given = json.loads(body.decode(), parse_constant=int)["input"]
+        is_text = dump(given["text"]).startswith(b'"')  # and no lone surrogate, which has no UTF-8
+        if not is_text or given.get("delay_ms", 0) not in range(10_001) or b'"inputs"' in body:
+            raise TypeError
+        job = Job(words(**given))
         jobs[job.id], headers = job, {"Location": f"/v1/jobs/{job.id}"}
         if "text/event-stream" in environ.get("HTTP_ACCEPT", ""):
             return follow(job, **headers, **{"Content-Location": f"/v1/jobs/{job.id}/events"})
         return send(201, job.body(), **headers)
 
-    path, after = environ["PATH_INFO"], re.findall(r"\bafter=([^&]*)", environ["QUERY_STRING"])
-    job, cursor = jobs.get(path[9:].split("/")[0]), environ.get("HTTP_LAST_EVENT_ID") or "".join(after)
+    def cancel():
+        items = [{0: 0}[at] for at in json.loads(body or b"{}").get("items", [0])]  # a KeyError for others
+        return send(200 if job.done else 202, job.end("cancelled") if items else job.body())
+
+    path, query = environ["PATH_INFO"], urllib.parse.parse_qs(environ["QUERY_STRING"])
+    job, after = jobs.get(path[9:].split("/")[0]), query.get("after", [""])  # what is empty is absent
     body = environ["wsgi.input"].read(min(int(environ.get("CONTENT_LENGTH") or 0), 65_537))
     routes = {
         "/v1": ("GET", lambda: send(200, ABOUT)),
         "/v1/endpoints/words": ("GET", lambda: send(200, WORDS)),
         "/v1/endpoints/words/jobs": ("POST", submit),
         "/v1/jobs/*": ("GET", lambda: send(200, job.body())),
-        "/v1/jobs/*/events": ("GET", lambda: follow(job, cursor)),
-        "/v1/jobs/*/cancel": ("POST", lambda: send(200 if job.done else 202, job.end("cancelled"))),
+        "/v1/jobs/*/events": ("GET", lambda: follow(job, environ.get("HTTP_LAST_EVENT_ID") or after[0])),
+        "/v1/jobs/*/cancel": ("POST", cancel),
     }
     gone = {"/v1/jobs/": "job_not_found", "/v1/endpo": "endpoint_not_found"}.get(job or path[:9], "not_found")
     method, answer = routes.get(path.replace(job.id, "*") if job else path, (None, lambda: send(404, gone)))
-    if method not in {None, environ["REQUEST_METHOD"]}:
-        return send(405, "method_not_allowed", Allow=method)
-    return answer() if len(body) <= LIMITS["max_body_bytes"] else send(413, "body_too_large")
+    try:
+        if method not in {None, environ["REQUEST_METHOD"]}:
+            return send(405, "method_not_allowed", Allow=method)
+        return answer() if len(body) <= LIMITS["max_body_bytes"] else send(413, "body_too_large")
+    except ValueError:
+        return send(400, "malformed_body")
+    except (TypeError, AttributeError, KeyError):
+        found = re.match(rb'\s*\{.*?"(inputs?|items)"', body, re.DOTALL)
+        return send(422, "invalid_input", f"/{found[1].decode()}" if found else "")
 
 
 server = make_server("127.0.0.1", 0, app, type("Threads", (ThreadingMixIn, WSGIServer), {}))

@@ -65,13 +65,13 @@ def test_a_server_in_another_language_is_judged_for_what_it_has():
     assert not found.errors
 
 
-BY_CHANCE = {"TW-DSC-012", "TW-JOB-008", "TW-SEC-014", "TW-JOB-053", "TW-JOB-054", "TW-JOB-069", "TW-JOB-070"}
+BY_CHANCE = {"TW-DSC-012", "TW-JOB-008", "TW-SEC-014", "TW-JOB-069", "TW-JOB-070"}
 """What shows only where a job of half a second still runs, or an answer comes before its connection closes."""
 LACKING = {
-    # By its own words it leaves out 406, 415, bodies in chunks, deadlines, and the items of a cancel.
+    # By its own words it leaves out 406, 415, bodies in chunks, deadlines, and other members of a submit.
     "standard-library": {
-        "TW-FRM-008", "TW-JOB-007", "TW-JOB-008", "TW-JOB-009", "TW-JOB-010", "TW-JOB-016", "TW-JOB-017", "TW-JOB-053",
-        "TW-JOB-054", "TW-JOB-069", "TW-JOB-070", "TW-JOB-079", "TW-JOB-080",
+        "TW-FRM-008", "TW-JOB-008", "TW-JOB-009", "TW-JOB-010", "TW-JOB-017", "TW-JOB-069", "TW-JOB-070", "TW-JOB-079",
+        "TW-JOB-080",
     },
     "javascript": set(),
 }  # fmt: skip
