@@ -1,15 +1,20 @@
 """Request batching, seen from outside: which items share a call, what each gets, and what its neighbours notice."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
+import httpx
 import pytest
+import typer.testing
 import uvloop
 from pydantic import BaseModel
 
-from integration.reference_server import JSON, QUICK, Peer, data, eventually, serving
+from integration.reference_server import JSON, QUICK, STREAM, Fold, Peer, data, eventually, serving
+from tidewire import Client, cli
+from tidewire.protocol.sse import Decoder
 from tidewire_server import Context, ItemError, Server
 from tidewire_server.auth import ANONYMOUS
 from tidewire_server.metrics import Metrics
@@ -194,6 +199,37 @@ def test_lists_of_members_and_of_outputs_as_gradio_has_them():
     with serving(server) as peer:
         job = peer.run("pairs", inputs=[{"words": "hello", "lengths": 2}, {"words": "sea", "lengths": 1}])
         assert [each["value"] for each in job["state"]["items"]] == [["he", 2], ["s", 1]]
+
+
+def by_client(url, name, given):
+    with Client(url) as client:
+        return client.run(name, given)
+
+
+def by_command(url, name, given):
+    members = [f"{member}={json.dumps(value)}" for member, value in given.items()]
+    result = typer.testing.CliRunner().invoke(cli.app, ["call", url, name, *members])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout) if result.stdout.startswith(("[", "{")) else result.stdout
+
+
+def by_raw_http(url, name, given):
+    answer = httpx.post(f"{url}/v1/endpoints/{name}/jobs", json={"input": given}, headers=STREAM)
+    return Fold().take(Decoder().feed(answer.content)).items[0]["value"]
+
+
+@pytest.mark.parametrize("ask", [by_client, by_command, by_raw_http])
+def test_one_input_gives_one_value_and_not_a_list_or_the_first_letter_of_one(ask):
+    server = Server(**QUICK)
+    make_trim(server)
+
+    @server.endpoint(batch=True)
+    def lists(words: list[str], lengths: list[int]) -> list[list[str]]:
+        return [[word[:n]] for word, n in zip(words, lengths, strict=True)]
+
+    with server.running() as url:
+        assert ask(url, "trim_words", {"word": "hello"}) == "hel"
+        assert ask(url, "lists", {"words": "hello", "lengths": 2}) == ["he"]
 
 
 def test_a_wrong_number_of_results_is_one_clear_error_for_all(caplog):
