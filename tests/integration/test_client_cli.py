@@ -14,7 +14,7 @@ import pytest
 import typer.testing
 
 from served import sentence, served
-from tidewire import Client, cli, display
+from tidewire import Client, cli, display, found_commands
 from tidewire.testing import FakeServer, FakeToken
 
 COMMAND = [sys.executable, "-W", "error", "-m", "tidewire.cli"]
@@ -205,7 +205,7 @@ def test_on_a_terminal_the_text_comes_live_and_whole(url):
 
 def test_a_command_whose_package_is_not_there_prints_the_line_that_installs_it(monkeypatch):
     monkeypatch.setattr(
-        cli,
+        found_commands,
         "_others",
         lambda: {"judge": EntryPoint("judge", "tidewire_conformance_missing.cli:app", "tidewire.commands")},
     )

@@ -1,15 +1,15 @@
-"""The command line: `tidewire call`, `attach`, `cancel`, `jobs`, `describe`, and what other packages add."""
+"""The command line: `tidewire call`, `attach`, `cancel`, `jobs`, `describe`, `codegen`, and what other packages add."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, entry_points, version
-from typing import Annotated, Any, Final, NoReturn
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
-import typer.core
-import typer.main
 
+from tidewire import codegen as generated
 from tidewire import display
 from tidewire.arguments import read_headers, read_input, read_lines, read_words
 from tidewire.errors import (
@@ -21,17 +21,13 @@ from tidewire.errors import (
     RequestError,
     TidewireError,
 )
+from tidewire.found_commands import USAGE, Commands
 from tidewire.mapping import BATCH_SIZE, CONCURRENCY
 from tidewire.showing import INTERRUPTED, follow
 from tidewire.sync import Client
 from tidewire.types import UNSET
 
-COMMANDS: Final = "tidewire.commands"
-"""Entry-point group in which other packages offer commands: functions, as typer takes them, or typer apps."""
-
-JOB_FAILED, USAGE, UNREACHABLE, PROTOCOL_FAULT, NO_READER = 1, 2, 3, 4, 141
-
-_EXTRAS = {"tidewire_server": "server", "tidewire_conformance": "server"}
+JOB_FAILED, UNREACHABLE, PROTOCOL_FAULT, NO_READER = 1, 3, 4, 141
 
 _EPILOG = (
     "Exit codes: 0 done, 1 the job failed or was cancelled, 2 wrong usage or input, 3 the server cannot be reached "
@@ -47,20 +43,8 @@ def _examples(*lines: str) -> str:
 _URL = "http://127.0.0.1:8000"
 
 
-class _Commands(typer.core.TyperGroup):
-    """The commands of this file, and those found through entry points, loaded when they are named."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *sorted(set(_others()) - set(super().list_commands(ctx)))]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        own = super().get_command(ctx, cmd_name)
-        other = _others().get(cmd_name)
-        return own if own is not None or other is None else _load(other)
-
-
 app: Final = typer.Typer(
-    cls=_Commands,
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -72,41 +56,6 @@ app: Final = typer.Typer(
 def main() -> None:
     """Entry point of the `tidewire` command."""
     app(prog_name="tidewire")
-
-
-def _others() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=COMMANDS)}
-
-
-def _load(point: EntryPoint) -> Any:
-    """The command behind an entry point; where its package lacks a requirement, one that says what to install."""
-    try:
-        found = point.load()
-    except ImportError as error:
-        return _missing(point, error)
-    if isinstance(found, typer.Typer):
-        return typer.main.get_command(found)
-    if not callable(found) or hasattr(found, "invoke"):
-        return found
-    return _command(point.name, found)
-
-
-def _missing(point: EntryPoint, error: ImportError) -> Any:
-    extra = _EXTRAS.get(point.module.partition(".")[0])
-    wanted = f"'tidewire[{extra}]'" if extra else (error.name or "what it needs")
-
-    def command() -> NoReturn:
-        display.Screen().error(f"`tidewire {point.name}` needs {error.name or error}: pip install {wanted}")
-        raise typer.Exit(USAGE)
-
-    command.__doc__ = f"Not installed: pip install {wanted}"
-    return _command(point.name, command, ignore_unknown_options=True, allow_extra_args=True)
-
-
-def _command(name: str, function: Callable[..., Any], **settings: bool) -> Any:
-    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    single.command(name, context_settings=dict(settings))(function)
-    return typer.main.get_command(single)
 
 
 # ---- what the commands share -------------------------------------------------------------------------------------
@@ -360,6 +309,44 @@ def describe(
             if number:
                 screen.out.print()
             screen.out.print(part)
+
+
+@app.command(
+    epilog=_examples(
+        f"codegen {_URL} -o gpu.py",
+        f"codegen {_URL} --endpoint generate > generate.py",
+    )
+)
+def codegen(
+    url: Url,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Written only when all went well.")
+    ] = None,
+    endpoint: Annotated[
+        list[str] | None, typer.Option(help="Only this one; repeatable. All, if none is named.")
+    ] = None,
+    header: Headers = None,
+) -> None:
+    """Write a typed Python module for a server: a model for what each endpoint takes and gives.
+
+    Below the models stand TypedClient and TypedAsyncClient, over a client: an editor completes and checks their calls.
+    """
+    with _client(url, header) as (client, screen):
+        discovery = client.discover()
+        names = endpoint or [each.name for each in discovery.endpoints]
+        described = [client.describe(name) for name in dict.fromkeys(names)]
+        try:
+            text = generated.module(client.url, discovery, described)
+        except ImportError as error:
+            screen.error(f"`tidewire codegen` needs {error.name}: pip install 'tidewire[codegen]'")
+            raise typer.Exit(USAGE) from None
+        if output is None:
+            sys.stdout.write(text)
+            return
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"-o {output}: {error.strerror}") from None
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,27 @@
+"""Calls through the module that `tidewire codegen` writes: what an editor knows of them. Checked, never run."""
+
+from typing import assert_type
+
+from tidewire import AsyncClient, AsyncJob, Client, Job
+
+from .generated_module import PointInput, PointValue, TalkInput, TypedAsyncClient, TypedClient
+
+
+def blocking(client: Client) -> None:
+    typed = TypedClient(client.with_options(timeout=3))
+    assert_type(typed.submit("point", PointInput(x=1)), Job[PointValue])
+    assert_type(typed.run("point", PointInput(x=1)).label, str)
+    assert_type(typed.run("talk", TalkInput(words=1)), str)
+    assert_type(typed.submit_batch("point", [PointInput(x=1)]).results()[0].x, float)
+    for value in typed.map("point", [PointInput(x=1)]):
+        assert_type(value, PointValue)
+    typed.submit("point", TalkInput())  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
+    typed.submit("nope", TalkInput())  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+async def asynchronous(client: AsyncClient) -> None:
+    typed = TypedAsyncClient(client)
+    assert_type(await typed.submit("point", PointInput(x=1)), AsyncJob[PointValue])
+    assert_type((await typed.run("point", PointInput(x=1))).x, float)
+    async for value in typed.map("point", [PointInput(x=1)]):
+        assert_type(value, PointValue)
