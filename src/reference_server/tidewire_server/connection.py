@@ -34,20 +34,17 @@ class Connection:
         self._chunks = False
 
     def hold_little(self) -> None:
-        """Have the kernel buffer little."""
-        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        """Buffer nothing in this process beyond what was last written, and little in the kernel.
+
+        A send waits until the kernel has taken all that was written before.
+        """
+        if self._transport is None:
+            return
+        self._transport.set_write_buffer_limits(high=0)
+        sock = self._transport.get_extra_info("socket")
         if sock is not None:
             with contextlib.suppress(OSError):  # closed meanwhile
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-
-    def wait_for_all(self, wait: bool) -> None:
-        """Whether a send waits until the kernel has taken all that was written before, or only where that is much.
-
-        While it does not, what is written in one turn of the event loop goes out at the turn's end: one call for each
-        connection, and all connections one after the other, which wakes a reader of many of them once.
-        """
-        if self._transport is not None:
-            self._transport.set_write_buffer_limits(high=0 if wait else None)
 
     def begun(self) -> None:
         """The head of an answer was sent: from here on its body can be written."""

@@ -64,11 +64,6 @@ class Delivery:
         await self._deliver({"type": "http.response.start", "status": 200, "headers": headers})
         self._connection.begun()
 
-    async def greet(self, body: bytes) -> None:
-        """Send the first of the body, in one piece with the head: nothing was written before that could be waited for."""
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
-        self.sent_at = self._loop.time()
-
     async def write(self, body: bytes) -> None:
         """Send more of the body."""
         await self._deliver({"type": "http.response.body", "body": body, "more_body": True})
@@ -113,7 +108,6 @@ class Delivery:
                 await self._send(message)
                 break
             before = self._connection.untaken()
-            self._connection.wait_for_all(True)
             try:
                 # The ASGI server waits for room before it takes the message, so a send that timed out took nothing.
                 async with asyncio.timeout(self._stall_timeout):
@@ -122,7 +116,6 @@ class Delivery:
                 if before is None or (self._connection.untaken() or 0) >= before:
                     raise StalledError from None
             else:
-                self._connection.wait_for_all(False)
                 break
         self.sent_at = self._loop.time()
 

@@ -181,7 +181,7 @@ class EventStream:
         )
         greeting = ephemeral_frame("hello", hello, retry_ms=self._jittered(self._settings.retry))
         if self._interval is not None:
-            await self._greet(greeting)
+            await self._write(greeting)
             await self._follow_snapshots(self._interval)
             return
         cursor = self._opening.after
@@ -191,7 +191,7 @@ class EventStream:
             at = await self._log.state(oldest=place is Place.OLDEST)
             greeting += self._snapshot(at, reason)
             cursor = at.cursor
-        await self._greet(greeting)
+        await self._write(greeting)
         await self._follow(cursor)
 
     async def _follow(self, cursor: Cursor) -> None:
@@ -335,10 +335,6 @@ class EventStream:
         return round(1000 * seconds * random.uniform(0.75, 1.5))
 
     # ---- moving bytes ------------------------------------------------------------------------------------------
-
-    async def _greet(self, frames: bytes) -> None:
-        await self._delivery.greet(frames)
-        self._metrics.streamed += len(frames)
 
     async def _write(self, frames: bytes) -> None:
         await self._delivery.write(frames)
