@@ -175,6 +175,20 @@ def test_a_failure_tells_the_sentence_what_was_expected_what_came_and_the_bytes_
     assert re.search(r"\n +\d+\.\d +\* .*'saw': 'value'", text)
 
 
+def test_what_a_client_tells_can_be_written_whatever_it_is():
+    lone = "LIE" + chr(0xD83D)
+    told = [{"saw": "value", "value": lone}, {"end": "succeeded", "value": lone, "detail": lone}]
+
+    class Careless(Pretender):
+        def run(self, command, tell, seconds):
+            for report in told:
+                tell({"id": command["id"], **report})
+
+    verdict = play(BY_NAME["lone-surrogate"], Careless(None), patience=0.1)
+    assert "never" in {finding.kind for finding in verdict.findings}
+    assert r"LIE\ud83d" in describe(verdict).encode().decode()
+
+
 def test_a_client_that_cannot_do_what_a_scenario_needs_is_skipped_and_not_passed():
     adapter = PlainAdapter()
     adapter.traits = frozenset()
@@ -354,6 +368,34 @@ def test_commands_of_one_program_that_dies_are_played_again_by_themselves(progra
     found = {v.scenario.name: v for v in play_all([BY_NAME[name] for name in names], adapter, workers=3)}
     died = {name for name, v in found.items() if "died" in {finding.kind for finding in v.findings}}
     assert died == {"discovery"}
+
+
+def test_a_program_that_reports_of_what_it_was_never_asked_for_is_an_error_for_all_that_it_is_at(program):
+    text = (
+        INTRODUCED
+        + """
+    if len(sys.argv) > 1:
+        print(json.dumps({"id": "c0", "end": "succeeded"}), flush=True)
+    sys.argv.append("asked")
+"""
+    )
+    found = list(play_all([BY_NAME["404"], BY_NAME["410"]], program(text), workers=2))
+    assert {verdict.outcome for verdict in found} == {Outcome.ERROR}
+    assert all("'c0', which was never asked for" in verdict.note for verdict in found)
+
+
+def test_a_program_that_mixes_up_what_it_is_at_passes_neither(program):
+    text = (
+        INTRODUCED
+        + """
+    asked = globals().setdefault("asked", []) + [json.loads(line)["id"]]
+    if len(asked) == 2:
+        for name, status in zip(reversed(asked), (404, 410)):
+            print(json.dumps({"id": name, "end": "refused", "status": status}), flush=True)
+"""
+    )
+    found = play_all([BY_NAME["404"], BY_NAME["410"]], program(text), workers=2)
+    assert {verdict.outcome for verdict in found} == {Outcome.FAIL}
 
 
 def test_a_program_that_does_several_things_at_once_is_started_once(program, tmp_path):

@@ -9,6 +9,7 @@ what the program does                                | what comes of it
 -----------------------------------------------------+---------------------------------------------------------
 it cannot be started, or does not introduce itself   | `AdapterError`: nothing is known
 it writes what is no report, or more than the bounds | `AdapterError`: nothing is known
+it reports of what it was never asked for            | the same, for all that it is at
 it ends while it has something to do                 | `AdapterDiedError`: its user would have nothing, either
 it ends with several things to do                    | the same, `shared`; from then on it gets one at a time
 it reports no end in time                            | `AdapterHungError`; it is stopped once it has no other work
@@ -225,6 +226,8 @@ class _Program:
         self._greeting = _Inbox()
         self._inboxes: dict[str, _Inbox] | None = {"": self._greeting}
         """By the id of the command; None once nothing more can come."""
+        self._asked: set[str] = set()
+        """The ids of all commands so far: one that was given up may still be reported of."""
         self._commands: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._complaints = b""
         self._threads = [
@@ -262,6 +265,7 @@ class _Program:
         with self._lock:
             if self.retired or self._inboxes is None or len(self._inboxes) >= at_once:
                 return None
+            self._asked.add(name)
             return self._inboxes.setdefault(name, _Inbox())
 
     def let_go(self, name: str) -> bool:
@@ -316,12 +320,15 @@ class _Program:
             raise AdapterError(f"a line that is no JSON: {line[:200]!r}") from error
         if not isinstance(report, dict):
             raise AdapterError(f"a line that is no object: {line[:200]!r}")
+        name = str(report.get("id", ""))
         with self._lock:
             inboxes = self._inboxes or {}
-            inbox = inboxes.get("") or inboxes.get(str(report.get("id", "")))
+            inbox = inboxes.get("") or inboxes.get(name)
             if inbox is None and len(inboxes) == 1:
                 # Whoever reads it sees by its id that it is amiss.
                 inbox = next(iter(inboxes.values()))
+            if inbox is None and name not in self._asked:
+                raise AdapterError(f"a report of {name!r}, which was never asked for: {line[:200]!r}")
         if inbox is not None:
             inbox.put(report, len(line))
 

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidewire_conformance.player.conversation import Conversation, Run, Talk
 from tidewire_conformance.player.scenario import JOB, JOB_2, Members, Scenario
-from tidewire_conformance.player.telling import Told, same, text_of
+from tidewire_conformance.player.telling import Told, printable, same, text_of
 
 _GRAIN = 0.002
 """Seconds by which clocks and timers may differ."""
@@ -45,7 +45,7 @@ def judge(scenario: Scenario, conversation: Conversation) -> list[Finding]:
     if not any(run.hung or run.died for run in conversation.runs):
         found += _values(scenario, conversation.runs[-1], told)
         found += _texts(scenario, told)
-    return found
+    return [replace(each, expected=printable(each.expected), got=printable(each.got)) for each in found]
 
 
 # ---- what it asked ---------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tidewire_conformance import specification
 from tidewire_conformance.player.conversation import Conversation, Talk
 from tidewire_conformance.player.play import Verdict
+from tidewire_conformance.player.telling import printable
 from tidewire_conformance.verdict import Outcome
 
 _PIECES = 12
@@ -67,4 +68,5 @@ def _talk(talk: Talk) -> Iterator[tuple[float, str]]:
 
 
 def _short(text: str) -> str:
+    text = printable(text)
     return text if len(text) <= 2 * _BYTES else f"{text[:_BYTES]} … {text[-_BYTES:]}"

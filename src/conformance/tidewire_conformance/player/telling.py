@@ -74,3 +74,8 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
     return bool(one == other)
+
+
+def printable(text: str) -> str:
+    """Text that any report can hold: what a client tells may hold lone surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode()
