@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from tidewire_conformance.probe import ProbeError
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report import badge, json_report, junit, page
 from tidewire_conformance.report import console as for_people
-from tidewire_conformance.runner import LANES, Course, Plan, Run, Watch
+from tidewire_conformance.runner import INTERRUPTED, LANES, Course, Plan, Run, Watch
 from tidewire_conformance.verdict import Outcome, Verdict
 
 CONFORMANT, FAILED, USAGE, UNREACHABLE, NOTHING_RAN = 0, 1, 2, 3, 4
@@ -248,6 +249,10 @@ def _tell(
                 typer.echo(f"tidewire conformance: {path} could not be written: {error}", err=True)
                 lost = True
     for_people.show(report, console, everything=everything)
+    if report.run.cut_short == INTERRUPTED:
+        # Scenarios that were being played wait in threads, and the end of the interpreter would wait for them.
+        sys.stdout.flush()
+        os._exit(report.exit_code)
     raise typer.Exit(report.exit_code or (UNREACHABLE if lost else CONFORMANT))
 
 
@@ -257,7 +262,7 @@ def _run(plan: Plan, checks: list[Check]) -> Run:
         try:
             asyncio.run(course.go())
         except KeyboardInterrupt:
-            course.cut_short = "it was interrupted"
+            course.cut_short = INTERRUPTED
         return course.run()
 
 

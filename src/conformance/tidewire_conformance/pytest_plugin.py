@@ -30,7 +30,7 @@ from tidewire_conformance.grade import Report, grade
 from tidewire_conformance.probe import ProbeError
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report.frames import told
-from tidewire_conformance.runner import Course, Plan
+from tidewire_conformance.runner import INTERRUPTED, Course, Plan
 from tidewire_conformance.verdict import Assertion, Outcome, Verdict
 
 SHOWN: Final = 5
@@ -261,7 +261,7 @@ class _Background:
         if self._thread is None or self._course is None:
             return
         if not self._is_over and self._loop is not None and self._task is not None:
-            self._course.cut_short = "it was interrupted"
+            self._course.cut_short = INTERRUPTED
             self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(CLOSE_SECONDS)
         if self._course.server is not None:

@@ -19,6 +19,8 @@ LANES = 6
 """Checks that run at a time."""
 CHECK_SECONDS = 120.0
 """How long one check may take, times `patience`."""
+INTERRUPTED = "it was interrupted"
+"""Why a run was cut short by who asked for it."""
 GONE_TRIES, GONE_SECONDS = 3, 1.0
 """After an answer that did not come: how often the server is asked whether it is there, and how far apart."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tidewire_conformance.client_mode.verdicts import name_of, profiles, verdict_of
 from tidewire_conformance.player import Adapter, Scenario, play
-from tidewire_conformance.runner import merge, settle, spent
+from tidewire_conformance.runner import INTERRUPTED, merge, settle, spent
 from tidewire_conformance.specification import Sentence
 from tidewire_conformance.verdict import Outcome, Verdict, Why
 
@@ -127,7 +127,7 @@ def run(plan: Plan, scenarios: Sequence[Scenario], adapter: Adapter, watch: Watc
             cut_short = cut_short or spent(plan) * (verdict.note == spent(plan))
             watch(verdict, done, total)
     except KeyboardInterrupt:
-        cut_short = "it was interrupted"
+        cut_short = INTERRUPTED
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     about = {name_of(scenario): scenario for scenario in scenarios}
