@@ -2,7 +2,9 @@
 
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference"
 
@@ -25,23 +27,96 @@ def settings() -> str:
     return "\n".join(rows)
 
 
+def launch() -> str:
+    from tidewire_server.configuration import Launch, allowed, flag_of, shown
+
+    rows = ["| flag | default | allowed | meaning |", "|---|---|---|---|"]
+    for name, field in Launch.model_fields.items():
+        default = shown(name, field.default)
+        rows.append(f"| `{flag_of(name)}` | `{default}` | {allowed(field)} | {field.description} |")
+    return "\n".join(rows)
+
+
+def of_endpoints() -> str:
+    from tidewire_server.configuration import EndpointSettings, allowed
+
+    rows = ["| in `[endpoints.NAME]` | allowed | meaning |", "|---|---|---|"]
+    for name, field in EndpointSettings.model_fields.items():
+        rows.append(f"| `{name}` | {allowed(field)} | {field.description} |")
+    return "\n".join(rows)
+
+
+def arguments_of(function: Callable[..., Any]) -> dict[str, str]:
+    """What its docstring says of each of its parameters; all must be there."""
+    described = inspect.getdoc(function) or ""
+    section = re.search(r"Args:\n(.*?)(?=\n\n\w+:\n|\Z)", described, re.DOTALL)
+    said = section[1] if section else ""
+    found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", said, re.DOTALL | re.MULTILINE)
+    names = [name for name in inspect.signature(function).parameters if name != "self"]
+    assert not found or [name for name, _ in found] == names, function
+    return {name: " ".join(meaning.split()) for name, meaning in found}
+
+
 def options() -> str:
     from tidewire_server import Server
 
-    described = inspect.getdoc(Server.endpoint)
-    assert described is not None
-    arguments = re.search(r"Args:\n(.*?)\n\nRaises:", described, re.DOTALL)
-    assert arguments is not None
-    found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", arguments[1], re.DOTALL | re.MULTILINE)
-    names = [name for name in inspect.signature(Server.endpoint).parameters if name != "self"]
-    assert [name for name, _ in found] == names
-    rows = [f"| `{name}` | {' '.join(meaning.split())} |" for name, meaning in found if name != "function"]
+    rows = [
+        f"| `{name}` | {meaning} |"
+        for name, meaning in arguments_of(Server.endpoint).items()
+        if name != "function"
+    ]
     return "\n".join(["| option | meaning |", "|---|---|", *rows])
+
+
+def methods(of: str, called: str, *left_out: str) -> Callable[[], str]:
+    def table() -> str:
+        import tidewire_server
+
+        rows = [f"| on `{called}` | does |", "|---|---|"]
+        for name, member in vars(getattr(tidewire_server, of)).items():
+            if name.startswith("_") or name in left_out:
+                continue
+            function = member.fget if isinstance(member, property) else member
+            meaning = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
+            told = "".join(f" `{each}`: {what}" for each, what in arguments_of(function).items())
+            rows.append(
+                f"| `{name}{'' if isinstance(member, property) else shape(function)}` | {meaning}{told} |"
+            )
+        return "\n".join(rows)
+
+    return table
+
+
+def gives() -> str:
+    from tidewire_server import Append, ItemError, Last
+
+    rows = ["| what it gives or raises | does |", "|---|---|"]
+    for each in (Append, Last, ItemError):
+        meaning = " ".join((inspect.getdoc(each) or "").partition("\n\n")[0].split())
+        told = "".join(f" `{name}`: {what}" for name, what in arguments_of(each).items())
+        rows.append(f"| `{each.__name__}{shape(each)}` | {meaning}{told} |")
+    return "\n".join(rows)
+
+
+def shape(function: Callable[..., Any]) -> str:
+    """Its parameters and their defaults."""
+    given = [each for name, each in inspect.signature(function).parameters.items() if name != "self"]
+    plain = inspect.Signature([each.replace(annotation=inspect.Parameter.empty) for each in given])
+    return re.sub(r"<(\w+\.)?(\w+):.*?>", r"\2", str(plain))
 
 
 PARTS = {
     "client.md": {"errors": errors},
-    "server.md": {"options": options, "settings": settings},
+    "server.md": {
+        "options": options,
+        "stream": methods("Stream", "stream", "cancel", "catch_up", "close", "replace"),
+        "gives": gives,
+        "context": methods("Context", "ctx"),
+        "server": methods("Server", "server", "endpoint"),
+        "settings": settings,
+        "launch": launch,
+        "of_endpoints": of_endpoints,
+    },
 }
 
 

@@ -1,11 +1,14 @@
 import inspect
 
 import pytest
+import typer
+from typer.main import get_command
 
 import tidewire
 import tidewire.errors
 import tidewire_server
 from docs import reference
+from tidewire_server.cli import serve
 
 
 @pytest.mark.parametrize("page", reference.PARTS)
@@ -29,3 +32,13 @@ def test_every_error_stands_in_the_tree():
 def test_every_public_name_stands_in_the_reference(package):
     pages = "".join(page.read_text() for page in reference.REFERENCE.glob("*.md"))
     assert [name for name in package.__all__ if name not in pages] == []
+
+
+def test_every_flag_of_the_server_stands_in_its_reference():
+    page = (reference.REFERENCE / "server.md").read_text()
+    command = typer.Typer(add_completion=False)
+    command.command()(serve)
+    flags = [(option.name, *option.opts) for option in get_command(command).params]
+    assert len(flags) > 40
+    unknown = [names for names in flags if not any(f"`{name}" in page for name in (*names, names[0].upper()))]
+    assert unknown == []

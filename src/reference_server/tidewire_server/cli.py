@@ -29,6 +29,7 @@ from tidewire_server.configuration import (
     Launch,
     allowed,
     configure,
+    flag_of,
     shown,
     unknown,
 )
@@ -275,10 +276,9 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
-    flag = f"--{SINGULAR.get(name, name).replace('_', '-')}"
     kind: Any = bool if field.annotation is bool else list[str] if name in SINGULAR else str
     option = typer.Option(
-        flag,
+        flag_of(name),
         envvar=ENV_PREFIX + name.upper(),
         help=_help(field)
         if name in SINGULAR or kind is bool

@@ -132,7 +132,7 @@ def configure(
     faults: list[str] = []
     raw, endpoints = ({}, {}) if file is None else _read(file, faults)
     raw |= _from_environment(environment, faults)
-    raw |= {name: Given(value, _flag(name)) for name, value in flags.items()}
+    raw |= {name: Given(value, flag_of(name)) for name, value in flags.items()}
     given = {
         name: Given(
             _validated(Launch if name in Launch.model_fields else Settings, name, each, faults), each.origin
@@ -213,7 +213,8 @@ def _fields() -> dict[str, FieldInfo]:
     return dict(Launch.model_fields) | dict(Settings.model_fields)
 
 
-def _flag(name: str) -> str:
+def flag_of(name: str) -> str:
+    """How a name stands on the command line."""
     return "TARGET" if name == "target" else f"--{SINGULAR.get(name, name).replace('_', '-')}"
 
 
