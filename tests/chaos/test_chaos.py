@@ -76,7 +76,8 @@ class Run:
 class Chaos:
     """Draws jobs, follows each in its own way, and compares it with what the server holds."""
 
-    def __init__(self, seed, straight):
+    def __init__(self, seed, straight, mapped):
+        self.mapped = mapped
         self.draw = random.Random(seed)
         self.straight = straight
         self.ended = Counter()
@@ -91,6 +92,7 @@ class Chaos:
             "cancel": 2,
             "hand over": 2,
             "late": 1,
+            "map": 1,
         }
         [kind] = self.draw.choices(list(kinds), list(kinds.values()))
         return kind, self.draw.randrange(4, 60)
@@ -169,6 +171,13 @@ class Chaos:
             job = client.job(checkpoint=type(job.checkpoint()).from_json(job.checkpoint().to_json()))
         await self.compare(job, run, sentence(size))
 
+    async def map(self, client, size):
+        """No input is another's: the server counts how often each has run."""
+        xs = range(self.mapped, self.mapped + size)
+        self.mapped += size
+        values = client.map("double", ({"x": x} for x in xs), batch_size=7, concurrency=3)
+        assert [value async for value in values] == [2 * x for x in xs]
+
     async def late(self, client, size):
         job = await client.submit("forever")
         with pytest.raises(TotalTimeoutError):
@@ -184,7 +193,8 @@ async def storm(url, broken, count, seed):
         AsyncClient(url) as straight,
         AsyncClient(broken.url, retry=RETRY, _timing=TIMING) as client,
     ):
-        chaos = Chaos(seed, straight)
+        mapped, _ = await straight.run("most_runs_of_an_input")
+        chaos = Chaos(seed, straight, mapped)
         before = await straight.run("starts_so_far")
         broken.active = False
         await client.describe("talk")
@@ -205,6 +215,7 @@ async def storm(url, broken, count, seed):
         assert sum(chaos.ended.values()) == count
         # Whatever was lost on the way there or back: nothing was started twice.
         assert await straight.run("starts_so_far") - before == chaos.ended["talk"] + chaos.ended["hand over"]
+        assert await straight.run("most_runs_of_an_input") in ([chaos.mapped, 1], [0, 0])
 
 
 @pytest.mark.timeout(60 + JOBS)

@@ -1,0 +1,99 @@
+"""A server with a log on disk, killed and started again on the same file while jobs run, behind a network that breaks.
+
+What the application gets equals a clean run: values of a `map` in order, each once; texts whole, each seq covered once;
+and as many jobs on the server as were submitted. What an attempt had done is done again by the next: that is the
+server's promise, not the client's.
+
+`CHAOS_JOBS` says how many inputs (`make chaos`: 10,000), `CHAOS_SEED` repeats what was drawn.
+"""
+
+import os
+import random
+from functools import partial
+from itertools import pairwise
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from faulty_proxy import FaultyProxy
+from killed_server import killed_server, said
+from tidewire import AsyncClient, RetryPolicy
+from tidewire.exchange import Timing
+from tidewire.protocol.integrity import digest
+
+SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
+INPUTS = int(os.environ.get("CHAOS_JOBS", "200"))
+KILLS = max(2, INPUTS // 200)
+BATCH = 8
+TALKS = 2
+
+RETRY = RetryPolicy(max_attempts=5000, submit_attempts=5000, initial=0.01, maximum=0.1)
+TIMING = Timing(hello_timeout=2, answer_timeout=2)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    print(f"CHAOS_SEED={SEED} CHAOS_JOBS={INPUTS}")
+
+
+async def talk(client, straight, words, when_it_runs):
+    """Read a text to its end; it may start over, and then says how much of it is void."""
+    job = await client.submit("talk", words=words)
+    text, covered, value = "", [], None
+    async for update in job:
+        covered.append((update.first_seq, update.seq))
+        text, value = text[: len(text) - update.deleted] + update.text, update.value
+        if len(covered) == 3:
+            when_it_runs()
+    assert covered[0][0] == 1
+    assert all(start <= end for start, end in covered)
+    assert all(after[0] == before[1] + 1 for before, after in pairwise(covered)), covered
+    assert text == value == await job.result() == said(words)
+    held = await straight.job(job.id).read()
+    assert digest(held.state["items"]) == held.done.digest == job._stream.follower.done.digest
+
+
+async def live(server, proxy, draw):
+    kill_at = sorted(draw.sample(range(1, INPUTS), KILLS - 1))
+    values, killing = [], anyio.Lock()
+
+    async def kill():
+        async with killing:
+            await anyio.to_thread.run_sync(server.again)
+
+    async with (
+        AsyncClient(server.url, retry=RETRY) as straight,
+        AsyncClient(proxy.url, retry=RETRY, _timing=TIMING) as client,
+    ):
+        await client.describe("shout")
+        proxy.active = True
+        async with anyio.create_task_group() as tasks:
+            kill_soon = partial(tasks.start_soon, kill)
+            for number in range(TALKS):
+                words = draw.randrange(200, 300)
+                tasks.start_soon(talk, client, straight, words, (lambda: None) if number else kill_soon)
+            inputs = ({"text": f"word {at}"} for at in range(INPUTS))
+            async for value in client.map("shout", inputs, batch_size=BATCH, pause=0.001):
+                values.append(value)
+                while kill_at and kill_at[0] <= len(values):
+                    kill_at.pop(0)
+                    kill_soon()
+        assert values == [f"WORD {at}" for at in range(INPUTS)]
+        assert not kill_at
+        jobs = await straight.jobs(limit=10 * INPUTS)
+        assert len(jobs) == TALKS + -(-INPUTS // BATCH)
+        assert {job.status for job in jobs} == {"succeeded"}
+        return max(job.attempt for job in jobs)
+
+
+@pytest.mark.timeout(120 + INPUTS)
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.slow)])
+def test_jobs_on_a_server_that_is_killed_and_started_again_equal_clean_runs(backend):
+    draw = random.Random(SEED)
+    settings = {"heartbeat": 0.3, "max_queue_size": 100_000, "max_jobs_per_principal": 100_000}
+    with killed_server(**settings) as server, FaultyProxy(("127.0.0.1", server.port), SEED) as proxy:
+        proxy.active = False
+        attempts = anyio.run(live, server, proxy, draw, backend=backend)
+        assert attempts > 1, "the kill did not meet the job that ran"
+        assert sum(proxy.faults.values()) > 0
