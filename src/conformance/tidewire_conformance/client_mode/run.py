@@ -2,6 +2,7 @@
 
 import random
 import shlex
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
@@ -13,10 +14,13 @@ from tidewire_conformance.runner import INTERRUPTED, merge, settle, spent
 from tidewire_conformance.specification import Sentence
 from tidewire_conformance.verdict import Outcome, Verdict, Why
 
-LANES = 32
+LANES = 20
 """Scenarios that are played at a time: most of their time is spent waiting."""
 LASTING = 30.0
 """Seconds of patience from which on a scenario waits for a time that a sentence states, and so ends last."""
+TURN = 0.0005
+"""Seconds after which a thread that waits for its turn gets it. Each piece that a server sends costs one: with those of
+Python, which are ten times as long, many small pieces take longer to send than any client to read."""
 HEAD_START = 0.3
 """Seconds by which those begin before the others: the run is over when they are."""
 
@@ -111,6 +115,8 @@ def run(plan: Plan, scenarios: Sequence[Scenario], adapter: Adapter, watch: Watc
         settle(verdict)
         return verdict, len(played.conversation.talks)
 
+    turn = sys.getswitchinterval()
+    sys.setswitchinterval(TURN)
     pool = ThreadPoolExecutor(plan.lanes, thread_name_prefix="scenario")
     try:
         tasks: list[Future[tuple[Verdict, int]]] = []
@@ -130,6 +136,7 @@ def run(plan: Plan, scenarios: Sequence[Scenario], adapter: Adapter, watch: Watc
         cut_short = INTERRUPTED
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+        sys.setswitchinterval(turn)
     about = {name_of(scenario): scenario for scenario in scenarios}
     verdicts = [merge(each or [_not_played(about[name], cut_short)]) for name, each in found.items()]
     seconds = time.monotonic() - began

@@ -36,7 +36,8 @@ _JOB = re.compile(r"/v1/jobs/([^/]+)")
 _JOBS_OF = re.compile(r"/v1/endpoints/[^/]+/jobs")
 _PROBE = 0.02
 """Seconds between two looks at a connection while the server holds still."""
-_FLOOD_PIECE = 65536
+_FLOOD_PIECE = 2**20
+"""Bytes at a time: each call gives other threads their turn, and waits for its own."""
 _BEYOND: Members = {
     "status": 410,
     "problem": {"code": "job_expired", "detail": "the scenario expects no further request of this kind"},
