@@ -104,6 +104,8 @@ class EventStream:
         self._idle_at: Cursor | None = None
         """What was sent last, while there is nothing to do but to send what is logged next."""
         self._leaves = False
+        self._greeting = b""
+        """What comes before whatever is sent first."""
         self._told = 0
         self._loop = asyncio.get_running_loop()
         self._silent = False
@@ -179,9 +181,8 @@ class EventStream:
             head=str(extent.head),
             heartbeat_ms=round(self._settings.heartbeat * 1000),
         )
-        greeting = ephemeral_frame("hello", hello, retry_ms=self._jittered(self._settings.retry))
+        self._greeting = ephemeral_frame("hello", hello, retry_ms=self._jittered(self._settings.retry))
         if self._interval is not None:
-            await self._write(greeting)
             await self._follow_snapshots(self._interval)
             return
         cursor = self._opening.after
@@ -189,9 +190,8 @@ class EventStream:
             assert self._opening.snapshot is not None  # noqa: S101 - 204 was answered else
             place, reason = self._opening.snapshot
             at = await self._log.state(oldest=place is Place.OLDEST)
-            greeting += self._snapshot(at, reason)
+            self._greeting += self._snapshot(at, reason)
             cursor = at.cursor
-        await self._write(greeting)
         await self._follow(cursor)
 
     async def _follow(self, cursor: Cursor) -> None:
@@ -214,7 +214,7 @@ class EventStream:
             if chunk is None:  # trimmed while this reader was behind
                 at = await self._log.state()
                 chunk = Chunk(self._snapshot(at, "compacted"), at.cursor, ended=False)
-            if chunk.frames or told:
+            if chunk.frames or told or self._greeting:
                 cursor, ended = chunk.last, chunk.ended
                 frames = b"".join((*told, chunk.frames))
                 del chunk  # a reader that reads nothing would hold it, beside what waits to be sent
@@ -337,12 +337,18 @@ class EventStream:
     # ---- moving bytes ------------------------------------------------------------------------------------------
 
     async def _write(self, frames: bytes) -> None:
+        frames = self._greeted(frames)
         await self._delivery.write(frames)
         self._metrics.streamed += len(frames)
 
     async def _end(self, frames: bytes) -> None:
+        frames = self._greeted(frames)
         await self._delivery.end(frames)
         self._metrics.streamed += len(frames)
+
+    def _greeted(self, frames: bytes) -> bytes:
+        greeting, self._greeting = self._greeting, b""
+        return greeting + frames
 
     def _beat(self) -> None:
         """Wake the stream once it has been silent for a heartbeat. One timer, however many events are sent."""
