@@ -82,13 +82,13 @@ def test_nothing_else_is_an_event_stream(value):
     assert not is_event_stream(value)
 
 
-@pytest.mark.parametrize(("value", "seconds"), [("0", 0.0), ("7", 7.0), ("120", 120.0)])
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("0", 0.0), ("7", 7.0), ("120", 120.0), ("9" * 400, float("inf"))]
+)
 def test_retry_after_is_seconds(value, seconds):
     assert retry_after(value) == seconds
 
 
-@pytest.mark.parametrize(
-    "value", [None, "", "-1", "1.5", "soon", "Wed, 21 Oct 2026 07:28:00 GMT", "٣", "9" * 10]
-)
+@pytest.mark.parametrize("value", [None, "", "-1", "1.5", "soon", "Wed, 21 Oct 2026 07:28:00 GMT", "٣"])
 def test_a_retry_after_that_is_no_number_of_seconds_is_none(value):
     assert retry_after(value) is None

@@ -90,7 +90,10 @@ def is_event_stream(content_type: str | None) -> bool:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds of a Retry-After header in its delay form; None where it is absent, a date, or nonsense."""
-    if value is None or not (value.isascii() and value.isdigit()) or len(value) > 9:
+    """Seconds of a Retry-After header in its delay form; None where it is absent, a date, or nonsense.
+
+    However long it is: what no retry policy has ends the attempts, and is not taken for nothing. [TW-CLI-046]
+    """
+    if value is None or not (value.isascii() and value.isdigit()):
         return None
     return float(value)
