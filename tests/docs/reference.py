@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference"
 
@@ -105,7 +105,38 @@ def shape(function: Callable[..., Any]) -> str:
     return re.sub(r"<(\w+\.)?(\w+):.*?>", r"\2", str(plain))
 
 
+def suite_options() -> str:
+    from tidewire_conformance.cli import conformance
+
+    rows = ["| option | default | meaning |", "|---|---|---|"]
+    for name, given in inspect.signature(conformance).parameters.items():
+        _, told = get_args(given.annotation)
+        if "Argument" in type(told).__name__:
+            continue
+        # In an annotation typer takes the first name of an option in the place of its default.
+        said = [each for each in (told.default, *(told.param_decls or ())) if str(each).startswith("-")]
+        names = ", ".join(f"`{each}`" for each in said or [f"--{name.replace('_', '-')}"])
+        value = f" `{told.metavar}`" if told.metavar else ""
+        default = f"`{given.default:g}`" if isinstance(given.default, (int, float)) else ""
+        default = "" if isinstance(given.default, bool) else default
+        repeatable = " Repeatable." if "list" in str(given.annotation) else ""
+        rows.append(f"| {names}{value} | {default} | {told.help}{repeatable} |")
+    return "\n".join(rows)
+
+
+def plugin_options() -> str:
+    from tidewire_conformance.pytest_plugin import OPTIONS
+
+    rows = ["| option of pytest | meaning |", "|---|---|"]
+    for name, option in OPTIONS.items():
+        value = f"={option['metavar']}" if "metavar" in option else ""
+        repeatable = " Repeatable." if option.get("action") == "append" else ""
+        rows.append(f"| `{name}{value}` | {option['help'].removesuffix('; may be repeated.')}{repeatable} |")
+    return "\n".join(rows)
+
+
 PARTS = {
+    "conformance.md": {"options": suite_options, "plugin": plugin_options},
     "client.md": {"errors": errors},
     "server.md": {
         "options": options,

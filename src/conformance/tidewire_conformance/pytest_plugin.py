@@ -40,9 +40,9 @@ CLOSE_SECONDS: Final = 10.0
 
 _RUN = pytest.StashKey["_Background"]()
 
-_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--tidewire-url": {"metavar": "URL", "default": "", "help": "Where the server is mounted; without it, nothing is done."},
-    "--tidewire-profile": {"action": "append", "default": [], "help": "A profile to keep to; may be repeated."},
+    "--tidewire-profile": {"action": "append", "default": [], "help": "A profile to keep to."},
     "--tidewire-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "Sent with each request."},
     "--tidewire-second-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "Headers of another caller."},
     "--tidewire-example": {"action": "append", "default": [], "metavar": "ENDPOINT=JSON", "help": "An input to run."},
@@ -54,12 +54,13 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--tidewire-seed": {"type": int, "default": 0, "help": "Of the choices that checks make."},
     "--tidewire-baseline": {"type": Path, "default": None, "metavar": "FILE", "help": "Failures that are known, as TOML."},
 }  # fmt: skip
+"""What pytest takes beside its own."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of the suite's own command, with `--tidewire-` before them."""
     group = parser.getgroup("tidewire", "conformance to the tidewire protocol")
-    for name, options in _OPTIONS.items():
+    for name, options in OPTIONS.items():
         group.addoption(name, **options)
 
 
