@@ -233,6 +233,11 @@ def test_a_port_in_use_is_one_line_and_exit_code_1(folder):
     assert "cannot bind" in said
 
 
+def test_a_log_that_cannot_be_opened_is_one_line_and_exit_code_1(folder, tmp_path):
+    code, said = refused(folder, "mine.py:server", "--port", "0", "--log", f"sqlite:///{tmp_path}")
+    assert (code, said) == (1, f"tidewire serve: log {tmp_path}: that is a folder; name a file in it\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -249,6 +254,7 @@ def test_a_port_in_use_is_one_line_and_exit_code_1(folder):
             "concurrency_group 'gpu' has one limit, and there are two",
         ),
         (["mine.py:server", "--log-level", "loud"], "--log-level"),
+        (["mine.py:server", "--log", "redis://x"], "names no log"),
         (["--model", "no/such/folder"], "there is no folder no/such/folder"),
     ],
 )

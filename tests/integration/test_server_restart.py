@@ -2,8 +2,6 @@
 
 import resource
 import sqlite3
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -252,22 +250,6 @@ def test_a_job_that_cannot_be_taken_up_is_told_and_nothing_is_served(server):
     assert str(server.log) in found
     with pytest.raises(ChildProcessError, match="the file is damaged"):
         server.start()
-
-
-def test_the_command_says_why_it_cannot_serve(tmp_path):
-    command = [sys.executable, "-m", "tidewire_server", "--port", "0", "--log", f"sqlite:///{tmp_path}"]
-    module = tmp_path / "served.py"
-    module.write_text("from tidewire_server import Server\nserver = Server()\n")
-    ran = subprocess.run([*command, f"{module}:server"], capture_output=True, text=True, timeout=60)
-    assert (ran.returncode, ran.stderr) == (
-        1,
-        f"tidewire serve: log {tmp_path}: that is a folder; name a file in it\n",
-    )
-    ran = subprocess.run(
-        [*command[:-1], "redis://x", f"{module}:server"], capture_output=True, text=True, timeout=60
-    )
-    assert ran.returncode == 2
-    assert "names no log" in ran.stderr
 
 
 def test_a_full_disk_stops_nothing_that_is_there_and_what_waits_is_written_once_there_is_room(server):
