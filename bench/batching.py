@@ -7,11 +7,14 @@ without batch=True, so that "batching never slower than none" is a row of the sa
 One process serves, another asks, over plain sockets: a submit with its event stream, to the end. For gradio: a join of
 the queue and the session's stream, to `process_completed`. Every answer is compared with what it must be.
 
+The last row is what an endpoint without batch=True pays for those that have it: the server's CPU for a call of a
+function that does nothing, on a server of its own and beside a batched endpoint, in turns; the median of the pairs.
+
 `--full` adds two tables of ours: MANY calls at the largest size, with the rate and the server's memory after each tenth
 (it keeps few jobs that have ended, so that what grows is a leak); and the three sizes with an image of 1 MB, as base64,
 in each input.
 
-Bar: at least 90 % of the ideal at each size; with --full the rate of the last tenth is that of the second, and so is
+Bars: at least 90 % of the ideal at each size; an endpoint without batch=True pays at most 2 %; with --full the rate of the last tenth is that of the second, and so is
 the memory.
 """
 
@@ -59,6 +62,29 @@ else:
 
 server.run(port=0, port_file=sys.argv[1])
 """
+
+ALONE = """
+import sys
+from tidewire_server import Server
+
+server = Server(default_concurrency_limit=None)
+
+@server.endpoint
+async def double(n: int) -> int:
+    return 2 * n
+
+server.run(port=0, port_file=sys.argv[1])
+"""
+
+BESIDE = ALONE.replace(
+    "server.run",
+    """
+@server.endpoint(batch=True, max_batch_size=20, batch_timeout=0.005)
+def batched(n: list[int]) -> list[int]:
+    return n
+
+server.run""",
+)
 
 FEW_KEPT = OURS.replace("Server()", "Server(max_retained_jobs=1000, max_tombstones=1000)")
 
@@ -259,6 +285,22 @@ def measure(name: str, source: str, ask, size: int, calls: int) -> dict:
     }
 
 
+def measure_plain(calls: int, repeat: int) -> dict:
+    """What a plain endpoint pays for a batched one beside it, as a part of its own CPU."""
+    alone, beside = [], []
+    for _ in range(repeat):
+        for source, found in ((ALONE, alone), (BESIDE, beside)):
+            found.append(measure("tidewire", source, ask_us, 1, calls)["server_cpu_ms"])
+    share = statistics.median(with_it / without for with_it, without in zip(beside, alone, strict=True)) - 1
+    row = {"alone_ms": statistics.median(alone), "beside_ms": statistics.median(beside), "pays": share}
+    print(
+        f"without batch: {row['alone_ms']:.3f} ms of server CPU a call, {row['beside_ms']:.3f} beside a batched endpoint: "
+        f"it pays {share:.1%}",
+        flush=True,
+    )
+    return row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--calls", type=int, default=1000)
@@ -282,7 +324,7 @@ def main() -> None:
                 f"p50 {row['p50_ms']:.0f} ms, p99 {row['p99_ms']:.0f} ms, {row['server_cpu_ms']:.2f} ms of server CPU",
                 flush=True,
             )
-    full = {}
+    full = {"plain": measure_plain(4 * options.calls, options.repeat)}
     if options.full:
         full["many"] = measure_many(options.many)
         full["images"] = measure_images(max(2 * AT_ONCE, options.calls // 10), options.repeat)
