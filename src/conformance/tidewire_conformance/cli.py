@@ -45,6 +45,10 @@ them decides what can be checked. An endpoint `tidewire.script` unlocks the rest
   tidewire conformance URL --list                               the checks, and what each judges
 
 \b
+Inside pytest, a test for each check:
+  pytest -p tidewire_conformance.pytest_plugin --tidewire-url=URL
+
+\b
 A client is any program that reads commands and writes reports, lines of JSON (docs/how-to/write-a-client.md):
   tidewire conformance --client 'node my-client.mjs'            every scenario
   tidewire conformance --client CMD --only cuts --only TW-CLI-017
@@ -82,15 +86,17 @@ def conformance(
     variants: Annotated[
         Repeated,
         typer.Option(
-            help="Of servers that a client meets: a name, `all` or `none`; by default a few of each."
+            metavar="NAME",
+            help="Of servers that a client meets: a name, `all` or `none`; by default a few of each.",
         ),
     ] = None,
     only: Annotated[
-        Repeated, typer.Option(help="Areas, sentences or names of checks (with *) to run.")
+        Repeated, typer.Option(metavar="NAME", help="Areas, sentences or names of checks (with *) to run.")
     ] = None,
-    skip: Annotated[Repeated, typer.Option(help="Those to leave out.")] = None,
+    skip: Annotated[Repeated, typer.Option(metavar="NAME", help="Those to leave out.")] = None,
     profile: Annotated[
-        Repeated, typer.Option(help="Profiles of whose sentences checks are run; all by default.")
+        Repeated,
+        typer.Option(metavar="PROFILE", help="Profiles of whose sentences checks are run; all by default."),
     ] = None,
     header: Annotated[Repeated, typer.Option(metavar="NAME: VALUE", help="Sent with each request.")] = None,
     second_header: Annotated[
@@ -98,14 +104,17 @@ def conformance(
         typer.Option(metavar="NAME: VALUE", help="Headers of another caller, for the checks of ownership."),
     ] = None,
     endpoint: Annotated[
-        Repeated, typer.Option(help="Endpoints whose examples are run; all by default.")
+        Repeated, typer.Option(metavar="NAME", help="Endpoints whose examples are run; all by default.")
     ] = None,
     example: Annotated[
         Repeated,
         typer.Option(metavar="ENDPOINT=JSON", help="An input to run, where the description has no example."),
     ] = None,
     origin: Annotated[
-        str, typer.Option(help="An origin whose pages the server allows, for the checks of CORS.")
+        str,
+        typer.Option(
+            metavar="ORIGIN", help="An origin whose pages the server allows, for the checks of CORS."
+        ),
     ] = "",
     restart_cmd: Annotated[
         str, typer.Option(metavar="CMD", help="A shell command that kills the server and starts it again.")
@@ -115,29 +124,38 @@ def conformance(
     ] = "",
     replica_url: Annotated[str, typer.Option(metavar="URL", help="Another replica of the server.")] = "",
     patience: Annotated[
-        float, typer.Option(min=0.1, max=100, help="Multiplies each wait; it is in the report.")
+        float,
+        typer.Option(min=0.1, max=100, metavar="FACTOR", help="Multiplies each wait; it is in the report."),
     ] = 1.0,
     budget: Annotated[
-        float, typer.Option(min=1, help="Seconds after which no further check begins.")
+        float, typer.Option(min=1, metavar="SECONDS", help="Seconds after which no further check begins.")
     ] = 300.0,
-    seed: Annotated[int, typer.Option(help="Of the choices that checks make.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Of the choices that checks make.")] = 0,
     repeat: Annotated[
-        int, typer.Option(min=1, max=1000, help="Run each check so often; the worst counts.")
+        int, typer.Option(min=1, max=1000, metavar="TIMES", help="Run each check so often; the worst counts.")
     ] = 1,
     lanes: Annotated[
         int | None,
         typer.Option(
-            min=1, max=64, help=f"Checks that run at a time; {LANES}, or {CLIENT_LANES} for a client."
+            min=1,
+            max=64,
+            metavar="NUMBER",
+            help=f"Checks that run at a time; {LANES}, or {CLIENT_LANES} for a client.",
         ),
     ] = None,
     baseline: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Failures that are known, as TOML.")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, metavar="FILE", help="Failures that are known, as TOML."),
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the report as JSON here.")] = None,
-    junit_xml: Annotated[Path | None, typer.Option("--junit", help="Write it as JUnit XML here.")] = None,
-    html: Annotated[Path | None, typer.Option("--page", help="Write it as one HTML page here.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON here.")] = None,
+    junit_xml: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write it as JUnit XML here.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--page", metavar="FILE", help="Write it as one HTML page here.")
+    ] = None,
     svg: Annotated[
-        Path | None, typer.Option("--badge", help="Write the grade as a badge (SVG) here.")
+        Path | None, typer.Option("--badge", metavar="FILE", help="Write the grade as a badge (SVG) here.")
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="List the checks that passed as well.")

@@ -9,6 +9,8 @@ from tidewire_conformance.report.frames import curl, frames
 from tidewire_conformance.verdict import Assertion, Verdict
 
 FORMAT = "tidewire-conformance/1"
+SHOWN = 20
+"""Failures of one check that are written; a fault on every stream breaks hundreds."""
 
 
 def write(report: Report, path: Path) -> None:
@@ -69,7 +71,8 @@ def _check(verdict: Verdict) -> dict[str, Any]:
         "seconds": round(verdict.seconds, 3),
         "rounds": verdict.rounds,
         "assertions": len(verdict.assertions),
-        "broken": [_broken(each) for each in verdict.broken],
+        "times_broken": len(verdict.broken),
+        "broken": [_broken(each) for each in verdict.broken[:SHOWN]],
     }
 
 
