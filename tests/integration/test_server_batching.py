@@ -433,9 +433,12 @@ def test_a_call_may_take_so_long_and_no_longer():
 
 def test_what_expired_or_was_abandoned_while_it_waited_is_in_no_call():
     gate, server = held(max_batch_size=8)
+    server.configure(min_grace=0.02)
     with serving(server) as peer:
         first = peer.start("shout", {"words": "first"})
         eventually(lambda: gate.calls)
+        left = peer.start("shout", {"words": "left"}, on_disconnect="cancel", grace_ms=1)
+        eventually(lambda: peer.job(left)["status"] == "cancelled")
         late = peer.start("shout", {"words": "late"}, deadline_ms=20)
         gone = peer.start("shout", {"words": "gone"})
         kept = peer.start("shout", inputs=[{"words": "kept"}, {"words": "dropped"}])

@@ -1,11 +1,13 @@
 """The queue from outside: who starts, who waits, who shares a slot, and what those who wait are told."""
 
 import asyncio
+import threading
 
 import pytest
 
 from gated_server import held
-from integration.reference_server import Peer, data, eventually
+from integration.reference_server import QUICK, Peer, data, eventually, serving
+from tidewire_server import Server
 from tidewire_server.endpoints import Endpoint, Options
 from tidewire_server.scheduling import Scheduler
 from tidewire_server.settings import Settings
@@ -107,6 +109,32 @@ def test_a_full_queue_says_when_to_come_back_and_takes_again_what_fits(peer):
     let(peer, "full")
     assert [peer.ended(job)["status"] for job in jobs] == ["succeeded"] * 20 + ["cancelled", "succeeded"]
     assert len(came(peer, "full")) == 21
+
+
+def test_whoever_waits_is_told_how_long_by_the_recent_calls_and_nothing_before_there_are_any():
+    server, gate = Server(**QUICK), threading.Event()
+
+    @server.endpoint
+    def one(n: int) -> None:
+        assert gate.wait(20)
+
+    def told(peer, job):
+        with peer.stream(job) as reading:
+            return data(reading.until("queue"))
+
+    with serving(server) as peer:
+        jobs = [peer.start("one", {"n": 1}) for _ in range(2)]
+        assert told(peer, jobs[1]) == {"position": 1}
+        threading.Event().wait(0.05)
+        gate.set()
+        assert {peer.ended(job)["status"] for job in jobs} == {"succeeded"}
+        gate.clear()
+        jobs = [peer.start("one", {"n": 1}) for _ in range(3)]
+        first, second = told(peer, jobs[1]), told(peer, jobs[2])
+        assert (first["position"], second["position"]) == (1, 2)
+        assert first["eta_ms"] > 10
+        assert abs(second["eta_ms"] - 2 * first["eta_ms"]) <= 1
+        gate.set()
 
 
 def test_what_a_thousand_who_wait_are_told_does_not_grow_with_the_square_of_their_number():
