@@ -180,8 +180,8 @@ class Course:
                     verdict = self._not_run(check)
                 else:
                     verdict = await _run(self.plan, check, self._wire, server, number, folded)
-            if verdict.outcome is Outcome.INCONCLUSIVE:
-                await self._look(check)
+                if verdict.outcome is Outcome.INCONCLUSIVE:
+                    await self._look(check)
             verdicts[check.name] = verdict
             self._watch(verdict, number * len(self.checks) + len(verdicts), total)
 
