@@ -84,7 +84,7 @@ class ScriptedServer:
     def paths(self, method: str = "GET") -> list[str]:
         return [request.path for request in self.requests if request.method == method]
 
-    def wait_until(self, condition: Callable[[], bool], timeout: float = 5) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 30) -> None:
         with self._changed:
             assert self._changed.wait_for(condition, timeout), "the server waited in vain"
 

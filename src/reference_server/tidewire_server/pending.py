@@ -11,12 +11,12 @@ from typing import Any, Final
 import orjson
 from pydantic import JsonValue
 
-from tidewire.protocol import strict_json
-from tidewire.protocol.diff import DiffError, Op
+from tidewire.protocol.diff import Op
 from tidewire.protocol.document import Document
 from tidewire.protocol.values import MAX_STATE_DEPTH, common_prefix
 from tidewire.protocol.view import View
 from tidewire_server.errors import StateTooLargeError
+from tidewire_server.made_events import Appends, Rows, shape, to_json
 from tidewire_server.owed import Owed, is_array, is_text
 from tidewire_server.runs import MAX_RUN, NO_ROWS, NO_TEXTS, RowRun, TextRun
 from tidewire_server.splitting import split_op, split_text
@@ -27,30 +27,6 @@ _ROOM_FOR_CHECKS: Final = 512
 
 _AROUND_STATE: Final = 48
 """Bytes of a snapshot's data beside its state and its columns."""
-
-
-class _Appends:
-    """Appends to places, each place once, in the order in which they were first appended to."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.texts: dict[str, list[bytes]] = {}
-        self.arrays: dict[str, list[bytes]] = {}
-
-    def ops(self) -> bytes:
-        texts = [b'["a",%b,"%b"]' % (_json(path), b"".join(parts)) for path, parts in self.texts.items()]
-        arrays = [b'["a",%b,[%b]]' % (_json(path), b",".join(parts)) for path, parts in self.arrays.items()]
-        # An array first: a text appended to may stand in an element that came with it.
-        return b"[%b]" % b",".join(arrays + texts)
-
-
-class _Rows:
-    def __init__(self) -> None:
-        self.size = 0
-        self.rows: list[bytes] = []
-
-    def ops(self) -> bytes:
-        return b"[%b]" % b",".join(self.rows)
 
 
 class Pending:
@@ -86,13 +62,13 @@ class Pending:
         self.state_bytes = state_bytes
         """What the state takes as JSON, at most."""
         self._columns = document.columns
-        self._envelope = len(_json(self._columns)) + _AROUND_STATE
+        self._envelope = len(to_json(self._columns)) + _AROUND_STATE
         self._depth = MAX_STATE_DEPTH - 1 - max((column.count("/") for column in self._columns), default=0)
         self._kinds: tuple[bool, ...] | None = None
         """Of each column, whether it is a text."""
         self._sole = self._columns[0] if len(self._columns) == 1 else None
         self._closed: list[bytes] = []
-        self._open: _Appends | _Rows | None = None
+        self._open: Appends | Rows | None = None
         self._owed = Owed()
         self._text_runs: dict[str, TextRun] = {}
         self._row_run = NO_ROWS
@@ -121,7 +97,7 @@ class Pending:
             StateTooLargeError: The state would pass its limit.
         """
         additions = [(path, x) for path, x in additions if x]
-        encoded = [_json(x)[1:-1] for _, x in additions]
+        encoded = [to_json(x)[1:-1] for _, x in additions]
         size = sum(map(len, encoded))
         if size > self._room // 2:
             self._append_in_parts(additions)
@@ -133,9 +109,9 @@ class Pending:
                 self._gather_text(path)
         # The event under way is ended before the document moves: its checks are of the state that it leads to.
         entry = self._open
-        if type(entry) is not _Appends or not self._merge or entry.size + self._lent + size > self._room:
+        if type(entry) is not Appends or not self._merge or entry.size + self._lent + size > self._room:
             self._close()
-            entry = _Appends()
+            entry = Appends()
         path, x = additions[0]
         if len(additions) == 1 and path == self._sole and type(x) is str:
             self._apply(x, size)
@@ -143,13 +119,7 @@ class Pending:
             self._apply([["a", path, x] for path, x in additions], size)
         self._open = entry
         for (path, x), part in zip(additions, encoded, strict=True):
-            places = entry.texts if type(x) is str else entry.arrays
-            if (parts := places.get(path)) is not None:
-                parts.append(part)
-                entry.size += len(part)
-            else:
-                places[path] = [part]
-                entry.size += len(part) + len(path) + 16
+            entry.add(path, part, text=type(x) is str)
         self._grew(size)
 
     def row(self, members: Sequence[Any]) -> None:
@@ -160,20 +130,19 @@ class Pending:
             StateTooLargeError: The state would pass its limit.
         """
         op: list[Any] = ["r", *members]
-        encoded = _json(op)
+        encoded = to_json(op)
         if len(encoded) > self._room and len(members) == len(self._columns):
             for path, x in zip(self._columns, members, strict=True):
                 self.append([(path, x if type(x) is str and self.is_text(path) else [x])])
             return
         self._gather_rows()
         entry = self._open
-        if type(entry) is not _Rows or not self._merge or entry.size + len(encoded) > self._room:
+        if type(entry) is not Rows or not self._merge or entry.size + len(encoded) > self._room:
             self._close()
-            entry = _Rows()
+            entry = Rows()
         self._apply([op], len(encoded))
         self._open = entry
-        entry.rows.append(encoded)
-        entry.size += len(encoded) + 1
+        entry.add([encoded])
         self._grew(len(encoded))
 
     def change(self, ops: Sequence[Op], *, settle: str | None = None, ends: bool = False) -> None:
@@ -189,18 +158,18 @@ class Pending:
             StateTooLargeError: The state would pass its limit.
         """
         self._close()
-        encoded = _json(ops)
+        encoded = to_json(ops)
         if len(encoded) > self._room:
             parts = [part for op in ops for part in self._split(op)]
             for part in parts[:-1]:
-                self._change_one([part], _json([part]), None, ends=ends)
-            ops, encoded = [parts[-1]], _json([parts[-1]])
+                self._change_one([part], to_json([part]), None, ends=ends)
+            ops, encoded = [parts[-1]], to_json([parts[-1]])
         self._change_one(ops, encoded, settle, ends=ends)
 
     def text_run(self, path: str, signal: Callable[[], None] = lambda: None) -> TextRun:
         """A run for the text that the last append grew; `signal` is called when something waits in it."""
         entry = self._open
-        if type(entry) is not _Appends or path not in entry.texts or path in self._text_runs:
+        if type(entry) is not Appends or path not in entry.texts or path in self._text_runs:
             return NO_TEXTS
         if not self._merge and path != self._sole:
             return NO_TEXTS
@@ -213,7 +182,7 @@ class Pending:
     def row_run(self) -> RowRun:
         """A run for the columns that the last row grew."""
         entry = self._open
-        if type(entry) is not _Rows or not self._merge:
+        if type(entry) is not Rows or not self._merge:
             return NO_ROWS
         self._gather_rows()
         lent = self._lend(entry.size)
@@ -266,11 +235,11 @@ class Pending:
         pieces = ["".join(run.pieces)] if self._merge and run.pieces else run.pieces
         for text in pieces:
             entry = self._open
-            if type(entry) is not _Appends or path not in entry.texts or not self._merge:
+            if type(entry) is not Appends or path not in entry.texts or not self._merge:
                 self._end_event()
-                entry = self._open = _Appends()
+                entry = self._open = Appends()
                 entry.texts[path] = []
-            part = _json(text)[1:-1]
+            part = to_json(text)[1:-1]
             self._document.apply(text if path == self._sole else [["a", path, text]])
             entry.texts[path].append(part)
             entry.size += len(part)
@@ -295,7 +264,7 @@ class Pending:
             self._document.apply(text)
             self.state_bytes += len(diff) - 2
             if self._owed.grew_one(run.path):
-                diff = _shape(b'[["r",%b]]' % diff, self._checks([run.path]))
+                diff = shape(b'[["r",%b]]' % diff, self._checks([run.path]))
             taken.append(diff)
         # Room that is lent counts as taken: what the state may still grow by has become less than that.
         if self.state_bytes + self._lent > self._max_state_bytes - self._reserve:
@@ -307,12 +276,10 @@ class Pending:
         self._lent -= run.lent
         run.end()
         entry = self._open
-        if run.rows and type(entry) is _Rows:
+        if run.rows and type(entry) is Rows:
             self._document.grow(run.rows)
-            entry.rows += run.parts
-            size = sum(map(len, run.parts))
-            entry.size += size + len(run.parts)
-            self._grew(size)
+            entry.add(run.parts)
+            self._grew(sum(map(len, run.parts)))
 
     def _append_in_parts(self, additions: Iterable[tuple[str, str | list[Any]]]) -> None:
         for path, x in additions:
@@ -338,7 +305,7 @@ class Pending:
         checks = self._checks(self._owed.changed(ops, self._document))
         if settle is not None:
             checks += self.checks_owed(settle)
-        self._closed.append(_shape(encoded, checks))
+        self._closed.append(shape(encoded, checks))
         self._grew(len(encoded))
 
     def _close(self) -> None:
@@ -350,16 +317,16 @@ class Pending:
         entry, self._open = self._open, None
         if entry is None:
             return
-        if isinstance(entry, _Rows):
+        if isinstance(entry, Rows):
             grown = [path for path in self._columns if self.is_text(path)]
         else:
             grown = list(entry.texts)
         checks = self._checks(self._owed.grew(grown))
-        if isinstance(entry, _Appends) and not entry.arrays and grown == [self._sole]:
+        if isinstance(entry, Appends) and not entry.arrays and grown == [self._sole]:
             text = b'"%b"' % b"".join(entry.texts[grown[0]])
-            self._closed.append(_shape(b'[["r",%b]]' % text, checks) if checks else text)
+            self._closed.append(shape(b'[["r",%b]]' % text, checks) if checks else text)
         else:
-            self._closed.append(_shape(entry.ops(), checks))
+            self._closed.append(shape(entry.ops(), checks))
 
     def _apply(self, diff: Any, size: int, *, ends: bool = False) -> None:
         """Apply to the document, unless the state would become too large.
@@ -374,7 +341,7 @@ class Pending:
             return
         before = self._document.view()
         self._document.apply(diff)
-        measured = len(_json(self._document.value())) + self._envelope
+        measured = len(to_json(self._document.value())) + self._envelope
         if measured > limit:
             self._document = Document(before.value(), self._columns)
             raise StateTooLargeError(self._max_state_bytes)
@@ -391,16 +358,3 @@ class Pending:
     def is_text(self, path: str) -> bool:
         """Whether there is a text at a place."""
         return is_text(self._document, path)
-
-
-def _shape(ops: bytes, checks: list[JsonValue]) -> bytes:
-    return b'{"ops":%b,"check":%b}' % (ops, _json(checks)) if checks else ops
-
-
-def _json(value: Any) -> bytes:
-    """Compact JSON. What orjson would write silently in another form (NaN as null) is refused by the document."""
-    try:
-        return orjson.dumps(value)
-    except TypeError as error:
-        strict_json.check(value)
-        raise DiffError(str(error)) from None

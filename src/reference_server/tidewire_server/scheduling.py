@@ -15,9 +15,10 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from tidewire.protocol.messages import Queue as QueueMessage
-from tidewire_server.batching.call import Arrival, BatchCall
+from tidewire_server.batching.call import BatchCall
 from tidewire_server.batching.forming import Draft, Former
 from tidewire_server.batching.options import Place
+from tidewire_server.batching.rows import Arrival
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import refuse
 from tidewire_server.jobs import Job

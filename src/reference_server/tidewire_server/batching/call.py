@@ -20,58 +20,21 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterable,
-    Mapping,
     Sequence,
 )
 from contextlib import aclosing, closing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel, JsonValue
-
 from tidewire_server.batching.results import by_row
-from tidewire_server.batching.steps import Append, Last
+from tidewire_server.batching.rows import Arrival, Outcome, Row
+from tidewire_server.batching.yields import final, take
 from tidewire_server.context import Context, RowContext
 from tidewire_server.endpoints import Endpoint
-from tidewire_server.errors import InvalidValueError, StreamClosedError
-from tidewire_server.jobs import Job
-from tidewire_server.running import as_value, held_back, in_thread, keep_what_was_yielded, take_whole
-from tidewire_server.stream import Stream
-from tidewire_server.unset import UNSET, Unset
+from tidewire_server.errors import InvalidValueError
+from tidewire_server.running import as_value, held_back, in_thread, keep_what_was_yielded
 
 _log = logging.getLogger(__name__)
-
-Outcome = JsonValue | Unset | BaseException
-"""How a row ends: with a value, with the value that it has, or by an error."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """An item that was taken out of the queue for a batch."""
-
-    job: Job
-    index: int
-    cost: float
-    waited: float
-    """Seconds since it arrived."""
-
-
-@dataclass(slots=True, eq=False)
-class Row:
-    """One item in the call."""
-
-    job: Job
-    index: int
-    cost: float
-    value: BaseModel
-    stream: Stream[Any]
-    told: dict[str, int]
-    """What the item's state says of the batch."""
-    first: bool = True
-    """No value has come for it yet."""
-    over: bool = False
-    """It has ended, or nobody waits for it: what comes for it is dropped."""
 
 
 class BatchCall:
@@ -303,7 +266,7 @@ class BatchCall:
             await self._fail(left, error)
             return
         for row in left:
-            await self._end(row, self._final(row))
+            await self._end(row, final(row, self._endpoint))
 
     async def _drain(self, arguments: dict[str, Any], known: int) -> None:
         generator: AsyncGenerator[Any, Any] = self._endpoint.function(**arguments)
@@ -314,7 +277,7 @@ class BatchCall:
                     yielded = await generator.asend(sent)
                 except StopAsyncIteration:
                     return
-                for row, outcome in self._take(yielded, known):
+                for row, outcome in take(yielded, self._rows, known, self._endpoint):
                     await self._end(row, outcome)
                 sent = await self._newcomers() if self._wants_newcomers else self._none_new
                 if not sent and self.rows == 0:
@@ -336,7 +299,7 @@ class BatchCall:
                     for row in tuple(self._rows.values()):
                         keep_what_was_yielded(row.stream)
                     raise
-                ended = self._take(yielded, known)
+                ended = take(yielded, self._rows, known, self._endpoint)
                 if ended:
                     self._loop.call_soon_threadsafe(self._end_soon, ended)
                 sent = self._none_new
@@ -353,64 +316,6 @@ class BatchCall:
         task = self._loop.create_task(end())
         self._ends.add(task)
         task.add_done_callback(self._ends.discard)
-
-    def _take(self, yielded: Any, known: int) -> list[tuple[Row, Outcome]]:
-        """Bring what was yielded into the rows' values; those that end by it, and how.
-
-        Raises:
-            InvalidValueError: It is no mapping from row to value.
-        """
-        if yielded is None:
-            return []
-        if not isinstance(yielded, Mapping):
-            raise InvalidValueError(
-                f"a batched generator yields {{row: value}}, and this one yielded {type(yielded).__name__}"
-            )
-        ended: list[tuple[Row, Outcome]] = []
-        for number, step in yielded.items():
-            row = self._rows.get(number)
-            if row is None:
-                if isinstance(number, int) and 0 <= number < known:
-                    continue  # padding
-                raise InvalidValueError(
-                    f"it yielded row {number!r:.40}, and the rows are 0 to {max(self._rows)}"
-                )
-            if row.over:
-                continue
-            try:
-                ends = self._step(row, step)
-            except StreamClosedError:
-                row.over = True
-            except Exception as error:  # noqa: BLE001 - of this row alone
-                row.over = True
-                ended.append((row, error))
-            else:
-                if ends:
-                    row.over = True
-                    ended.append((row, self._final(row)))
-        return ended
-
-    def _step(self, row: Row, step: Any) -> bool:
-        """Take one row's step; whether it is its last."""
-        if isinstance(step, BaseException):
-            raise step if isinstance(step, Exception) else held_back(step)
-        if isinstance(step, Last):
-            if step.value is not UNSET:
-                self._step(row, step.value)
-            return True
-        if isinstance(step, Append):
-            row.stream.append(step.x, at=step.at)
-        else:
-            take_whole(step, self._endpoint, row.stream, first=row.first)
-        row.first = False
-        return False
-
-    def _final(self, row: Row) -> Outcome:
-        try:
-            self._endpoint.value.check(row.stream.value)
-        except InvalidValueError as error:
-            return error
-        return UNSET
 
     # ---- newcomers ---------------------------------------------------------------------------------------------
 
