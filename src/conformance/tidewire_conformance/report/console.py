@@ -17,7 +17,6 @@ _NAMES = 6
 """Checks that are named beside those whose failures are shown."""
 _WIDEST = 120
 """Columns of prose where the terminal has more, or is none."""
-_COLOURS = {True: "bold green", False: "bold red"}
 _JOB = re.compile(r"https?://[^\s/]+|(?<=/v1/jobs/)[^\s/?]+")
 
 
@@ -40,7 +39,7 @@ class _Telling:
 
     def tell(self, report: Report, everything: bool) -> None:
         run = report.run
-        self._line(report.headline, _COLOURS[report.exit_code == 0])
+        self._line(report.headline, _colour(report))
         where, name = run.subject.values()
         self._line(f"  {where}" + (f" ({name})" if name else ""), "dim")
         for grade in report.grades:
@@ -170,6 +169,13 @@ class _Telling:
             )
             for each in wrapped or [""]:
                 self._line(each, style)
+
+
+def _colour(report: Report) -> str:
+    """Of the grade: green is kept for one that is met."""
+    if report.exit_code:
+        return "bold red"
+    return "bold green" if report.grades[0].is_whole else "bold yellow"
 
 
 def _different(broken: list[tuple[Verdict, Assertion]]) -> list[tuple[Verdict, Assertion]]:

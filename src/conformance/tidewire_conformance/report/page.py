@@ -110,7 +110,8 @@ def _overview(report: Report) -> Iterator[str]:
         if report.exit_code == 0:
             yield '<p class="pass">Nothing that was tried is broken.</p>'
         return
-    yield '<h2>What is broken</h2><p class="soft">The most often broken first.</p><table class="sentences">'
+    title = "What is broken" if report.failures else "What is advised, and not followed"
+    yield f'<h2>{title}</h2><p class="soft">The most often broken first.</p><table class="sentences">'
     for each in found:
         word = "known" if each.sentence.id in report.known else each.outcome.value
         yield f'<tr><td class="id"><a href="#{each.sentence.id}">{each.sentence.id}</a>'
