@@ -210,7 +210,7 @@ class PlainClient(PlainRequests):
         job = answer.json()
         answer.close()
         if answer.status != 200:
-            raise CutError("no job")
+            raise CutError("no job", least=self.wait_of_read(answer))
         if not isinstance(job, dict) or not {"state", "columns", "cursor"} <= job.keys():
             raise EndError("protocol_error", detail="no job")
         if job.get("done") is None:
@@ -222,6 +222,9 @@ class PlainClient(PlainRequests):
         self.verify(job["done"])
         self.hand_over()
         return self.finish(job["done"])
+
+    def wait_of_read(self, answer: Answer) -> float:
+        return self.retry_after(answer)
 
     # ---- events ------------------------------------------------------------------------------------------------
 

@@ -25,11 +25,20 @@ def all_wrong(kind=WrongClient):
         wrong_decoders,
         wrong_folders,
         wrong_readers,
+        wrong_states,
         wrong_users,
         wrong_waiters,
     )
 
-    assert {wrong_askers, wrong_decoders, wrong_folders, wrong_readers, wrong_users, wrong_waiters}
+    assert {
+        wrong_askers,
+        wrong_decoders,
+        wrong_folders,
+        wrong_readers,
+        wrong_states,
+        wrong_users,
+        wrong_waiters,
+    }
     for client in kind.__subclasses__():
         yield client
         yield from all_wrong(client)

@@ -149,6 +149,13 @@ class SleepsForWhatItIsTold(WrongClient):
             raise CutError("wait", least=max(0, int(answer.headers["Retry-After"])), counts=False)
 
 
+class ReadsTheJobAgainAtOnce(WrongClient):
+    scenario, kind, breaks = "204-and-a-read-that-has-to-wait", "wait", "TW-CLI-040"
+
+    def wait_of_read(self, answer):
+        return 0.0
+
+
 class LooksForHeadersByTheirLetters(WrongClient):
     scenario, kind, breaks = "header-names-in-other-letters", "count", "TW-FRM-019"
 

@@ -1,0 +1,150 @@
+"""Wrong clients: what they make of columns and checks, and of the state that a diff results in."""
+
+from conformance.plain_requests import EndError
+from conformance.plain_state import MalformedError, State, demand
+from conformance.wrong_clients import WrongClient
+from conformance.wrong_folders import folds
+
+# ---- columns -----------------------------------------------------------------------------------------------------
+
+
+class KeepsTheColumnsOfTheFirstSnapshot(WrongClient):
+    scenario, kind, breaks = "columns-of-the-epoch", "count", "TW-CLI-001"
+    columns = None
+
+    def moved(self, state, name, *, forward=True):
+        self.columns = self.columns or state.columns
+        state.columns = self.columns
+        super().moved(state, name, forward=forward)
+
+
+class AppendsABareStringToTheFirstColumn(WrongClient):
+    scenario, kind, breaks = "bare-string-for-two-columns", "never", "TW-DIF-036"
+    state_type = folds(bare=lambda self, text: [["a", self.columns[0], text]])
+
+
+class TakesARowAsFarAsItGoes(WrongClient):
+    scenario, kind, breaks = "row-of-another-length", "never", "TW-DIF-037"
+    state_type = folds(row=lambda self, root, row: State.row(self, root, row[: len(self.columns)]))
+
+
+class PutsMembersOfRowsIntoTexts(WrongClient):
+    scenario, kind, breaks = "number-in-a-row-for-a-text", "never", "TW-DIF-038"
+
+    class Puts(State):
+        def row(self, root, row):
+            super().row(root, [str(row[0]), *row[1:]])
+
+    state_type = Puts
+
+
+class SpreadsArraysOfRows(WrongClient):
+    """A member of a row is one new element, also where it is an array."""
+
+    scenario, kind, breaks = "rows-of-arrays", "order", "TW-DIF-038"
+
+    class Spreads(State):
+        def append(self, root, path, more):
+            inner = isinstance(more, list) and more and isinstance(more[0], list)
+            super().append(root, path, more[0] if inner else more)
+
+    state_type = Spreads
+
+
+class MakesColumnsAsTheyAreNeeded(WrongClient):
+    scenario, kind, breaks = "column-without-a-target", "never", "TW-DIF-039"
+
+    class Makes(State):
+        def bare(self, text):
+            return [["s", "/items/0/value", {"text": text}]]
+
+    state_type = Makes
+
+
+# ---- what proves a state -----------------------------------------------------------------------------------------
+
+
+class ComparesNoLengths(WrongClient):
+    scenario, kind, breaks = "failed-check-of-an-array", "never", "TW-DIF-046"
+    state_type = folds(verify_length=lambda self, found, n: None)
+
+
+class ComparesNoCrc(WrongClient):
+    scenario, kind, breaks = "failed-check", "never", "TW-DIF-047"
+    state_type = folds(verify_crc=lambda self, found, crc: None)
+
+
+class TakesTheCrcForANumberWithASign(WrongClient):
+    scenario, kind, breaks, control = "rollback", "count", "TW-DIF-047", "discovery"
+
+    class Signs(State):
+        def verify_crc(self, found, crc):
+            super().verify_crc(found, crc if crc < 2**31 else crc - 2**32)
+
+    state_type = Signs
+
+
+class ChecksBeforeTheOps(WrongClient):
+    scenario, kind, breaks = "rollback", "count", "TW-DIF-048"
+
+    class Hastens(State):
+        def ops_of(self, diff):
+            ops, checks = super().ops_of(diff)
+            self.verify(checks)
+            return ops, []
+
+    state_type = Hastens
+
+
+class PassesOverChecksOfNothing(WrongClient):
+    scenario, kind, breaks = "check-of-nothing", "never", "TW-DIF-050"
+
+    class Passes(State):
+        def verify(self, checks):
+            for check in checks:
+                try:
+                    self.get(self.value, check[0])
+                except MalformedError:
+                    continue
+                super().verify([check])
+
+    state_type = Passes
+
+
+class DemandsChecks(WrongClient):
+    scenario, kind, breaks = "without-checks", "count", "TW-DIF-054"
+
+    class Demands(State):
+        def apply(self, diff):
+            ops, checks = self.ops_of(diff)
+            ends = any(op[:2] == ["s", "/items/0/status"] and op[2] == "succeeded" for op in ops)
+            demand(checks or not ends, "nothing was proved")
+            return super().apply(diff)
+
+    state_type = Demands
+
+
+class TakesASnapshotOfAnEnd(WrongClient):
+    scenario, kind, breaks = "snapshot-of-an-end", "never", "TW-DIF-011"
+    state_type = folds(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
+
+
+class EndsWithTheStatus(WrongClient):
+    """A status that is an end ends it, before `done` has said so."""
+
+    scenario, kind, breaks = "diff-that-ends-the-job", "never", "TW-DIF-011"
+    state_type = folds(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
+
+    def moved(self, state, name, *, forward=True):
+        super().moved(state, name, forward=forward)
+        if state.value["status"] == "succeeded":
+            raise EndError("succeeded", value=self.last(), incomplete=False)
+
+
+class TakesAnyStateThatADiffMakes(WrongClient):
+    scenario, kind, breaks = "diff-that-breaks-the-state", "hung", "TW-DIF-070"
+    state_type = folds(check=lambda self, state: None, keep_stable=lambda self, after: None)
+
+    def hand_over(self):
+        if "items" in self.state.value:
+            super().hand_over()
