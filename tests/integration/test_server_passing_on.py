@@ -7,10 +7,12 @@ import threading
 import httpx
 import pytest
 import uvicorn
+from starlette.types import Message
 
 from integration.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
 from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server, Stream
+from tidewire_server.connection import SEND_BUFFER_BYTES, Connection
 from tidewire_server.serving import bind, url_of
 
 
@@ -160,6 +162,28 @@ def test_under_the_other_parser_of_the_http_server_the_same_events_come():
         body.should_exit = True
         thread.join()
         listener.close()
+
+
+def test_a_stream_has_the_kernel_buffer_little_whoever_listens():
+    class Cycle:
+        def __init__(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = transport
+
+        async def send(self, message: Message) -> None:
+            """Nothing is sent here."""
+
+    async def look() -> None:
+        listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+        async with listener:
+            _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+            Connection(Cycle(writer.transport).send).hold_little()
+            sock = writer.get_extra_info("socket")
+            # Linux tells twice what it was asked for.
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * SEND_BUFFER_BYTES
+            assert writer.transport.get_write_buffer_limits() == (0, 0)
+            writer.close()
+
+    asyncio.run(look())
 
 
 def test_an_append_after_a_pause_is_sent_without_another_one():
