@@ -75,7 +75,7 @@ def said(report, sentence):
     return [each.holds for verdict in report.run.verdicts for each in verdict.assertions if each.sentence == sentence]  # fmt: skip
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(reports())
 def test_only_what_was_judged_and_found_right_holds(report):
     for name, standing in report.standings.items():
@@ -87,7 +87,7 @@ def test_only_what_was_judged_and_found_right_holds(report):
             assert standing.broken
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(reports())
 def test_what_is_left_out_of_the_grade_was_said_by_each_check_to_have_no_place_in_it(report):
     for name, standing in report.standings.items():
@@ -98,7 +98,7 @@ def test_what_is_left_out_of_the_grade_was_said_by_each_check_to_have_no_place_i
                 assert verdict.why in UNCOUNTED or verdict.outcome in {Outcome.PASS, Outcome.WARN}
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(reports())
 def test_a_profile_is_met_by_all_of_its_sentences_or_not_at_all(report):
     for each in report.grades:
@@ -113,7 +113,7 @@ def test_a_profile_is_met_by_all_of_its_sentences_or_not_at_all(report):
     assert "core" in met or report.headline.startswith("no profile")
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(reports())
 def test_the_exit_code_and_the_badge_never_hide_a_failure(report):
     asserted = any(verdict.assertions for verdict in report.run.verdicts)
