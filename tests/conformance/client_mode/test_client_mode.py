@@ -77,7 +77,7 @@ def judged(client, *names, **options):
 
 @pytest.mark.parametrize(
     ("way", "areas"),
-    [("", ["framing", "diffs", *VARIANTS]), (" --blocking", ["ends"]), (" --backend trio", ["ends"])],
+    [("", ["diffs", *VARIANTS]), (" --blocking", ["ends"]), (" --backend trio", ["ends"])],
 )
 def test_our_client_as_a_program_is_green_with_usual_and_unusual_servers(way, areas):
     areas = [word for area in areas for word in ("--only", area)]
