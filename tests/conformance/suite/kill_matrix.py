@@ -3,6 +3,7 @@
 python kill_matrix.py                  all mutants, two at a time; writes docs/reference/conformance-matrix.md and, whole, as JSON
 python kill_matrix.py NAME…            only these; writes nothing
 python kill_matrix.py --at-once 4      four at a time
+python kill_matrix.py --merge NAME…    these again, and the page of them and of what the last run found
 python kill_matrix.py --page           the page anew, of what the last run found
 """
 
@@ -55,14 +56,10 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--at-once", type=int, default=AT_ONCE)
+    parser.add_argument("--merge", action="store_true")
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
-    if options.page:
-        found = {each["name"]: each["red"] for each in json.loads(WHOLE.read_text(encoding="utf-8"))}
-        rows = [Row(name, _fault(MUTANTS[name], red), red, 0.0) for name, red in found.items()]
-        PAGE.write_text(HEAD + "\n".join(_page(rows)) + "\n", encoding="utf-8")
-        return 1 if any(row.fault for row in rows) else 0
-    names = options.names or list(MUTANTS)
+    names = [] if options.page else options.names or list(MUTANTS)
     began = time.monotonic()
     rows = []
     with ProcessPoolExecutor(options.at_once, initializer=_open) as pool:
@@ -70,11 +67,25 @@ def main() -> int:
             print(f"{row.seconds:6.1f} s  {row.name}: {row.fault or 'as it should be'}", flush=True)
             rows.append(row)
     print(f"{len(rows)} servers in {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
-    if not options.names:
+    if options.page or options.merge:
+        again = {row.name for row in rows}
+        rows += [row for row in _before() if row.name not in again]
+    if options.page or options.merge or not options.names:
         WHOLE.parent.mkdir(exist_ok=True)
         WHOLE.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
         PAGE.write_text(HEAD + "\n".join(_page(rows)) + "\n", encoding="utf-8")
-    return 1 if any(row.fault for row in rows) else 0
+    bad = [row for row in rows if row.fault]
+    print(*(f"{row.name}: {row.fault}" for row in bad), sep="\n")
+    return 1 if bad else 0
+
+
+def _before() -> list[Row]:
+    """What the last run found, judged anew."""
+    rows = json.loads(WHOLE.read_text(encoding="utf-8"))
+    found = [(MUTANTS[each["name"]], each) for each in rows if each["name"] in MUTANTS]
+    return [
+        Row(mutant.name, _fault(mutant, each["red"]), each["red"], each["seconds"]) for mutant, each in found
+    ]
 
 
 _NURSERY: list[Nursery] = []
@@ -91,7 +102,11 @@ def _row(name: str) -> Row:
     report = survey(_NURSERY[0], mutant, whole=True)
     red = reds(report, warnings=bool(mutant.check))
     if mutant.check and not is_killed(mutant, report):
+        # What holds up each check leaves no time for the last ones: they are asked by themselves.
         red.pop(mutant.check, None)
+        report = survey(_NURSERY[0], mutant)
+        if is_killed(mutant, report):
+            red[mutant.check] = reds(report, warnings=True)[mutant.check]
     return Row(name, _fault(mutant, red), red, time.monotonic() - began)
 
 

@@ -76,6 +76,12 @@ class Talk:
         return self.header("last-event-id") if self.method == "GET" else ""
 
     @property
+    def inputs(self) -> list[Any]:
+        """Of a submit of several, as far as it has the right shape."""
+        given = self.json.get("inputs") if self.is_submit and isinstance(self.json, dict) else None
+        return given if isinstance(given, list) and "input" not in self.json else []
+
+    @property
     def json(self) -> Any:
         try:
             return json.loads(self.body)

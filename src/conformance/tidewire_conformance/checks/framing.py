@@ -4,7 +4,7 @@ import re
 
 from tidewire_conformance import specification
 from tidewire_conformance.event_stream import Block
-from tidewire_conformance.history import job_bodies, job_of, key
+from tidewire_conformance.history import Key, job_bodies, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire import Exchange
@@ -168,7 +168,9 @@ async def events_are_no_longer_than_discovery_says(s: Session) -> None:
 @check("TW-FRM-057", "TW-FRM-058", "TW-FRM-059", "TW-FRM-060", "TW-FRM-061", over_all=True)
 async def streams_begin_with_hello(s: Session) -> None:
     """`hello` first, of this job, with its link and its head; `retry` before it or in it."""
+    heads = _Heads()
     for each in _streams(s):
+        known = heads.before(each)
         first = each.events[0] if each.events else None
         if first is None or first.type == "problem":
             continue
@@ -199,6 +201,34 @@ async def streams_begin_with_hello(s: Session) -> None:
             )
         else:
             s.expect("TW-FRM-060", head, "the id of an event", hello.get("head"), at=each, block=first)
+        if head and known:
+            s.expect(
+                "TW-FRM-060",
+                head >= known,
+                f"a head at or after {known}, which was sent before",
+                hello,
+                at=each,
+                block=first,
+            )
+
+
+class _Heads:
+    """The last ids that were seen of each job, and when."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[tuple[float, Key]]] = {}
+
+    def before(self, each: Exchange) -> Key | None:
+        """The highest id that had come before a request; those of its own answer are known from now on.
+
+        Nothing is known where other replicas and restarts are tried.
+        """
+        if each.check.startswith("durable."):
+            return None
+        seen = self._seen.setdefault(job_of(each), [])
+        found = max((own for at, own in seen if at < each.began), default=None)
+        seen += [(block.at, own) for block in each.logged if (own := key(block.id))]
+        return found
 
 
 @check("TW-FRM-018", "TW-FRM-062", over_all=True)

@@ -331,7 +331,15 @@ async def diffs_rebuild_the_value(s: Session) -> None:
         {"a": [], "b": "", "c": {"~": [[1], {}]}},
         {"a": [1, 2, 3], "b": "Hel", "long": long},
         {"a": [1, 9, 2, 3], "b": "Hello", "long": long},
-        {"a": [1, 9, 2], "b": "Held", "c": {"d/e": None, "~": [[]]}, "long": long},
+        # Members whose order is another one by code points, and numbers that languages write in several ways.
+        {
+            "a": [1, 9, 2],
+            "b": "Held",
+            "c": {"d/e": None, "~": [[]]},
+            "long": long,
+            "\ufb33": 1,
+            "😀": [1e-7, 1e21, 0.5],
+        },
     ]
     steps = [step for value in values for step in ({"emit": value}, {"sleep_ms": 15})]
     work = s.server.script(*steps, initial={}, columns=[]) or s.untested("needs tidewire.script")

@@ -12,7 +12,159 @@ from tidewire_conformance import registry
 BESIDES: dict[str, tuple[str, ...]] = {}
 """By the name of the mutant: why, and the checks by their names, with wildcards."""
 
-UNHEARD_OF: dict[str, str] = {}
+
+def _since(why: str, checks: str, *names: str) -> None:
+    BESIDES.update({name: (why, *checks.split()) for name in names})
+
+
+_since(
+    "a wrong event shows wherever it is read: in each fold, in each resume, and in the state that a read tells",
+    "state.* resume.* batch.items_end_one_by_one batch.the_size_of_a_batch_counts_its_rows jobs.a_read_can_be_followed_from_its_cursor "
+    "jobs.a_stream_without_diffs_* jobs.a_job_that_has_ended_tells_its_end durable.* browser.a_stream_token_opens_its_stream "
+    "framing.streams_begin_with_hello framing.a_silent_stream_is_pinged framing.events_are_* framing.no* framing.a_job_ends_by_one_done "
+    "discovery.text_is_not_taken_back_where_it_cannot_be discovery.a_value_comes_once_where_nothing_streams",
+    "a_diff_across_an_epoch", "a_failed_item_makes_a_job_that_succeeded", "a_hole_is_merged_over", "a_merged_diff_names_another_base",
+    "a_new_attempt_keeps_old_values", "a_replica_numbers_by_itself", "a_restart_loses_a_sent_event", "a_zombie_writes_on",
+    "an_epoch_after_done", "an_item_too_many", "columns_change_within_an_epoch", "done_folded_into_a_snapshot", "id_missing_on_some_logged_events",
+    "ids_begin_at_two", "ids_are_compared_as_texts", "ids_repeat", "ids_restart_after_a_reconnect", "ids_skip", "items_end_together",
+    "large_event_cut_at_64_kib", "lengths_in_utf16_units", "newline_in_an_id", "nul_in_an_id", "replay_renders_other_text", "replay_reordered",
+    "replays_the_event_of_the_cursor", "second_reader_steals_events", "skips_an_event_of_a_running_job", "skips_the_event_after_the_cursor",
+    "snapshots_come_twice", "stable_is_broken", "the_header_in_one_case_alone", "the_overlap_is_sent_as_a_diff", "the_url_overrules_the_header",
+    "trimmed_log_gives_the_rest", "two_terminal_events", "wrong_crc", "wrong_digest", "a_digest_of_members_as_they_stand",
+    "a_digest_of_members_by_code_points", "a_digest_of_numbers_as_python_writes_them",
+)  # fmt: skip
+_since(
+    "a read of a job tells another state than its stream does",
+    "state.an_id_has_one_state state.histories_fold",
+    "a_batch_changes_the_result", "a_late_cancel_wins", "a_read_is_ahead_of_its_cursor", "cancel_drops_the_value", "cursor_before_done",
+    "done_of_a_failed_job_without_error", "prototypes_are_dropped", "rows_from_one", "usage_counts_nothing", "two_statuses_that_differ",
+)  # fmt: skip
+_since(
+    "a stream that gives nothing, or does not end where it should, leaves each check that reads one without its end",
+    "*",
+    "a_slow_reader_blocks_the_others", "bom_before_every_event", "content_type_text_plain", "each_event_waits_for_the_next",
+    "events_after_the_terminal", "held_back_until_done", "no_blank_line_after_the_last_event", "no_hello", "no_terminal_event",
+    "open_after_the_terminal", "resume_after_the_end_hangs", "gzip_where_it_is_accepted",
+)  # fmt: skip
+_since(
+    "refusals of all areas are another than they should be",
+    "*",
+    "errors_in_plain_text", "everything_is_400", "no_pointer", "problems_are_always_in_band", "stack_trace_leaked",
+    "the_body_names_another_status", "errors_as_json",
+)  # fmt: skip
+_since("every submit is judged by its status", "*", "submit_answers_200")
+_since("scripts that are sent as JSON with a fault are replaced by empty ones", "*", "json_is_read_kindly")
+_since(
+    "what is no JSON by the text is none in any event",
+    "state.* framing.events_are_those_of_the_table",
+    "invalid_utf8", "lone_cr_inside_json", "nan_in_an_event", "raw_newline_in_data",
+)  # fmt: skip
+_since(
+    "cursors are judged alike with and without diffs, in-band, and by a token",
+    "jobs.a_stream_without_diffs_judges_its_cursor browser.* state.items_move_by_the_table",
+    "any_cursor_is_taken", "cursor_ignored", "unknown_cursor_starts_from_now",
+)  # fmt: skip
+_since(
+    "the snapshots of a stream go down where it begins anew",
+    "resume.ids_go_up_without_a_gap",
+    "snapshots_whatever_the_cursor",
+)
+_since(
+    "a fresh stream, and one that is replayed, begins with a snapshot",
+    "resume.ids_go_up_without_a_gap jobs.a_submit_may_be_answered_by_the_stream idempotency.* framing.streams_begin_with_hello",
+    "a_replayed_stream_has_only_the_end", "first_event_is_a_diff",
+)  # fmt: skip
+_since(
+    "all that is gone is answered with 410",
+    "idempotency.the_key_of_a_purged_job_is_not_free durable.an_expired_job_is_gone jobs.a_purged_job_is_gone",
+    "an_expired_job_is_unknown", "purge_answers_404",
+)  # fmt: skip
+_since(
+    "a cancel of an item is a cancel",
+    "batch.a_cancel_of_one_item_leaves_the_others ownership.a_job_of_another_principal_is_an_unknown_one errors.*",
+    "cancel_answers_and_runs_on", "cancel_is_not_idempotent",
+)  # fmt: skip
+_since(
+    "a job that failed at its deadline is one that failed",
+    "jobs.a_deadline_fails_what_has_not_ended errors.errors_are_problems_of_the_registry state.* framing.a_job_ends_by_one_done",
+    "a_failed_item_makes_a_job_that_succeeded", "a_failure_is_a_success_without_a_value", "deadlines_are_ignored",
+)  # fmt: skip
+_since(
+    "times stand in answers of all kinds",
+    "jobs.* browser.a_stream_token_opens_its_stream",
+    "times_with_an_offset",
+)
+_since(
+    "null does not fit the schema of a job",
+    "jobs.a_submit_is_answered_with_the_job",
+    "null_where_there_is_no_value",
+)
+_since(
+    "an event of another shape does not fit its schema",
+    "framing.events_are_those_of_the_table",
+    "places_from_zero",
+)
+_since(
+    "problems in-band have a `retry` as well",
+    "browser.a_problem_comes_in_band_where_the_url_says_so",
+    "retry_abc",
+)
+_since(
+    "the token leads to the stream of another job",
+    "framing.streams_begin_with_hello",
+    "a_stream_token_opens_any_job",
+)
+_since(
+    "readers of a purged job are left without a word",
+    "framing.no_stream_is_closed_without_a_word",
+    "purge_without_done",
+)
+_since("a stream token cannot be had", "browser.*", "a_capability_is_made_up")
+_since(
+    "a body that is too large comes in chunks as well",
+    "discovery.a_body_that_is_too_large_is_refused",
+    "a_body_needs_its_length",
+)
+_since(
+    "the third submit with a key is refused, whatever the check",
+    "idempotency.*",
+    "in_flight_without_retry_after",
+    "retry_after_as_a_date",
+)
+_since(
+    "integers are judged in every answer",
+    "state.null_and_times_are_written_as_said",
+    "times_in_seconds_with_a_fraction",
+)
+_since(
+    "the refusal keeps the media type of the job",
+    "errors.errors_are_problems_of_the_registry",
+    "a_restart_loses_what_runs",
+)
+
+_since("no job says that it is a batch", "batch.*", "samples_are_no_batch")
+_since("a text that is truncated is proved", "state.*", "a_rollback_leaves_its_logprobs")
+_since(
+    "the items of a job that is called cancelled have succeeded",
+    "state.items_move_by_the_table",
+    "disconnect_cancels",
+)
+_since(
+    "a stream without diffs judges its cursor alike",
+    "jobs.a_stream_without_diffs_judges_its_cursor",
+    "the_cursor_of_done_gets_done_again",
+)
+
+UNHEARD_OF = {
+    "`hello` comes once more, later on a connection": "section 3.7 wants it first, and says nothing of a second one",
+    "`usage` gets smaller while a job runs": "its members are free, and no sentence lets them only grow",
+    "The title of one code is another each time": "section 9.1 tells it of titles, in a table that no sentence makes binding",
+    "`type` stands beside a code of the registry": "the same: what is absent stands in a table alone",
+    "`HEAD` is answered by 404, 405 or 200": "no sentence speaks of it",
+    "Ids of jobs are counted up": "how an id was drawn does not show (TW-JOB-023)",
+    "A GET opens an epoch": "a write does not show (TW-RES-013), and its epoch may have been opened by a recovery",
+    "An example of an endpoint is slow, or dear": "nothing bounds what an example takes",
+}
 """Faults that were tried, and no sentence forbids, or no answer shows."""
 
 

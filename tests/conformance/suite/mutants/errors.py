@@ -90,7 +90,7 @@ def invalid_input_is_taken(hooks):
     def forgive(talk):
         if (
             talk.is_submit
-            and talk.json
+            and isinstance(talk.json, dict)
             and set(talk.json) == {"input"}
             and "script" in talk.path
             and not _fits(talk.json["input"])

@@ -315,3 +315,15 @@ def another_charset(hooks):
         lambda talk, status, headers: headers.update({"content-type": "text/event-stream; charset=iso-8859-1"})
         if headers.get("content-type", "").startswith("text/event") else None
     )  # fmt: skip
+
+
+@mutant(
+    "TW-FRM-060", "framing.streams_begin_with_hello", "resume.every_cut_point_of_a_job_that_has_ended_resumes"
+)
+def hello_knows_the_beginning_alone(hooks):
+    """`head` of `hello` is the first id, whatever came since."""
+    hooks.frames.append(
+        lambda talk, frame: (
+            re.sub(rb'"head":"[^"]+"', b'"head":"1-1"', frame) if b"event:hello" in frame else frame
+        )
+    )

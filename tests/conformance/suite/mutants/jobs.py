@@ -204,8 +204,8 @@ def results_in_wrong_slots(hooks):
     """Results come in another order than their inputs."""
 
     def reverse(talk):
-        if talk.is_submit and talk.json and "inputs" in talk.json:
-            talk.body = json.dumps(talk.json | {"inputs": talk.json["inputs"][::-1]}).encode()
+        if talk.inputs:
+            talk.body = json.dumps(talk.json | {"inputs": talk.inputs[::-1]}).encode()
             talk.set_header("content-length", str(len(talk.body)))
 
     hooks.requests.append(reverse)
@@ -241,9 +241,7 @@ def one_input_is_no_batch(hooks):
     """A list of one input makes no batch job."""
 
     def one(talk, status, body):
-        return status, body.replace(b'"batch":true', b'"batch":false') if len(
-            (talk.json or {}).get("inputs", "ab")
-        ) == 1 else body
+        return status, body.replace(b'"batch":true', b'"batch":false') if len(talk.inputs) == 1 else body
 
     hooks.bodies.append(one)
 
@@ -411,13 +409,13 @@ def keys_race(hooks):
     """Keys are looked up first and kept later: submits that come at once start several jobs."""
 
     async def race(talk):
-        if talk.key:
+        if key := talk.key:
             flying = hooks.shared.setdefault("flying", [])
-            flying.append(talk.key)
+            flying.append(key)
             await asyncio.sleep(0.05)
-            if flying.count(talk.key) > 1:
-                talk.set_header("idempotency-key", f"{talk.key}-{flying.count(talk.key)}")
-            flying.remove(talk.key)
+            if flying.count(key) > 1:
+                talk.set_header("idempotency-key", f"{key}-{flying.count(key)}")
+            flying.remove(key)
 
     hooks.requests.append(race)
 
@@ -570,8 +568,8 @@ def shared_overrules_an_input(hooks):
     """`shared` takes the place of members that an input has."""
 
     def overrule(talk):
-        if talk.is_submit and isinstance(talk.json, dict) and isinstance(talk.json.get("shared"), dict):
-            given = talk.json
+        given = talk.json
+        if talk.inputs and isinstance(given.get("shared"), dict):
             given["inputs"] = [each | given["shared"] for each in given["inputs"]]
             talk.body = json.dumps(given).encode()
             talk.set_header("content-length", str(len(talk.body)))
@@ -620,3 +618,40 @@ def rows_from_one(hooks):
     """The rows of a batch are counted from 1."""
     more = lambda found: b'"row":%d' % (int(found[1]) + 1)  # noqa: E731
     hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'"row":(\d+)', more, body)))
+
+
+@mutant("TW-JOB-047", "jobs.jobs_are_listed_newest_first")
+def the_last_page_leads_to_the_first(hooks):
+    """The list has a next page for ever."""
+
+    def onward(talk, status, body):
+        if talk.path != "/v1/jobs" or status != 200:
+            return None
+        return status, json.dumps(json.loads(body) | {"next": "/v1/jobs?limit=2"}).encode()
+
+    hooks.bodies.append(onward)
+
+
+@mutant("TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job")
+def retry_after_as_a_date(hooks):
+    """`Retry-After` is a date."""
+
+    def busy(talk):
+        seen = hooks.shared.setdefault("keys", [])
+        seen.append(talk.key)
+        told = problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000)
+        told[1]["retry-after"] = "Wed, 21 Oct 2026 07:28:00 GMT"
+        return told if talk.key and seen.count(talk.key) == 3 else None
+
+    hooks.instead.append(busy)
+
+
+@mutant("TW-JOB-073", "jobs.a_stream_without_diffs_has_snapshots_and_done")
+def snapshots_at_the_pace_of_the_job(hooks):
+    """Snapshots come at every change, whatever interval was asked for."""
+    hooks.settings["min_snapshot_interval"] = 0.0
+
+    def forget(talk):
+        talk.scope["query_string"] = re.sub(rb"&min_interval_ms=\d+", b"", talk.scope["query_string"])
+
+    hooks.requests.append(forget)

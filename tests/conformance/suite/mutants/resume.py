@@ -164,12 +164,12 @@ def the_cursor_of_done_gets_done_again(hooks):
     """The id of `done` as a cursor gets `done` once more."""
 
     def back(talk):
-        if (n := hooks.shared.get("done")) and talk.cursor == f"1-{n}":
+        if (n := hooks.shared.get(talk.path)) and talk.cursor == f"1-{n}":
             talk.set_header("last-event-id", f"1-{n - 1}")
 
     def note(talk, frame):
         if DONE in frame:
-            hooks.shared["done"] = seq_of(frame)
+            hooks.shared[talk.path] = seq_of(frame)
         return frame
 
     hooks.requests.append(back)
@@ -200,11 +200,11 @@ def disconnect_cancels(hooks):
 
     def note(talk, frame):
         if talk.method == "POST" and b"event:hello" in frame:
-            hooks.shared["left"] = re.search(rb'"job":"([^"]+)"', frame)[1].decode()
+            hooks.shared.setdefault("left", []).append(re.search(rb'"job":"([^"]+)"', frame)[1].decode())
         return frame
 
     def end(talk, frame):
-        left = DONE in frame and hooks.shared.get("left", "-") in talk.path
+        left = DONE in frame and any(job in talk.path for job in hooks.shared.get("left", ()))
         return frame.replace(b'"status":"succeeded"', b'"status":"cancelled"') if left else frame
 
     hooks.frames += [note, end]
@@ -278,3 +278,15 @@ def the_overlap_is_sent_as_a_diff(hooks):
         return re.sub(rb'data:"(.*)"', rb'data:"\1\1"', frame) if first else frame
 
     hooks.frames.append(twice)
+
+
+@mutant("TW-RES-012", ENDED)
+def ids_are_compared_as_texts(hooks):
+    """Ids are compared as texts: `1-9` is taken to be after `1-10`."""
+    hooks.frames.append(
+        lambda talk, frame: (
+            b""
+            if seq_of(frame) and re.fullmatch(r"1-\d+", talk.cursor) and str(seq_of(frame)) <= talk.cursor[2:]
+            else frame
+        )
+    )

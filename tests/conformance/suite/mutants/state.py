@@ -1,5 +1,6 @@
 """States, diffs, checks and digests that are wrong."""
 
+import hashlib
 import json
 import re
 
@@ -301,5 +302,47 @@ def times_in_seconds_with_a_fraction(hooks):
     hooks.bodies.append(
         lambda talk, status, body: (
             (status, re.sub(rb'("heartbeat_ms":\d+)', rb"\1.5", body)) if talk.path == "/v1" else None
+        )
+    )
+
+
+def digest_by(write):
+    """Have digests be made of another form of JSON."""
+    from tidewire_server import journal
+
+    journal.digest = lambda items: hashlib.sha256(write(items).encode()).hexdigest()[:16]
+
+
+@mutant("TW-DIF-055", FOLD, "framing.a_job_ends_by_one_done")
+def a_digest_of_members_as_they_stand(hooks):
+    """The digest is of JSON whose members stand as they came."""
+    digest_by(lambda items: json.dumps(items, ensure_ascii=False, separators=(",", ":")))
+
+
+@mutant("TW-DIF-055", FOLD, "state.diffs_rebuild_the_value")
+def a_digest_of_members_by_code_points(hooks):
+    """The members of what the digest is of are sorted by code points in place of UTF-16 units."""
+    numbers = lambda text: text.replace("1e-07", "1e-7").replace("1e+21", "1e+21")  # noqa: E731
+    digest_by(
+        lambda items: numbers(json.dumps(items, ensure_ascii=False, separators=(",", ":"), sort_keys=True))
+    )
+
+
+@mutant("TW-DIF-055", FOLD, "state.diffs_rebuild_the_value")
+def a_digest_of_numbers_as_python_writes_them(hooks):
+    """The numbers of what the digest is of are written by the rules of another language."""
+    import rfc8785
+
+    digest_by(lambda items: rfc8785.dumps(items).decode().replace("1e-7", "1e-07"))
+
+
+@mutant("TW-JOB-038", "jobs.a_submit_is_answered_with_the_job")
+def two_statuses_that_differ(hooks):
+    """The status of a job is not that of its state."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, body.replace(b'"status":"queued","batch"', b'"status":"running","batch"'))
+            if talk.is_submit
+            else None
         )
     )

@@ -260,3 +260,30 @@ def take_samples(talk):
     if isinstance(given, dict) and (count := given.pop("n", 1)) > 1:
         talk.body = json.dumps({"inputs": [given | {"seed": seed} for seed in range(count)]}).encode()
         talk.set_header("content-length", str(len(talk.body)))
+
+
+@benign
+def json_in_ascii(hooks):
+    """What is not ASCII is escaped in JSON, and some of what is."""
+
+    def escape(text):
+        return "".join(
+            each
+            if each.isascii() and each not in "<>&"
+            else json.dumps(each)[1:-1]
+            if not each.isascii()
+            else f"\\u{ord(each):04x}"
+            for each in text
+        )
+
+    hooks.frames.append(lambda talk, frame: escape(frame.decode()).encode())
+    hooks.bodies.append(lambda talk, status, body: (status, escape(body.decode()).encode()))
+
+
+@benign
+def times_in_nanoseconds(hooks):
+    """Times have nine digits after the point."""
+    longer = lambda found: b'%b%b"' % (found[1], (found[2] or b".").ljust(10, b"0") + b"Z")  # noqa: E731
+    pattern = rb'(_at":"[^".]+?)(\.\d+)?Z"'
+    hooks.frames.append(lambda talk, frame: re.sub(pattern, longer, frame))
+    hooks.bodies.append(lambda talk, status, body: (status, re.sub(pattern, longer, body)))
