@@ -119,8 +119,22 @@ def test_what_is_not_json_beside_a_long_text_has_no_digest(item):
         digest([item | {"value": "x" * PART + item["value"] + "x"}])
 
 
-def test_the_digest_of_a_long_text_needs_no_second_one():
-    items = [{"status": "succeeded", "value": "x" * 4_000_000}]
+@pytest.mark.parametrize("length", [0, PART, PART + 1])
+def test_a_value_of_any_shape_with_a_long_text_has_the_digest_of_the_canonical_form(length):
+    text = "é" * length
+    for value in ([1, text, 2.5, [text]], {"\uffff": text, "\U0001f600": [], "a": {"b": [text, text, None]}}):
+        items = [{"value": value, "status": "succeeded"}, {"status": "failed"}]
+        assert digest(items) == hashlib.sha256(canonical(items)).hexdigest()[:16]
+
+
+LONG = "x" * 4_000_000
+
+
+@pytest.mark.parametrize(
+    "value", [LONG, [{"role": "user", "content": "?"}, {"role": "bot", "content": LONG}]]
+)
+def test_the_digest_of_a_long_text_needs_no_second_one(value):
+    items = [{"status": "succeeded", "value": value}]
     digest(items)
     tracemalloc.start()
     try:

@@ -331,3 +331,19 @@ def test_encode_writes_the_fewest_bytes_and_a_decoder_reads_the_same(arguments, 
 def test_encode_refuses_what_would_not_arrive(arguments, says):
     with pytest.raises(ValueError, match=says):
         encode(**arguments)
+
+
+def test_a_long_event_that_comes_in_pieces_is_held_twice_at_most():
+    # Once as the bytes that came and once as its text: the line, its parts and the event are not copies of one another.
+    stream = b"id:1-1\nevent:snapshot\ndata:" + b"x" * 4_000_000 + b"\n\n"
+    decoder = Decoder(max_event_bytes=8_000_000)
+    tracemalloc.start()
+    try:
+        events = [
+            event for at in range(0, len(stream), 16_384) for event in decoder.feed(stream[at : at + 16_384])
+        ]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [len(event.data) for event in events] == [4_000_000]
+    assert most < 2.5 * 4_000_000

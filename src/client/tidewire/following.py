@@ -237,6 +237,8 @@ class FollowedJob(ABC, Generic[U]):
             if fold or self._folded:
                 earlier = self._folded.get(update.index)
                 first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
+                # How the text changed is found between the two places: the change itself may be as long as the text.
+                update.deleted, update.text = 0, ""
                 self._folded[update.index] = _Fold(first_seq, base, update)
             else:
                 self._ready.append(update)

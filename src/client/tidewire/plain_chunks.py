@@ -79,7 +79,7 @@ class PlainChunks:
             self.rest = rest
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def _size(line: bytes) -> int:
     """The size of a plain chunk that is not the last; 0 for any other line."""
     return int(line, 16) if _PLAIN.fullmatch(line) else 0

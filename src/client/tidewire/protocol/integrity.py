@@ -7,6 +7,7 @@ length of an array. It proves no more than that. The digest proves the items who
 import hashlib
 import json
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any, Final, Protocol
 from zlib import crc32
 
@@ -91,25 +92,53 @@ def digest(items: JsonValue) -> str:
     return found.hexdigest()[:DIGEST_LENGTH]
 
 
-def _parts(items: Any) -> Iterator[bytes]:
-    """The RFC 8785 form, bit by bit where an item's value is one long text: that is then never held as a whole."""
-    alone = items[0] if type(items) is list and len(items) == 1 and type(items[0]) is dict else {}
-    text = alone.get("value")
-    if (
-        type(text) is not str
-        or len(text) <= PART
-        or not is_text(text)
-        or any(type(n) is not str for n in alone)
-    ):
-        yield canonical(items)
-        return
-    # What stands before a name in ASCII stands there by code points as well as by UTF-16 units.
-    before = canonical([{name: alone[name] for name in alone if name < "value"}])[1:-2]
-    after = canonical([{name: alone[name] for name in alone if name > "value"}])[2:-1]
-    yield b"[" + before + (b"," if before != b"{" else b"") + b'"value":"'
-    for start in range(0, len(text), PART):
-        yield json.dumps(text[start : start + PART], ensure_ascii=False)[1:-1].encode()
-    yield b'"' + (b"," if after != b"}" else b"") + after + b"]"
+def _parts(value: Any) -> Iterator[bytes]:
+    """The RFC 8785 form, part by part where it holds long texts: those are then never held a second time as a whole."""
+    kind = type(value)
+    if not _holds_long_text(value, strict_json.MAX_DEPTH):
+        yield canonical(value)
+    elif kind is str:
+        yield b'"'
+        for start in range(0, len(value), PART):
+            yield json.dumps(value[start : start + PART], ensure_ascii=False)[1:-1].encode()
+        yield b'"'
+    elif kind is dict:
+        before = b"{"
+        for name in sorted(value, key=lambda name: name.encode("utf-16-be")):
+            yield before + json.dumps(name, ensure_ascii=False).encode() + b":"
+            yield from _parts(value[name])
+            before = b","
+        yield b"}"
+    else:
+        before = b"["
+        for long, elements in groupby(
+            value, lambda element: _holds_long_text(element, strict_json.MAX_DEPTH)
+        ):
+            for part in (
+                (_parts(element) for element in elements) if long else [(canonical([*elements])[1:-1],)]
+            ):
+                yield before
+                yield from part
+                before = b","
+        yield b"]"
+
+
+def _holds_long_text(value: Any, room: int) -> bool:
+    """Whether a value holds a text of more than `PART` code points. What is no JSON, or too deep, is said to hold none:
+    as a whole it will be refused.
+    """
+    kind = type(value)
+    if kind is str:
+        return len(value) > PART and is_text(value)
+    if kind is list:
+        return room > 0 and any(_holds_long_text(element, room - 1) for element in value)
+    if kind is dict:
+        return (
+            room > 0
+            and any(_holds_long_text(member, room - 1) for member in value.values())
+            and all(type(name) is str and is_text(name) for name in value)
+        )
+    return False
 
 
 def canonical(value: JsonValue) -> bytes:

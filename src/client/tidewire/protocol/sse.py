@@ -22,7 +22,7 @@ Where the standard leaves room:
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Final, NamedTuple
 
 DEFAULT_MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
@@ -165,7 +165,7 @@ class Decoder:
         # From here on LF is the only line end.
         events: list[Event] = []
         if _LF in chunk:
-            under_way = self._line or self._size
+            under_way = bool(self._line or self._size)
             if not under_way and chunk.endswith(b"\n\n"):
                 # Whole events and no more: what comes from a server that sends each at once.
                 self._take_events(chunk, events)
@@ -213,12 +213,14 @@ class Decoder:
 
     def _take_lines(self, block: bytes, events: list[Event]) -> None:
         """Interpret lines of any kind, the last one ended; the line under way is the beginning of the first."""
-        lines = block.split(b"\n")
-        del lines[-1]
+        ended = block.split(b"\n")
+        del ended[-1]
+        lines: Iterable[bytes] = ended
         if self._line:
-            self._line += lines[0]
-            lines[0] = bytes(self._line)
-            self._line.clear()
+            self._line += ended[0]
+            # A line may be as long as an event may be: nothing holds it longer than it is looked at.
+            lines = chain(iter((bytes(self._line),)), ended[1:])
+            self._line = bytearray()
         data, type_, id_, size = self._data, self._type, self._id, self._size
         for line in lines:
             if not line:
