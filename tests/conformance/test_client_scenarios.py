@@ -37,9 +37,10 @@ def pairs():
     """Each scenario with each client. The quick run holds all of them with one form of our client; with each form one
     for every sentence on the behaviour of clients; and of the others each scenario with one client in turn.
     """
-    rows = {
-        scenario.requirements[0]: scenario for scenario in SCENARIOS if "-CLI-" in scenario.requirements[0]
-    }
+    rows = {}
+    for scenario in SCENARIOS:
+        if "-CLI-" in scenario.requirements[0]:
+            rows.setdefault(scenario.requirements[0], scenario)
     for number, scenario in enumerate(SCENARIOS):
         turn = (*OTHERS, *STRANGERS)[number % (len(OTHERS) + len(STRANGERS))]
         for client in CLIENTS:
