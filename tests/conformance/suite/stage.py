@@ -113,7 +113,10 @@ def _keep_serving(name: str) -> None:
         # In one step: whoever reads it gets a whole number.
         (props(url) / "next").write_text(str(child))
         (props(url) / "next").rename(props(url) / "pid")
-        os.waitpid(child, 0)
+        if os.WIFEXITED(os.waitpid(child, 0)[1]):
+            # Nobody killed it: it could not be started, and another one could not either.
+            print("the server did not start", flush=True)
+            os._exit(1)
 
 
 def _serve(name: str, listener: socket, second: socket, life: int, told: Callable[[], None]) -> None:

@@ -649,7 +649,7 @@ def retry_after_as_a_date(hooks):
 @mutant("TW-JOB-073", "jobs.a_stream_without_diffs_has_snapshots_and_done")
 def snapshots_at_the_pace_of_the_job(hooks):
     """Snapshots come at every change, whatever interval was asked for."""
-    hooks.settings["min_snapshot_interval"] = 0.0
+    hooks.settings["min_snapshot_interval"] = 0.001
 
     def forget(talk):
         talk.scope["query_string"] = re.sub(rb"&min_interval_ms=\d+", b"", talk.scope["query_string"])
