@@ -149,6 +149,18 @@ def test_a_proxy_that_refuses_is_told_as_what_it_said():
             client.run("count")
 
 
+@pytest.mark.parametrize("by", ["environment", "argument"])
+def test_a_server_behind_a_proxy_is_not_spoken_to_past_it_to_hear_what_it_is(by, monkeypatch):
+    with ScriptedServer(lambda _: [CLOSE]) as proxy, ScriptedServer(lambda _: [CLOSE]) as server:
+        if by == "environment":
+            monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        with hurrying(server.url, proxy=proxy.url if by == "argument" else None) as client:
+            with pytest.raises(TransportError, match="the connection broke"):
+                client.discover()
+        assert proxy.requests
+        assert server.requests == []
+
+
 def test_a_proxy_that_is_not_there_is_told():
     with hurrying("http://server.example", proxy="http://127.0.0.1:9") as client:
         with pytest.raises(TransportError, match="no connection|nothing listens"):
