@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import BaseModel, field_serializer
+from pydantic import BaseModel, field_serializer, model_serializer
 
 from tidewire.protocol import strict_json
 from tidewire_server.errors import InvalidValueError
@@ -30,6 +30,15 @@ class Tidy(BaseModel):
     @field_serializer("x")
     def without_nan(self, x: float) -> float | None:
         return None if math.isnan(x) else x
+
+
+class Short(BaseModel):
+    x: float = math.nan
+    y: int = 1
+
+    @model_serializer(when_used="json")
+    def only_y(self) -> dict[str, int]:
+        return {"y": self.y}
 
 
 def anything() -> Any: ...
@@ -76,5 +85,10 @@ def test_two_members_of_one_name_are_refused_and_a_name_that_is_no_text_is_none(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_arrays_and_what_a_model_says_of_itself_are_taken(way):
-    given = {"a": [Tidy(x=math.nan)], "b": Loose(x=1, y=np.array([1.5, 2])), "c": ({3}, None)}
-    assert way(given) == {"a": [{"x": None}], "b": {"x": 1.0, "y": [1.5, 2.0]}, "c": [[3], None]}
+    given = {"s": Short(), "a": [Tidy(x=math.nan)], "b": Loose(x=1, y=np.array([1.5, 2])), "c": ({3}, None)}
+    assert way(given) == {
+        "s": {"y": 1},
+        "a": [{"x": None}],
+        "b": {"x": 1.0, "y": [1.5, 2.0]},
+        "c": [[3], None],
+    }

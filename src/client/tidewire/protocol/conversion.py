@@ -61,13 +61,10 @@ def _with_what_was_lost(kept: Any, made: Any, pointer: str) -> Any:
             ]
     elif isinstance(kept, dict):
         if len(made) < len(kept):
-            raise StrictJsonError(_merged(kept, pointer))
+            _refuse_merged(kept, pointer)
         if len(made) == len(kept):
-            # A lone surrogate in a name is replaced by pydantic, too.
             return {
-                (known if type(known) is str else name): _with_what_was_lost(
-                    kept[known], member, f"{pointer}/{escape(name)}"
-                )
+                _name(known, name): _with_what_was_lost(kept[known], member, f"{pointer}/{escape(name)}")
                 for known, (name, member) in zip(kept, made.items(), strict=True)
             }
     return made
@@ -80,12 +77,24 @@ def _equal(one: Any, other: Any) -> bool:
         return False
 
 
-def _merged(kept: dict[Any, Any], pointer: str) -> str:
-    """Which members of one object have the same name in JSON."""
+def _name(known: Any, name: str) -> str:
+    """The name that was made, unless it replaces a lone surrogate."""
+    try:
+        known.encode()
+    except UnicodeEncodeError:
+        return str(known)
+    except Exception:  # noqa: BLE001 - it was no text
+        return name
+    return name
+
+
+def _refuse_merged(kept: dict[Any, Any], pointer: str) -> None:
+    """Raise `StrictJsonError` if members of an object have the same name; else a model left some out on purpose."""
     named: dict[str, Any] = {}
     for known in kept:
         (name,) = to_jsonable_python({known: None})
         if name in named:
-            return f"at {pointer!r}: {named[name]!r} and {known!r} are both the member {name!r}"
+            raise StrictJsonError(
+                f"at {pointer!r}: {named[name]!r} and {known!r} are both the member {name!r}"
+            )
         named[name] = known
-    return f"at {pointer!r}: two members have the same name"
