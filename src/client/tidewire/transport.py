@@ -117,7 +117,7 @@ class Transport:
             async with contextlib.AsyncExitStack() as stack:
                 with anyio.move_on_after(max(connect_timeout, answer_timeout)):
                     opening = httpx_sse.aconnect_sse(
-                        client, "GET", url, headers=_of_stream(headers), timeout=timeout
+                        client, "GET", url, headers=_of_stream(headers) | _LAST, timeout=timeout
                     )
                     source = await stack.enter_async_context(opening)
                     return self._connection("GET", source.response, stack.pop_all())
@@ -375,9 +375,12 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_stream(headers: Mapping[str, str]) -> dict[str, str]:
-    # A stream is the last thing on its connection: a server may hang up at its end, and the next request must not run
-    # into that.
-    return _headers(headers) | {"Accept-Encoding": "identity", "Connection": "close"}
+    return _headers(headers) | {"Accept-Encoding": "identity"}
+
+
+_LAST: Final = {"Connection": "close"}
+"""A stream is the last thing on its connection: a server may hang up at its end, and the next request must not run into
+that. Not said with a submit: a server that refuses a long body would hang up on it, and the refusal be lost."""
 
 
 def _address(url: str) -> str:
