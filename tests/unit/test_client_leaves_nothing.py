@@ -1,5 +1,6 @@
 """A client that is left in the middle of something leaves no socket, no thread and no task behind, on either loop."""
 
+import asyncio
 import sys
 import threading
 
@@ -66,6 +67,13 @@ async def closed_while_another_task_waits(client):
         await client.aclose()
 
 
+async def a_loop_left_by_a_cancel_scope(client):
+    async with client:
+        with anyio.CancelScope() as scope:
+            async for _ in await client.submit("count"):
+                scope.cancel()
+
+
 async def _loop_with_an_error(client):
     async with client:
         async for update in await client.submit("count"):
@@ -85,6 +93,7 @@ async def an_error_in_the_loop(client):
         left_by_close,
         cancelled_in_a_wait,
         closed_while_another_task_waits,
+        a_loop_left_by_a_cancel_scope,
         an_error_in_the_loop,
     ],
 )
@@ -97,6 +106,19 @@ def test_an_async_client_leaves_nothing(server, backend, leaves):
                 await anyio.sleep(0.01)
 
     anyio.run(live, backend=backend)
+
+
+def test_a_timeout_of_asyncio_leaves_nothing(server):
+    async def live():
+        async with AsyncClient(server.url) as client:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await client.run("count")
+            assert len(asyncio.all_tasks()) == 1
+            # It goes on after that.
+            assert (await client.submit("count")).id == "j1"
+
+    asyncio.run(live())
 
 
 def test_a_blocking_client_leaves_nothing_when_a_loop_is_left(server):
