@@ -99,8 +99,8 @@ def served(folder: Path, *arguments: str, **environment: str) -> Iterator[tuple[
 
 
 def refused(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
-    process = run(folder, *arguments, **environment)
-    out, err = process.communicate(timeout=30)
+    with run(folder, *arguments, **environment) as process:
+        out, err = process.communicate(timeout=30)
     assert "Traceback" not in err
     return process.returncode, out + err
 
