@@ -89,6 +89,10 @@ class Connection:
             owner: Who has to know which connections there are.
             closing: Closes it, and raises nothing of the network.
         """
+        self.method: str
+        self.url: str
+        self.status: int
+        self.headers: Mapping[str, str]
         self.method, self.url, self.status, self.headers = answer
         self.waited_for: bool = False
         self.begun: bool = False
