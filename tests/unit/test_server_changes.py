@@ -198,6 +198,32 @@ def test_a_value_that_is_set_again_and_again_is_not_taken_for_growth():
     assert made.document.value("/a") == "99" * 500
 
 
+def test_a_status_that_changes_beside_a_long_text_is_set_at_once():
+    made = pending({"status": "running", "text": ""}, "/text")
+    made.change([["s", "/status", "succeeded"], ["s", "/text", "x" * 9000], ["s", "/status", "succeeding"]])
+    diffs = [json.loads(diff) for diff in made.take()]
+    ops = [op for diff in diffs for op in (diff["ops"] if type(diff) is dict else diff) if op[1] == "/status"]
+    assert ops == [["s", "/status", "succeeded"], ["s", "/status", "succeeding"]]
+    assert made.document.value() == {"status": "succeeding", "text": "x" * 9000}
+
+
+def test_the_ops_of_a_change_in_parts_each_find_what_those_before_left():
+    made = pending({"rows": [1, 2, 3], "text": "abc"}, "/text")
+    change = [
+        ["s", "/rows", []],
+        ["a", "/rows", [["y" * 5000], "z"]],
+        ["s", "/text", "abd" + "x" * 5000],
+        ["s", "/text", "ab" + "x" * 5000],
+        ["s", "/text", "ab" + "x" * 4990],
+    ]
+    wanted = apply({"rows": [1, 2, 3], "text": "abc"}, change)
+    made.change(change)
+    document = Document({"rows": [1, 2, 3], "text": "abc"}, ["/text"])
+    for diff in made.take():
+        document.apply(json.loads(diff))
+    assert document.value() == wanted == made.document.value()
+
+
 def test_a_check_follows_its_text_when_elements_move():
     made = pending({"rows": ["a", "b", "c"]})
     made.append([("/rows/2", "!")])

@@ -160,10 +160,14 @@ class Pending:
         self._close()
         encoded = to_json(ops)
         if len(encoded) > self._room:
-            parts = [part for op in ops for part in self._split(op)]
-            for part in parts[:-1]:
+            *others, last = ops
+            for op in others:
+                for part in self._split(op):
+                    self._change_one([part], to_json([part]), None, ends=ends)
+            *parts, final = self._split(last)
+            for part in parts:
                 self._change_one([part], to_json([part]), None, ends=ends)
-            ops, encoded = [parts[-1]], to_json([parts[-1]])
+            ops, encoded = [final], to_json([final])
         self._change_one(ops, encoded, settle, ends=ends)
 
     def text_run(self, path: str, signal: Callable[[], None] = lambda: None) -> TextRun:
@@ -291,11 +295,16 @@ class Pending:
                     self.change([op])
 
     def _split(self, op: Op) -> Iterable[Op]:
+        """The parts of an op, by what the document holds now: no op before it may wait."""
+        if len(to_json(op)) <= self._room:
+            return [op]
         if op[0] == "s" and type(op[2]) is str and self.is_text(str(op[1])):
             # In parts, what both begin with has to stay: it may be promised (TW-DIF-057).
             old = str(self._document.value(str(op[1])))
             kept = common_prefix(old, op[2])
-            return [["t", op[1], len(old) - kept], *split_op(["a", op[1], op[2][kept:]], self._room)]
+            dropped = [["t", op[1], len(old) - kept]] if kept < len(old) else []
+            added = op[2][kept:]
+            return [*dropped, *(split_op(["a", op[1], added], self._room) if added or not dropped else ())]
         grows = op[0] == "a" and is_array(self._document, str(op[1]))
         return split_op(op, self._room, start=self._document.array_length(str(op[1])) if grows else 0)
 
