@@ -15,7 +15,7 @@ from rich.console import Console
 
 from conformance.suite.test_grade import CHOICE, DrawnRun, Named, asserted, report_of
 from tidewire_conformance.grade import grade
-from tidewire_conformance.report import badge, console, junit, page
+from tidewire_conformance.report import badge, console, junit, page, symptoms
 from tidewire_conformance.report.frames import curl, frames
 from tidewire_conformance.verdict import Assertion, Outcome, Verdict, Why
 from tidewire_conformance.wire import NoAnswerError, Wire
@@ -214,3 +214,86 @@ def test_a_report_of_a_part_says_so_wherever_it_is_read(tmp_path):
     assert "only a part of the suite was run: 1 of 9 checks" in shown(report)
     assert "Only a part of the suite was run: 1 of 9 checks" in (tmp_path / "r.html").read_text()
     assert badge.told(report) == ("part · 1/1", badge.GREY)
+
+
+# ---- one fault, told once ------------------------------------------------------------------------------------------
+
+
+def broken(check, sentences, *told, record=()):
+    """A check that failed: sentence, expected and got."""
+    verdict = Verdict(check, sentences, f"about {check}", Outcome.FAIL)
+    verdict.assertions = [Assertion(name, False, expected, got, told=record) for name, expected, got in told]
+    return verdict
+
+
+def sections_of(text):
+    """The lines under each sentence that leads."""
+    return {part.partition("[")[2].partition("]")[0]: part for part in text.split("\nFAIL  ")[1:]}
+
+
+def test_what_shows_in_many_checks_is_told_once_with_the_names_of_the_others():
+    first, second, third, *_ = CHOICE
+    report = report_of(
+        broken("area.one", (first,), (first, "two", "one")),
+        broken("area.two", (second,), (second, "two", "one")),
+        broken("area.three", (third,), (third, "something else", "one")),
+    )
+    found = sections_of(shown(report))
+    assert len(found) == 2
+    assert "also so in: area.two\n" in found[first]
+    assert f"also not held because of this: {second}\n" in found[first]
+    assert "also" not in found[third]
+    assert "about area.two" not in shown(report)
+
+
+def test_a_scenario_that_fails_whatever_the_server_is_like_is_told_by_the_sentence_of_no_variant():
+    usual, comments, once, *_ = CHOICE
+    record = ("  > GET /", "  < 200")
+    report = report_of(
+        broken("comments.rollback", (comments, once), (comments, "a", "b"), (once, "a", "b"), record=record),
+        broken("mark.rollback", (once,), (once, "a", "c"), record=record),
+        broken("diffs.rollback", (usual, once), (usual, "a", "d"), (once, "e", "f"), record=record),
+        asserted("comments.batch", (comments, once), (comments, True), (once, True)),
+    )
+    found = sections_of(shown(report))
+    assert [*found] == [usual]
+    assert re.search(r"also so in: (comments|mark)\.rollback, (comments|mark)\.rollback\n", found[usual])
+    assert f"also not held because of this: {' '.join(sorted([comments, once]))}\n" in found[usual]
+
+
+def test_the_sentence_whose_checks_are_those_that_failed_leads_one_that_everything_breaks(tmp_path):
+    general, special, known, *_ = CHOICE
+    report = report_of(
+        broken("area.one", (general, special), (general, "g", ""), (general, "h", ""), (special, "s", "")),
+        broken("area.two", (known,), (known, "k", "")),
+        *(asserted(f"area.more{number}", (general,), (general, True)) for number in range(5)),
+        known={known: "so it is"},
+    )
+    page.write(report, tmp_path / "r.html")
+    for text in (shown(report), (tmp_path / "r.html").read_text()):
+        told = [text.index(f"{each}") for each in (special, general, known)]
+        assert told == sorted(told)
+    assert [*sections_of(shown(report))] == [special, general]
+    assert "the baseline says: so it is" in shown(report)
+
+
+def test_each_link_of_a_page_leads_to_a_place_also_for_a_sentence_that_is_told_with_another_one(tmp_path):
+    first, second, *_ = CHOICE
+    report = report_of(broken("area.one", (first, second), (first, "two", "one"), (second, "two", "one")))
+    page.write(report, tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text()
+    assert text.count(f'id="{second}"') == 1
+    for name in re.findall(r'href="#([^"]+)"', text):
+        assert text.count(f'id="{name}"') == 1
+
+
+def test_many_names_are_counted_and_what_one_sentence_shows_is_bounded():
+    first, *_ = CHOICE
+    same = [broken(f"area.{number}", (first,), (first, "two", "one")) for number in range(console.NAMES + 5)]
+    text = shown(report_of(*same))
+    assert f"area.{console.NAMES} and 4 more" in " ".join(text.split())
+    assert f"… and {console.NAMES + 4} times more" in text
+    different = [broken(f"area.{number}", (first,), (first, f"{number}", "")) for number in range(9)]
+    text = shown(report_of(*different))
+    assert text.count("\n      check ") == symptoms.PER_SENTENCE
+    assert "… and 7 times more; also otherwise, in area.2, area.3" in text

@@ -2,19 +2,18 @@
 
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.text import Text
 
 from tidewire_conformance.grade import Report, Standing
 from tidewire_conformance.report.frames import evidence, visible
+from tidewire_conformance.report.symptoms import Section, Symptom, ordered, sections
 from tidewire_conformance.verdict import Assertion, Outcome, Verdict, Why
 
-PER_SENTENCE = 2
-"""Failures of one sentence that are shown whole."""
-_NAMES = 6
-"""Checks that are named beside those whose failures are shown."""
+NAMES = 24
+"""Checks that are named beside the one that is shown."""
 _WIDEST = 120
 """Columns of prose where the terminal has more, or is none."""
 _JOB = re.compile(r"https?://[^\s/]+|(?<=/v1/jobs/)[^\s/?]+")
@@ -51,8 +50,8 @@ class _Telling:
         if run.cut_short:
             self._prose(f"  cut short: {run.cut_short}", "yellow")
         self._overview(report)
-        for standing in [*report.failures, *report.warnings]:
-            self._failure(report, standing)
+        for section in sections(report):
+            self._failure(report, section)
         for stale in report.stale:
             self._line(f"\nstale: {stale} is in the baseline and holds: take it out", "bold red")
         self._not_judged(report)
@@ -65,30 +64,38 @@ class _Telling:
 
     def _overview(self, report: Report) -> None:
         """The failures at a glance."""
-        found = [*report.failures, *report.warnings]
+        found = ordered(report)
         if len(found) < 2:
             return
-        self._line(f"\n{_count(found)}, the most often broken first:", "bold")
+        self._line(f"\n{_count(found)}, first what says best where:", "bold")
         for standing in found:
             begin = f"  {_word(report, standing):<5} {standing.sentence.id}  "
             room = max(40, min(self._console.width, _WIDEST) - len(begin) - 7)
             said = textwrap.shorten(standing.sentence.text, room, placeholder=" …")
             self._line(f"{begin}{said:<{room}} {len(standing.broken):>4} ×", _style(report, standing, ""))
 
-    def _failure(self, report: Report, standing: Standing) -> None:
-        word, broken = _word(report, standing), standing.broken
+    def _failure(self, report: Report, section: Section) -> None:
+        standing = section.standing
+        word = _word(report, standing)
         self._line("")
         text = f"{word}  {standing.sentence.text} [{standing.sentence.id}]"
         self._prose(text, _style(report, standing, "bold red"), indent=" " * (len(word) + 2))
         if known := report.known.get(standing.sentence.id):
             self._prose(f"      the baseline says: {known}")
-        chosen = _different(broken)
-        for verdict, assertion in chosen:
-            self._evidence(standing.sentence.id, verdict, assertion)
-        if len(broken) > len(chosen):
-            others = list(dict.fromkeys(verdict.check for verdict, _ in broken))
-            names = ", ".join(others[:_NAMES]) + (" …" if len(others) > _NAMES else "")
-            more = f"… and {len(broken) - len(chosen)} times more; found by {names}"
+        before: list[str] = []
+        for symptom in section.symptoms:
+            for verdict, assertion in symptom.shown:
+                self._evidence(standing.sentence.id, verdict, assertion)
+            lines = [*_with_it(symptom, standing.sentence.id)]
+            for line in lines:
+                if line not in before:
+                    self._prose(f"      {line}", indent="        ")
+            before = lines
+        if section.times_more:
+            names = some(list(dict.fromkeys(verdict.check for verdict, _ in section.left_out)))
+            more = f"… and {section.times_more} times more" + (
+                f"; also otherwise, in {names}" if names else ""
+            )
             self._prose(f"      {more}", "dim", indent="        ")
 
     def _evidence(self, sentence: str, verdict: Verdict, assertion: Assertion) -> None:
@@ -178,12 +185,18 @@ def _colour(report: Report) -> str:
     return "bold green" if report.grades[0].is_whole else "bold yellow"
 
 
-def _different(broken: list[tuple[Verdict, Assertion]]) -> list[tuple[Verdict, Assertion]]:
-    """A few failures that tell different things."""
-    found: dict[tuple[str, str], tuple[Verdict, Assertion]] = {}
-    for verdict, assertion in broken:
-        found.setdefault((verdict.check, assertion.expected), (verdict, assertion))
-    return list(found.values())[:PER_SENTENCE]
+def _with_it(symptom: Symptom, sentence: str) -> Iterator[str]:
+    """What else a symptom shows in, and what else it breaks."""
+    if symptom.others:
+        yield f"also so in: {some(symptom.others)}"
+    if others := [each for each in symptom.sentences if each != sentence]:
+        yield f"also not held because of this: {' '.join(others)}"
+
+
+def some(names: list[str]) -> str:
+    """Names in a line; of many the first, and how many more."""
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return ", ".join(names[:NAMES]) + more
 
 
 def _word(report: Report, standing: Standing) -> str:

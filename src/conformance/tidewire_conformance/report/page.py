@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tidewire_conformance.grade import Report, Standing
 from tidewire_conformance.report import badge
-from tidewire_conformance.report.console import PER_SENTENCE
+from tidewire_conformance.report.console import some
 from tidewire_conformance.report.frames import curl, frames
-from tidewire_conformance.verdict import Assertion, Outcome, Verdict
+from tidewire_conformance.report.symptoms import Section, Symptom, ordered, sections
+from tidewire_conformance.verdict import Outcome, Verdict
 
 _CHAPTERS = {
     "OVR": "Overview", "DSC": "Discovery", "FRM": "Framing", "RES": "Resume", "DIF": "State and diffs", "JOB": "Jobs",
@@ -64,10 +65,11 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"<title>{escape(name or where)}: {escape(report.headline)}</title><style>{_STYLE}</style></head><body>"
     yield from _head(report, where, name)
     yield from _overview(report)
-    broken = [*report.failures, *report.warnings]
-    yield "<h2>How it shows</h2>" if broken else ""
-    for standing in broken:
-        yield from _failure(report, standing)
+    shown: set[int] = set()
+    placed: set[str] = set()
+    for number, section in enumerate(sections(report)):
+        yield "" if number else "<h2>How it shows</h2>"
+        yield from _failure(report, section, shown, placed)
     if report.stale:
         yield f'<h2>Stale</h2><p class="fail">In the baseline, though it holds: {" ".join(report.stale)}</p>'
     yield from _not_judged(report)
@@ -105,13 +107,13 @@ def _head(report: Report, where: str, name: str) -> Iterator[str]:
 
 
 def _overview(report: Report) -> Iterator[str]:
-    found = [*report.failures, *report.warnings]
+    found = ordered(report)
     if not found:
         if report.exit_code == 0:
             yield '<p class="pass">Nothing that was tried is broken.</p>'
         return
     title = "What is broken" if report.failures else "What is advised, and not followed"
-    yield f'<h2>{title}</h2><p class="soft">The most often broken first.</p><table class="sentences">'
+    yield f'<h2>{title}</h2><p class="soft">First what says best where.</p><table class="sentences">'
     for each in found:
         word = "known" if each.sentence.id in report.known else each.outcome.value
         yield f'<tr><td class="id"><a href="#{each.sentence.id}">{each.sentence.id}</a>'
@@ -120,18 +122,32 @@ def _overview(report: Report) -> Iterator[str]:
     yield "</table>"
 
 
-def _failure(report: Report, standing: Standing) -> Iterator[str]:
-    sentence, known = standing.sentence, report.known.get(standing.sentence.id)
-    kind = "known" if known else standing.outcome.value
-    yield f'<section class="failure of-{kind}" id="{sentence.id}"><h3>{_text(sentence.text)}</h3>'
+def _failure(report: Report, section: Section, shown: set[int], placed: set[str]) -> Iterator[str]:
+    """A sentence with its symptoms.
+
+    Args:
+        report: The report.
+        section: What to tell.
+        shown: Records that stand above, by their identity.
+        placed: Sentences that have their place for a link.
+    """
+    sentence, known = section.standing.sentence, report.known.get(section.standing.sentence.id)
+    kind = "known" if known else section.standing.outcome.value
+    yield f'<section class="failure of-{kind}"><h3{_place(sentence.id, placed)}>{_text(sentence.text)}</h3>'
     yield f"<small>{sentence.id} · {report.run.profile_of(sentence)}</small>"
     if known:
         yield f"<p>Known: {escape(known)}</p>"
-    shown: set[int] = set()
-    chosen: dict[tuple[str, str], tuple[Verdict, Assertion]] = {}
-    for verdict, assertion in standing.broken:
-        chosen.setdefault((verdict.check, assertion.expected), (verdict, assertion))
-    for verdict, assertion in list(chosen.values())[:PER_SENTENCE]:
+    for symptom in section.symptoms:
+        yield from _symptom(symptom, sentence.id, shown, placed)
+    if section.times_more:
+        names = some(list(dict.fromkeys(verdict.check for verdict, _ in section.left_out)))
+        otherwise = f"; also otherwise, in {escape(names)}" if names else ""
+        yield f'<p class="soft">… and {section.times_more} times more{otherwise}</p>'
+    yield "</section>"
+
+
+def _symptom(symptom: Symptom, sentence: str, shown: set[int], placed: set[str]) -> Iterator[str]:
+    for verdict, assertion in symptom.shown:
         yield f"<dl><dt>check<dd>{escape(verdict.check)}<br><small>{_text(verdict.about)}</small>"
         yield f"<dt>expected<dd>{escape(assertion.expected)}"
         yield f"<dt>got<dd>{escape(assertion.got)}</dl>" if assertion.got else "</dl>"
@@ -141,10 +157,19 @@ def _failure(report: Report, standing: Standing) -> Iterator[str]:
             if assertion.exchange is not None:
                 yield f"<pre>{escape(curl(assertion.exchange))}</pre>"
         shown.add(record)
-    more = len(standing.broken) - min(len(chosen), PER_SENTENCE)
-    if more:
-        yield f'<p class="soft">… and {more} times more</p>'
-    yield "</section>"
+    if symptom.others:
+        yield f"<p>Also so in: {escape(some(symptom.others))}</p>"
+    if others := [each for each in symptom.sentences if each != sentence]:
+        named = " ".join(f"<span{_place(each, placed)}>{each}</span>" for each in others)
+        yield f"<p>Also not held because of this: {named}</p>"
+
+
+def _place(sentence: str, placed: set[str]) -> str:
+    """Where a link to a sentence leads: the first place that names it."""
+    if sentence in placed:
+        return ""
+    placed.add(sentence)
+    return f' id="{sentence}"'
 
 
 def _frame(line: str) -> str:
