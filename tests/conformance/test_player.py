@@ -7,6 +7,7 @@ import select
 import socket
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from tidewire_conformance.player import (
     play_all,
 )
 from tidewire_conformance.player.adversary import Adversary
+from tidewire_conformance.player.conversation import Conversation, Run
+from tidewire_conformance.player.report import transcript
 from tidewire_conformance.player.scenario import JOB, Scenario
 from tidewire_conformance.player.telling import Told, same
 
@@ -170,9 +173,46 @@ def test_a_failure_tells_the_sentence_what_was_expected_what_came_and_the_bytes_
     assert "A client MUST treat the end of a response" in text
     assert "[TW-CLI-009]" in text
     assert re.search(r"expected +event stream 2: 1-3\n +got +no cursor", text)
-    assert re.search(r'\n +\d+\.\d +1 < id:1-4\\ndata:"l\n', text)
+    assert re.search(
+        r'\n +\d+\.\d +1 < id:1-4\\ndata:"l\n +\d+\.\d +1 < \(closed by the server before the end\)\n', text
+    )
     assert re.search(r"\n +\d+\.\d +2 > GET /v1/jobs/", text)
     assert re.search(r"\n +\d+\.\d +\* .*'saw': 'value'", text)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "told"),
+    [
+        ({"events": [{"bytes": "a"}]}, "(the end of the body, and of the connection)"),
+        ({"events": [{"bytes": "a"}], "then": "close"}, "(closed by the server before the end)"),
+        ({"events": [{"bytes": "a"}], "then": "reset"}, "(reset by the server)"),
+        ({"status": None}, "(closed by the server before the end)"),
+        ({"status": 204}, "(the end of the body; kept open for the next request)"),
+        ({"events": [{"bytes": "a"}], "then": "stall"}, "(nothing more, and kept open)"),
+    ],
+)
+def test_the_record_of_a_connection_tells_how_the_server_ended_it(exchange, told):
+    with asked(scripted(exchange)) as (server, _):
+        (talk,) = server.conversation.talks if server.wait(lambda: bool(server.conversation.talks), 5) else ()
+        until(lambda: talk.ending is not None)
+    assert [line for line in transcript(server.conversation) if line.endswith(f" 1 < {told}")]
+
+
+def test_of_many_reports_of_a_client_the_first_and_the_last_are_shown():
+    run = Run({}, [(float(number), {"saw": "value", "value": number}) for number in range(100)])
+    told = "\n".join(transcript(Conversation(runs=[run])))
+    assert "'value': 11}" in told
+    assert "'value': 88}" in told
+    assert "'value': 12}" not in told
+    assert "* … 76 reports …" in told
+
+
+def until(condition):
+    """Wait for a condition that a thread of the server brings about."""
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def test_what_a_client_tells_can_be_written_whatever_it_is():

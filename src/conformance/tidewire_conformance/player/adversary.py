@@ -210,6 +210,8 @@ class Adversary:
                     self._stream(connection, talk, exchange, status, ends=then == "eof")
                 else:
                     self._body(connection, talk, exchange, status, closes=then != "keep")
+            # Before the connection closes: a quick client has asked again before this thread goes on.
+            talk.ending = talk.ending or (time.monotonic(), then)
             if then == "stall":
                 self._hold(connection, talk)
         except (_Over, OSError):
@@ -262,6 +264,7 @@ class Adversary:
         for step in regroup(steps, exchange.get("chunk", "step")):
             self._step(connection, talk, step, chunked=framing == "chunked")
         if framing == "chunked" and ends:
+            talk.ending = time.monotonic(), "eof"
             connection.sendall(b"0\r\n\r\n")
 
     def _step(self, connection: socket.socket, talk: Talk, step: Step, *, chunked: bool) -> None:

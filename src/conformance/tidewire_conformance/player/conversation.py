@@ -42,6 +42,8 @@ class Talk:
     """The time before the last piece, or before the close where there was none."""
     closed: float | None = None
     """When the client closed the connection, if it did so by itself."""
+    ending: tuple[float, str] | None = None
+    """When and how the server ended its answer, in the words of a scenario; None where the client went away first."""
     in_vain: Any = None
     """What the server waited for in vain, in words."""
     swallowed: bool = False

@@ -9,9 +9,17 @@ from tidewire_conformance.player.telling import printable
 from tidewire_conformance.verdict import Outcome
 
 _PIECES = 12
-"""Pieces of an answer that are shown from its start, and from its end."""
+"""Pieces of an answer, and reports of a client, that are shown from the start, and from the end."""
 _BYTES = 160
 """Bytes of a piece that are shown."""
+_ENDINGS = {
+    "eof": "(the end of the body, and of the connection)",
+    "close": "(closed by the server before the end)",
+    "reset": "(reset by the server)",
+    "stall": "(nothing more, and kept open)",
+    "keep": "(the end of the body; kept open for the next request)",
+}
+"""How a server ended an answer."""
 
 
 def describe(verdict: Verdict) -> str:
@@ -42,7 +50,12 @@ def transcript(conversation: Conversation) -> Iterator[str]:
     for number, talk in enumerate(conversation.talks, 1):
         moments += ((at, f"{number:3} {line}") for at, line in _talk(talk))
     for run in conversation.runs:
-        moments += ((at, f"    * {_short(str(dict(report)))}") for at, report in run.reports)
+        left_out = len(run.reports) - 2 * _PIECES
+        for number, (at, report) in enumerate(run.reports):
+            if left_out <= 0 or not _PIECES <= number < len(run.reports) - _PIECES:
+                moments.append((at, f"    * {_short(str(dict(report)))}"))
+            elif number == _PIECES:
+                moments.append((at, f"    * … {left_out} reports …"))
         if run.hung:
             moments.append((float("inf"), "    * (no end)"))
     for at, line in sorted(moments, key=lambda moment: moment[0]):
@@ -61,6 +74,8 @@ def _talk(talk: Talk) -> Iterator[tuple[float, str]]:
         pieces = [*pieces[:_PIECES], (pieces[_PIECES][0], b""), *pieces[-_PIECES:]]
     for at, data in pieces:
         yield at, f"< {_short(repr(data)[2:-1])}" if data else f"< … {left_out} pieces …"
+    if talk.ending is not None:
+        yield talk.ending[0], f"< {_ENDINGS[talk.ending[1]]}"
     if talk.in_vain is not None:
         yield talk.said or talk.at, f"! waited in vain for {talk.in_vain}"
     if talk.closed is not None:
