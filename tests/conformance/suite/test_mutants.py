@@ -10,6 +10,7 @@ from conformance.suite.mutants import MUTANTS
 from conformance.suite.mutants.besides import BESIDES
 from conformance.suite.stage import Nursery
 from tidewire_conformance import registry, specification
+from tidewire_conformance.verdict import Outcome
 
 LONGEST_HOOK = 15
 """Lines of a mutant beside its name and its docstring."""
@@ -41,6 +42,25 @@ def test_a_wrong_server_is_noticed(nursery, name):
 def test_an_unusual_server_is_left_in_peace(nursery, name):
     with nursery.staged(name) as url:
         assert red(report_of(url, [each for each in registry.checks() if each.is_named_by(AREAS)])) == []
+
+
+def broken_of(nursery, name, check):
+    """What one check says of a wrong server."""
+    with nursery.staged(name) as url:
+        (verdict,) = report_of(url, [each for each in registry.checks() if each.name == check]).run.verdicts
+    return verdict
+
+
+def test_a_batch_of_which_the_server_makes_one_item_is_a_fault_of_the_server(nursery):
+    verdict = broken_of(nursery, "json_is_read_kindly", "batch.items_end_one_by_one")
+    assert verdict.outcome is Outcome.FAIL, verdict.note
+
+
+def test_what_is_wrong_with_a_digest_stands_in_what_came(nursery):
+    verdict = broken_of(nursery, "wrong_digest", "state.diffs_rebuild_the_value")
+    (told,) = [each for each in verdict.broken if each.sentence == "TW-DIF-055"]
+    assert "the digest is 0123456789abcdef" in told.got
+    assert "0123456789abcdef" not in told.expected
 
 
 def test_each_mutant_names_a_check_that_names_its_sentence():
