@@ -2,11 +2,9 @@ export function follow({ renew, show, done, fail }) { // cursor → URL of the j
   let root = null, columns, epoch, seq, resyncs = 0, renewed = false; // root holds the state as its member "", so that every place is in a container
   const crc32 = (text) => ~new TextEncoder().encode(text).reduce((crc, byte) =>
     [..."01234567"].reduce((rest) => (rest >>> 1) ^ (0xedb88320 & -(rest & 1)), crc ^ byte), -1) >>> 0;
-  const at = (path) => {
-    const tokens = path.split("/").map((token) => token.replaceAll("~1", "/").replaceAll("~0", "~")), key = tokens.pop();
-    const node = tokens.reduce((inner, token) => (Object.hasOwn(inner, token) ? inner[token] : null), root);
-    return { node, key, old: Object.hasOwn(node, key) ? node[key] : null };
-  };
+  const at = (path, tokens = path.split("/").map((token) => token.replaceAll("~1", "/").replaceAll("~0", "~")), key = tokens.pop(),
+    node = tokens.reduce((inner, token) => (Object.hasOwn(inner, token) ? inner[token] : null), root)) =>
+    ({ node, key, old: Object.hasOwn(node, key) ? node[key] : null });
   const ops = { // what a breach throws leads to a resync, so that a state changed by half is never shown
     r: (...row) => row.forEach((x, i) => ops.a(columns[i], Array.isArray(at(columns[i]).old) ? [x] : x)),
     a: (path, more) => ops.s(path, at(path).old.concat(more)),

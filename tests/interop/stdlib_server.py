@@ -1,7 +1,6 @@
 """A server of tidewire/1 out of the standard library: `python stdlib_server.py [RETRY_MS]` prints its URL."""
 
-import hashlib, json, random, re, secrets, sys, threading, time, urllib.parse, zlib  # noqa: E401, I001
-from socketserver import ThreadingMixIn
+import hashlib, json, random, re, secrets, socketserver, sys, threading, time, urllib.parse, zlib  # noqa: E401, I001
 from wsgiref.simple_server import WSGIServer, make_server
 
 RETRY_MS, KEPT_S, PATH, TEXT = int((*sys.argv, 1000)[1]), 86_400, "/items/0/value", {"type": "string"}
@@ -11,11 +10,10 @@ LIMITS |= {"max_depth": 64, "log_ttl_s": KEPT_S, "state_ttl_s": KEPT_S, "tombsto
 RULES = {"text": TEXT, "delay_ms": {"type": "integer", "minimum": 0, "maximum": 10_000}}
 INPUT = {"type": "object", "properties": RULES, "required": ["text"], "additionalProperties": False}
 WORDS = {"name": "words", "input_schema": INPUT, "value_schema": TEXT, "capabilities": {"streams": True}}
-HELLO = {"protocol": "tidewire/1", "heartbeat_ms": 15_000}
+HELLO, jobs, changed = {"protocol": "tidewire/1", "heartbeat_ms": 15_000}, {}, threading.Condition()
 ABOUT = {**HELLO, "server": "stdlib", "durability": "process", "capabilities": [], "limits": LIMITS}
 ABOUT |= {"endpoints": [{"name": "words", "href": "/v1/endpoints/words"}]}
 STREAM, TIME = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}, "%Y-%m-%dT%H:%M:%SZ"
-jobs, changed = {}, threading.Condition()  # the one lock of all jobs
 
 
 def words(text, delay_ms=0):  # any generator of strings can stand here
@@ -32,7 +30,7 @@ def event(data, **fields):
     return "".join(f"{name}:{fields[name]}\n" for name in fields).encode() + b"data:%b\n\n" % dump(data)
 
 
-class Job:  # of one item, whose value is a text; event i of the log has the id 1-(i+1)
+class Job:  # of one item, a text; event i of the log has the id 1-(i+1); all jobs share one lock
     def __init__(self, pieces):
         self.id, self.created = secrets.token_urlsafe(16), time.strftime(TIME, time.gmtime())
         self.log, self.owed, self.done, self.item = [], 0, None, {"status": "queued", "value": ""}
@@ -69,7 +67,6 @@ class Job:  # of one item, whose value is a text; event i of the log has the id 
                 self.done = {"status": status, "usage": {}, "check": [], "digest": digest}
                 self.done["expires_at"] = time.strftime(TIME, time.gmtime(time.time() + KEPT_S))
                 self.commit(self.done, event="done")
-        return self.body()
 
     def body(self):
         with changed:
@@ -104,19 +101,17 @@ def app(environ, start):
         return [dump(body)] if isinstance(body, dict) else body
 
     def follow(job, cursor="", **headers):
-        if [*query.get("diffs", ["1"]), *query.get("errors", ["http"]), *after[1:]] != ["1", "http"]:
-            return send(400, "bad_parameter")
-        if not re.fullmatch(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}|0-[01]|", cursor):
-            return send(400, "bad_cursor")
+        known = [*query.get("diffs", ["1"]), *query.get("errors", ["http"]), *after[1:]] == ["1", "http"]
+        if not known or not re.fullmatch(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}|0-[01]|", cursor):
+            return send(400, "bad_cursor" if known else "bad_parameter")
         nothing = cursor in {"0-1", job.done and f"1-{len(job.log)}"}
         return send(204, []) if nothing else send(200, job.events(cursor), **STREAM, **headers)
 
     def submit():
-        given = json.loads(body.decode(), parse_constant=int)["input"]
-        is_text = dump(given["text"]).startswith(b'"')  # and no lone surrogate, which has no UTF-8
-        if not is_text or given.get("delay_ms", 0) not in range(10_001) or b'"inputs"' in body:
+        got = json.loads(body.decode(), parse_constant=int)["input"]
+        if dump(got["text"])[:1] != b'"' or got.get("delay_ms", 0) not in range(10001) or b'"inputs"' in body:
             raise TypeError
-        job = Job(words(**given))
+        job = Job(words(**got))
         jobs[job.id], headers = job, {"Location": f"/v1/jobs/{job.id}"}
         if "text/event-stream" in environ.get("HTTP_ACCEPT", ""):
             return follow(job, **headers, **{"Content-Location": f"/v1/jobs/{job.id}/events"})
@@ -124,7 +119,7 @@ def app(environ, start):
 
     def cancel():
         items = [{0: 0}[at] for at in json.loads(body or b"{}").get("items", [0])]  # a KeyError for others
-        return send(200 if job.done else 202, job.end("cancelled") if items else job.body())
+        return send(200 if job.done else 202, (items and job.end("cancelled")) or job.body())
 
     path, query = environ["PATH_INFO"], urllib.parse.parse_qs(environ["QUERY_STRING"])
     job, after = jobs.get(path[9:].split("/")[0]), query.get("after", [""])  # what is empty is absent
@@ -143,13 +138,12 @@ def app(environ, start):
         if method not in {None, environ["REQUEST_METHOD"]}:
             return send(405, "method_not_allowed", Allow=method)
         return answer() if len(body) <= LIMITS["max_body_bytes"] else send(413, "body_too_large")
-    except ValueError:
-        return send(400, "malformed_body")
-    except (TypeError, AttributeError, KeyError):
+    except (TypeError, AttributeError, KeyError, ValueError) as error:  # a ValueError: no JSON, or no UTF-8
         found = re.match(rb'\s*\{.*?"(inputs?|items)"', body, re.DOTALL)
-        return send(422, "invalid_input", f"/{found[1].decode()}" if found else "")
+        wrong = (400, "malformed_body") if isinstance(error, ValueError) else (422, "invalid_input")
+        return send(*wrong, f"/{found[1].decode()}" if found else "")
 
 
-server = make_server("127.0.0.1", 0, app, type("Threads", (ThreadingMixIn, WSGIServer), {}))
+server = make_server("127.0.0.1", 0, app, type("Threads", (socketserver.ThreadingMixIn, WSGIServer), {}))
 print(f"http://127.0.0.1:{server.server_port}", flush=True)
 server.serve_forever()

@@ -6,7 +6,7 @@ from interop.appendix import APPENDIX, ROOT, quoted
 from unit.spec_document import document
 
 TEXT = APPENDIX.read_text(encoding="utf-8")
-NUMBERS = {"Forty-one": 41, "A hundred and fifty-five": 155}
+NUMBERS = {"Thirty-nine": 39, "A hundred and forty-nine": 149}
 KEY_WORDS = r"\b(MUST|SHALL|SHOULD|REQUIRED|RECOMMENDED|MAY|OPTIONAL)\b"
 
 

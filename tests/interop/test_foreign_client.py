@@ -216,4 +216,4 @@ def test_a_page_takes_text_back_and_grows_values(ours):
 
 
 def test_the_page_needs_little_more_than_forty_lines():
-    assert len((HERE / "browser_client.js").read_text(encoding="utf-8").splitlines()) <= 41
+    assert len((HERE / "browser_client.js").read_text(encoding="utf-8").splitlines()) < 40

@@ -342,7 +342,7 @@ def test_errors_are_problems_of_the_registry(url, method, path, body, status, co
 
 def test_the_standard_library_server_is_small_and_needs_nothing_else():
     source = (HERE / "stdlib_server.py").read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= 155
+    assert len(source.splitlines()) < 150
     imported = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
