@@ -156,6 +156,24 @@ def test_a_record_is_shown_once_and_a_long_one_from_both_ends():
     assert re.search(r"< data:3\\n\\n\n +< … 32 blocks\n +\d+\.\d  < data:36\\n\\n", text)
 
 
+@pytest.mark.parametrize("before", [150, 1000])
+def test_a_long_body_is_cut_around_the_member_that_is_spoken_of(before):
+    body = f'{{"a":"{"x" * before}","that":1.0,"b":"{"y" * 5000}"}}'
+    head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+    text = shown(failing(f"{head}{body}".encode()))
+    (line,) = [line for line in text.split("\n") if '< {"a"' in line]
+    assert '"that":1.0,"b":"yyy' in line
+    assert line.endswith('yyy"}')
+    assert len(line) < 500
+
+
+def test_a_cut_leaves_no_half_of_a_secret():
+    for place in range(100, 160):
+        text = shown(failing(f"{STREAM}data:{'x' * place}{TOKEN}{'y' * 5000}\n\n".encode()))
+        assert "a-token" not in text
+        assert "Bearer" not in text
+
+
 def test_a_page_loads_nothing_and_a_hostile_server_writes_no_markup(tmp_path):
     evil = '</pre><script src="http://evil.example/x.js"></script><img src=x onerror=alert(1)>'
     report = failing(f"{STREAM}data:{evil}\n\n".encode())

@@ -2,7 +2,8 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from tidewire_conformance import specification
 from tidewire_conformance.event_stream import Block
@@ -14,7 +15,10 @@ WHOLE = 12
 BEFORE, AFTER = 4, 2
 """Blocks that are shown before and after the one that is meant, or from the start and to the end where none is."""
 _BYTES = 300
-"""Bytes of a block or a body that are shown."""
+"""Characters of a block or a body that are shown: from both ends, and around what is meant where that is known."""
+_AROUND = 40, 100
+"""Characters before and after the member that is meant."""
+_NAME = re.compile("[A-Za-z_]{3,}")
 _ARGUMENT = 2000
 """Bytes of a request's body that a command holds; a longer one is left for the suite to send again."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -96,17 +100,19 @@ def frames(assertion: Assertion) -> Iterator[str]:
     if assertion.exchange is None:
         yield from assertion.told
     else:
-        yield from map(assertion.exchange.without_secrets, _frames(assertion.exchange, assertion.block))
+        names = _NAME.findall(f"{assertion.got} {assertion.expected}")
+        found = _frames(assertion.exchange, assertion.block, names)
+        yield from map(assertion.exchange.without_secrets, found)
 
 
-def _frames(exchange: Exchange, meant: Block | None) -> Iterator[str]:
+def _frames(exchange: Exchange, meant: Block | None, names: Sequence[str]) -> Iterator[str]:
     yield f"  {'0.0':>8}  > {exchange.method} {exchange.url}"
     variables = dict(exchange.secrets)
     for name, value in exchange.asked:
         if name.lower() not in _UNSAID:
             yield f"  {'':>8}  > {name}: {f'${variables[value]}' if value in variables else value}"
     if exchange.sent:
-        yield f"  {'':>8}  > {_shown(exchange.sent)}"
+        yield f"  {'':>8}  > {_shown(exchange, exchange.sent)}"
     if not exchange.status:
         yield f"  {_ms(exchange, exchange.finished)}  ! {exchange.fault}"
         return
@@ -116,16 +122,16 @@ def _frames(exchange: Exchange, meant: Block | None) -> Iterator[str]:
         if name.lower() not in _USUAL and (meant is None or name.lower() == "content-type"):
             yield f"  {'':>8}  < {name}: {value}"
     if exchange.is_stream:
-        yield from _blocks(exchange, meant)
+        yield from _blocks(exchange, meant, names)
         if exchange.reader.unfinished:
-            yield f"  {'':>8}  < {_shown(exchange.reader.unfinished)} (unfinished)"
+            yield f"  {'':>8}  < {_shown(exchange, exchange.reader.unfinished)} (unfinished)"
     elif exchange.body:
-        yield f"  {_ms(exchange, exchange.finished)}  < {_shown(exchange.body)}"
+        yield f"  {_ms(exchange, exchange.finished)}  < {_shown(exchange, exchange.body, names)}"
     how = {"whole": "(end)", "cut": f"(cut: {exchange.fault})", "left": "(left by the suite)"}
     yield f"  {_ms(exchange, exchange.finished)}  < {how.get(exchange.ended, '(open)')}"
 
 
-def _blocks(exchange: Exchange, meant: Block | None) -> Iterator[str]:
+def _blocks(exchange: Exchange, meant: Block | None, names: Sequence[str]) -> Iterator[str]:
     blocks = exchange.blocks
     at = next((n for n, block in enumerate(blocks) if block is meant), None)
     if len(blocks) <= WHOLE:
@@ -143,7 +149,7 @@ def _blocks(exchange: Exchange, meant: Block | None) -> Iterator[str]:
             yield f"  {'':>8}  < … {left_out} blocks"
             left_out = 0
         mark = "  ←" if block is meant else ""
-        yield f"  {_ms(exchange, block.at)}  < {_shown(block.raw)}{mark}"
+        yield f"  {_ms(exchange, block.at)}  < {_shown(exchange, block.raw, names if mark else ())}{mark}"
     if left_out:
         yield f"  {'':>8}  < … {left_out} blocks"
 
@@ -152,8 +158,27 @@ def _ms(exchange: Exchange, at: float) -> str:
     return f"{(at - exchange.began) * 1000:8.1f}"
 
 
-def _shown(data: bytes) -> str:
-    text = data.decode("utf-8", "backslashreplace")
+def _shown(exchange: Exchange, data: bytes, names: Sequence[str] = ()) -> str:
+    """Bytes in a line, of which the middle is left out where they are many, but not the member that is spoken of.
+
+    Args:
+        exchange: Where they were said.
+        data: The bytes.
+        names: Words of what was expected and came: the first that is a member there is taken to be what is meant.
+    """
+    # Before it is cut: half a secret is one as well.
+    text = exchange.without_secrets(data.decode("utf-8", "backslashreplace"))
     text = text.replace("\\", "\\\\") if "\r" in text else text
     text = text.replace("\r", "\\r").replace("\n", "\\n").replace("\ufeff", "\\ufeff")
-    return text if len(text) <= _BYTES else f"{text[: _BYTES // 2]} … {text[-_BYTES // 2 :]}"
+    if len(text) <= _BYTES:
+        return text
+    at = next((at for name in names if (at := text.find(f'"{name}":')) >= 0), -1)
+    begin, end = _BYTES // 2, len(text) - _BYTES // 2
+    since, until = at - _AROUND[0], at + _AROUND[1]
+    if at < 0 or until <= begin or since >= end:
+        return f"{text[:begin]} … {text[end:]}"
+    parts = [(0, begin), (max(since, begin), min(until, end)), (end, len(text))]
+    told = text[:begin]
+    for (_, before), (start, stop) in pairwise(parts):
+        told += (" … " if start > before else "") + text[start:stop]
+    return told
