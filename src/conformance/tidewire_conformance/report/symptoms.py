@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tidewire_conformance.grade import Report, Standing
-from tidewire_conformance.verdict import Assertion, Verdict
+from tidewire_conformance.verdict import Assertion, Outcome, Verdict
 
 PER_SENTENCE = 2
 """Symptoms that are told whole under one sentence, and what was expected in one symptom."""
@@ -72,7 +72,7 @@ def ordered(report: Report) -> list[Standing]:
         # Where a scenario fails at the servers of all variants, it is no variant that matters.
         twins = sum(_scenario(name) in own for name in failed) - len(broken)
         return (
-            standing in report.warnings,
+            standing.outcome is Outcome.WARN,
             standing.sentence.id in report.known,
             -len(own) / (len(scenarios) + len(judged)),
             not is_first,
