@@ -178,13 +178,13 @@ def test_a_reader_that_takes_a_little_is_not_closed_for_being_slow():
         assert peer.metrics()["tidewire_streams_stalled_total"] == 0
 
 
-def test_an_endless_generator_beside_a_reader_that_reads_nothing_leaves_log_server_and_client_flat():
+def test_an_endless_generator_beside_a_reader_that_reads_nothing_leaves_log_server_and_client_flat(caplog):
     server = make_server(max_log_bytes=64 * 1024, stall_timeout=60.0)
 
     @server.endpoint
     async def forever() -> AsyncIterator[str]:
         for number in itertools.count():
-            yield f"{number} " + "x" * 1000
+            yield f"{number} " + "x" * 4000
             await asyncio.sleep(0)
 
     with serving(server) as peer, Client(peer.url) as client:
@@ -200,8 +200,9 @@ def test_an_endless_generator_beside_a_reader_that_reads_nothing_leaves_log_serv
             assert isinstance(log, MemoryLog)
             assert log.size <= 64 * 1024
             job.cancel()
-        # Some 180 events of a kilobyte each came after the second look.
-        assert max(held[2:]) - held[1] < 100_000
+        # Some 180 events of four kilobytes each came after the second look.
+        assert max(held[2:]) - held[1] < 400_000
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @contextmanager

@@ -126,7 +126,6 @@ class Job:
             self.begin(index)
             outcome = await self._outcome(item)
             await free()
-            await asyncio.sleep(0)  # what takes the slot begins before this end is written
             await self._returned(index, outcome)
         except asyncio.CancelledError:
             if item.task is not None:
