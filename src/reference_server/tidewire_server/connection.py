@@ -113,7 +113,8 @@ class Connection:
                 self._transport.write(_STATUS_LINE % message["status"] + lines + b"\r\n")
             elif plain:
                 await self._flow.drain()
-                if self._transport.is_closing():  # as uvicorn does: whoever listens is told that the reader has gone
+                # As uvicorn does: whoever listens is told that the reader has gone.
+                if self._transport.is_closing():
                     return
                 self._transport.write(message.get("body", b""))
                 if not message.get("more_body", False):
