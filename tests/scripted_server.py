@@ -51,6 +51,8 @@ class ScriptedServer:
     requests: list[Request] = field(default_factory=list)
     open: int = 0
     """Connections that are open now."""
+    connections: int = 0
+    """Connections that there were."""
 
     def __enter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -99,6 +101,7 @@ class ScriptedServer:
                 return
             thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
             self._threads.append(thread)
+            self.connections += 1
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:

@@ -239,3 +239,53 @@ async def test_a_submit_is_not_repeated_where_its_stream_was_lost_and_no_keys_ar
             with pytest.raises(TransportError, match="may or may not have started"):
                 await client.submit("count")
         assert asked(server) == [True]
+
+
+# ---- the connection after the end ------------------------------------------------------------------------------------
+
+
+def chunked(*parts, after=b""):
+    """The same stream in chunks, on a connection that may go on; `after` comes once the last chunk has been sent."""
+    head = stream().replace(b"Connection: close", b"Transfer-Encoding: chunked")
+    return head, b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n" + (
+        after or b"\r\n"
+    )
+
+
+async def run_twice(*said):
+    with ScriptedServer(by_turn([*said])) as server:
+        async with AsyncClient(server.url) as client:
+            for _ in range(2):
+                async for update in await client.submit("count"):
+                    last = update
+                assert last.value == "Hello"
+        return server.connections
+
+
+@pytest.mark.parametrize("parts", [(WHOLE,), (OPENING, WHOLE.removeprefix(OPENING))])
+async def test_a_stream_that_ended_whole_leaves_its_connection_to_the_next_submit(parts):
+    assert await run_twice(*chunked(*parts)) == 1
+
+
+async def test_a_beginning_that_came_with_the_head_counts_as_part_of_the_body():
+    head, body = chunked(OPENING, WHOLE.removeprefix(OPENING))
+    assert await run_twice(head + body) == 1
+    at = body.index(b"\r\n", len(OPENING)) + 2
+    assert await run_twice(head + body[:at], body[at:]) in {1, 2}
+    assert await run_twice(head + body[: at + 10], body[at + 10 :]) in {1, 2}
+
+
+@pytest.mark.parametrize("after", [b"Trailer: here\r\n\r\n", b"\r\nHTTP/1.1 200 OK\r\n\r\n"])
+async def test_what_comes_after_the_end_of_a_stream_is_not_taken_for_the_next_answer(after):
+    assert await run_twice(*chunked(WHOLE, after=after)) == 2
+
+
+async def test_a_stream_whose_body_goes_on_after_its_end_is_closed():
+    with ScriptedServer(
+        by_turn([*chunked(WHOLE)[:1], chunked(WHOLE)[1].removesuffix(b"0\r\n\r\n"), HOLD])
+    ) as server:
+        async with AsyncClient(server.url) as client:
+            assert await (await client.submit("count")).result() == "Hello"
+            await client.submit("count")
+            server.wait_until(lambda: server.open <= 1)
+        assert server.connections == 2

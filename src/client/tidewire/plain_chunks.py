@@ -31,6 +31,11 @@ class PlainChunks:
         self._begun = b""
         """The beginning of a line that is not complete."""
 
+    @property
+    def between(self) -> bool:
+        """Whether all that came was whole chunks."""
+        return not self._missing and not self._begun and not self.broken
+
     def feed(self, data: bytes) -> bytes:
         """Take what has come, and give what it holds of the body. Nothing is to be fed once there is a `rest`."""
         parts: list[bytes] = []

@@ -19,6 +19,8 @@ from tidewire.plain_chunks import PlainChunks
 SEGMENT_BYTES: Final = 16 * 2**10
 """Bytes that are read from the socket at a time."""
 
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+
 _LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11_state")
 
 
@@ -31,7 +33,7 @@ class Segments:
         self._over = False
         # h11 has not looked at what came of the body together with the head.
         self._chunks = PlainChunks() if chunked else None
-        self._came = http.trailing_data[0] if chunked else b""
+        self._came = self._with_head = http.trailing_data[0] if chunked else b""
 
     async def read(self, limit: float) -> bytes | None:
         """What has come of the body, None at its end.
@@ -69,10 +71,24 @@ class Segments:
             raise ConnectionError("a chunk does not end where its size says")
         came, self._came = self._came, b""
         segment = chunks.feed(came)
-        if chunks.rest is not None:
+        if chunks.rest == _LAST_CHUNK:
+            self._over = True
+            self._end_under_httpx()
+        elif chunks.rest is not None:
             self._chunks, self._http = None, _at_a_body_in_chunks()
             self._http.receive_data(chunks.rest)
         return segment
+
+    def _end_under_httpx(self) -> None:
+        """Let the h11 there know that the body is over: then its connection serves the next request."""
+        chunks = PlainChunks()
+        chunks.feed(self._with_head)
+        if chunks.rest is None and chunks.between:
+            self._http.receive_data(_LAST_CHUNK)
+        elif chunks.rest != _LAST_CHUNK:
+            return
+        while type(self._http.next_event()) is h11.Data:
+            pass
 
     def _whole_chunks(self) -> bytes:
         next_event, parts = self._http.next_event, []
