@@ -59,13 +59,15 @@ class Nursery:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{mutant}\n")
         self._process.stdin.flush()
-        pid, _, url = self._process.stdout.readline().strip().partition(" ")
-        assert url.startswith("http://"), f"the stage for {mutant or 'the reference'} did not open"
+        answer = self._process.stdout.readline().strip()
+        pid, _, url = answer.partition(" ")
+        assert url.startswith("http://"), f"the stage for {mutant or 'the reference'} did not open: {answer}"
         try:
             yield url
         finally:
-            os.killpg(int(pid), signal.SIGKILL)
+            # In this order: once the port is free, another server may have it, and a folder of the same name.
             shutil.rmtree(props(url), ignore_errors=True)
+            os.killpg(int(pid), signal.SIGKILL)
 
 
 def props(url: str) -> Path:
@@ -103,20 +105,19 @@ def _keep_serving(name: str) -> None:
     os.setpgrp()
     listeners = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
     url, replica = map(url_of, listeners)
+    shutil.rmtree(props(url), ignore_errors=True)  # of one that was killed with its tests, and had this port
     props(url).mkdir()
     (props(url) / "replica").write_text(replica)
     for life in itertools.count(1):
         if (child := os.fork()) == 0:
             told = (lambda: print(os.getppid(), url, flush=True)) if life == 1 else lambda: None
             _serve(name, *listeners, life, told)
-            os._exit(0)
+            raise RuntimeError("it ended by itself")
         # In one step: whoever reads it gets a whole number.
         (props(url) / "next").write_text(str(child))
         (props(url) / "next").rename(props(url) / "pid")
         if os.WIFEXITED(os.waitpid(child, 0)[1]):
-            # Nobody killed it: it could not be started, and another one could not either.
-            print("the server did not start", flush=True)
-            os._exit(1)
+            os._exit(1)  # nobody killed it: it has told why, and another one would fare no better
 
 
 def _serve(name: str, listener: socket, second: socket, life: int, told: Callable[[], None]) -> None:
@@ -203,7 +204,11 @@ def _nurse() -> None:
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             sys.stdin.close()
-            _keep_serving(line.strip())
+            try:
+                _keep_serving(line.strip())
+            except BaseException as error:  # or who waits for its address would wait for ever
+                print("the server did not start:", repr(error), flush=True)
+            os._exit(1)
 
 
 if __name__ == "__main__":
