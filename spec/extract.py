@@ -10,8 +10,10 @@ The rules for a chapter:
   identifier: `- A server MUST … . [TW-FRM-001]`. Code spans do not count; block quotes and fenced blocks explain.
 - `*Applies to: server · core*` gives role and profile to what follows, up to the next such line. One sentence is
   exempted within its brackets: `[TW-FRM-001 client]`, `[TW-BRW-020 client/client]`.
-- An identifier elsewhere is a reference; what it refers to exists or is withdrawn.
-- An identifier that requirements.json has does not vanish: it is withdrawn in the chapter on changes.
+- An identifier elsewhere, also in the appendix and in a README.md, is a reference; what it refers to exists or is
+  withdrawn.
+- An identifier that requirements.json has does not vanish: it is withdrawn in the chapter on changes. The numbers of an
+  area have no gap, so that a withdrawn one is not forgotten either.
 - A sentence with MUST or MUST NOT is named by a vector, a scenario or a transcript, or README.md tells by which test
   beside them, or why by none.
 
@@ -60,15 +62,17 @@ UNSEEN_HEADING = "Not seen on the wire"
 WITHOUT_DATA_HEADING = "Seen on the wire, but in no data here"
 WATCHED_HEADING = "Judged beside the data"
 
+# Letters alone bound a key word: an underscore may be emphasis.
 _KEYWORD = re.compile(
-    r"\b(MUST NOT|SHALL NOT|SHOULD NOT|NOT RECOMMENDED|MUST|SHALL|SHOULD|REQUIRED|RECOMMENDED|MAY|OPTIONAL)\b"
+    r"(?<![A-Za-z])(MUST NOT|SHALL NOT|SHOULD NOT|NOT RECOMMENDED|MUST|SHALL|SHOULD|REQUIRED|RECOMMENDED|MAY|OPTIONAL)"
+    r"(?![A-Za-z])"
 )
 _ID = re.compile(r"TW-[A-Z]{3}-[0-9]{3}(?![0-9])")
 _DEFINITION = re.compile(r"(?:- )?(?P<text>.+\.) \[(?P<id>TW-[A-Z]{3}-[0-9]{3})(?: (?P<override>[^\]]+))?\]")
 _APPLIES = re.compile(r"\*Applies to: (?P<role>\w+) · (?P<profile>\w+)\*")
 _FENCE = re.compile(r"(?P<ticks>`{3,})(?P<info>.*)")
 _CODE_SPAN = re.compile(r"`[^`]*`")
-_NEXT_SENTENCE = re.compile(r"[.?!] +[A-Z]")
+_NEXT_SENTENCE = re.compile(r"[.?!] +[A-Z`]")
 _TABLE = re.compile(r"(<!-- table of requirements -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
@@ -112,13 +116,29 @@ def read(folder: Path = SPEC) -> Specification:
     spec = Specification()
     for chapter in sorted(folder.glob("[0-9][0-9]-*.md")):
         read_chapter(chapter.stem, chapter.read_text(encoding="utf-8"), spec)
+    for page in [
+        *sorted(folder.glob("A-*.md")),
+        *folder.glob("README.md"),
+        *sorted(folder.glob("*/README.md")),
+    ]:
+        spec.references += [(page.name, name) for name in _ID.findall(page.read_text(encoding="utf-8"))]
     defined = {requirement.id for requirement in spec.requirements}
     for where, name in spec.references:
         if name not in defined | spec.withdrawn:
             spec.errors.append(f"{where}: {name} is not defined")
     for name in sorted(defined & spec.withdrawn):
         spec.errors.append(f"{name} is withdrawn and defined")
+    spec.errors += [f"{name} is neither defined nor withdrawn" for name in left_out(defined | spec.withdrawn)]
     return spec
+
+
+def left_out(names: set[str]) -> list[str]:
+    """Identifiers below the greatest of their area that nothing has: one of them was given up without a word."""
+    greatest: dict[str, int] = {}
+    for name in names:
+        greatest[name[:-3]] = max(greatest.get(name[:-3], 0), int(name[-3:]))
+    every = {f"{area}{number:03}" for area, top in greatest.items() for number in range(1, top + 1)}
+    return sorted(every - names)
 
 
 def read_chapter(chapter: str, text: str, spec: Specification) -> None:
@@ -129,6 +149,8 @@ def read_chapter(chapter: str, text: str, spec: Specification) -> None:
         where = f"{chapter}:{number}"
         if line.startswith("#"):
             heading = line
+            if _KEYWORD.search(_CODE_SPAN.sub("`", line)):
+                spec.errors.append(f"{where}: a key word in a heading")
         elif applies := _APPLIES.fullmatch(line):
             role, profile = applies["role"], applies["profile"]
             if role not in ROLES or profile not in PROFILES:
@@ -158,7 +180,7 @@ def _outside_fences(chapter: str, text: str, spec: Specification) -> Iterator[tu
             pairs = {tag.partition("=")[0]: tag.partition("=")[2] for tag in tags}
             body = "".join(f"{row}\n" for row in block)
             spec.fences.append(Fence(chapter, start, language, pairs, body))
-            spec.references += [(f"{chapter}:{start}", name) for name in _ID.findall(info)]
+            spec.references += [(f"{chapter}:{start}", name) for name in _ID.findall(info + body)]
             closing = ""
         elif fence := _FENCE.match(line):
             closing, start, info, block = fence["ticks"], number, fence["info"], []

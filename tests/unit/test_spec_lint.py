@@ -113,9 +113,12 @@ def test_a_word_after_the_identifier_overrides_role_and_profile(override, role, 
     [
         ("A server MUST do it.", "key word MUST without an identifier"),
         ("| a server SHOULD do it |", "key word SHOULD without an identifier"),
+        ("A server _MUST_ do it.", "key word MUST without an identifier"),
+        ("## What a server MUST do", "a key word in a heading"),
         ("- A server does it. [TW-FRM-001]", "0 key words"),
         ("- A server MUST do it and MAY do that. [TW-FRM-001]", "2 key words"),
         ("- A server is good. It MUST do it. [TW-FRM-001]", "more than one sentence"),
+        ("- A server MUST do it. `it` is good. [TW-FRM-001]", "more than one sentence"),
         ("- A server MUST do it [TW-FRM-001].", "key word MUST without an identifier"),
         ("- A server MUST do it. [TW-RES-001]", "not of this chapter's area"),
         ("- A server MUST do it. [TW-FRM-001 nobody]", "no known role and profile"),
@@ -139,6 +142,23 @@ def test_key_words_in_code_in_quotes_and_in_fences_are_not_normative():
 def test_a_reference_to_an_unknown_sentence_is_told(tmp_path):
     (tmp_path / "03-framing.md").write_text("As TW-FRM-777 says.\n", encoding="utf-8")
     assert extract.read(tmp_path).errors == ["03-framing:1: TW-FRM-777 is not defined"]
+
+
+def test_a_reference_to_an_unknown_sentence_is_told_wherever_it_stands(tmp_path):
+    (tmp_path / "03-framing.md").write_text(
+        "```http covers=TW-FRM-771\n# TW-FRM-772\n```\n", encoding="utf-8"
+    )
+    (tmp_path / "A-appendix.md").write_text("As TW-FRM-773 says.\n", encoding="utf-8")
+    (tmp_path / "README.md").write_text("| TW-FRM-774 | why |\n", encoding="utf-8")
+    told = [error.split()[1] for error in extract.read(tmp_path).errors]
+    assert told == ["TW-FRM-771", "TW-FRM-772", "TW-FRM-773", "TW-FRM-774"]
+
+
+def test_a_withdrawn_sentence_that_is_forgotten_leaves_a_gap_that_is_told(tmp_path):
+    text = "*Applies to: server · core*\n- A server MUST do it. [TW-FRM-003]\n"
+    (tmp_path / "03-framing.md").write_text(text, encoding="utf-8")
+    (tmp_path / "14-changes.md").write_text("## Withdrawn identifiers\n\n| TW-FRM-001 |\n", encoding="utf-8")
+    assert extract.read(tmp_path).errors == ["TW-FRM-002 is neither defined nor withdrawn"]
 
 
 def test_a_withdrawn_sentence_may_be_referred_to_but_not_defined_again(tmp_path):
