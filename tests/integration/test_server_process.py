@@ -1,5 +1,6 @@
 """The server as a process: `tidewire serve`, its screen, its signals, its exit codes."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -231,6 +232,30 @@ def test_a_port_in_use_is_one_line_and_exit_code_1(folder):
     assert code == 1
     assert said.count("\n") == 1
     assert "cannot bind" in said
+
+
+def test_a_script_whose_server_cannot_serve_ends_with_one_line_that_says_why(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SystemExit) as ended:
+            Server().run(port=port)
+        with pytest.raises(OSError, match=f"127.0.0.1:{port}"), Server().running(port=port):
+            pass
+    # Python prints such a text, and exits with 1.
+    assert (
+        ended.value.code
+        == f"cannot bind to 127.0.0.1:{port}: Address already in use; port=0 takes a free one"
+    )
+    with pytest.raises(SystemExit, match="that is a folder"):
+        Server(log=f"sqlite:///{tmp_path}").run(port=0)
+
+
+def test_to_run_on_a_thread_whose_event_loop_runs_is_refused_with_what_does():
+    async def as_in_a_notebook():
+        with pytest.raises(RuntimeError, match=r"with server\.running\(\)"):
+            Server().run(port=0)
+
+    asyncio.run(as_in_a_notebook())
 
 
 def test_a_log_that_cannot_be_opened_is_one_line_and_exit_code_1(folder, tmp_path):

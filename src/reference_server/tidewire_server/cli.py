@@ -70,9 +70,9 @@ def _serve(
         _fail(str(error), code=2)
     _set_up_logging(configuration.launch.log_level)
     try:
+        from tidewire_server import serving  # noqa: PLC0415
         from tidewire_server.screen import screen  # noqa: PLC0415 - the command's help needs no server
         from tidewire_server.script import add_script  # noqa: PLC0415
-        from tidewire_server.serving import bind  # noqa: PLC0415
         from tidewire_server.store.base import StoreError  # noqa: PLC0415
     except ModuleNotFoundError as error:
         _missing(error, "server")
@@ -94,13 +94,12 @@ def _serve(
         _show(configuration, server.settings)
         return
     try:
-        listener = bind(launch.host, launch.port)
+        listener = serving.bind(launch.host, launch.port)
     except OSError as error:
-        _fail(
-            f"cannot bind to {launch.host}:{launch.port}: {error.strerror or error}; --port 0 takes a free one"
-        )
+        _fail(f"{error.strerror}; --port 0 takes a free one")
     try:
-        server.run(
+        serving.serve(
+            server,
             listener=listener,
             port_file=launch.port_file,
             started=lambda url: print(screen(server, url), flush=True),

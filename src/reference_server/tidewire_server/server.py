@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
@@ -20,6 +21,7 @@ from tidewire_server.metrics import Metrics
 from tidewire_server.plain import plain
 from tidewire_server.service import Service
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
+from tidewire_server.store.base import StoreError
 from tidewire_server.store.opening import memory_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -259,20 +261,28 @@ class Server:
             switch_interval: Seconds after which Python takes a busy thread's turn away, while this runs.
 
         Raises:
-            OSError: The address cannot be bound to.
-            StoreError: The log cannot be opened, or another server has it.
+            SystemExit: The address cannot be bound to, or the log cannot be opened: left alone, this ends the script with
+                one line that says so, and with exit code 1.
+            RuntimeError: An event loop runs on this thread, as in a notebook.
         """
-        from tidewire_server.serving import serve  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
+        from tidewire_server import serving  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
 
-        serve(
-            self,
-            host=host,
-            port=port,
-            port_file=port_file,
-            listener=listener,
-            started=started,
-            switch_interval=switch_interval,
-        )
+        if _loop_runs():
+            raise RuntimeError(
+                "server.run() blocks, and an event loop runs on this thread already (a notebook?): "
+                "`with server.running() as url:` serves from a thread while its block runs"
+            )
+        try:
+            listener = listener or serving.bind(host, port)
+        except OSError as error:
+            sys.exit(f"{error.strerror}; port=0 takes a free one")
+        try:
+            serving.serve(
+                self, port_file=port_file, listener=listener, started=started, switch_interval=switch_interval
+            )
+        except StoreError as error:
+            listener.close()
+            sys.exit(str(error))
 
     @contextlib.contextmanager
     def running(self, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
@@ -307,11 +317,11 @@ class Server:
             Exception: Whatever else the function raised.
         """
         found = self._endpoint(endpoint)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(self._call(found, members))
-        raise RuntimeError("server.call blocks; on a running event loop call it through asyncio.to_thread")
+        if _loop_runs():
+            raise RuntimeError(
+                "server.call blocks; on a running event loop call it through asyncio.to_thread"
+            )
+        return asyncio.run(self._call(found, members))
 
     def _endpoint(self, name: str) -> Endpoint:
         try:
@@ -334,6 +344,15 @@ class Server:
             return value
         finally:
             await service.close()
+
+
+def _loop_runs() -> bool:
+    """Whether this thread runs an event loop, so that blocking it would be to wait for oneself."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _body_of(members: dict[str, Any]) -> bytes:

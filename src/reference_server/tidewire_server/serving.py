@@ -42,7 +42,7 @@ def bind(host: str, port: int) -> socket.socket:
     """Bind and listen.
 
     Raises:
-        OSError: The address cannot be bound to.
+        OSError: The address cannot be bound to; its `strerror` names the address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -51,6 +51,9 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"cannot bind to {host}:{port}: {error.strerror or error}") from None
     except BaseException:
         listener.close()
         raise
