@@ -130,9 +130,7 @@ def plain(events: int, size: int) -> Costs:
         db = sqlite3.connect(Path(folder) / "plain.db", isolation_level=None)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
-        db.execute(
-            "CREATE TABLE log (job INTEGER, seq INTEGER, frames BLOB, PRIMARY KEY (job, seq)) WITHOUT ROWID"
-        )
+        db.execute("CREATE TABLE log (job INTEGER, seq INTEGER, frames BLOB, PRIMARY KEY (job, seq))")
         wall, began = time.perf_counter(), time.process_time()
         for block in made:
             db.execute("INSERT INTO log VALUES (1, ?, ?)", (block.last.seq, b"".join(block.frames)))

@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 
@@ -42,6 +42,11 @@ class Frames:
         next(ends)
         self._ends.extend(ends)
         self._buffer += b"".join(frames)
+
+    def add_joined(self, frames: bytes, ends: Iterable[int]) -> None:
+        """Add events that stand one after the other, `ends` counted from the first byte of them."""
+        self._ends.extend(map(self.written.__add__, ends))
+        self._buffer += frames
 
     def read(self, after: int, max_bytes: int) -> tuple[bytes, int]:
         """The events after a place while their sum stays within a bound, at least one; and the place of the last."""

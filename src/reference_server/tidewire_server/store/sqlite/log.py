@@ -167,7 +167,7 @@ class SqliteLog(Audience):
 
     def _added(self, block: Block, packed: Packed, plan: _Plan, state_bytes: int | None) -> None:
         after = self._head
-        self._tail.add(block.frames)
+        self._tail.add_joined(*packed)
         if self._tail.size > TAIL_BYTES:
             self._tail.cut_to(TAIL_BYTES // 2)  # by half: what is left moves to the front
         self._written += len(packed.frames)
