@@ -1,4 +1,4 @@
-"""How fast tokens come through, with sse-starlette and gradio beside us in the same run.
+"""How fast tokens come through, with sse-starlette, FastAPI and gradio beside us in the same run.
 
 steady      100 streams of 50 tokens a second, then 600: how late each token reaches a raw reader, against the moment
             at which it was due, and the server's CPU. The server's process, and one process that reads everything.
@@ -119,6 +119,29 @@ listener.listen(2048)
 pathlib.Path(sys.argv[1]).write_text(str(listener.getsockname()[1]))
 config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
 uvicorn.Server(config).run(sockets=[listener])
+"""
+
+FASTAPI_TICKS = f"""{TICKS}
+import pathlib, socket
+from collections.abc import AsyncIterator
+import uvicorn
+from fastapi import FastAPI
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+app = FastAPI()
+
+@app.get("/tick", response_class=EventSourceResponse)
+async def tick(n: int, rate: float, phase: float) -> AsyncIterator[ServerSentEvent]:
+    at = 0
+    async for token in ticks(n, rate, phase):
+        at += 1
+        yield ServerSentEvent(id=f"1-{{at}}", data=token)
+
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+listener.listen(2048)
+pathlib.Path(sys.argv[1]).write_text(str(listener.getsockname()[1]))
+uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listener])
 """
 
 GRADIO_TICKS = f"""{TICKS}
@@ -309,6 +332,8 @@ def per_event(events: int) -> list[dict[str, Any]]:
     for streams in (1, 100, 1000):
         n = max(MIN_EVENTS, events // streams)
         asked = servers(window=0) | {"raw ASGI": (RAW_TICKS, ask_starlette)}
+        if importlib.util.find_spec("fastapi"):
+            asked["fastapi.sse"] = (FASTAPI_TICKS, ask_starlette)
         each: dict[str, list[float]] = {name: [] for name in asked}
         pieces: dict[str, int] = {}
         for _ in range(ROUNDS):
@@ -446,7 +471,7 @@ def main() -> None:
     found["python"], found["cpus"] = platform.python_version(), os.cpu_count()
     found["versions"] = {
         package: importlib.metadata.version(package)
-        for package in ("tidewire", "uvicorn", "sse-starlette", "gradio")
+        for package in ("tidewire", "uvicorn", "sse-starlette", "fastapi", "gradio")
         if importlib.util.find_spec(package.replace("-", "_"))
     }
     options.json.parent.mkdir(exist_ok=True)
