@@ -291,7 +291,7 @@ def test_a_command_that_is_wrong_says_so_in_one_line(folder, arguments, said):
 
 
 @pytest.mark.parametrize(
-    ("without", "arguments", "extra"), [("torch", [], "engine"), ("uvicorn", ["mine.py:server"], "server")]
+    ("without", "arguments", "extra"), [("torch", [], "engine"), ("httptools", ["mine.py:server"], "server")]
 )
 def test_a_missing_extra_prints_the_line_that_installs_it(folder, tmp_path, without, arguments, extra):
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{without!r}] = None\n")

@@ -1,13 +1,23 @@
-"""Bounds on the head of a request, its request line and headers, which come before anybody is known; on what comes
-after an answer that did not wait for the whole body; and on an answer that nobody takes.
+"""Bounds on what comes before anybody is known: on connections, and on the head of a request, its request line and
+headers; on what comes after an answer that did not wait for the whole body; and on an answer that nobody takes.
 
-uvicorn's fast parser keeps what it gets until the head is whole, however long and however slow it comes. Without that
-parser uvicorn takes h11, which has a bound of its own.
+uvicorn's fast parser keeps what it gets until the head is whole, however long and however slow it comes; nor does
+uvicorn bound its connections. Its other parser, h11, is not taken: these bounds hold for one.
 """
 
 import asyncio
 import json
+import math
 from typing import Any, Final
+
+try:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error.name} is not installed, and without it requests could be as slow as they like: "
+        'pip install "tidewire[server]"',
+        name=error.name,
+    ) from None
 
 from tidewire.protocol.problems import MEDIA_TYPE, Problem, problem, to_json
 from tidewire_server.connection import drop, untaken
@@ -17,13 +27,12 @@ from tidewire_server.settings import Settings
 _LINGER: Final = 2.0
 """Seconds that the sender of a body has to read an answer that did not wait for its end, before the close resets it."""
 
+_TURNED_AWAY: Final = 100
+"""Connections past the bound that are told so at a time; further ones are closed at once."""
 
-def http_protocol(settings: Settings) -> Any:
-    """What uvicorn shall speak HTTP with: its fast parser within bounds, or the name of the other one."""
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415 - an extra of uvicorn's
-    except ImportError:
-        return "h11"
+
+def http_protocol(settings: Settings, max_connections: int) -> Any:
+    """What uvicorn shall speak HTTP with: its fast parser within bounds."""
 
     class BoundedHttp(HttpToolsProtocol):
         """One connection."""
@@ -35,10 +44,34 @@ def http_protocol(settings: Settings) -> Any:
         _late: asyncio.TimerHandle | None = None
         _stall: asyncio.TimerHandle | None = None
         _untaken = 0
+        _turned_away = False
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._late = self.loop.call_later(settings.head_timeout, self._refuse_late)
+            past = len(self.connections) - max_connections
+            if past > 0:
+                self._turn_away(said=past <= _TURNED_AWAY)
+            else:
+                self._late = self.loop.call_later(settings.head_timeout, self._refuse_late)
+
+        def _turn_away(self, *, said: bool) -> None:
+            """Take no request of it. Its sender can read why, unless there are too many like it."""
+            self._turned_away = True
+            if not said:
+                drop(self.transport)
+                return
+            self.transport.write(
+                _as_sent(
+                    problem(
+                        "unavailable",
+                        f"{max_connections} connections are open, no more may be (max_connections)",
+                    )
+                )
+            )
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            # To close at once, with a request on its way, would be to reset: the answer would be lost with it.
+            self._late = self.loop.call_later(_LINGER, self.transport.close)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_clock()
@@ -47,6 +80,8 @@ def http_protocol(settings: Settings) -> Any:
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
+            if self._turned_away:
+                return
             self._passed_end = False
             super().data_received(data)
             if self._in_head and not self._passed_end:
@@ -124,11 +159,16 @@ def http_protocol(settings: Settings) -> Any:
             if self.transport.is_closing():
                 return
             if self.cycle is None or self.cycle.response_complete:
-                body = json.dumps(to_json(found)).encode()
-                head = f"HTTP/1.1 {found.status} \r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n"
-                self.transport.write(
-                    f"{head}Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode() + body
-                )
+                self.transport.write(_as_sent(found))
             self.transport.close()
 
     return BoundedHttp
+
+
+def _as_sent(found: Problem) -> bytes:
+    """An answer whose connection closes behind it."""
+    body = json.dumps(to_json(found)).encode()
+    head = f"HTTP/1.1 {found.status} \r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n"
+    if found.retry_after_ms is not None:
+        head += f"Retry-After: {math.ceil(found.retry_after_ms / 1000)}\r\n"
+    return f"{head}Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode() + body

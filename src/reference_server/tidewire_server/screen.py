@@ -75,7 +75,11 @@ def _limits(server: Server) -> str:
         "state": settings.max_state_bytes,
         "log": settings.max_log_bytes,
     }
-    counts = {"queue": settings.max_queue_size, "threads": settings.max_threads}
+    counts = {
+        "queue": settings.max_queue_size,
+        "threads": settings.max_threads,
+        "connections": settings.max_connections,
+    }
     parts = [f"{name} {_size(number)}" for name, number in sizes.items()]
     return ", ".join(parts + [f"{name} {number}" for name, number in counts.items()])
 

@@ -17,6 +17,7 @@ import uvicorn
 
 from tidewire_server.connection import SEND_BUFFER_BYTES
 from tidewire_server.daemon_threads import DaemonThreads
+from tidewire_server.descriptors import room_for
 from tidewire_server.repeated_warnings import SeldomRepeated
 from tidewire_server.request_head import http_protocol
 from tidewire_server.settings import SWITCH_INTERVAL
@@ -103,7 +104,8 @@ def serve(
         (started or _say)(url)
 
     server.app.open_log()
-    body = UvicornServer(server.app, uvicorn_config(server), answering)
+    connections = room_for(server.settings.max_connections, raise_limit=True)
+    body = UvicornServer(server.app, uvicorn_config(server, connections), answering)
     loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
     loop.set_default_executor(pool := DaemonThreads())
     with _short_turns(switch_interval), _brief_collections():
@@ -137,7 +139,8 @@ def in_background(server: "Server", *, host: str = "127.0.0.1", port: int = 0) -
         listener.close()
         raise
     ready = threading.Event()
-    body = UvicornServer(server.app, uvicorn_config(server), ready.set)
+    connections = room_for(server.settings.max_connections)
+    body = UvicornServer(server.app, uvicorn_config(server, connections), ready.set)
     loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
     loop.set_default_executor(pool := DaemonThreads())
 
@@ -207,11 +210,12 @@ def _write_whole(path: Path, text: str) -> None:
     beside.replace(path)
 
 
-def uvicorn_config(server: "Server") -> uvicorn.Config:
-    """How uvicorn is set up."""
+def uvicorn_config(server: "Server", connections: int) -> uvicorn.Config:
+    """How uvicorn is set up, for so many connections."""
     return uvicorn.Config(
         server.app,
-        http=http_protocol(server.settings),
+        http=http_protocol(server.settings, connections),
+        timeout_keep_alive=server.settings.keep_alive_timeout,
         lifespan="on",
         ws="none",
         log_config=None,

@@ -60,6 +60,12 @@ class Settings(BaseModel):
     )
 
     # ---- limits ------------------------------------------------------------------------------------------------
+    max_connections: Count = Field(
+        5_000, description="Open connections, idle ones and streams included; more get 503."
+    )
+    keep_alive_timeout: int = Field(
+        5, ge=1, le=3600, description="Time that a connection stays open for its next request."
+    )
     max_head_bytes: int = Field(64 * KIB, ge=KIB, description="Of one request's line and headers.")
     head_timeout: float = Field(
         30.0, gt=0, le=3600, description="Time in which a request's head must arrive."
@@ -161,7 +167,7 @@ class Settings(BaseModel):
 GROUPS: Final = {
     "default_concurrency_limit": "What runs",
     "heartbeat": "Streams",
-    "max_head_bytes": "Limits",
+    "max_connections": "Limits",
     "log_ttl": "Retention",
     "log": "The log",
     "tokens": "Who and where",
