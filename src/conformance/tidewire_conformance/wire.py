@@ -268,6 +268,7 @@ class Wire:
         json: Any = None,
         body: Body = None,
         seconds: float = ANSWER_SECONDS,
+        once: bool = False,
     ) -> Exchange:
         """Send a request, and read its answer to the end.
 
@@ -278,11 +279,13 @@ class Wire:
             json: A body, sent as `application/json`.
             body: A body as it is.
             seconds: How long each part of the answer may take; times `patience`.
+            once: Take an answer that asks to come again later as it is.
 
         Raises:
             NoAnswerError: The connection failed, or no answer came whole in time.
         """
-        async with self.open(method, place, header=header, json=json, body=body, seconds=seconds) as stream:
+        more = {"header": header, "json": json, "body": body, "seconds": seconds, "once": once}
+        async with self.open(method, place, **more) as stream:
             exchange = stream.exchange
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, WHOLE_SECONDS) * self.patience):
@@ -303,6 +306,7 @@ class Wire:
         body: Body = None,
         seconds: float = ANSWER_SECONDS,
         read_ahead: int = _READ,
+        once: bool = False,
     ) -> AsyncIterator[Stream]:
         """Send a request, read the header of its answer, and leave the rest to be read.
 
@@ -314,6 +318,7 @@ class Wire:
             body: A body as it is.
             seconds: How long the header may take; times `patience`.
             read_ahead: Bytes that are taken in before they are asked for.
+            once: Take an answer that asks to come again later as it is.
 
         Raises:
             NoAnswerError: The connection failed, or no header came in time.
@@ -322,7 +327,7 @@ class Wire:
         fields = self._fields(method, url, header or {}, json, body)
         for attempt in range(BUSY_TRIES):
             async with self._once(method, url, fields, json, body, seconds, read_ahead) as stream:
-                wait = _retry_after(stream.exchange)
+                wait = None if once else _retry_after(stream.exchange)
                 if wait is None or wait > BUSY_SECONDS * self.patience or attempt == BUSY_TRIES - 1:
                     yield stream
                     return

@@ -34,6 +34,8 @@ SETTINGS = {
     "max_log_bytes": 256 * KIB,
     "max_body_bytes": MIB,
     "max_inputs": 32,
+    "max_jobs_per_principal": 64,
+    "max_streams_per_principal": 32,
     "tokens": (f"alice:{ALICE}", f"bob:{BOB}"),
     "cors_origins": (ORIGIN,),
 }

@@ -57,6 +57,18 @@ def prompt_columns(request) -> dict:
     return found
 
 
+def before_a_stop(text: str, stops: list[str], *, whole: bool) -> tuple[str, bool]:
+    """What may be shown of a text, and whether a stop string has come."""
+    if any(each in text for each in stops):
+        return text[: min(text.index(each) for each in stops if each in text)], True
+    return text if whole else text[: len(text) - held_back(text, stops)], False
+
+
+def held_back(text: str, stops: list[str]) -> int:
+    """How many characters could become a stop string."""
+    return max((n for each in stops for n in range(1, len(each)) if text.endswith(each[:n])), default=0)
+
+
 class TableEngine:
     """What `generate` needs of an engine; `change` is the hook of a mutant."""
 
@@ -89,6 +101,7 @@ class TableEngine:
     async def generate(self, request):
         draw = random.Random(request.seed)
         token = len(request.prompt) % len(WORDS)
+        spelt = given = ""
         for n in range(request.max_tokens):
             scores = scored(token, request)
             order = sorted(range(len(WORDS)), key=lambda each: (-scores[each], each))
@@ -96,7 +109,10 @@ class TableEngine:
             token = order[0] if request.temperature == 0 else self._sample(draw, weights, request.temperature)
             decimals = request.logprob_decimals
             rounded = [round(score, decimals) for score in scores]
-            delta = Delta(text=[WORDS[token]], token_ids=[token], prompt_tokens=len(request.prompt))
+            spelt, last = spelt + WORDS[token], n + 1 == request.max_tokens
+            text, stopped = before_a_stop(spelt, request.stops, whole=last)
+            delta = Delta(text=[text[len(given) :]], token_ids=[token], prompt_tokens=len(request.prompt))
+            given = text
             if "logprobs" in request.columns:
                 delta.logprobs = [rounded[token]]
             if "top_ids" in request.columns:
@@ -104,8 +120,10 @@ class TableEngine:
                 delta.top_logprobs = [[rounded[each] for each in delta.top_ids[0]]]
             if "ranks" in request.columns:
                 delta.ranks = [1 + order.index(token)]
-            delta.finish_reason = "length" if n + 1 == request.max_tokens else None
+            delta.finish_reason = "stop" if stopped else "length" if last else None
             yield self._change(delta, request)
+            if stopped:
+                return
             await asyncio.sleep(self._pause)
 
     @staticmethod

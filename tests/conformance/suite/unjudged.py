@@ -9,7 +9,6 @@ _LONG = "`grace_ms` is at least 60 seconds, which is longer than a check"
 _PAGE = "about pages: the page of the appendix is judged in Chromium, by `tests/interop/test_browser.py`"
 _OPERATION = "takes the hands of an operator: a proxy with a limit, a stop, a store that cannot be read"
 _FORBIDDEN = "takes an endpoint that one of two callers may not use; a description does not tell of one"
-_MANY = "takes as many streams and jobs as the limits allow, more than a test should ask of somebody else's server"
 _BYTES = "takes tokens whose bytes are known, and end within a character: no input of a stranger's model brings them for sure"
 _TIES = "takes ties, or values before they are rounded: no input of a stranger's model brings them for sure"
 _WRITER = "binds who writes, and is judged of servers"
@@ -19,7 +18,6 @@ REASONS = {
     "TW-OVR-026": _WRITER,
     "TW-DSC-004": "each limit is judged by the sentence that names it",
     "TW-DSC-006": _FORBIDDEN,
-    "TW-DSC-013": _MANY,
     "TW-DSC-021": "takes an endpoint that breaks its own schema; that values fit it is judged (TW-DSC-020)",
     "TW-FRM-052": "binds who reads: what it makes of the end shows as the end that it reports, judged by TW-CLI-021",
     "TW-FRM-063": "a change of place that was not told does not show",
@@ -36,7 +34,6 @@ REASONS = {
     "TW-DIF-028": _READER,
     "TW-DIF-032": _WRITER,
     "TW-DIF-041": "when a server wrote does not show through the times of a network",
-    "TW-DIF-044": "which events a merged one stands for does not show; that its checks hold is judged (TW-DIF-048)",
     "TW-DIF-049": _WRITER,
     "TW-DIF-055": _WRITER,
     "TW-DIF-069": "60 seconds are longer than a check",
@@ -52,7 +49,6 @@ REASONS = {
     "TW-GEN-005": "advice on a number that a server may choose",
     "TW-GEN-014": _BYTES,
     "TW-GEN-015": _BYTES,
-    "TW-GEN-016": _BYTES,
     "TW-GEN-019": "takes a prompt so long that it is read in parts, whatever the machine",
     "TW-GEN-021": "a size, measured by `bench/wire.py`",
     "TW-GEN-032": _TIES,
@@ -63,7 +59,6 @@ REASONS = {
     "TW-GEN-042": _BYTES,
     "TW-ERR-009": "whether a text is of use is for people to say",
     "TW-ERR-010": "any of the problems is right; what each fault by itself is answered with is judged",
-    "TW-ERR-016": "takes a fault that passes while a stream is opened, such as a log that cannot be read",
     "TW-BRW-001": _PAGE,
     "TW-BRW-002": _PAGE,
     "TW-BRW-003": _PAGE,
@@ -78,7 +73,6 @@ REASONS = {
     "TW-SEC-005": "takes an anonymous caller who is not the suite",
     "TW-SEC-007": "takes credentials that expire within a run",
     "TW-SEC-015": "no sentence names the time",
-    "TW-SEC-024": _MANY,
     "TW-SEC-029": "whatever credentials a server takes come with `--header`",
     "TW-DEP-001": _OPERATION,
     "TW-DEP-002": _OPERATION,

@@ -6,6 +6,7 @@ from typing import Any
 
 from tidewire_conformance import specification
 from tidewire_conformance.checks.errors import refused
+from tidewire_conformance.history import Histories
 from tidewire_conformance.probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
@@ -25,6 +26,8 @@ PER_TOKEN = (
 )
 """Columns of generated tokens (section 8.2)."""
 TOKENS = 8
+STOP = 9
+"""Characters of a stop string: more than most tokens have, so that it comes in parts."""
 TOP = 5
 
 
@@ -320,6 +323,35 @@ async def an_end_has_its_reason_and_its_count(s: Session) -> None:
         usage,
         at=history,
     )
+
+
+@check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS)
+async def a_stop_string_ends_the_text_before_it(s: Session) -> None:
+    """No part of it is in the text, not even on the way: what a seed gives is asked for once more, and stopped."""
+    whole, _ = await _value(s, temperature=0.9)
+    text, middle = whole["text"], len(whole["text"]) // 2
+    stop = text[middle : middle + STOP]
+    if len(stop) < STOP:
+        s.unclear(f"{text!r} is too short to be stopped")
+    wanted = text[: text.index(stop)]
+    value, history = await _value(s, temperature=0.9, stop=[stop])
+    if not value["text"].startswith(wanted) and not wanted.startswith(value["text"]):
+        s.unclear(f"one seed gave {text!r}, and then {value['text']!r}")
+    s.expect(
+        "TW-GEN-016",
+        value["text"] == wanted,
+        f"{wanted!r}, which {stop!r} ends",
+        repr(value["text"]),
+        at=history,
+    )
+    s.expect(
+        "TW-GEN-017", value.get("finish_reason") == "stop", "stop", value.get("finish_reason"), at=history
+    )
+    for step in Histories([history]).steps:
+        shown = step.after.value["items"][0]["value"] if step.after else None
+        on_the_way = (shown or {}).get("text", "")
+        s.expect("TW-GEN-016", wanted.startswith(on_the_way), f"no more than {wanted!r} on the way", repr(on_the_way),
+                 at=history, block=step.block)  # fmt: skip
 
 
 @check("TW-GEN-008", "TW-GEN-009", needs=LOGPROBS)

@@ -8,7 +8,7 @@ from tidewire_conformance.session import EVENT_STREAM, Session
 from tidewire_conformance.wire import Exchange, Wire
 
 
-def _other(s: Session) -> Wire:
+def other_principal(s: Session) -> Wire:
     """Another principal."""
     if not s.wire.header:
         s.no_occasion("the server serves callers without credentials, and none were given with --header")
@@ -29,7 +29,7 @@ def _told(answer: Exchange) -> tuple[int, object]:
 @check("TW-JOB-044", "TW-SEC-001", "TW-RES-014", "TW-SEC-002", "TW-JOB-026")
 async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
     """Reads, streams, resumes, cancels and purges of another's job are answered like those of one that never was."""
-    other = _other(s)
+    other = other_principal(s)
     work = s.server.lasting() or some_work(s)
     job = await s.submit(work)
     asked = [
@@ -65,7 +65,7 @@ async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
 @check("TW-JOB-046", needs=["list"])
 async def a_list_has_the_callers_jobs_alone(s: Session) -> None:
     """A job of one principal does not stand in the list of another."""
-    other = _other(s)
+    other = other_principal(s)
     job = await s.submit(some_work(s))
     lists = [await wire.ask("GET", "/v1/jobs?limit=1000") for wire in (s.wire, other)]
     mine, theirs = ([entry["id"] for entry in each.json.get("jobs", [])] for each in lists)

@@ -47,5 +47,16 @@ def benign(meddle: Callable[[Any], None]) -> Callable[[Any], None]:
     return meddle
 
 
-for _area in ("framing", "resume", "durable", "state", "jobs", "pages", "errors", "logprobs", "unusual"):
+for _area in (
+    "framing",
+    "resume",
+    "durable",
+    "state",
+    "jobs",
+    "pages",
+    "errors",
+    "limits",
+    "logprobs",
+    "unusual",
+):
     import_module(f"{__name__}.{_area}")

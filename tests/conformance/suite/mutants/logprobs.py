@@ -202,3 +202,9 @@ def a_rollback_leaves_its_logprobs(hooks):
             rb'data:\[(\["r",.*\])\]', rb'data:[\1,["t","/items/0/value/text",1]]', frame
         )
     )
+
+
+@mutant("TW-GEN-016", "logprobs.a_stop_string_ends_the_text_before_it")
+def the_beginning_of_a_stop_string_is_shown(hooks):
+    """What could become a stop string is shown before it is known to be none."""
+    table_engine.held_back = lambda text, stops: 0

@@ -1,5 +1,6 @@
 """Cursors and ids that are answered wrongly."""
 
+import json
 import re
 
 from conformance.suite.meddling import HANG
@@ -290,3 +291,34 @@ def ids_are_compared_as_texts(hooks):
             else frame
         )
     )
+
+
+def merged(hooks, change):
+    """Have a text and the diff with a check after it come as one, where a reader resumes; `change` is made to it."""
+
+    def join(talk, frame):
+        held = talk.own.pop("held", b"")
+        found = re.match(rb"id:1-(\d+)\ndata:(.*)\n\n$", frame)
+        data = json.loads(found[2]) if found and talk.cursor not in {"", "0-0"} else None
+        if isinstance(data, str):
+            talk.own["held"] = frame
+            return held
+        if not held or not isinstance(data, dict) or not data.get("check"):
+            return held + frame
+        append = ["a", data["check"][0][0], json.loads(held.partition(b"data:")[2])]
+        data = data | {"ops": [append, *data["ops"]], "on": int(found[1]) - 2}
+        change(data)
+        return b"id:1-%b\ndata:%b\n\n" % (found[1], json.dumps(data).encode())
+
+    hooks.frames.append(join)
+
+
+@mutant(
+    "TW-DIF-044",
+    "merging.a_merged_diff_proves_what_its_parts_proved",
+    "state.texts_are_counted_in_code_points",
+    ENDED,
+)
+def a_merged_diff_has_no_checks(hooks):
+    """A diff that stands for several events leaves their checks out."""
+    merged(hooks, lambda data: data.pop("check"))

@@ -6,6 +6,7 @@ import re
 
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import benign
+from conformance.suite.mutants.resume import merged
 
 
 @benign
@@ -287,3 +288,9 @@ def times_in_nanoseconds(hooks):
     pattern = rb'(_at":"[^".]+?)(\.\d+)?Z"'
     hooks.frames.append(lambda talk, frame: re.sub(pattern, longer, frame))
     hooks.bodies.append(lambda talk, status, body: (status, re.sub(pattern, longer, body)))
+
+
+@benign
+def merged_at_each_resume(hooks):
+    """A resume begins with a diff that stands for several events."""
+    merged(hooks, lambda data: None)

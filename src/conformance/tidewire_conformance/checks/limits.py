@@ -1,0 +1,99 @@
+"""Sections 2.4 and 11.4: what one caller may have at a time. Each limit is passed by one, where it is within reach."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from tidewire_conformance.checks.errors import refused
+from tidewire_conformance.checks.ownership import other_principal
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import EVENT_STREAM, Session
+from tidewire_conformance.wire import Exchange
+
+MANY = 100
+"""Streams or jobs, at most, that the suite has at a time on somebody else's server."""
+ENDS_SECONDS = 10.0
+"""How long a stream may take to end once its job was cancelled; times `patience`."""
+
+
+def _limit(s: Session, name: str) -> int:
+    limit = s.server.limits.get(name, MANY + 1)
+    return limit if limit <= MANY else s.untested(f"{name} is {limit}: at most {MANY} can be tried")
+
+
+async def _asked(s: Session, place: str) -> Exchange:
+    """The answer to a request for a stream, up to what tells whether it is one."""
+    async with s.wire.open("GET", place, header=EVENT_STREAM, once=True) as stream:
+        await stream.until(lambda now: now.ended or now.of_type("problem") or now.logged)
+    return stream.exchange
+
+
+@check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", alone=True)
+async def a_stream_too_many_is_refused(s: Session) -> None:
+    """With 429 `too_many_streams`, in-band without an id; those that are open stay, and another caller is served."""
+    limit = _limit(s, "max_streams_per_principal")
+    work = s.server.lasting(20) or s.untested("no example lasts and grows; tidewire.script would serve")
+    job = await s.submit(work)
+    async with AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(s.follow(job)) for _ in range(limit)]
+        s.need(all(each.exchange.is_stream for each in streams), f"{limit} streams cannot be opened")
+        late = await _asked(s, job.events)
+        for sentence in ("TW-SEC-024", "TW-DSC-012"):
+            refused(s, sentence, late, 429, "too_many_streams", f"stream {limit + 1}")
+        if "inband_problems" in s.server.capabilities:
+            told = await _asked(s, f"{job.events}?errors=inband")
+            block = next(iter(told.of_type("problem")), None)
+            problem = block.json if block and isinstance(block.json, dict) else {}
+            s.expect("TW-ERR-016", block and block.id is None, "a problem without an id, since it passes",
+                     block and block.id, at=told, block=block)  # fmt: skip
+            waits = next((each.retry for each in told.blocks if each.retry is not None), None)
+            s.expect("TW-ERR-016", waits is not None and waits == problem.get("retry_after_ms"),
+                     f"retry: {problem.get('retry_after_ms')}, its retry_after_ms", waits, at=told, block=block)  # fmt: skip
+        if s.wire.header and s.hooks.second is not None:
+            other = other_principal(s)
+            theirs = await other.ask("POST", work.submit_to, json=work.body, once=True)
+            s.need(theirs.status == 201, f"{theirs}: {theirs.status} {theirs.code}")
+            place = f"/v1/jobs/{theirs.json['id']}"
+            async with other.open("GET", f"{place}/events", header=EVENT_STREAM, once=True) as stream:
+                s.expect("TW-SEC-024", stream.exchange.is_stream, "a stream for another caller", stream.exchange.status,
+                         at=stream.exchange)  # fmt: skip
+            await other.ask("POST", f"{place}/cancel")
+        await s.wire.ask("POST", f"{job.path}/cancel")
+        for each in streams:
+            await each.until(lambda now: now.of_type("done"), ENDS_SECONDS)
+            kinds = [block.type for block in each.exchange.events]
+            s.expect("TW-DSC-013", "done" in kinds, "a stream that goes on to done", kinds, at=each.exchange)
+
+
+@check("TW-SEC-024", "TW-DSC-012", alone=True)
+async def a_job_too_many_is_refused(s: Session) -> None:
+    """With 429 `too_many_jobs`; another caller is served, and the same one again once jobs have ended."""
+    limit = _limit(s, "max_jobs_per_principal")
+    work = s.server.script({"sleep_ms": 20_000}) or s.untested("needs tidewire.script")
+    jobs = []
+    for _ in range(limit + 1):
+        answer = await s.wire.ask("POST", work.submit_to, json=work.body, once=True)
+        if answer.status != 201:
+            break
+        jobs.append(f"/v1/jobs/{answer.json['id']}")
+    for sentence in ("TW-SEC-024", "TW-DSC-012"):
+        refused(s, sentence, answer, 429, "too_many_jobs", f"job {limit + 1}")
+    if s.wire.header and s.hooks.second is not None:
+        other = other_principal(s)
+        theirs = await other.ask("POST", work.submit_to, json=work.body, once=True)
+        s.expect(
+            "TW-SEC-024",
+            theirs.status == 201,
+            "201 for another caller",
+            f"{theirs.status} {theirs.code}",
+            at=theirs,
+        )
+        await other.ask("POST", f"/v1/jobs/{theirs.json.get('id')}/cancel")
+    await asyncio.gather(*(s.wire.ask("POST", f"{each}/cancel") for each in jobs))
+    twin = await s.wire.ask("POST", work.submit_to, json=(s.server.any_work() or work).body)
+    s.expect(
+        "TW-SEC-024",
+        twin.status == 201,
+        "201 once the jobs have ended",
+        f"{twin.status} {twin.code}",
+        at=twin,
+    )

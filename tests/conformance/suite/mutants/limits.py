@@ -1,0 +1,72 @@
+"""Servers that let a caller have too much, or take it from somebody else."""
+
+import re
+
+from conformance.suite.meddling import CUT, problem
+from conformance.suite.mutants import mutant
+
+STREAMS, JOBS = "limits.a_stream_too_many_is_refused", "limits.a_job_too_many_is_refused"
+
+
+def unkept(hooks, name):
+    """Have discovery declare a limit that is not kept."""
+    hooks.settings[name] = 1000
+    declare = lambda body: re.sub(rb'("%b":)1000' % name.encode(), rb"\g<1>32", body)  # noqa: E731
+    hooks.bodies.append(lambda talk, status, body: (status, declare(body)) if talk.path == "/v1" else None)
+
+
+@mutant("TW-SEC-024", STREAMS)
+def streams_without_a_limit(hooks):
+    """As many streams as anybody likes."""
+    unkept(hooks, "max_streams_per_principal")
+
+
+@mutant("TW-DSC-012", JOBS)
+def jobs_without_a_limit(hooks):
+    """As many jobs as anybody likes."""
+    unkept(hooks, "max_jobs_per_principal")
+
+
+@mutant("TW-DSC-013", STREAMS)
+def the_oldest_stream_makes_room(hooks):
+    """One that asks for a stream too many is refused, and the oldest stream is closed all the same."""
+
+    def cut(talk, frame):
+        oldest = hooks.shared.setdefault(talk.path, id(talk)) == id(talk)
+        return CUT if oldest and hooks.shared.get("full") else frame
+
+    hooks.frames.append(cut)
+    hooks.bodies.append(
+        lambda talk, status, body: hooks.shared.update(full=True) if b"too_many_streams" in body else None
+    )
+
+
+@mutant("TW-SEC-024", JOBS)
+def all_callers_share_a_limit(hooks):
+    """The jobs of all callers are counted together."""
+    hooks.bodies.append(
+        lambda talk, status, body: hooks.shared.update(full=True) if b"too_many_jobs" in body else None
+    )
+    hooks.instead.append(
+        lambda talk: (
+            problem(429, "too_many_jobs", retryable=True, retry_after_ms=1000)
+            if hooks.shared.get("full") and talk.is_submit and "bob" in talk.header("authorization")
+            else None
+        )
+    )
+
+
+@mutant("TW-ERR-016", STREAMS)
+def a_problem_that_passes_ends_an_event_source(hooks):
+    """A problem in-band has an id, also where it passes."""
+    hooks.frames.append(lambda talk, frame: frame.replace(b"event:problem", b"id:0-1\nevent:problem"))
+
+
+@mutant("TW-ERR-016", STREAMS)
+def a_problem_names_its_wait_for_people_alone(hooks):
+    """The `retry` of a problem that passes is that of any stream."""
+    hooks.frames.append(
+        lambda talk, frame: (
+            re.sub(rb"retry:\d+", b"retry:50", frame) if b"inband" in talk.scope["query_string"] else frame
+        )
+    )
