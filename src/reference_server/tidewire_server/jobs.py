@@ -27,12 +27,20 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
-from tidewire.protocol import messages, problems
-from tidewire.protocol.messages import ENDED, Done
+from tidewire.protocol import messages
+from tidewire.protocol.messages import ENDED
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server.batching.options import Place
 from tidewire_server.endpoints import Endpoint
-from tidewire_server.ends import add_usage, error_of, meant_for_callers, status_of, too_large, without_details
+from tidewire_server.ends import (
+    add_usage,
+    done_of,
+    error_of,
+    problem_of,
+    status_of,
+    too_large,
+    write_failure,
+)
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.items import Item, ItemEnd
 from tidewire_server.journal import Journal
@@ -40,7 +48,7 @@ from tidewire_server.running import keep_what_was_yielded, run
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import HeadMovedError, JobRecord, Log, Ticket
 from tidewire_server.stream import Stream
-from tidewire_server.times import timestamp
+from tidewire_server.told import forget_progress, tell_place, tell_progress
 from tidewire_server.unset import UNSET, Unset
 
 _log = logging.getLogger(__name__)
@@ -89,7 +97,7 @@ class Job:
                     index,
                     columns=columns[index],
                     rollback=endpoint.rollback,
-                    tell=partial(_tell, log, self._loop),
+                    tell=partial(tell_progress, log, self._loop),
                     to_json=endpoint.value.to_json,
                 ),
             )
@@ -179,7 +187,7 @@ class Job:
             self.record.started_at = self.record.started_at or time.time()
             self.record.status = "running"
             ops.append(["s", "/status", "running"])
-            self._log.tell("queue", None)
+            tell_place(self._log, None)
         self._journal.change(ops, ends=True)
 
     async def _outcome(self, item: Item) -> JsonValue | Unset | BaseException:
@@ -239,22 +247,9 @@ class Job:
 
     async def _failed(self, index: int, raised: BaseException, *, told: bool = False) -> None:
         self._items[index].raised = raised
-        await self._end_item(index, "failed", self._problem_of(raised, index, told=told))
-
-    def _problem_of(self, raised: BaseException, index: int, *, told: bool) -> Problem:
-        """What a caller reads of an exception. Of one that was not meant for callers: only that it was there."""
-        here = (self.record.id, index)
-        try:
-            found = meant_for_callers(raised)
-        except ValueError as error:
-            _log.error("job %s item %d: its ItemError cannot be told: %s", *here, error)
-            found = None
-        if found is not None:
-            return found
-        name = self.endpoint.name
-        if not told:
-            _log.error("job %s item %d: endpoint %r failed", *here, name, exc_info=raised)
-        return problem("internal", f"the function of endpoint {name!r} failed; the server's log says why")
+        here = f"job {self.record.id} item {index}"
+        why = problem_of(raised, here, self.endpoint.name, told=told)
+        await self._end_item(index, "failed", why)
 
     # ---- over a restart of the server --------------------------------------------------------------------------
 
@@ -376,30 +371,18 @@ class Job:
                 elif error is None:
                     self._journal.change(ends, settle=place, ends=True)
                 else:
-                    error = self._change_to_failed(place, ends, error)
-                    self._errors.append(error)
+                    self._errors.append(write_failure(self._journal, place, ends, error))
                 item.status = status
                 used = item.stream.close()
             item.stop_timers()
             item.leave = None
-            self._log.tell(f"progress-{index}", None)
+            forget_progress(self._log, index)
             add_usage(self._usage, used)
             if all(each.status in ENDED for each in self._items):
                 await self._finish()
         except (HeadMovedError, StreamClosedError) as lost:
             _log.warning("job %s: its end could not be logged: %s", self.record.id, lost)
             self.over.set()
-
-    def _change_to_failed(self, place: str, ends: list[Any], error: Problem) -> Problem:
-        """Give an item its error: the whole of it, or where the state has no room the least that says what it was."""
-        for candidate in (error, without_details(error)):
-            members = problems.to_json(candidate)
-            try:
-                self._journal.change([*ends, ["s", f"{place}/error", members]], settle=place, ends=True)
-            except StateTooLargeError:
-                continue
-            return candidate
-        raise StateTooLargeError(self._settings.max_state_bytes)
 
     async def _finish(self) -> None:
         if self._deadline is not None:
@@ -408,19 +391,8 @@ class Job:
         status = status_of([item.status for item in self._items])
         now = time.time()
         expires_at = now + self._settings.state_ttl
-
-        def make_done(digest: str, checks: list[JsonValue]) -> Done:
-            members = {
-                "status": status,
-                "usage": self._usage,
-                "error": error_of(self._errors, len(self._items)) if status == "failed" else None,
-                "check": checks,
-                "digest": digest,
-                "expires_at": timestamp(expires_at),
-            }
-            return Done.model_validate(members)
-
-        _, record.done = await self._journal.end(make_done)
+        error = error_of(self._errors, len(self._items)) if status == "failed" else None
+        _, record.done = await self._journal.end(partial(done_of, status, self._usage, error, expires_at))
         record.status, record.ended_at, record.expires_at = status, now, expires_at
         await self._ended(self)
         self.over.set()
@@ -428,18 +400,4 @@ class Job:
     def announce(self, message: messages.Queue) -> None:
         """Tell readers the job's place in the queue, while no item has started."""
         if self.record.status == "queued":
-            self._log.tell("queue", messages.ephemeral_frame("queue", message))
-
-
-def _tell(log: Log, loop: asyncio.AbstractEventLoop, key: str, message: BaseModel) -> None:
-    """Tell readers something that is not logged; from any thread."""
-    # No method: a stream that led back to its job would keep both until the garbage collector comes by.
-    frame = messages.ephemeral_frame("progress", message)
-    try:
-        running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-    except RuntimeError:
-        running = None
-    if running is loop:
-        log.tell(key, frame)
-    else:
-        loop.call_soon_threadsafe(log.tell, key, frame)
+            tell_place(self._log, message)

@@ -43,7 +43,7 @@ class Stream(Generic[T]):
         *,
         columns: Sequence[str],
         rollback: bool,
-        tell: Callable[[str, messages.Progress], None],
+        tell: Callable[[int, messages.Progress], None],
         to_json: Callable[[Any], Any],
     ) -> None:
         self._journal = journal
@@ -205,7 +205,7 @@ class Stream(Generic[T]):
         """
         self._check_open()
         message = messages.Progress(current=current, total=total, unit=unit, phase=phase, item=self._index)
-        self._tell(f"progress-{self._index}", message)
+        self._tell(self._index, message)
 
     def note(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
         """Leave a note for whoever reads the job; it is part of the job's state.
