@@ -21,7 +21,7 @@ KINDS = [
     ("rows_on_loop", "fails"),
     ("rows_on_loop", "is cancelled"),
 ]
-yielded = threading.Event()
+yielded, written, release = threading.Event(), threading.Event(), threading.Event()
 
 
 def steps() -> Iterator[list[str]]:
@@ -43,6 +43,26 @@ def make_server() -> Server:
             raise RuntimeError
         while not ctx.cancelled:
             threading.Event().wait(0.002)
+
+    @server.endpoint
+    def one_more_step(how: str, ctx: Context) -> Iterator[list[int]]:
+        value = [0] * LONG
+        for _ in range(4):
+            yield value
+        yielded.set()
+        while not ctx.cancelled:
+            threading.Event().wait(0.002)
+        value[:] = [1] * LONG
+        yield value
+
+    @server.endpoint
+    def runs_on(how: str) -> Iterator[list[str]]:
+        value = None
+        for value in steps():
+            yield value
+        value[:] = ["never yielded"] * LONG
+        written.set()
+        release.wait(20)
 
     @server.endpoint
     async def on_loop(how: str) -> AsyncIterator[list[str]]:
@@ -88,3 +108,30 @@ def test_the_middle_of_a_long_value_is_as_it_was_yielded_last(peer, endpoint, ho
     assert len(item["value"]) == LONG
     assert item["value"][LONG // 2] == "changed"
     assert Fold(keep_states=False).take(peer.events(job, "0-0")).items == [item]
+
+
+def test_a_generator_that_yields_once_more_when_it_is_cancelled_leaves_no_mixture_of_two_values(peer):
+    yielded.clear()
+    job = peer.start("one_more_step", {"how": ""})
+    assert yielded.wait(10)
+    peer.http.post(f"/v1/jobs/{job}/cancel")
+    ended = peer.ended(job)
+    assert ended["status"] == "cancelled"
+    assert len(set(ended["state"]["items"][0]["value"])) == 1
+
+
+def test_where_an_item_ends_and_its_thread_runs_on_the_middle_is_of_a_yield_and_never_of_none(peer):
+    written.clear()
+    job = peer.start("runs_on", {"how": ""})
+    try:
+        assert written.wait(10)
+        peer.http.post(f"/v1/jobs/{job}/cancel")
+        ended = peer.ended(job)
+    finally:
+        release.set()
+    (item,) = ended["state"]["items"]
+    assert item["status"] == "cancelled"
+    assert Fold(keep_states=False).take(peer.events(job, "0-0")).items == [item]
+    middle = item["value"].pop(LONG // 2)
+    assert middle in {"as it was", "changed"}
+    assert set(item["value"]) == {"as it was"}

@@ -15,7 +15,8 @@ To look at every place of a long history would cost more than the step itself. W
                                                     | compare them all have passed since that was done last
   any other element: a type alone (1, 1.0, true)    | likewise, but that takes about ten times as long
   any of these                                      | by `catch_up`, which is called at the end, whatever it is; not where
-                                                    | an item ends before its function in a thread has
+                                                    | an item ends before its function in a thread has: then these
+                                                    | elements are those of an earlier yield, and never of none
 
 So looking takes a fiftieth of the time at most, and a function that yields every 20 ms is followed exactly through
 some 10,000 elements. One that yields in a tight loop is followed exactly at the ends, and between them that much

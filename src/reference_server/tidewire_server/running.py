@@ -101,10 +101,12 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], stream: Stream[Any]) ->
         first = True
         try:
             for value in called:
-                if stream.cancelled:
-                    break
+                # Also where nobody waits any more: what changed in the object that was yielded before would else be
+                # found in part.
                 take_whole(value, endpoint, stream, first=first)
                 first = False
+                if stream.cancelled:
+                    break
         except BaseException:
             keep_what_was_yielded(stream)
             raise
