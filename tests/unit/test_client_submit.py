@@ -187,6 +187,18 @@ async def test_a_submit_cut_before_its_answer_is_repeated_with_the_same_key_and_
     assert len(waits) == 2
 
 
+@pytest.mark.parametrize("status", [500, 502, 504])
+async def test_a_submit_that_a_gateway_may_have_passed_on_is_not_repeated_where_the_server_keeps_no_keys(
+    status,
+):
+    script = by_turn(
+        [answer(status, b"<h1>Gateway time-out</h1>")], offers=discovery("count", capabilities=[])
+    )
+    error, posts, _ = await submitted("count", script=script)
+    assert (type(error), error.status_code, len(posts)) == (RequestError, status, 1)
+    assert "no idempotency keys" in str(error)
+
+
 async def test_a_submit_is_not_repeated_where_the_server_keeps_no_keys():
     script = by_turn([CLOSE], ACCEPTED, offers=discovery("count", capabilities=[]))
     error, posts, _ = await submitted("count", script=script)

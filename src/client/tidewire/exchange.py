@@ -197,6 +197,11 @@ class Exchange:
                         if request.stream and fault.code == "too_many_streams":
                             request.stream = False
                             continue
+                        # What is no problem is a gateway's word: the server behind it may run the job. [TW-JOB-037]
+                        unknown = request.asked is Asked.SUBMIT and what is Then.CUT and fault.code is None
+                        if unknown and not await self._keeps_keys(options):
+                            fault.advice = _UNKEPT
+                            raise fault
                         at_least = retry_after(answer.headers.get("retry-after"))
                     case _:
                         raise self.refused(answer, request.job_id)

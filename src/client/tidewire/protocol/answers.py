@@ -1,6 +1,7 @@
 """What a client does with the status of an answer: the table of HTTP.
 
-Rules. A GET is always repeated safely; a POST only with an idempotency key. A server's Retry-After is a lower bound.
+Rules. A GET is always repeated safely; a submit of unknown fate only with an idempotency key that the server honours.
+A server's Retry-After is a lower bound.
 Answers that say nothing of the job itself (a proxy's 502, a page of another server) are as a cut, a bounded number
 of times in a row. Redirects are followed for GET on the same origin only.
 """
@@ -22,7 +23,7 @@ class Then(Enum):
     REFRESH = "refresh"
     """Refresh the credentials once and repeat; the second time it is fatal."""
     WAIT = "wait"
-    """Wait Retry-After (else the backoff), with jitter, and repeat: GET always, POST only with a key."""
+    """Wait Retry-After (else the backoff), with jitter, and repeat."""
     REDIRECT = "redirect"
     """GET the new place if it is on the same origin; else fatal."""
     CUT = "cut"
