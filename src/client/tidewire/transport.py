@@ -23,6 +23,7 @@ from tidewire.errors import (
     Where,
 )
 from tidewire.first_contact import UNREACHABLE, goes_through_a_proxy, no_http, overhear, unreachable
+from tidewire.handshake import Handshake
 from tidewire.options import CONNECT_TIMEOUT
 from tidewire.protocol.answers import is_event_stream
 
@@ -199,7 +200,7 @@ class Transport:
                 limits=limits,
                 follow_redirects=False,
                 mounts=_MOUNTED,
-                event_hooks={"request": [_without_generator]},
+                event_hooks={"request": [_mended]},
             )
         return self._client
 
@@ -306,8 +307,10 @@ class _OnePiece(httpx.AsyncByteStream):
         return body
 
 
-async def _without_generator(request: httpx.Request) -> None:
+async def _mended(request: httpx.Request) -> None:
     request.stream = _OnePiece(request.content)
+    if request.url.scheme == "https":
+        request.extensions["trace"] = Handshake()
 
 
 # ---- URLs ----------------------------------------------------------------------------------------------------------
