@@ -1,7 +1,9 @@
 """The queue from outside: who starts, who waits, who shares a slot, and what those who wait are told."""
 
 import asyncio
+import re
 import threading
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -184,6 +186,50 @@ def test_what_a_thousand_who_wait_are_told_does_not_grow_with_the_square_of_thei
     assert large[0] < 25_000
     for few, many in zip(small, large, strict=True):
         assert many < 5.5 * few
+
+
+@pytest.mark.parametrize("waiting", [250, pytest.param(1000, marks=pytest.mark.slow)])
+def test_readers_that_wait_in_a_long_queue_get_few_events_each_however_long_it_is(waiting):
+    server, begin = Server(**QUICK, max_streams_per_principal=waiting), threading.Event()
+
+    @server.endpoint
+    async def work(n: int) -> int:
+        while not begin.is_set():
+            await asyncio.sleep(0.002)
+        return n
+
+    with server.running() as url:
+        address = (urlsplit(url).hostname, urlsplit(url).port)
+        streams = asyncio.run(submit_and_read(address, waiting, begin))
+    places = [[int(place) for place in re.findall(rb'"position":(\d+)', stream)] for stream in streams]
+    # Nobody is told the same twice, all hear something, and all were served.
+    assert all(each == sorted(set(each), reverse=True) for each in places)
+    assert sum(bool(each) for each in places) == waiting - 1
+    assert all(b"event:done" in stream for stream in streams)
+    # Were all told of each move, it would be half of `waiting` for each reader.
+    assert sum(map(len, places)) < 30 * waiting
+
+
+async def submit_and_read(address, number, begin):
+    """Submit so many jobs one after the other, and read the streams of all to their ends."""
+    readers = []
+    for n in range(number):
+        reader, writer = await asyncio.open_connection(*address)
+        body = b'{"input":{"n":%d}}' % n
+        writer.write(SUBMIT % len(body) + body)
+        opened = await reader.readuntil(b"event:hello")
+        readers.append((reader, writer, opened))
+    begin.set()
+    streams = await asyncio.gather(*(reader.read() for reader, _, _ in readers))
+    for _, writer, _ in readers:
+        writer.close()
+    return [opened + rest for (_, _, opened), rest in zip(readers, streams, strict=True)]
+
+
+SUBMIT = (
+    b"POST /v1/endpoints/work/jobs HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAccept: text/event-stream\r\n"
+    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+)
 
 
 class Waiting:
