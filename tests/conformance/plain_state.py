@@ -369,7 +369,10 @@ class State:
                 text = self.get(item["value"], path)
                 now = self.get(new["value"], path)
                 demand(isinstance(now, str) and now[:n] == text[:n], "a breach of stable")
-                demand(new.get("stable", {}).get(path, -1) >= n, "a breach of stable")
+                self.keep_promise(new, path, n)
+
+    def keep_promise(self, new: Any, path: str, n: int) -> None:
+        demand(new.get("stable", {}).get(path, -1) >= n, "a breach of stable")
 
     def digest(self) -> str:
         return hashlib.sha256(self.form(self.value["items"]).encode()).hexdigest()[:16]

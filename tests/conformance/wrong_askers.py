@@ -127,6 +127,14 @@ class RepeatsASubmitWithoutAKey(WrongClient):
         return True
 
 
+class TakesAGatewaysWordForTheServers(WrongClient):
+    scenario, kind, breaks = "submit-of-a-gateway-that-did-not-wait", "count", "TW-JOB-037"
+
+    def refuse(self, answer):
+        if answer.status != 504:
+            super().refuse(answer)
+
+
 class RepeatsASubmitWithAnotherKey(WrongClient):
     scenario, kind = "submit-409", "repeat"
     count = 0

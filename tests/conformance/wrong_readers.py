@@ -6,7 +6,7 @@ import re
 
 from conformance.plain_client import key_of
 from conformance.plain_requests import EndError
-from conformance.plain_state import Decoder, Event, Json, State
+from conformance.plain_state import BOUND, Decoder, Event, Json, State, demand
 from conformance.wrong_clients import WrongClient
 
 # ---- framing -------------------------------------------------------------------------------------------------
@@ -132,6 +132,11 @@ class KeepsTheIdOfABlockWithoutData(KeepsTheIdOfAnUnfinishedEvent):
 class HasNoBound(WrongClient):
     scenario, kind, is_costly = "endless-line", "hung", True
     decoder = decodes(bound=lambda self: None)
+
+
+class BoundsALineAndNoEvent(WrongClient):
+    scenario, kind, breaks, is_costly = "endless-event", "hung", "TW-FRM-040", True
+    decoder = decodes(bound=lambda self: demand(self.size - self.held <= BOUND, "a line that is too long"))
 
 
 class ReadsALineAnewWithEachPiece(WrongClient):
@@ -271,6 +276,11 @@ class DoesNotVerifyTheDigest(WrongClient):
 class DoesNotHoldToStable(WrongClient):
     scenario, kind = "stable-is-replaced", "never"
     state_type = type("Unstable", (State,), {"keep_stable": lambda self, after: None})
+
+
+class LetsAPromiseShrink(WrongClient):
+    scenario, kind = "stable-is-lowered", "never"
+    state_type = type("Shrinks", (State,), {"keep_promise": lambda self, new, path, n: None})
 
 
 class IgnoresAnUnknownLoggedEvent(WrongClient):

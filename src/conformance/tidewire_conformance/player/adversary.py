@@ -273,8 +273,9 @@ class Adversary:
                 if step:
                     framed = b"%x\r\n%b\r\n" % (len(step), step) if chunked else step
                     self._send(connection, talk, step, framed)
-            case Flood(size):
-                piece = b"x" * _FLOOD_PIECE
+            case Flood(size, line):
+                row = b"data:" + b"x" * (line - 6) + b"\n" if line else b"x"
+                piece = row * (_FLOOD_PIECE // len(row))
                 framed = b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece
                 self._send(connection, talk, b"(a flood of x)", framed)
                 for _ in range(size // len(piece)):

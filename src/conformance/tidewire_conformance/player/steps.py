@@ -44,9 +44,11 @@ class Lap:
 
 @dataclass(frozen=True)
 class Flood:
-    """So many bytes without the end of a line."""
+    """So many bytes without the end of an event."""
 
     size: int
+    line: int = 0
+    """Bytes of each line, a data field; 0: no line ends."""
 
 
 Step = bytes | Pause | UntilSaw | UntilAsked | Lap | Flood
@@ -87,7 +89,7 @@ def render(
             case {"base64": text}:
                 yield base64.b64decode(text)
             case {"flood": size}:
-                yield Flood(size)
+                yield Flood(size, step.get("line", 0))
             case {"pause_ms": pause}:
                 yield Pause(pause / 1000)
             case {"until_saw": value}:
