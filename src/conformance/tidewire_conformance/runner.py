@@ -257,10 +257,22 @@ async def _run(
         verdict.note = f"it had not ended after {CHECK_SECONDS * plan.patience:g} s"
     except Exception as error:  # noqa: BLE001 - a fault of one check must not take the others with it
         verdict.outcome, verdict.note = Outcome.ERROR, f"{type(error).__name__}: {error}"
+        if cut := _last_cut(wire, check):
+            verdict.outcome = Outcome.INCONCLUSIVE
+            verdict.note = f"{cut} broke off after {len(cut.body)} bytes: {cut.fault}"
     verdict.assertions = session.assertions
     verdict.seconds = time.monotonic() - began
     settle(verdict)
     return verdict
+
+
+def _last_cut(wire: Wire, check: Check) -> Exchange | None:
+    """The last answer to a check that the server, or what took it away, broke off; None where there is none.
+
+    What such an answer lacks is why the check could not go on, and no fault of its own.
+    """
+    own = (each for each in reversed(wire.record) if each.check == check.name)
+    return next((each for each in own if each.ended == "cut"), None)
 
 
 def settle(verdict: Verdict) -> None:

@@ -71,7 +71,7 @@ LACKING = {
     # By its own words it leaves out 406, 415, bodies in chunks, deadlines, and other members of a submit.
     "standard-library": {
         "TW-FRM-008", "TW-JOB-008", "TW-JOB-009", "TW-JOB-010", "TW-JOB-017", "TW-JOB-069", "TW-JOB-070", "TW-JOB-079",
-        "TW-JOB-080",
+        "TW-JOB-080", "TW-JOB-083",
     },
     "javascript": set(),
 }  # fmt: skip

@@ -198,6 +198,26 @@ def test_a_check_that_raises_leaves_the_others_alone(url):
     assert report.exit_code == 3
 
 
+def test_what_a_check_cannot_find_in_an_answer_that_broke_off_is_no_fault_of_the_suite(url):
+    async def breaks_off(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head + b"5\r\n:hi\n\n\r\n")
+        writer.close()
+
+    async def trusting(session):
+        async with await asyncio.start_server(breaks_off, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with session.wire.open("GET", f"http://127.0.0.1:{port}/v1/jobs/x/events") as stream:
+                found = await stream.to_end()
+        session.expect("TW-DSC-001", found.of_type("done")[0], "done")
+
+    found, report = verdicts(url, check_of(trusting))
+    assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
+    assert re.match(r"GET .*/events broke off after 5 bytes: .*", found.verdicts[0].note)
+    assert not report.errors
+
+
 def test_an_interrupt_leaves_the_report_so_far(url):
     async def sound(session):
         session.expect("TW-DSC-001", True, "yes")

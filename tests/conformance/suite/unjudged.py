@@ -20,7 +20,6 @@ REASONS = {
     "TW-DSC-006": _FORBIDDEN,
     "TW-DSC-021": "takes an endpoint that breaks its own schema; that values fit it is judged (TW-DSC-020)",
     "TW-FRM-052": "binds who reads: what it makes of the end shows as the end that it reports, judged by TW-CLI-021",
-    "TW-FRM-063": "a change of place that was not told does not show",
     "TW-RES-002": _READER,
     "TW-RES-027": "`log_ttl_s` is longer than a run",
     "TW-RES-031": _READER,

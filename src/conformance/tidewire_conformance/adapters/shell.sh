@@ -15,10 +15,11 @@ while IFS= read -r line; do
       /^event:/ { kind = $0; sub(/^event: ?/, "", kind) }
       /^data:/ { data = $0; sub(/^data: ?/, "", data) }
       $0 == "" && kind == "done" && match(data, /"status":"[a-z_]+"/) { ended = substr(data, RSTART + 10, RLENGTH - 11); exit }
-      # The first value of a text, wherever it is set or shown; then what is appended to it.
-      $0 == "" && data ~ /"value":"/ { text = data; sub(/.*"value":"/, "", text); sub(/".*/, "", text); saw() }
-      $0 == "" && match(data, /"\/items\/0\/value","[^"]*"/) { text = substr(data, RSTART + 18, RLENGTH - 19); saw() }
-      $0 == "" && kind == "" && data ~ /^"/ { text = text substr(data, 2, length(data) - 2); saw() }
+      # The first value of a text, wherever it is set or shown; then what is appended to it. It stays in its escapes,
+      # and what is no string of JSON is passed over.
+      $0 == "" && match(data, /"value":"([^"\\]|\\.)*"/) { text = substr(data, RSTART + 9, RLENGTH - 10); saw() }
+      $0 == "" && match(data, /"\/items\/0\/value","([^"\\]|\\.)*"/) { text = substr(data, RSTART + 18, RLENGTH - 19); saw() }
+      $0 == "" && kind == "" && data ~ /^"([^"\\]|\\.)*"$/ { text = text substr(data, 2, length(data) - 2); saw() }
       $0 == "" { kind = data = "" }
       END { printf "{\"id\": \"%s\", \"end\": \"%s\", \"value\": \"%s\"}\n", id, ended ? ended : "connection_error", text }'
 done

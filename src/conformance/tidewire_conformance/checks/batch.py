@@ -1,8 +1,9 @@
 """Chapter 7: jobs of several inputs."""
 
+import re
 from typing import Any
 
-from tidewire_conformance.checks.errors import refused
+from tidewire_conformance.checks.errors import refused, unfit
 from tidewire_conformance.checks.jobs import has_started, until
 from tidewire_conformance.history import Histories, job_bodies
 from tidewire_conformance.probe import Work
@@ -109,6 +110,20 @@ async def too_many_inputs_are_refused(s: Session) -> None:
     s.expect("TW-BAT-003", pointer == "/inputs", "the pointer /inputs", pointer, at=answer)
     twin = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * min(2, limit)})
     s.expect("TW-BAT-003", twin.status == 201, "201 for two inputs", f"{twin.status} {twin.code}", at=twin)
+
+
+@check("TW-JOB-016", "TW-JOB-015", needs=BATCHES)
+async def a_wrong_input_is_named_by_its_place(s: Session) -> None:
+    """One input of several breaks the schema: the submit is refused as a whole, and the pointer leads to that input."""
+    work = s.server.batching() or s.untested("no endpoint with `batch` has an example that ended well")
+    bad = next(iter(unfit(s, work)), s)
+    if bad is s:
+        s.untested(f"{work.endpoint} refuses neither null nor a number, a list or an unknown member")
+    good = work.inputs[0]
+    answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [good, bad]})
+    refused(s, "TW-JOB-015", answer, 422, "invalid_input", "one wrong input")
+    pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
+    s.expect("TW-JOB-016", re.match("/inputs/1(/|$)", pointer), "a pointer to /inputs/1", pointer, at=answer)
 
 
 @check("TW-BAT-002", needs=BATCHES)

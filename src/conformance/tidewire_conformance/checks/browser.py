@@ -36,6 +36,10 @@ async def a_problem_comes_in_band_where_the_url_says_so(s: Session) -> None:
             s.expect(
                 "TW-ERR-018", not answer.of_type("hello"), "no hello of a job that is not known", at=answer
             )
+    if s.wire.header:
+        bare = await s.wire.ask("GET", asked[0][0], header=EVENT_STREAM | {"Authorization": None})
+        s.expect("TW-ERR-014", bare.is_stream and bare.of_type("problem"), "200, and a problem, without credentials as well",
+                 f"{bare.status} {bare.code}", at=bare)  # fmt: skip
     twin = await s.stream(job, query="?errors=inband")
     s.expect("TW-ERR-014", twin.of_type("done"), "the stream, where nothing is wrong", twin.status, at=twin)
 
@@ -124,6 +128,15 @@ async def a_stream_token_opens_nothing_else(s: Session) -> None:
             [block.id for block in answer.logged],
             at=answer,
         )
+    if s.wire.header:
+        for method, place in (
+            ("GET", job.path),
+            ("POST", f"{job.path}/cancel"),
+            ("GET", f"{other.path}/events"),
+        ):
+            answer = await s.wire.ask(method, f"{place}?token={token}", header={"Authorization": None})
+            s.expect("TW-BRW-013", answer.status == 401 or answer.of_type("problem"),
+                     f"401 for {method} {place} with the token", answer.status, at=answer)  # fmt: skip
     twin = await s.wire.ask("GET", url, header=bare)
     s.expect("TW-BRW-013", twin.of_type("done"), "its own stream", twin.status, at=twin)
 
@@ -147,6 +160,8 @@ async def pages_of_an_allowed_origin_may_read_every_answer(s: Session) -> None:
             "POST", job.work.submit_to, body=b"{", header=header | {"Content-Type": "application/json"}
         ),
         await s.stream(job, header=header | {"Accept": "text/html"}),
+        await s.stream(job, "0-1", header=header),
+        await s.wire.ask("GET", job.path, header=header | {"Authorization": "Bearer not-one-of-yours"}),
     ]
     for answer in answers:
         allowed = answer.says("access-control-allow-origin")

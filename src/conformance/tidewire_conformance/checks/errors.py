@@ -229,9 +229,9 @@ async def both_framings_of_a_body_are_taken(s: Session) -> None:
 # ---- submits -------------------------------------------------------------------------------------------------------
 
 
-@check("TW-JOB-011", "TW-JOB-077", "TW-JOB-016", "TW-JOB-079", "TW-JOB-012")
+@check("TW-JOB-011", "TW-JOB-077", "TW-JOB-016", "TW-JOB-079", "TW-JOB-012", "TW-JOB-083")
 async def a_submit_of_another_shape_is_refused(s: Session) -> None:
-    """Both `input` and `inputs`, neither, an empty list, null, no object: 422 `invalid_input` with a pointer."""
+    """Both `input` and `inputs`, neither, an empty list, null, no object, a value that the table has not: 422, a pointer."""
     work = some_work(s)
     given = work.inputs[0]
     wrong: list[tuple[str, Any]] = [
@@ -244,6 +244,16 @@ async def a_submit_of_another_shape_is_refused(s: Session) -> None:
         ("TW-JOB-079", {"input": given, "deadline_ms": None}),
         ("TW-JOB-079", {"input": given, "on_disconnect": None}),
         ("TW-JOB-012", {"input": 7, "shared": {}}),
+        *(
+            ("TW-JOB-083", {"input": given, **member})
+            for member in (
+                {"deadline_ms": 0},
+                {"deadline_ms": "9"},
+                {"grace_ms": -1},
+                {"on_disconnect": "stay"},
+                {"shared": []},
+            )
+        ),
     ]
     for sentence, body in wrong:
         answer = await s.wire.ask("POST", work.submit_to, json=body)
@@ -271,7 +281,7 @@ def _leads(body: Any, pointer: str) -> bool:
 @check("TW-JOB-014", "TW-JOB-015", "TW-JOB-021", "TW-JOB-016")
 async def an_input_that_does_not_fit_is_refused(s: Session) -> None:
     """An input that breaks the endpoint's own schema gets 422 before anything runs, also where a stream was asked for."""
-    found = next(((work, bad) for work in _candidates(s) for bad in _unfit(s, work)), None)
+    found = next(((work, bad) for work in _candidates(s) for bad in unfit(s, work)), None)
     if found is None:
         s.untested("no endpoint has a schema that refuses null, a number, a list or an unknown member")
     work, bad = found
@@ -302,7 +312,8 @@ def _candidates(s: Session) -> list[Work]:
     return ([script] if script else []) + [work for work in s.server.seen if work.ended == "succeeded"]
 
 
-def _unfit(s: Session, work: Work) -> list[Any]:
+def unfit(s: Session, work: Work) -> list[Any]:
+    """Inputs that the endpoint's own schema refuses."""
     from jsonschema import Draft202012Validator  # noqa: PLC0415 - beside its one use
 
     validator = Draft202012Validator(s.server.endpoints[work.endpoint].description["input_schema"])

@@ -169,6 +169,7 @@ async def events_are_no_longer_than_discovery_says(s: Session) -> None:
 async def streams_begin_with_hello(s: Session) -> None:
     """`hello` first, of this job, with its link and its head; `retry` before it or in it."""
     heads = _Heads()
+    ends = {job_of(each): key(block.id) for each in s.wire.record for block in each.of_type("done")}
     for each in _streams(s):
         known = heads.before(each)
         first = each.events[0] if each.events else None
@@ -202,6 +203,10 @@ async def streams_begin_with_hello(s: Session) -> None:
             )
         else:
             s.expect("TW-FRM-060", head, "the id of an event", hello.get("head"), at=each, block=first)
+        end = ends.get(job_of(each))
+        if head and end:
+            s.expect("TW-FRM-060", head <= end, f"a head that is logged: {end} was the last id", hello, at=each,
+                     block=first)  # fmt: skip
         if head and known:
             s.expect(
                 "TW-FRM-060",

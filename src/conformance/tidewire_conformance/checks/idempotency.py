@@ -81,6 +81,21 @@ async def a_key_with_another_body_is_refused(s: Session) -> None:
     refused(s, "TW-JOB-031", answer, 422, "idempotency_key_reused")
 
 
+@check("TW-JOB-026")
+async def a_key_belongs_to_its_endpoint_byte_by_byte(s: Session) -> None:
+    """One key at another endpoint, and the same letters in another case, each start a job of their own."""
+    work = _keyed(s)
+    key = "Key-" + _key()
+    first = await _submit(s, work, key)
+    others = [("other letters", await _submit(s, work, key.swapcase()))]
+    elsewhere = next((each for each in s.server.seen if each.endpoint != work.endpoint), None)
+    if elsewhere is not None:
+        others.append((elsewhere.endpoint, await _submit(s, elsewhere, key)))
+    for why, answer in others:
+        s.expect("TW-JOB-026", answer.status == 201 and answer.json.get("id") != first.json.get("id"),
+                 f"a job of its own for {why}", f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+
+
 @check("TW-JOB-025")
 async def a_key_has_visible_characters(s: Session) -> None:
     """1 to 255 of them; any other key gets 400 `bad_parameter`."""

@@ -417,9 +417,9 @@ async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
 # ---- queue and progress ----------------------------------------------------------------------------------------
 
 
-@check("TW-FRM-064", "TW-FRM-065", over_all=True)
+@check("TW-FRM-064", "TW-FRM-065", "TW-FRM-063", over_all=True)
 async def places_are_counted_from_1(s: Session) -> None:
-    """`position` of a waiting job is 1 or more, and what is not known is left out."""
+    """`position` of a waiting job is 1 or more, told where it changes; what is not known is left out."""
     seen = [(each, block) for each in s.wire.record if each.is_stream for block in each.of_type("queue")]
     if not seen:
         s.no_occasion("no job of this run waited in a queue that was told of")
@@ -428,6 +428,10 @@ async def places_are_counted_from_1(s: Session) -> None:
             "TW-FRM-064", block.json.get("position", 0) >= 1, "1 or more", block.json, at=each, block=block
         )
         s.expect("TW-FRM-065", None not in block.json.values(), "no null", block.json, at=each, block=block)
+    for each in {one.number: one for one, _ in seen}.values():
+        places = [block.json.get("position") for block in each.of_type("queue")]
+        same = [place for before, place in pairwise(places) if before == place]
+        s.expect("TW-FRM-063", not same, "each place once, until it changes", places, at=each)
 
 
 @check("TW-FRM-067", "TW-FRM-065")

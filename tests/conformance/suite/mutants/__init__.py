@@ -57,6 +57,7 @@ for _area in (
     "errors",
     "limits",
     "logprobs",
+    "subtle",
     "unusual",
 ):
     import_module(f"{__name__}.{_area}")
