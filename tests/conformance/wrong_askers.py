@@ -81,6 +81,34 @@ class CountsFaultsForEver(WrongClient):
         super().judge_status(answer, wait)
 
 
+class CountsWaitsAsFaults(WrongClient):
+    scenario, kind, is_costly = "waits-are-no-faults", "end", True
+
+    def judge_status(self, answer, wait):
+        self.faults += answer.status in {429, 503}
+        if self.faults > 10:
+            self.refuse(answer)
+        super().judge_status(answer, wait)
+
+
+class NeverForgetsAFault(WrongClient):
+    scenario, kind, is_costly = "faults-that-a-stream-parts", "end", True
+
+    def read(self, answer):
+        before = self.faults
+        try:
+            return super().read(answer)
+        finally:
+            self.faults = before
+
+
+class WaitsASecondAtMost(WrongClient):
+    scenario, kind = "retry-after", "wait"
+
+    def retry_after(self, answer):
+        return min(1.0, super().retry_after(answer))
+
+
 class TakesAnyMediaType(WrongClient):
     scenario, kind, breaks = "stream-of-another-media-type", "never", "TW-FRM-019"
 
