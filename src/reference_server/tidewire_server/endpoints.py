@@ -18,7 +18,15 @@ from tidewire_server.batching.options import Batching, Place
 from tidewire_server.batching.signature import batch_shapes_of
 from tidewire_server.errors import ItemError, ProblemError, refuse
 from tidewire_server.plain import plain
-from tidewire_server.schemas import InputShape, ValueShape, is_async, is_generator, names_in, shapes_of
+from tidewire_server.schemas import (
+    InputShape,
+    ValueShape,
+    called_first,
+    is_async,
+    is_generator,
+    names_in,
+    shapes_of,
+)
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
@@ -76,8 +84,13 @@ class Endpoint:
         """
         if not callable(function):
             raise TypeError(f"an endpoint is a function, not {function!r}; a name is given as name=…")
+        body = called_first(function)
+        _refuse_without_object(body)
         self.function = function
-        self.name: str = options.name or str(getattr(function, "__name__", ""))
+        self.name: str = options.name or str(getattr(body, "__name__", ""))
+        if not options.name and self.name in {"", "<lambda>"}:
+            what = "a lambda" if self.name else f"an object of type {type(body).__name__}"
+            raise ValueError(f"{what} has no name: give it one, name=…")
         if _NAME.fullmatch(self.name) is None:
             raise ValueError(
                 f"{self.name!r} cannot name an endpoint: a letter, then at most 63 letters, digits, '-', '_' and '.'"
@@ -127,7 +140,7 @@ class Endpoint:
         self.validate = options.validate
         self._columns = options.columns
         self._initial = options.initial
-        text = inspect.cleandoc(function.__doc__ or "")
+        text = inspect.cleandoc(body.__doc__ or "")
         self.summary, _, self.description = (part.strip() for part in text.partition("\n\n"))
         self.summary = " ".join(self.summary.split())
         self.links = dict(options.links or {})
@@ -326,3 +339,19 @@ class Endpoint:
             version = named if isinstance(named, str) else hashlib.sha256(body).hexdigest()[:16]
             self._served[name] = Served(body, media_type, version)
         return self._served[name]
+
+
+def _refuse_without_object(function: Callable[..., Any]) -> None:
+    """Refuse what needs an object before it can be called."""
+    if isinstance(function, type):
+        name = function.__name__
+        raise TypeError(
+            f"an endpoint is a function, and {name} is a class: register a method of an object, {name}(…).method"
+        )
+    if inspect.isfunction(function):
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+        if first is not None and first.name in {"self", "cls"} and first.annotation is first.empty:
+            raise TypeError(
+                f"{function.__name__!r} is a method without its object: register it of an object, "
+                f"server.endpoint(model.{function.__name__})"
+            )

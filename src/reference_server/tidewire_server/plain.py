@@ -32,8 +32,11 @@ def plain(value: Any) -> Any:
     except UnicodeEncodeError as error:
         raise InvalidValueError(f"this is no JSON: lone surrogate in the name {error.object!r}") from None
     except (PydanticSerializationError, ValueError) as error:
-        raise InvalidValueError(f"this is no JSON: {error}") from None
+        hint = _BYTES if "invalid utf-8" in str(error) else ""
+        raise InvalidValueError(f"this is no JSON: {error}{hint}") from None
 
+
+_BYTES: Final = "; bytes that are no text travel as base64: annotate pydantic.Base64Bytes"
 
 _rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
 

@@ -14,8 +14,9 @@ thread stay taken until then: whoever limits a model to one call at a time gets 
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import aclosing, closing
 from typing import Any, Final
 
@@ -60,29 +61,58 @@ async def _run(
 ) -> JsonValue | Unset:
     arguments = endpoint.input.arguments(value, stream)
     if endpoint.is_async:
-        called = endpoint.function(**arguments)
-        if isinstance(called, AsyncGenerator):
-            await _drain(called, endpoint, stream, journal)
-            returned = None
-        else:
-            returned = await called
+        returned = endpoint.function(**arguments)
+        if inspect.isawaitable(returned):
+            returned = await returned
+        if endpoint.is_generator and isinstance(returned, AsyncIterator):
+            returned = await _drain(returned, endpoint, stream, journal)
     else:
         returned = await in_thread(_call, endpoint, arguments, stream)
     if not endpoint.streams:
+        _refuse_what_yields(returned)
         return as_value(returned, endpoint)
+    if returned is _NOTHING:
+        _check_unyielded(endpoint, stream)
+        return UNSET
     if returned is not None:
         stream.replace(returned)
     endpoint.value.check(stream.value)
     return UNSET
 
 
+_NOTHING: Final = object()
+"""Stands for what a generator gave that yielded nothing."""
+
+
+def _check_unyielded(endpoint: Endpoint, stream: Stream[Any]) -> None:
+    try:
+        endpoint.value.check(stream.value)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"it yielded nothing, and its value is as it was: {error}") from None
+
+
+def _refuse_what_yields(returned: Any) -> None:
+    """Say what to write where a function returned what is still to run."""
+    hint = None
+    if isinstance(returned, Generator):
+        hint = "it returned a generator: annotate the function `-> Iterator[T]`, T being what is yielded"
+    elif isinstance(returned, AsyncGenerator):
+        hint = "it returned a generator: annotate the function `-> AsyncIterator[T]`, T being what is yielded"
+    elif isinstance(returned, Coroutine):
+        returned.close()
+        hint = "it returned a coroutine: make the function `async def` and await it"
+    if hint is not None:
+        raise InvalidValueError(hint)
+
+
 async def _drain(
-    values: AsyncGenerator[Any, None], endpoint: Endpoint, stream: Stream[Any], journal: Journal
-) -> None:
+    values: AsyncIterator[Any], endpoint: Endpoint, stream: Stream[Any], journal: Journal
+) -> Any:
+    """Take what is yielded; gives `_NOTHING` where that is nothing."""
     loop = asyncio.get_running_loop()
     turn_ends = loop.time() + _TURN
-    async with aclosing(values):
-        first = True
+    first = True
+    async with _closed_behind(values):
         async for value in values:
             take_whole(value, endpoint, stream, first=first)
             first = False
@@ -91,14 +121,22 @@ async def _drain(
             if loop.time() >= turn_ends:
                 await asyncio.sleep(0)
                 turn_ends = loop.time() + _TURN
+    return _NOTHING if first else None
+
+
+def _closed_behind(values: Any) -> Any:
+    """Close what yielded afterwards, if it can be closed."""
+    if hasattr(values, "aclose"):
+        return aclosing(values)
+    return closing(values) if isinstance(values, Generator) else contextlib.nullcontext()
 
 
 def _call(endpoint: Endpoint, arguments: dict[str, Any], stream: Stream[Any]) -> Any:
     called = endpoint.function(**arguments)
-    if not isinstance(called, Generator):
+    if not endpoint.is_generator or not isinstance(called, Iterator):
         return called
-    with closing(called):
-        first = True
+    first = True
+    with _closed_behind(called):
         try:
             for value in called:
                 # Also where nobody waits any more: what changed in the object that was yielded before would else be
@@ -110,7 +148,7 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], stream: Stream[Any]) ->
         except BaseException:
             keep_what_was_yielded(stream)
             raise
-    return None
+    return _NOTHING if first else None
 
 
 def keep_what_was_yielded(stream: Stream[Any]) -> None:

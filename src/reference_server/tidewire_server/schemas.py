@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic.json_schema import GenerateJsonSchema
 
+from tidewire.protocol import strict_json
 from tidewire.protocol.conversion import rows_of
 from tidewire.protocol.pointer import build
 from tidewire_server.context import Context
@@ -38,6 +39,10 @@ _STREAMED = (
     collections.abc.Iterable,
     collections.abc.Generator,
 )
+_ON_LOOP = _STREAMED[:3]
+_RETURNED = (*_ON_LOOP, collections.abc.Iterator, collections.abc.Generator)
+"""What a function that does not yield says that it returns something that does. An `Iterable` is a value: a list is one."""
+
 _FIELD = "member_"
 """Before a parameter's name, so that a parameter may be called `json`, `copy` or `_x`; callers see the name itself."""
 
@@ -175,6 +180,10 @@ class ValueShape:
         try:
             self.adapter.validate_json(encoded, strict=True)
         except ValidationError as error:
+            try:  # NaN has become null on its way
+                strict_json.check(value)
+            except strict_json.StrictJsonError as no_json:
+                raise InvalidValueError(str(no_json)) from None
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = build(first["loc"]) or "the value"
             raise InvalidValueError(f"{where}: {first['msg']}") from None
@@ -251,19 +260,41 @@ def make_shapes(name: str, read: Signature, given: Any, *, grows: bool) -> tuple
     try:
         return _input_shape(name, read.members, read.stream, read.context), _value_shape(given, grows=grows)
     except PydanticUserError as error:
-        raise TypeError(f"endpoint {name!r}: an annotation has no JSON Schema: {error}") from None
+        said = str(error).partition("\n")[0]
+        if error.code == "schema-for-unknown-type":
+            said = (
+                f"{said.partition('. Set')[0]}; "
+                "say what it is as JSON: an array or a tensor is list[float] or list[list[float]]"
+            )
+        raise TypeError(f"endpoint {name!r}: an annotation has no JSON Schema: {said}") from None
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine or an asynchronous generator."""
+    """Whether calling it gives a coroutine or what an event loop drives."""
     body = _annotated(function)
-    return inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body)
+    return inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body) or _returns(body) in _ON_LOOP
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether it yields values."""
+    """Whether it yields values, or returns what does."""
     body = _annotated(function)
-    return inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body)
+    return (
+        inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body) or _returns(body) in _RETURNED
+    )
+
+
+def _returns(body: Callable[..., Any]) -> Any:
+    """The kind of what a function says it returns."""
+    try:
+        returned = typing.get_type_hints(body).get("return")
+    except Exception:  # noqa: BLE001 - whoever reads all annotations tells what is wrong with them
+        return None
+    return get_origin(returned) or returned
+
+
+def called_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function within what has no name and no words of its own."""
+    return called_first(function.func) if isinstance(function, functools.partial) else function
 
 
 def names_in(function: Callable[..., Any]) -> set[str]:

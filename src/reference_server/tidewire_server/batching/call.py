@@ -12,6 +12,7 @@ worker is free for the next batch as soon as the function has ended, before the 
 """
 
 import asyncio
+import inspect
 import logging
 from collections.abc import (
     AsyncGenerator,
@@ -269,7 +270,9 @@ class BatchCall:
             await self._end(row, final(row, self._endpoint))
 
     async def _drain(self, arguments: dict[str, Any], known: int) -> None:
-        generator: AsyncGenerator[Any, Any] = self._endpoint.function(**arguments)
+        returned = self._endpoint.function(**arguments)
+        generator: AsyncGenerator[Any, Any] = await returned if inspect.isawaitable(returned) else returned
+        _check_generator(isinstance(generator, AsyncGenerator), generator)
         async with aclosing(generator):
             sent: Any = None
             while True:
@@ -288,6 +291,7 @@ class BatchCall:
     def _drive(self, arguments: dict[str, Any], known: int) -> None:
         """The same in a worker thread."""
         generator: Generator[Any, Any, Any] = self._endpoint.function(**arguments)
+        _check_generator(isinstance(generator, Generator), generator)
         with closing(generator):
             sent: Any = None
             while True:
@@ -338,6 +342,12 @@ class BatchCall:
         finally:
             self._joining = False
         return {number: self._endpoint.input.newcomer(row.value) for number, row in seated.items()}
+
+
+def _check_generator(is_one: bool, returned: Any) -> None:
+    if not is_one:
+        found = type(returned).__name__
+        raise InvalidValueError(f"it returned a {found}, and its annotation says a generator: it yields rows")
 
 
 async def _held(begin: Callable[..., Awaitable[Any]], *args: Any) -> Any:
