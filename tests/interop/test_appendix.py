@@ -24,6 +24,21 @@ def test_the_appendix_counts_their_lines_right():
     assert counted == [len(text.splitlines()) for text in quoted(TEXT).values()]
 
 
+def test_the_appendix_says_of_bytes_what_was_measured():
+    measured = (ROOT / "docs/explanation/measurements.md").read_text(encoding="utf-8")
+    servers = {
+        "Gradio 6.31, diffs in an envelope": "gradio",
+        "this protocol, each step an event with its id, checks included": "ours, one event per step",
+        "this protocol, merged as section 5.5 has it": "ours, merged",
+    }
+    said = dict(re.findall(r"^\| ([^|]+) \| ([\d.]+) \| bench \|$", TEXT, re.MULTILINE))
+    assert said.keys() == servers.keys()
+    for name, server in servers.items():
+        row = rf"^\| {server} \| a chat \| 20,000 \| [\d,]+ \| [\d,]+ \| ([\d.]+) \|"
+        (found,) = re.findall(row, measured, re.MULTILINE)
+        assert abs(float(said[name]) / float(found) - 1) < 0.02, name
+
+
 def test_the_appendix_binds_nobody():
     prose = re.sub(r"^```.*?^```$", "", TEXT, flags=re.MULTILINE | re.DOTALL)
     assert re.findall(KEY_WORDS, prose) == []
