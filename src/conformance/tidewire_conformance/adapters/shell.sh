@@ -1,7 +1,8 @@
 #!/bin/sh
 # A toy: a client of curl, sed and awk, as somebody writes one in ten minutes. It reads one answer to its end and goes
 # on nowhere: it never reconnects, knows no diff but a text at the end of the value, and verifies nothing. The suite
-# says which sentences that breaks: those of the profile durable, and many of core.
+# says which sentences that breaks: those of the profile durable, and many of core. Bytes that are no UTF-8 it passes on
+# as they came: what it reports of them is no JSON, and one scenario (framing.bytes-that-are-not-utf-8) is an error.
 # It reads commands and writes reports, lines of JSON, as spec/scenarios/README.md tells them.
 printf '%s\n' '{"client": "shell toy (curl, awk)", "can": []}'
 member() { printf '%s' "$line" | sed -n 's/.*"'"$1"'": *"\([^"]*\)".*/\1/p'; }
