@@ -1,5 +1,7 @@
 """Wrong clients: what they make of columns and checks, and of the state that a diff results in."""
 
+import hashlib
+
 from conformance.plain_requests import EndError
 from conformance.plain_state import MalformedError, State, demand
 from conformance.wrong_clients import WrongClient
@@ -148,3 +150,15 @@ class TakesAnyStateThatADiffMakes(WrongClient):
     def hand_over(self):
         if "items" in self.state.value:
             super().hand_over()
+
+
+class CountsWhatItKnowsAlone(WrongClient):
+    scenario, kind, breaks = "unknown-member-of-an-item", "count", "TW-DIF-056"
+
+    class Forgets(State):
+        def digest(self):
+            known = {"status", "value", "error", "stable", "batch"}
+            items = [{name: item[name] for name in known & item.keys()} for item in self.value["items"]]
+            return hashlib.sha256(self.form(items).encode()).hexdigest()[:16]
+
+    state_type = Forgets
