@@ -228,7 +228,7 @@ function cursorOf(request, query) {
   for (const name of ["after", "diffs", "errors", "min_interval_ms"]) {
     if (query.getAll(name).length > 1) throw new Problem("bad_parameter", { detail: `${name} stands twice` });
   }
-  if (query.get("diffs") || query.get("errors")) {
+  if (!["", "1"].includes(query.get("diffs") ?? "") || !["", "http"].includes(query.get("errors") ?? "")) {
     throw new Problem("bad_parameter", { detail: "this server has neither snapshots_only nor inband_problems" });
   }
   return request.headers["last-event-id"] || query.get("after") || "";
