@@ -86,3 +86,19 @@ def test_a_cut_takes_back_what_came_last():
     assert (array.items_at(LATEST), array.length) == ([1, 2], 2)
     text.extend("x", 1)
     assert (text.text_at(0), text.text_at(1)) == ("ab", "abx")
+
+
+def test_a_long_piece_is_held_as_it_came_until_it_is_truncated():
+    long = "é" * (3 * MAX_PIECE)
+    text = GrowingText("start ")
+    text.extend(long, 1)
+    text.extend("!", 2)
+    assert text.crc() == crc32(f"start {long}!".encode())
+    assert any(piece is long for piece in text.pieces())
+    short = text.shortened(MAX_PIECE)
+    assert max(map(len, short.pieces())) <= MAX_PIECE
+    assert (short.text_at(LATEST), short.crc()) == (
+        f"start {long}"[:MAX_PIECE],
+        crc32(f"start {long}"[:MAX_PIECE].encode()),
+    )
+    assert text.text_at(LATEST) == f"start {long}!"

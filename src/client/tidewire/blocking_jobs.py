@@ -106,8 +106,10 @@ class Job(_Facade[AsyncJob[T]], Generic[T]):
 
     def result(self) -> T:
         """Wait for the job's end and return its value; see `AsyncJob.result`."""
-        self._wait()
-        return self._job.outcome()
+        if self._job.ended:
+            return self._job.outcome()
+        # Made on the thread that has read it: what the reading let go of is used again.
+        return self._thread.call(self._job.result)
 
     def cancel(self) -> JobStatus:
         """Ask the server to cancel the job, and return its status then. One that has ended stays as it is."""

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self
 from pydantic import JsonValue
 
 from tidewire.protocol import ops, stable
-from tidewire.protocol.fold import ARRAYS, TEXTS, Fold, Tokens, length_of, place
-from tidewire.protocol.growing import LATEST, GrowingArray, GrowingText
+from tidewire.protocol.fold import ARRAYS, TEXTS, Fold, Tokens, find, length_of, place
+from tidewire.protocol.growing import LATEST, GrowingArray, GrowingText, in_pieces
 from tidewire.protocol.integrity import verify
 from tidewire.protocol.ops import DiffError
 from tidewire.protocol.pointer import array_index, parse
@@ -38,6 +38,17 @@ class TextChange(NamedTuple):
         """The change from one text to another: void is what follows their longest common prefix."""
         kept = common_prefix(old, new)
         return cls(pointer, len(old) - kept, new[kept:])
+
+    @classmethod
+    def since(cls, pointer: str, old: GrowingText, new: str) -> Self:
+        """The same, of a text in pieces, which are not joined."""
+        kept = 0
+        for piece in old.pieces():
+            if not new.startswith(piece, kept):
+                kept += common_prefix(piece, new[kept : kept + len(piece)])
+                break
+            kept += len(piece)
+        return cls(pointer, old.length - kept, new[kept:])
 
 
 @dataclass(slots=True)
@@ -147,6 +158,10 @@ class Document(Fold):
         """
         return View(self._top, LATEST).value(pointer)
 
+    def in_pieces(self, pointer: str) -> Any:
+        """The same, but long texts are not joined: for `integrity.digest`."""
+        return in_pieces(find(self._top, parse(pointer)))
+
     @property
     def text_changes(self) -> tuple[TextChange, ...]:
         """What the last diff did to the texts among the columns, in net effect; those that it left alone are not here."""
@@ -168,9 +183,14 @@ class Document(Fold):
         changes = []
         for pointer in dict.fromkeys(self.columns + (before.columns if before is not None else ())):
             tokens = parse(pointer)
-            old = before._text(tokens) if before is not None and pointer in before.columns else ""
             new = self._text(tokens) if pointer in self.columns else ""
-            changes.append(TextChange.between(pointer, old, new))
+            old = None
+            if before is not None and pointer in before.columns:
+                old = View(before._top, LATEST).node(tokens)
+            if isinstance(old, GrowingText):
+                changes.append(TextChange.since(pointer, old, new))
+            else:
+                changes.append(TextChange.between(pointer, old if type(old) is str else "", new))
         return tuple(change for change in changes if change.deleted or change.text)
 
     def _text(self, tokens: Tokens) -> str:

@@ -14,6 +14,7 @@ One thread writes; others may read meanwhile. Three rules keep that right withou
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from zlib import crc32
 
@@ -24,7 +25,8 @@ MAX_LOOSE_PIECES: Final = 512
 """Pieces of a text that are kept as they came before they are merged."""
 
 MAX_PIECE: Final = 65_536
-"""Code points of a piece beyond which it is merged no further, so that a truncation copies little."""
+"""Code points of a piece beyond which it is merged no further, so that a truncation copies little. One that came
+longer stays whole until it is truncated: whoever was handed it shares it."""
 
 
 class _Growing:
@@ -93,6 +95,10 @@ class GrowingText(_Growing):
             missing -= len(pieces[start])
         return "".join(pieces[start:])[-missing:]
 
+    def pieces(self) -> Iterator[str]:
+        """The text at present, piece by piece: to read it so holds it no second time."""
+        return iter(self._pieces)
+
     def shared_with(self, other: "GrowingText") -> int:
         """Code points that both texts begin with, as far as they hold the same pieces; costs no look at the text."""
         shared = 0
@@ -121,24 +127,45 @@ class GrowingText(_Growing):
         surplus = self.length - length
         while pieces and surplus >= len(pieces[-1]):
             surplus -= len(pieces.pop())
+        whole = len(pieces) - bool(surplus)
         if surplus:
-            pieces[-1] = pieces[-1][:-surplus]
-        self._pieces, self._crcs = pieces, crcs[: len(pieces) - bool(surplus)]
+            last = pieces.pop()
+            end = len(last) - surplus
+            pieces += [last[start : min(end, start + MAX_PIECE)] for start in range(0, end, MAX_PIECE)]
+        self._pieces, self._crcs = pieces, crcs[:whole]
         self.length: int = length
 
     def _merge(self) -> None:
         if len(self._pieces) == len(self._crcs):
             return
         merged, crcs = self._pieces[: len(self._crcs)], self._crcs[:]
-        loose = "".join(self._pieces[len(crcs) :])
-        for start in range(0, len(loose), MAX_PIECE):
-            block = loose[start : start + MAX_PIECE]
-            crcs.append(crc32(block.encode(), crcs[-1] if crcs else 0))
+        for piece in _blocks(self._pieces[len(crcs) :]):
+            block = piece
+            crcs.append(_crc(block, crcs[-1] if crcs else 0))
             while merged and len(merged[-1]) <= min(len(block), MAX_PIECE - len(block)):
                 block = merged.pop() + block
                 del crcs[-2]
             merged.append(block)
         self._pieces, self._crcs = merged, crcs
+
+
+def _blocks(pieces: Iterable[str]) -> Iterator[str]:
+    """Pieces joined to at most `MAX_PIECE` code points, or one longer as it is."""
+    run: list[str] = []
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > MAX_PIECE and run:
+            yield "".join(run)
+            run, size = [], len(piece)
+        run.append(piece)
+    yield "".join(run)
+
+
+def _crc(text: str, crc: int) -> int:
+    for start in range(0, len(text), MAX_PIECE):
+        crc = crc32(text[start : start + MAX_PIECE].encode(), crc)
+    return crc
 
 
 class GrowingArray(_Growing):
@@ -166,6 +193,18 @@ class GrowingArray(_Growing):
         """Take back what the array grew by beyond `length`."""
         del self.items[length:]
         self.length: int = length
+
+
+def in_pieces(node: Any) -> Any:
+    """As `plain`, at present, but a text of more than `MAX_PIECE` code points stays the growing node that it is."""
+    kind = type(node)
+    if kind is dict:
+        return {name: in_pieces(member) for name, member in node.items()}
+    if kind is list:
+        return [in_pieces(element) for element in node]
+    if kind is GrowingArray:
+        return [in_pieces(element) for element in node.items_at(LATEST)]
+    return plain(node, LATEST) if kind is not GrowingText or node.length <= MAX_PIECE else node
 
 
 def plain(node: Any, stamp: int) -> Any:

@@ -14,6 +14,7 @@ from zlib import crc32
 from pydantic import JsonValue
 
 from tidewire.protocol import strict_json
+from tidewire.protocol.growing import GrowingText
 from tidewire.protocol.ops import DiffError, is_count
 from tidewire.protocol.pointer import PointerError, parse
 from tidewire.protocol.values import is_text
@@ -78,8 +79,9 @@ def verify(document: Measured, checks: JsonValue) -> None:
             raise IntegrityError(f"check of {path[:200]!r}: {what} expected {expected[-1]}, here {found[-1]}")
 
 
-def digest(items: JsonValue) -> str:
-    """The first 16 hex digits of SHA-256 over the RFC 8785 form of a job's final items.
+def digest(items: Any) -> str:
+    """The first 16 hex digits of SHA-256 over the RFC 8785 form of a job's final items: JSON, long texts in it perhaps
+    in pieces (`growing.in_pieces`).
 
     In that form a number has one spelling whatever its type, so `1` and `1.0` have one digest.
 
@@ -97,10 +99,11 @@ def _parts(value: Any) -> Iterator[bytes]:
     kind = type(value)
     if not _holds_long_text(value, strict_json.MAX_DEPTH):
         yield canonical(value)
-    elif kind is str:
+    elif kind is str or kind is GrowingText:
         yield b'"'
-        for start in range(0, len(value), PART):
-            yield json.dumps(value[start : start + PART], ensure_ascii=False)[1:-1].encode()
+        for piece in (value,) if kind is str else value.pieces():
+            for start in range(0, len(piece), PART):
+                yield json.dumps(piece[start : start + PART], ensure_ascii=False)[1:-1].encode()
         yield b'"'
     elif kind is dict:
         before = b"{"
@@ -130,6 +133,8 @@ def _holds_long_text(value: Any, room: int) -> bool:
     kind = type(value)
     if kind is str:
         return len(value) > PART and is_text(value)
+    if kind is GrowingText:
+        return True
     if kind is list:
         return room > 0 and any(_holds_long_text(element, room - 1) for element in value)
     if kind is dict:

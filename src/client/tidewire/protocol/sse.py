@@ -113,8 +113,8 @@ class Decoder:
     _line: bytearray  # the line that has not ended
     _size: int  # bytes of the lines of this event that have ended, comments apart
     _data: bytes | bytearray | None
-    _type: bytes
-    _id: bytes | None
+    _type: bytes | bytearray
+    _id: bytes | bytearray | None
     _stopped: bool  # an event passed the limit
     _limit: int
 
@@ -215,11 +215,12 @@ class Decoder:
         """Interpret lines of any kind, the last one ended; the line under way is the beginning of the first."""
         ended = block.split(b"\n")
         del ended[-1]
-        lines: Iterable[bytes] = ended
+        lines: Iterable[bytes | bytearray] = ended
         if self._line:
             self._line += ended[0]
-            # A line may be as long as an event may be: nothing holds it longer than it is looked at.
-            lines = chain(iter((bytes(self._line),)), ended[1:])
+            # A line may be as long as an event may be: it is not copied, and nothing holds it longer than it is
+            # looked at.
+            lines = chain(iter((self._line,)), ended[1:])
             self._line = bytearray()
         data, type_, id_, size = self._data, self._type, self._id, self._size
         for line in lines:
@@ -236,8 +237,7 @@ class Decoder:
             if line[0] == _COLON:
                 continue
             size += len(line)
-            field, _, value = line.partition(b":")
-            value = value.removeprefix(b" ")
+            field, value = _field(line)
             if field == b"data":
                 if data is None:
                     data = value
@@ -245,7 +245,8 @@ class Decoder:
                     # A list of values would hold several times the bytes that the limit counts.
                     if type(data) is bytes:
                         data = bytearray(data)
-                    data += b"\n" + value
+                    data += b"\n"
+                    data += value
             elif field == b"event":
                 type_ = value
             elif field == b"id":
@@ -255,7 +256,7 @@ class Decoder:
                 self._set_retry(value)
         self._data, self._type, self._id, self._size = data, type_, id_, size
 
-    def _set_retry(self, value: bytes) -> None:
+    def _set_retry(self, value: bytes | bytearray) -> None:
         if not value.isdigit():  # of bytes: ASCII digits, and at least one
             return
         digits = value.lstrip(b"0") or b"0"
@@ -276,6 +277,18 @@ class Decoder:
             limit=self._limit,
             events=events,
         )
+
+
+def _field(line: bytes | bytearray) -> tuple[bytes, bytes | bytearray]:
+    """A line's name and value. A bytearray becomes the value itself: what stands before it is taken off."""
+    if isinstance(line, bytes):
+        field, _, value = line.partition(b":")
+        return field, value.removeprefix(b" ")
+    colon = line.find(b":")
+    end = colon if colon >= 0 else len(line)
+    field = bytes(line[:end])
+    del line[: end + 1 + (line[end + 1 : end + 2] == b" ")]
+    return field, line
 
 
 def encode(

@@ -23,6 +23,12 @@ MAX_DEPTH = 64
 MAX_INTEGER = 2**53
 """Largest magnitude of an integer, inclusive: what a double holds exactly."""
 
+# No quantifier gives back what it took: one that could would remember each character of a long text.
+_BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[{\]}]', re.DOTALL)
+
+_PART = 2**16
+"""Characters of a long text that are looked at in a copy of their own."""
+
 _SUSPECT = re.compile(r"\d{16}|\d[eE]|NaN|Infinity|\\u[dD]|[{\ud800-\udfff]")
 
 
@@ -129,25 +135,34 @@ def refuse_lone_surrogates(value: JsonValue) -> None:
             pending.extend(node.values())
 
 
+def lone_surrogate(text: str) -> int | None:
+    """Where a text holds half of a surrogate pair, if it does. Its form in UTF-8 is never held as a whole."""
+    if text.isascii():
+        return None
+    for start in range(0, len(text), _PART):
+        try:
+            text[start : start + _PART].encode()
+        except UnicodeEncodeError as error:
+            return start + error.start
+    return None
+
+
 def _members(node: list[Any] | dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
     return node.items() if isinstance(node, dict) else enumerate(node)
 
 
 def _check_text(text: str, pointer: str) -> None:
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise StrictJsonError(f"at {pointer!r}: lone surrogate at character {error.start}") from None
+    at = lone_surrogate(text)
+    if at is not None:
+        raise StrictJsonError(f"at {pointer!r}: lone surrogate at character {at}")
 
 
 def _nesting(text: str) -> int:
     if not _opens_more_than(MAX_DEPTH, text):
         return 0
     deepest = depth = 0
-    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text, re.DOTALL):
-        first = token[0][0]
+    for token in _BRACKETS.finditer(text):
+        first = text[token.start()]
         if first in "[{":
             depth += 1
             deepest = max(deepest, depth)
