@@ -241,6 +241,8 @@ class WaitsForTheEndOfTheBodyAfterDone(WrongClient):
         self.ended = self.ended or super().receive(event)
 
     def at_eof(self):
+        if self.ended is None:
+            super().at_eof()
         raise EndError(**self.ended)
 
 

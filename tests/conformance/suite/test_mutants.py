@@ -52,7 +52,7 @@ def broken_of(nursery, name, check):
 
 
 def test_a_batch_of_which_the_server_makes_one_item_is_a_fault_of_the_server(nursery):
-    verdict = broken_of(nursery, "json_is_read_kindly", "batch.items_end_one_by_one")
+    verdict = broken_of(nursery, "bodies_are_not_read", "batch.items_end_one_by_one")
     assert verdict.outcome is Outcome.FAIL, verdict.note
 
 

@@ -57,14 +57,15 @@ def ordered(report: Report) -> list[Standing]:
     """What is broken, that sentence first which says best where.
 
     It is the one whose checks are most nearly those that failed: one that few checks judge, or of which all failed. A
-    sentence that half the suite judges is broken by every fault, and says little of any. Those that the baseline
-    knows come later, and advice last.
+    sentence that half the suite judges is broken by every fault, and says little of any. A scenario for a client is
+    written for the sentence that it names first: where that is broken it goes before those that are broken beside it.
+    Those that the baseline knows come later, and advice last.
     """
     found = [*report.failures, *report.warnings]
     failed = {verdict.check for standing in found for verdict, _ in standing.broken}
     scenarios = {_scenario(name) for name in failed}
 
-    def rank(standing: Standing) -> tuple[bool, bool, float, bool, int, int]:
+    def rank(standing: Standing) -> tuple[bool, bool, bool, float, bool, int, int]:
         broken = {verdict.check: verdict for verdict, _ in standing.broken}
         own = {_scenario(name) for name in broken}
         judged = {_scenario(verdict.check) for verdict in standing.verdicts}
@@ -74,6 +75,7 @@ def ordered(report: Report) -> list[Standing]:
         return (
             standing.outcome is Outcome.WARN,
             standing.sentence.id in report.known,
+            not is_first and any(assertion.told for _, assertion in standing.broken),
             -len(own) / (len(scenarios) + len(judged)),
             not is_first,
             twins,

@@ -53,7 +53,7 @@ _since(
     "the_body_names_another_status", "errors_as_json",
 )  # fmt: skip
 _since("every submit is judged by its status", "*", "submit_answers_200")
-_since("scripts that are sent as JSON with a fault are replaced by empty ones", "*", "json_is_read_kindly")
+_since("no submit does as it is told", "*", "bodies_are_not_read")
 _since(
     "what is no JSON by the text is none in any event",
     "state.* framing.events_are_those_of_the_table",

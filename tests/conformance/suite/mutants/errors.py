@@ -5,6 +5,7 @@ import re
 
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
+from tidewire_conformance import strict_json
 
 REGISTRY = "errors.errors_are_problems_of_the_registry"
 JSON = {"content-type": "application/json", "cache-control": "no-store"}
@@ -132,10 +133,21 @@ def json_is_read_kindly(hooks):
     """JSON is read by a kind reader, which takes NaN and two members of one name."""
 
     def kind(talk):
-        if talk.is_submit and talk.json is not None:
+        if talk.is_submit and talk.json is not None and strict_json.read(talk.body).faults:
             talk.body = json.dumps({"input": {"script": []}}).encode()
 
     hooks.requests.append(kind)
+
+
+@mutant("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
+def bodies_are_not_read(hooks):
+    """The body of a submit is not read: each runs an empty script."""
+
+    def empty(talk):
+        if talk.is_submit and talk.json is not None:
+            talk.body = json.dumps({"input": {"script": []}}).encode()
+
+    hooks.requests.append(empty)
 
 
 @mutant("TW-JOB-009", "errors.a_body_of_another_media_type_is_refused")
