@@ -9,7 +9,11 @@ shape. What was read is compared with what was sent.
 The first value is measured against a reference server that runs `def one() -> int`: the time from the submit to the
 value, by a raw event stream on a connection that stands, and through the clients.
 
-Bars: at most 0.9 × httpx-sse, async and blocking; the first value at most 2 ms after the raw one.
+Memory is that by which a client's process grows at its peak, its first job apart, for a document that comes as one
+value, and for one that grows by appends of `APPEND` characters.
+
+Bars: at most 0.9 × httpx-sse, async and blocking; the first value at most 2 ms after the raw one; at most 3 × the
+document.
 """
 
 import argparse
@@ -31,11 +35,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TOKEN = " the"
+DOCUMENTS = (1_000_000, 4_000_000, 12_000_000)
+"""Characters of the documents of which the memory is measured."""
+APPEND = 1_000
 KINDS = ("httpx-sse + json", "openai", "tidewire, async", "tidewire, blocking")
 
 SERVER = """
 import sys
-from tidewire_server import Server
+from tidewire_server import Server, Stream
 server = Server()
 @server.endpoint(concurrency_limit=None)
 def one() -> int:
@@ -43,6 +50,10 @@ def one() -> int:
 @server.endpoint(concurrency_limit=None)
 def text(characters: int) -> str:
     return "x" * characters
+@server.endpoint(concurrency_limit=None)
+async def growing(stream: Stream[str], characters: int, step: int) -> None:
+    for _ in range(characters // step):
+        stream.append("x" * step)
 server.run(port=0, port_file=sys.argv[1])
 """
 
@@ -228,17 +239,23 @@ def first_values(url: str, repetitions: int) -> None:
     print(json.dumps({name: statistics.median(times) for name, times in found.items()}))
 
 
-def memory(url: str, characters: int) -> None:
+def memory(url: str, way: str, characters: int) -> None:
     """Print the bytes by which a client's process grew for a document, and the document's."""
     from tidewire import Client
 
     with Client(url) as client:
         client.run("one")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        if client.run("text", characters=characters) != "x" * characters:
-            sys.exit("the text is wrong")
+        if way == "value":
+            text = client.run("text", characters=characters)
+        else:
+            job = client.submit("growing", characters=characters, step=APPEND)
+            came = sum(len(update.text) for update in job)
+            text = job.result() if came == characters else ""
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(json.dumps({"document": characters, "grown": grown * 1024}))
+    if text != "x" * characters:
+        sys.exit("the text is wrong")
+    print(json.dumps({"way": way, "document": characters, "grown": grown * 1024}))
 
 
 def crowd(url: str, jobs: int) -> None:
@@ -296,7 +313,9 @@ def measure(arguments: argparse.Namespace) -> dict:
     with serving(SERVER) as server:
         url = f"http://127.0.0.1:{server.port}"
         first = run("first", url, arguments.submits)
-        sizes = [run("memory", url, characters) for characters in (1_000_000, 4_000_000)]
+        sizes = [
+            run("memory", url, way, characters) for way in ("value", "appends") for characters in DOCUMENTS
+        ]
         many = run("crowd", url, arguments.jobs)
     return {
         "n": arguments.n,
@@ -332,7 +351,8 @@ def main() -> None:
         print(f"{'first value, ' + name:22} {found:7.2f} ms")
     for one in result["memory"]:
         print(
-            f"{'memory':22} {one['grown'] / one['document']:7.2f} x a document of {one['document']:,} bytes"
+            f"{'memory, ' + one['way']:22} {one['grown'] / one['document']:7.2f} x a document of "
+            f"{one['document']:,} bytes"
         )
     print(
         "{jobs} jobs at once: async {async_s:.2f} s, blocking {blocking_s:.2f} s, threads of the client "

@@ -54,6 +54,14 @@ WAYS = {
         by_result,
     ),
     "long appends": (lambda: appended(1_000_000), by_updates),
+    "a snapshot that goes on": (
+        lambda: (
+            begun(TEXT[: SIZE // 10])
+            + snapshot("1-9", state(TEXT, status="running"), columns=[PLACE], reason="compacted")
+            + done("1-10", ITEMS)
+        ),
+        by_updates,
+    ),
     "short appends": (lambda: appended(4_000), by_result),
 }
 

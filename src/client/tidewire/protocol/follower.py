@@ -210,8 +210,14 @@ class Follower:
         fresh_id = event.id != here.last_id
         here.last_id = event.id
         try:
+            if event.type == "snapshot":
+                cursor, snapshot = self._logged_id(event), _snapshot_in(event)
+                # Its data may be as long as the document. Nothing may hold it beside what is made of it.
+                event = event._replace(data="")
+                return self._snapshot(event, snapshot, cursor, fresh_id=fresh_id)
             if event.type in messages.LOGGED:
-                return self._logged(event, fresh_id=fresh_id)
+                cursor = self._logged_id(event)
+                return self._done(event, cursor) if event.type == "done" else self._diff(event, cursor)
             if event.type in EPHEMERAL:
                 return self._ephemeral(event)
         except _Broken as broken:
@@ -256,22 +262,16 @@ class Follower:
 
     # ---- logged events -----------------------------------------------------------------------------------------
 
-    def _logged(self, event: Event, *, fresh_id: bool) -> Outcome:
+    def _logged_id(self, event: Event) -> Cursor:
         if not self._connection.hello:
             raise _Broken(f"{event.type} {event.id} before hello: whose it is nothing has told")
         try:
-            cursor = Cursor.parse(event.id)
+            return Cursor.parse(event.id)
         except CursorError as error:
             raise _Broken(str(error)) from None
-        if event.type == "snapshot":
-            return self._snapshot(event, cursor, fresh_id=fresh_id)
-        if event.type == "done":
-            return self._done(event, cursor)
-        return self._diff(event, cursor)
 
-    def _snapshot(self, event: Event, cursor: Cursor, *, fresh_id: bool) -> Outcome:
+    def _snapshot(self, event: Event, snapshot: Snapshot, cursor: Cursor, *, fresh_id: bool) -> Outcome:
         try:
-            snapshot: Snapshot = messages.read(Snapshot, event.data, what="snapshot")
             state = messages.check_state(snapshot.state, what="snapshot")
             if state.status in ENDED:
                 raise _Broken("a snapshot whose job has ended: only done may end a job")
@@ -478,6 +478,14 @@ class Follower:
 
     def _place(self) -> str:
         return "nothing" if self.cursor is None else str(self.cursor)
+
+
+def _snapshot_in(event: Event) -> Snapshot:
+    try:
+        snapshot: Snapshot = messages.read(Snapshot, event.data, what="snapshot")
+    except MessageError as error:
+        raise _Broken(str(error)) from None
+    return snapshot
 
 
 def _end(done: Done) -> list[JsonValue]:
