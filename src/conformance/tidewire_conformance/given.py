@@ -164,15 +164,21 @@ def baseline(path: Path | None) -> dict[str, str]:
     """Sentences that are known to fail, and why.
 
     Raises:
-        UsageError: The file cannot be read, an entry has no reason, or its sentence does not exist.
+        UsageError: The file cannot be read, holds anything else, an entry has no reason, or its sentence does not exist.
     """
     if path is None:
         return {}
     try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8")).get("known", [])
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = told.get("known", [])
         known = {str(entry["sentence"]): str(entry["reason"]).strip() for entry in entries}
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise UsageError(f"{path}: each [[known]] has a sentence and a reason ({error!r})") from None
+    others = {*told} - {"known"} | {name for entry in entries for name in entry} - {"sentence", "reason"}
+    if others:
+        raise UsageError(
+            f"{path}: {', '.join(sorted(others))} means nothing here: each [[known]] has a sentence and a reason alone"
+        )
     for name, reason in known.items():
         if name not in specification.sentences() or not reason:
             raise UsageError(f"{path}: {name!r} is no sentence of the specification, or has no reason")

@@ -169,6 +169,16 @@ class Report:
         return [name for name, each in standing.items() if each is not None and each.outcome is Outcome.PASS]
 
     @property
+    def unheard(self) -> list[str]:
+        """Sentences of the baseline that were to be judged, and were not: whether they still fail is not known."""
+        standing = {name: self.standings.get(name) for name in self.known}
+        return [
+            name
+            for name, each in standing.items()
+            if (each is None and not self.part) or (each is not None and each.outcome is Outcome.SKIPPED)
+        ]
+
+    @property
     def errors(self) -> list[Verdict]:
         return [each for each in self.run.verdicts if each.outcome is Outcome.ERROR]
 

@@ -288,7 +288,11 @@ def settle(verdict: Verdict) -> None:
 
 
 def merge(rounds: list[Verdict]) -> Verdict:
-    """The verdict on a check that was run several times: the worst, with how often it was that."""
+    """The verdict on a check that was run several times: the worst, with how often it was that.
+
+    Where there was no time for it any more, what it said before stands.
+    """
+    rounds = [each for each in rounds if each.why is not Why.UNTESTED] or rounds
     chosen = worst(each.outcome for each in rounds)
     verdict = next(each for each in rounds if each.outcome is chosen)
     verdict.rounds = len(rounds)

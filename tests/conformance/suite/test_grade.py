@@ -176,3 +176,10 @@ def test_sentences_that_are_broken_most_often_come_first_and_known_ones_last():
     )  # fmt: skip
     report = report_of(found, known={third: "so it is"})
     assert [each.sentence.id for each in report.failures] == [second, first, third]
+
+
+def test_what_was_judged_stands_where_there_was_no_time_to_judge_it_again():
+    sound = asserted("area.one", ("TW-DSC-001",), ("TW-DSC-001", True))
+    late = Verdict("area.one", ("TW-DSC-001",), "x", Outcome.SKIPPED, "the budget was spent", Why.UNTESTED)
+    assert merge([sound, late, late]).outcome is Outcome.PASS
+    assert merge([late, late]).outcome is Outcome.SKIPPED

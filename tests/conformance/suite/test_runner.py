@@ -337,6 +337,29 @@ def test_a_check_that_differs_from_run_to_run_is_told_as_such(url):
     assert found.verdicts[0].note == "1 of 4 times."
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[unknown]]\nsentence = "TW-FRM-051"\nreason = "x"',
+        '[[known]]\nsentence = "TW-FRM-051"\nreason = "x"\nuntil = "2020-01-01"',
+        '[[known]]\nsentence = "TW-NOT-001"\nreason = "x"',
+        '[[known]]\nsentence = "TW-FRM-051"\nreason = " "',
+        "known = 3",
+    ],
+)
+def test_a_baseline_that_says_anything_else_is_refused(tmp_path, text):
+    (tmp_path / "known.toml").write_text(text)
+    done = conformance("http://127.0.0.1:9", *FEW, "--baseline", tmp_path / "known.toml")
+    assert done.exit_code == 2, done.stderr
+    assert "known.toml" in done.stderr
+
+
+def test_a_known_failure_that_was_not_judged_is_told(url, tmp_path):
+    (tmp_path / "known.toml").write_text('[[known]]\nsentence = "TW-RES-026"\nreason = "short of room"')
+    done = conformance(url, *HEADER, "--only", "discovery.a_state*", "--baseline", tmp_path / "known.toml")
+    assert "TW-RES-026 is in the baseline, and was not judged" in done.stdout
+
+
 def test_a_spent_budget_leaves_checks_untested(url):
     found, report = verdicts(url, *registry.checks()[:3], budget=0.0)
     assert {each.why for each in found.verdicts} == {Why.UNTESTED}

@@ -54,6 +54,11 @@ class _Telling:
             self._failure(report, section)
         for stale in report.stale:
             self._line(f"\nstale: {stale} is in the baseline and holds: take it out", "bold red")
+        for name in report.unheard:
+            self._line(
+                f"\n{name} is in the baseline, and was not judged: whether it still fails is not known",
+                "yellow",
+            )
         self._not_judged(report)
         if everything:
             self._line("\nall checks:", "bold")
