@@ -206,6 +206,7 @@ def test_accept_decides_between_the_job_and_its_stream(peer, accept, status, med
         ("greet", {"input": []}, "/input", ""),
         ("greet", {"input": None}, "/input", ""),
         ("draw", {"input": {}}, "/input", "'caption' is missing"),
+        ("draw", {"input": {"captoin": "x"}}, "/input/captoin", "did you mean 'caption'? (and 1 more)"),
         (
             "draw",
             {"input": {"caption": "x", "colour": 1}},

@@ -59,3 +59,25 @@ def test_what_is_off_is_told_with_the_flag_that_turns_it_on(settings, flags):
     (off,) = [line for line in screen(make_server(**settings), URL).splitlines() if line.startswith("  off ")]
     assert [part.rpartition("(")[2].rstrip(")") for part in off.split(", ") if "(" in part] == flags
     assert ("nothing" in off) is not bool(flags)
+
+
+def test_what_to_try_works_as_it_stands():
+    def tried(*, without: str = "", **options) -> str:
+        server = Server()
+
+        @server.endpoint(**options)
+        def draw(prompt: str) -> str:
+            return prompt
+
+        if not without:
+            server.endpoint(lambda n=1: n, name="count")
+        (line,) = [line for line in screen(server, URL).splitlines() if line.startswith("  try ")]
+        return line.removeprefix("  try").strip()
+
+    assert tried() == f"tidewire call {URL} count"
+    assert tried(without="defaults") == f"tidewire describe {URL} draw"
+    assert (
+        tried(examples=[{"prompt": "the sea"}])
+        == f"""tidewire call {URL} draw --input '{{"prompt": "the sea"}}'"""
+    )
+    assert screen(Server(), URL).endswith(f"tidewire describe {URL}\n               curl {URL}/v1\n")

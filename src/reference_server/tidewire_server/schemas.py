@@ -123,7 +123,9 @@ class InputShape:
         }
 
     def _problem(self, error: ValidationError, value: JsonValue, pointer: str) -> ProblemError:
-        first, *more = error.errors(include_url=False, include_context=False, include_input=False)
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        # A misspelt member is missing under its name, too: how it was written tells more.
+        first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
         place, name = _locate(value, first["loc"])
         message = first["msg"]
         if first["type"] == "missing":
@@ -137,7 +139,7 @@ class InputShape:
                 message += (
                     f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known) or 'none'}"
                 )
-        rest = f" (and {len(more)} more)" if more else ""
+        rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         where = pointer + build(place)
         return refuse("invalid_input", f"{where}: {message}{rest}", pointer=where)
 

@@ -1,5 +1,7 @@
 """What `tidewire serve` shows once it answers: where, what, within which limits, and what is off."""
 
+import json
+import shlex
 from typing import Final
 
 from tidewire_server.server import Server
@@ -31,9 +33,19 @@ def screen(server: Server, url: str) -> str:
     ]
     if not settings.tokens and not any(local in url for local in _LOCAL):
         lines.append("  WARNING      everybody who reaches this address may use it: set --token")
-    first = next(iter(server.endpoints), "ENDPOINT")
-    lines += ["", f"  try          tidewire call {url} {first}", f"               curl {url}/v1", ""]
+    lines += ["", f"  try          {_to_try(server, url)}", f"               curl {url}/v1", ""]
     return "\n".join(lines)
+
+
+def _to_try(server: Server, url: str) -> str:
+    """A command that works as it stands."""
+    for name, endpoint in server.endpoints.items():
+        if endpoint.input.defaults:
+            return f"tidewire call {url} {name}"
+        if endpoint.examples:
+            example = json.dumps(endpoint.examples[0], ensure_ascii=False)
+            return f"tidewire call {url} {name} --input {shlex.quote(example)}"
+    return " ".join(["tidewire describe", url, *list(server.endpoints)[:1]])
 
 
 def _runs(server: Server, name: str) -> str:
