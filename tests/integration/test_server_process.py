@@ -250,6 +250,19 @@ def test_a_script_whose_server_cannot_serve_ends_with_one_line_that_says_why(tmp
         Server(log=f"sqlite:///{tmp_path}").run(port=0)
 
 
+def test_a_file_that_runs_its_server_when_it_is_imported_is_told_how_not_to(folder):
+    (folder / "unguarded.py").write_text(
+        "from tidewire_server import Server\nserver = Server()\nserver.run(port=0)\n"
+    )
+    code, said = refused(folder, "unguarded.py:server", "--port", "0")
+    assert code == 1
+    assert said.count("\n") == 1
+    assert (
+        'unguarded.py runs its server when it is imported; put that under `if __name__ == "__main__":`'
+        in said
+    )
+
+
 def test_to_run_on_a_thread_whose_event_loop_runs_is_refused_with_what_does():
     async def as_in_a_notebook():
         with pytest.raises(RuntimeError, match=r"with server\.running\(\)"):

@@ -158,12 +158,17 @@ def _leave() -> None:
 
 def _load(target: str) -> "Server":
     """Find the server that a target names."""
-    from tidewire_server.server import Server  # noqa: PLC0415
+    from tidewire_server.server import LOADING, Server  # noqa: PLC0415
 
     place, _, name = target.rpartition(":")
     if not place or not name.isidentifier():
         _fail(f"{target!r} is not MODULE:SERVER or FILE.py:SERVER", code=2)
-    found = getattr(_load_file(Path(place)) if place.endswith(".py") else _load_module(place), name, None)
+    token = LOADING.set(place)
+    try:
+        module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    finally:
+        LOADING.reset(token)
+    found = getattr(module, name, None)
     if not isinstance(found, Server):
         what = "nothing" if found is None else f"of type {type(found).__name__}"
         _fail(f"{name!r} in {place} is {what}, not a tidewire_server.Server", code=2)

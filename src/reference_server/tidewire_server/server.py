@@ -6,7 +6,8 @@ import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar, overload
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar, overload
 
 from pydantic import JsonValue
 
@@ -25,6 +26,9 @@ from tidewire_server.store.base import StoreError
 from tidewire_server.store.opening import memory_of
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+LOADING: Final[ContextVar[str | None]] = ContextVar("loading", default=None)
+"""What `tidewire serve` imports just now: a server in it is not to run by itself, past the command's settings."""
 
 
 class Server:
@@ -267,6 +271,10 @@ class Server:
         """
         from tidewire_server import serving  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
 
+        if (target := LOADING.get()) is not None:
+            sys.exit(
+                f'tidewire serve: {target} runs its server when it is imported; put that under `if __name__ == "__main__":`'
+            )
         if _loop_runs():
             raise RuntimeError(
                 "server.run() blocks, and an event loop runs on this thread already (a notebook?): "
