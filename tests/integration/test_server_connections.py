@@ -1,5 +1,6 @@
 """Connections are bounded: each takes a file descriptor, and nobody is known yet who opens them."""
 
+import asyncio
 import json
 import os
 import resource
@@ -15,6 +16,7 @@ import pytest
 from forked import Forked
 from integration.reference_server import eventually
 from tidewire_server import Server
+from tidewire_server.descriptors import tell_seldom
 
 BOUND = 20
 
@@ -100,6 +102,34 @@ def test_where_the_process_may_open_few_files_there_are_fewer_connections_and_no
         _, told = server.communicate(20)
     assert server.returncode == 0
     assert "room for 20 connections, not for 5000 (max_connections): the process may open 120 files" in told
+
+
+def test_where_no_descriptor_is_left_the_log_says_so_once(caplog):
+    # Functions can take them all, too; and this loop tries, and tells, two thousand times in a second.
+    loop, tried = asyncio.SelectorEventLoop(), []
+    tell_seldom(loop)
+    handle = loop.call_exception_handler
+    loop.call_exception_handler = lambda context: (tried.append(context), handle(context))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+        listener.setblocking(False)
+        spare = os.dup(listener.fileno())  # the lowest that is free
+        os.close(spare)
+        server = loop.run_until_complete(
+            loop.create_server(asyncio.Protocol, sock=listener, backlog=2048, start_serving=False)
+        )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+        try:
+            loop.run_until_complete(server.start_serving())
+            eventually(lambda: loop.run_until_complete(asyncio.sleep(0)) or tried)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            server.close()
+            loop.run_until_complete(asyncio.sleep(0))
+            loop.close()
+    assert tried
+    (said,) = caplog.messages
+    assert said.startswith("no connection can be taken: Too many open files (ulimit -n)")
 
 
 def test_a_server_in_the_background_leaves_the_limits_of_its_process_alone():

@@ -17,7 +17,7 @@ import uvicorn
 
 from tidewire_server.connection import SEND_BUFFER_BYTES
 from tidewire_server.daemon_threads import DaemonThreads
-from tidewire_server.descriptors import room_for
+from tidewire_server.descriptors import room_for, tell_seldom
 from tidewire_server.repeated_warnings import SeldomRepeated
 from tidewire_server.request_head import http_protocol
 from tidewire_server.settings import SWITCH_INTERVAL
@@ -108,6 +108,7 @@ def serve(
     body = UvicornServer(server.app, uvicorn_config(server, connections), answering)
     loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
     loop.set_default_executor(pool := DaemonThreads())
+    tell_seldom(loop)
     with _short_turns(switch_interval), _brief_collections():
         try:
             asyncio.set_event_loop(loop)
@@ -143,6 +144,7 @@ def in_background(server: "Server", *, host: str = "127.0.0.1", port: int = 0) -
     body = UvicornServer(server.app, uvicorn_config(server, connections), ready.set)
     loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
     loop.set_default_executor(pool := DaemonThreads())
+    tell_seldom(loop)
 
     refused: list[StoreError] = []
 
