@@ -614,6 +614,24 @@ def test_a_purge_of_a_running_job_sends_its_readers_done(peer):
     eventually(lambda: "finally" in ran)
 
 
+def test_a_job_that_is_purged_while_a_list_is_made_is_left_out_of_it():
+    server = make_server()
+    with serving(server) as peer:
+        kept, gone = peer.start("say", {"text": "a"}), peer.start("say", {"text": "b"})
+        store = server.app.service.store.jobs
+        found = store.list
+
+        async def list_and_lose(*args, **options):
+            records = await found(*args, **options)
+            await store.bury(gone)
+            return records
+
+        store.list = list_and_lose
+        answer = peer.http.get("/v1/jobs")
+    assert answer.status_code == 200, answer.text
+    assert [each["id"] for each in answer.json()["jobs"]] == [kept]
+
+
 # ---- time ------------------------------------------------------------------------------------------------------------
 
 

@@ -221,11 +221,20 @@ class App:
         before = parameters.text(request, "before") or None
         records = await self.service.store.jobs.list(principal, before=before, limit=limit + 1)
         page = records[:limit]
-        jobs = [_as_read(await self.service.resource(record, root, state=False)) for record in page]
-        body: dict[str, Any] = {"jobs": jobs}
+        jobs = [await self._entry(record, root) for record in page]
+        body: dict[str, Any] = {"jobs": [each for each in jobs if each is not None]}
         if len(records) > limit:
             body["next"] = f"{root}/jobs?limit={limit}&before={page[-1].id}"
         return answer(body)
+
+    async def _entry(self, record: JobRecord, root: str) -> Any:
+        """How a job stands in a list; None where it has gone since it was found."""
+        try:
+            return _as_read(await self.service.resource(record, root, state=False))
+        except ProblemError as error:
+            if error.problem.code != "job_expired":
+                raise
+            return None
 
     async def _read(self, request: Request) -> ASGIApp:
         exchange.accepts(request, "application/json")
