@@ -1,0 +1,293 @@
+"""Tokens from a function on a server to an application, through both stacks whole.
+
+One process serves, one process asks, with the clients that people use: ours; sse-starlette with httpx-sse and one
+pydantic model for each event, which is what people write; gradio with gradio_client. A source on the server makes
+2,000 or 20,000 tokens for a stream, one by one or sixteen at a time, and gives up its turn of the event loop each time.
+Each token is an append, an event, or a yield of its own. The application takes each piece as it comes and has the whole
+text at the end, which is compared with what was made, or the time counts for nothing. What a job costs beside its
+tokens, the submit and the end, is in the figures: of a short stream it is most.
+
+Ours runs as users get it: what comes faster than one event per 5 ms is merged before it is sent, so that pieces are
+longer; `pieces` are those that the application got for each token. The servers stand for the whole run, idle while
+others are asked. A client is a process of its own for each measurement, and counts after a first stream: seconds, and
+the CPU of both processes. Medians of rounds in which the sides take turns; gradio, which takes most of the time, is in
+`GRADIO_ROUNDS` of them, and not asked for more than `GRADIO_MOST` tokens at once.
+
+Bars, of streams of 20,000 tokens: at least 10 × the tokens a second of sse-starlette with httpx-sse and pydantic, 30 ×
+those of gradio.
+
+    python bench/end_to_end.py [--tokens N ...] [--rounds R]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import importlib.metadata
+import importlib.util
+import itertools
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+TOKEN = " the"
+LENGTHS = (2_000, 20_000)
+"""Tokens of a stream."""
+ROUNDS = 5
+GRADIO_ROUNDS = 3
+GRADIO_MOST = 40_000
+BLOCKS = (1, 16)
+STREAMS = (1, 20)
+ENOUGH = {"tidewire": 400_000, "sse-starlette": 20_000, "gradio": 2_000}
+"""Tokens of a measurement, at least: as many jobs as that takes, so that the clock of the CPU is fine enough."""
+
+SOURCE = f'''
+import asyncio, sys
+
+async def tokens(n, block):
+    """Tokens as an engine makes them: some at a time."""
+    for start in range(0, n, block):
+        await asyncio.sleep(0)
+        yield [{TOKEN!r}] * min(block, n - start)
+'''
+
+OURS = f"""{SOURCE}
+from tidewire_server import Server, Stream
+
+server = Server(default_concurrency_limit=None)
+
+@server.endpoint
+async def say(stream: Stream[str], n: int, block: int) -> None:
+    async for some in tokens(n, block):
+        for token in some:
+            stream.append(token)
+
+server.run(port=0, port_file=sys.argv[1])
+"""
+
+STARLETTE = f"""{SOURCE}
+import pathlib, socket
+import uvicorn
+from pydantic import BaseModel
+from sse_starlette import EventSourceResponse
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+class Token(BaseModel):
+    index: int
+    text: str
+
+async def say(request):
+    asked = await request.json()
+
+    async def events():
+        index = 0
+        async for some in tokens(asked["n"], asked["block"]):
+            for text in some:
+                yield {{"id": str(index), "data": Token(index=index, text=text).model_dump_json()}}
+                index += 1
+
+    return EventSourceResponse(events())
+
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+listener.listen(2048)
+pathlib.Path(sys.argv[1]).write_text(str(listener.getsockname()[1]))
+app = Starlette(routes=[Route("/say", say, methods=["POST"])])
+uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listener])
+"""
+
+GRADIO = f"""{SOURCE}
+import pathlib
+import gradio
+
+async def say(n, block):
+    text = ""
+    async for some in tokens(int(n), int(block)):
+        for token in some:
+            text += token
+            yield text
+
+with gradio.Blocks(analytics_enabled=False) as app:
+    numbers = [gradio.Number(), gradio.Number()]
+    gradio.Button().click(say, numbers, gradio.Textbox(), api_name="say", concurrency_limit=None)
+app.queue(max_size=5000).launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
+pathlib.Path(sys.argv[1]).write_text(str(app.server_port))
+app.block_thread()
+"""
+
+
+# --- the applications: each takes the pieces of some streams at once, and gives how many there were and the texts
+
+
+async def by_tidewire(url: str, n: int, block: int, streams: int, jobs: int) -> list[list[str]]:
+    from tidewire import AsyncClient
+
+    async def one() -> list[str]:
+        job = await client.submit("say", n=n, block=block)
+        return [update.text async for update in job if update.text]
+
+    async with AsyncClient(url) as client:
+        return [came for _ in range(jobs) for came in await asyncio.gather(*(one() for _ in range(streams)))]
+
+
+async def by_httpx_sse(url: str, n: int, block: int, streams: int, jobs: int) -> list[list[str]]:
+    import httpx
+    import httpx_sse
+    from pydantic import BaseModel
+
+    class Token(BaseModel):
+        index: int
+        text: str
+
+    async def one() -> list[str]:
+        asked = {"n": n, "block": block}
+        async with httpx_sse.aconnect_sse(client, "POST", f"{url}/say", json=asked) as source:
+            return [Token.model_validate_json(event.data).text async for event in source.aiter_sse()]
+
+    async with httpx.AsyncClient(timeout=None) as client:
+        return [came for _ in range(jobs) for came in await asyncio.gather(*(one() for _ in range(streams)))]
+
+
+def by_gradio_client(url: str, n: int, block: int, streams: int, jobs: int) -> list[list[str]]:
+    from gradio_client import Client
+
+    client = Client(url, verbose=False)
+
+    def one(_: int) -> list[str]:
+        pieces, before = [], 0
+        for text in client.submit(n, block, api_name="/say"):
+            if len(text) > before:
+                pieces.append(text[before:])
+                before = len(text)
+        return pieces
+
+    with ThreadPoolExecutor(streams) as pool:
+        return [came for _ in range(jobs) for came in pool.map(one, range(streams))]
+
+
+def read(side: str, port: int, process: int, n: int, block: int, streams: int) -> None:
+    """Read jobs one after the other, `streams` at once, and print what that took."""
+    from streams import cpu
+
+    def ask(n: int, streams: int, jobs: int) -> list[list[str]]:
+        url = f"http://127.0.0.1:{port}"
+        if side == "gradio":
+            return by_gradio_client(url, n, block, streams, jobs)
+        return asyncio.run(
+            (by_tidewire if side == "tidewire" else by_httpx_sse)(url, n, block, streams, jobs)
+        )
+
+    ask(10, 1, 1)
+    jobs = max(1, ENOUGH[side] // (n * streams))
+    server, client, began = cpu(process), time.process_time(), time.perf_counter()
+    came = ask(n, streams, jobs)
+    seconds = time.perf_counter() - began
+    client, server = time.process_time() - client, cpu(process) - server
+    if len(came) != streams * jobs or any("".join(pieces) != TOKEN * n for pieces in came):
+        sys.exit(f"{side}: a text is wrong; its time counts for nothing")
+    total = n * streams * jobs
+    print(
+        json.dumps(
+            {
+                "tokens_per_second": total / seconds,
+                "server_us": server / total * 1e6,
+                "client_us": client / total * 1e6,
+                "pieces": sum(map(len, came)) / total,
+            }
+        )
+    )
+
+
+# --- all of it
+
+
+def sides() -> dict[str, str]:
+    found = {"tidewire": OURS}
+    if importlib.util.find_spec("sse_starlette") and importlib.util.find_spec("httpx_sse"):
+        found["sse-starlette"] = STARLETTE
+    if importlib.util.find_spec("gradio"):
+        found["gradio"] = GRADIO
+    return found
+
+
+def measure(lengths: Sequence[int], rounds: int) -> list[dict[str, Any]]:
+    from wire import serving
+
+    rows = []
+    with contextlib.ExitStack() as stack:
+        servers = {side: stack.enter_context(serving(source)) for side, source in sides().items()}
+        for n, streams, block in itertools.product(lengths, STREAMS, BLOCKS):
+            found: dict[str, list[dict[str, float]]] = {}
+            for turn in range(rounds):
+                for side, (port, process) in servers.items():
+                    if side == "gradio" and (turn >= GRADIO_ROUNDS or n * streams > GRADIO_MOST):
+                        continue
+                    asked = map(str, (side, port, process, n, block, streams))
+                    command = [sys.executable, __file__, "read", *asked]
+                    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                    found.setdefault(side, []).append(json.loads(done.stdout.splitlines()[-1]))
+            rows += compared(found, n, streams, block)
+    return rows
+
+
+def compared(
+    found: dict[str, list[dict[str, float]]], n: int, streams: int, block: int
+) -> list[dict[str, Any]]:
+    """The medians of each side, and how many times as fast as each ours is, and what it takes of ours in CPU."""
+    rows = []
+    for side, taken in found.items():
+        row: dict[str, Any] = {"server": side, "tokens": n, "streams": streams, "block": block}
+        row |= {name: statistics.median(one[name] for one in taken) for name in taken[0]}
+        row["us"] = statistics.median(one["server_us"] + one["client_us"] for one in taken)
+        rows.append(row)
+    for row in rows:
+        row["times"] = rows[0]["tokens_per_second"] / row["tokens_per_second"]
+        row["cpu_times"] = row["us"] / rows[0]["us"]
+        print(
+            f"{row['server']:14} {streams:3} x {n:6} tokens, by {block:2}: {row['tokens_per_second']:9,.0f} tokens/s, "
+            f"server {row['server_us']:7.2f} + client {row['client_us']:7.2f} us of CPU a token, "
+            f"{row['pieces']:.3f} pieces; ours is {row['times']:.1f} x as fast, {row['cpu_times']:.1f} x in CPU",
+            flush=True,
+        )
+    return rows
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["read"]:
+        read(sys.argv[2], *map(int, sys.argv[3:]))
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokens", type=int, nargs="+", default=LENGTHS, help="of each stream")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "end_to_end.json")
+    arguments = parser.parse_args()
+
+    rows = measure(arguments.tokens, arguments.rounds)
+    packages = ("tidewire", "uvicorn", "sse-starlette", "httpx-sse", "pydantic", "gradio", "gradio-client")
+    result = {
+        "rounds": arguments.rounds,
+        "rows": rows,
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "versions": {
+            package: importlib.metadata.version(package)
+            for package in packages
+            if importlib.util.find_spec(package.replace("-", "_"))
+        },
+    }
+    arguments.json.parent.mkdir(exist_ok=True)
+    arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
