@@ -4,13 +4,13 @@ import functools
 import itertools
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pytest
 from pydantic import Base64Bytes
 
-from tidewire_server import Server
+from tidewire_server import Context, Server, Stream
 from tidewire_server.errors import InvalidValueError
 
 closed: list[str] = []
@@ -207,6 +207,22 @@ def test_what_wraps_a_function_goes_by_its_name_and_its_words():
 def test_what_is_no_function_by_itself_is_refused_with_what_to_do(function, said):
     with pytest.raises((TypeError, ValueError), match=re.escape(said)):
         Server().endpoint(function)
+
+
+def test_a_function_may_say_that_it_runs_without_what_the_server_gives_it():
+    server = Server()
+
+    @server.endpoint
+    def step(n: int = 1, ctx: Context | None = None) -> int:
+        return 2 * n if ctx is None else n
+
+    @server.endpoint
+    def spell(word: str, stream: Optional[Stream[str]] = None) -> str | None:  # noqa: UP045
+        return word if stream is None else stream.append(word)
+
+    assert (step(), spell("a")) == (2, "a")
+    assert (server.call("step"), server.call("spell", word="b")) == (1, "b")
+    assert list(server.endpoints["step"].input.schema["properties"]) == ["n"]
 
 
 def gives_an_array() -> np.ndarray: ...

@@ -221,7 +221,7 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
     given: dict[type, str] = {}
     streamed: Any = Any
     for parameter in inspect.signature(function).parameters.values():
-        annotation = hints.get(parameter.name, Any)
+        annotation = _given_by_us(hints.get(parameter.name, Any))
         kind = get_origin(annotation) or annotation
         if kind is Stream or kind is Context:
             if kind in given:
@@ -240,6 +240,15 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
                 f"endpoint {name!r}: {parameter} cannot be a member of its input; give each member a name of its own"
             )
     return Signature(members, given.get(Stream), streamed, given.get(Context), hints.get("return", Any))
+
+
+def _given_by_us(annotation: Any) -> Any:
+    """What is within `Stream[T] | None` and `Context | None`: so a function can be called by itself, too."""
+    if get_origin(annotation) not in {typing.Union, types.UnionType}:
+        return annotation
+    others = [each for each in get_args(annotation) if each is not types.NoneType]
+    alone = others[0] if len(others) == 1 else None
+    return alone if (get_origin(alone) or alone) in {Stream, Context} else annotation
 
 
 def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, ValueShape]:
