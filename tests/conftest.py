@@ -5,15 +5,25 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from leaks import nothing_is_left
+from leaks import no_task_is_left, nothing_is_left
 
-__all__ = ["nothing_is_left"]
+__all__ = ["no_task_is_left", "nothing_is_left"]
 
 # How long an example takes tells of the machine, not of the code: a busy one must not fail a test.
 settings.register_profile(
     "tidewire", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
 settings.load_profile("tidewire")
+
+
+@pytest.fixture(autouse=True)
+def _a_client_leaves_nothing(request):
+    """Every test of the client fails on what it leaves behind."""
+    if request.path.name.startswith("test_client"):
+        request.getfixturevalue("nothing_is_left")
+        if "anyio_backend" in request.fixturenames:
+            request.getfixturevalue("no_task_is_left")
+
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"
 """Where all that tests need is installed, one that does not run is a fault; but none has a GPU."""
