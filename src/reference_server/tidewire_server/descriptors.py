@@ -32,8 +32,11 @@ def room_for(connections: int, *, raise_limit: bool = False) -> int:
     wanted = connections + RESERVED
     if raise_limit and soft != resource.RLIM_INFINITY and soft < wanted:
         more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
-        soft = more
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
+        except (OSError, ValueError):  # a system with bounds of its own: what there is must do
+            pass
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections
     room = max(1, soft - RESERVED)
