@@ -1,5 +1,6 @@
 """What a job hands to its reader, and how values are validated."""
 
+import json
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -74,8 +75,11 @@ class Shape(Generic[T]):
         """
         if self._adapter is None:
             return value  # type: ignore[return-value]
+        # A long value is let go of as soon as it is written, and a text is written without a copy beside it.
+        written = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else to_json(value)
+        del value
         try:
-            return self._adapter.validate_json(to_json(value))
+            return self._adapter.validate_json(written)
         except ValidationError as error:
             what = f"the value is no valid {self._name}: {describe(error)}"
             if midway:

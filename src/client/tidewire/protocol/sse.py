@@ -31,6 +31,8 @@ MAX_RETRY_MS: Final = 2**31 - 1
 
 _BOM = b"\xef\xbb\xbf"
 _LF, _CR, _COLON = 0x0A, 0x0D, 0x3A
+_LONG_LINE = 2**12
+"""Bytes of a line beyond which a copy of it costs more than not to make one."""
 _MAX_RETRY_DIGITS = len(str(MAX_RETRY_MS))
 
 # The shape that nearly every event has: at most one id and one type, then one data line. Each match begins where
@@ -218,11 +220,14 @@ class Decoder:
         lines: Iterable[bytes | bytearray] = ended
         if self._line:
             self._line += ended[0]
-            # A line may be as long as an event may be: it is not copied, and nothing holds it longer than it is
-            # looked at.
-            lines = chain(iter((self._line,)), ended[1:])
+            # A line may be as long as an event may be: a long one is not copied, and nothing holds it longer than it
+            # is looked at. Short ones cost less as bytes.
+            first = self._line if len(self._line) > _LONG_LINE else bytes(self._line)
+            lines = chain(iter((first,)), ended[1:])
             self._line = bytearray()
+            del first
         data, type_, id_, size = self._data, self._type, self._id, self._size
+        value: bytes | bytearray
         for line in lines:
             if not line:
                 if id_ is not None:
@@ -237,7 +242,11 @@ class Decoder:
             if line[0] == _COLON:
                 continue
             size += len(line)
-            field, value = _field(line)
+            if isinstance(line, bytes):
+                field, _, value = line.partition(b":")
+                value = value.removeprefix(b" ")
+            else:
+                field, value = _take_name(line)
             if field == b"data":
                 if data is None:
                     data = value
@@ -279,11 +288,8 @@ class Decoder:
         )
 
 
-def _field(line: bytes | bytearray) -> tuple[bytes, bytes | bytearray]:
-    """A line's name and value. A bytearray becomes the value itself: what stands before it is taken off."""
-    if isinstance(line, bytes):
-        field, _, value = line.partition(b":")
-        return field, value.removeprefix(b" ")
+def _take_name(line: bytearray) -> tuple[bytes, bytearray]:
+    """A line's name and value. The line becomes the value: what stands before it is taken off in place."""
     colon = line.find(b":")
     end = colon if colon >= 0 else len(line)
     field = bytes(line[:end])
