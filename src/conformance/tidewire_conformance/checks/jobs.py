@@ -7,7 +7,7 @@ from itertools import pairwise
 from tidewire_conformance import specification
 from tidewire_conformance.checks.errors import refused, some_work
 from tidewire_conformance.checks.resume import told
-from tidewire_conformance.history import Histories, key
+from tidewire_conformance.history import Histories, job_bodies, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire import Exchange, resolve
@@ -16,6 +16,12 @@ DONE = ("status", "usage", "error", "check", "digest", "expires_at")
 """Members of `done` (section 3.6)."""
 TRIES = 100
 """Reads of a job until something holds of it."""
+ALIKE = 12
+"""Characters, of which each says 4 bits at least: among a thousand random ids no two share so many, but for one run in 10^8."""
+ENOUGH = 12
+"""Jobs: ids of so many have in common only what all have in front."""
+ROOM = 22
+"""Characters of which each says 6 bits at most."""
 PAUSE = 0.05
 """Seconds between two of them."""
 
@@ -80,6 +86,32 @@ async def a_submit_is_answered_with_the_job(s: Session) -> None:
         state = each.json.get("state", {})
         s.expect("TW-JOB-038", each.json.get("status") == state.get("status"), "the status of its state",
                  each.json.get("status"), at=each)  # fmt: skip
+
+
+@check("TW-JOB-023", over_all=True)
+async def ids_of_jobs_show_no_order(s: Session) -> None:
+    """They have room for 128 bits beside what all have in front, and no two begin alike, as those of a counter or a clock do."""
+    found = sorted(
+        {body["id"] for each in s.wire.record for body in job_bodies(each) if isinstance(body["id"], str)}
+    )
+    if len(found) < ENOUGH:
+        s.no_occasion(f"fewer than {ENOUGH} jobs in this run")
+    same = _alike(found[0], found[-1])
+    alike, *two = max((_alike(one, other) - same, one, other) for one, other in pairwise(found))
+    s.expect(
+        "TW-JOB-023",
+        alike < ALIKE,
+        f"ids that share fewer than {ALIKE} characters beyond the first {same}",
+        two,
+    )
+    short = min(found, key=len)
+    s.expect("TW-JOB-023", len(short) - same >= ROOM, f"{ROOM} characters or more, for 128 bits", short)
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (this, that) in pairs if this != that), min(len(one), len(other)))
 
 
 @check("TW-JOB-019", "TW-JOB-020", "TW-JOB-001")

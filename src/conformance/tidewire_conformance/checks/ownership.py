@@ -69,7 +69,8 @@ async def a_list_has_the_callers_jobs_alone(s: Session) -> None:
     job = await s.submit(some_work(s))
     lists = [await wire.ask("GET", "/v1/jobs?limit=1000") for wire in (s.wire, other)]
     mine, theirs = ([entry["id"] for entry in each.json.get("jobs", [])] for each in lists)
-    s.expect("TW-JOB-046", job.id in mine, "the job, in the list of its principal", at=lists[0])
+    told = f"{lists[0].status} {lists[0].code}, {len(mine)} jobs"
+    s.expect("TW-JOB-046", job.id in mine, f"{job.id} in the list of its principal", told, at=lists[0])
     s.expect("TW-JOB-046", job.id not in theirs, "no job of another principal", job.id, at=lists[1])
 
 

@@ -28,7 +28,7 @@ _since(
     "an_epoch_after_done", "an_item_too_many", "columns_change_within_an_epoch", "done_folded_into_a_snapshot", "id_missing_on_some_logged_events",
     "ids_begin_at_two", "ids_are_compared_as_texts", "ids_repeat", "ids_restart_after_a_reconnect", "ids_skip", "items_end_together",
     "large_event_cut_at_64_kib", "lengths_in_utf16_units", "newline_in_an_id", "nul_in_an_id", "replay_renders_other_text", "replay_reordered",
-    "replays_the_event_of_the_cursor", "second_reader_steals_events", "skips_an_event_of_a_running_job", "skips_the_event_after_the_cursor",
+    "replays_the_event_of_the_cursor", "seqs_begin_anew_in_each_epoch", "second_reader_steals_events", "skips_an_event_of_a_running_job", "skips_the_event_after_the_cursor",
     "snapshots_come_twice", "stable_is_broken", "the_header_in_one_case_alone", "the_overlap_is_sent_as_a_diff", "the_url_overrules_the_header",
     "trimmed_log_gives_the_rest", "two_terminal_events", "wrong_crc", "wrong_digest", "a_digest_of_members_as_they_stand",
     "a_digest_of_members_by_code_points", "a_digest_of_numbers_as_python_writes_them",
@@ -53,6 +53,11 @@ _since(
     "the_body_names_another_status", "errors_as_json",
 )  # fmt: skip
 _since("every submit is judged by its status", "*", "submit_answers_200")
+_since(
+    "from then on each stream that is the first of its job is closed",
+    "state.a_slow_reader_delays_nobody resume.* durable.* framing.*",
+    "the_oldest_stream_makes_room",
+)
 _since("no submit does as it is told", "*", "bodies_are_not_read")
 _since(
     "what is no JSON by the text is none in any event",
@@ -161,7 +166,8 @@ UNHEARD_OF = {
     "The title of one code is another each time": "section 9.1 tells it of titles, in a table that no sentence makes binding",
     "`type` stands beside a code of the registry": "the same: what is absent stands in a table alone",
     "`HEAD` is answered by 404, 405 or 200": "no sentence speaks of it",
-    "Ids of jobs are counted up": "how an id was drawn does not show (TW-JOB-023)",
+    "The log-probabilities of a prompt are fewer than its tokens": "the sentence on equal lengths is about generated tokens (TW-GEN-011)",
+    "A job that was purged stands in the list": "no sentence takes it out of there (TW-JOB-062 is about requests for it)",
     "A GET opens an epoch": "a write does not show (TW-RES-013), and its epoch may have been opened by a recovery",
     "An example of an endpoint is slow, or dear": "nothing bounds what an example takes",
 }

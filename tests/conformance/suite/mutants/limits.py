@@ -44,16 +44,17 @@ def the_oldest_stream_makes_room(hooks):
 @mutant("TW-SEC-024", JOBS)
 def all_callers_share_a_limit(hooks):
     """The jobs of all callers are counted together."""
+
+    def refuse(talk):
+        if hooks.shared.get("full") and talk.is_submit and "bob" in talk.header("authorization"):
+            status, headers, body = problem(429, "too_many_jobs", retryable=True, retry_after_ms=1000)
+            return status, headers | {"retry-after": "1"}, body
+        return None
+
     hooks.bodies.append(
         lambda talk, status, body: hooks.shared.update(full=True) if b"too_many_jobs" in body else None
     )
-    hooks.instead.append(
-        lambda talk: (
-            problem(429, "too_many_jobs", retryable=True, retry_after_ms=1000)
-            if hooks.shared.get("full") and talk.is_submit and "bob" in talk.header("authorization")
-            else None
-        )
-    )
+    hooks.instead.append(refuse)
 
 
 @mutant("TW-ERR-016", STREAMS)

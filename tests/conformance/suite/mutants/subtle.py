@@ -1,11 +1,14 @@
 """Faults that hide in a corner: one method, one status, one digit, one neighbour."""
 
+import itertools
 import json
 import re
+from types import SimpleNamespace
 
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
 from conformance.suite.mutants.durable import OTHER_EPOCH, RESTART, after_a_restart
+from tidewire_server import service
 
 ORIGINS = "browser.pages_of_an_allowed_origin_may_read_every_answer"
 SHAPES = "errors.a_submit_of_another_shape_is_refused"
@@ -178,3 +181,19 @@ def who_may_not_read_is_told_by_the_status(hooks):
         )
 
     hooks.instead.append(refuse)
+
+
+@mutant(
+    "TW-JOB-023",
+    "jobs.ids_of_jobs_show_no_order",
+    "errors.accept_decides_the_form_of_the_answer",
+    "errors.a_body_of_another_media_type_is_refused",
+    "errors.both_framings_of_a_body_are_taken",
+)
+def ids_of_jobs_are_counted_up(hooks):
+    """Ids of jobs are counted up."""
+    count = itertools.count(2**100)
+    drawn = service.secrets
+    service.secrets = SimpleNamespace(
+        token_hex=lambda size: f"{next(count):0{2 * size}x}", token_bytes=drawn.token_bytes
+    )
