@@ -83,6 +83,10 @@ class Exchange:
     def __init__(
         self, url: str, transport: Transport, *, auth: Auth | None, timing: Timing, hooks: Hooks | None = None
     ) -> None:
+        if not isinstance(url, str):
+            raise TypeError(f"the server's address is a text such as 'http://127.0.0.1:8000', not {url!r}")
+        if not isinstance(hooks, Hooks | None):
+            raise TypeError(f"hooks is a Hooks, not {hooks!r}")
         self.base: str
         self.base, self._of_url = apart(url)
         self.transport = transport

@@ -1,5 +1,6 @@
 """What can be set per client and per call, beside the input."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -40,19 +41,38 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout", "queue_timeout", "grace", "deadline"):
-            seconds = getattr(self, name)
-            if seconds is not None and not seconds > 0:
-                raise ValueError(f"{name} is in seconds and must be above 0, not {seconds!r}")
+            _check_seconds(name, getattr(self, name))
         if self.on_disconnect not in {"continue", "cancel"}:
             raise ValueError(f"on_disconnect is 'continue' or 'cancel', not {self.on_disconnect!r}")
         key = self.idempotency_key
         if key is not None and not (
-            0 < len(key) <= 255 and key.isascii() and key.isprintable() and " " not in key
+            isinstance(key, str)
+            and 0 < len(key) <= 255
+            and key.isascii()
+            and key.isprintable()
+            and " " not in key
         ):
-            raise ValueError("idempotency_key must be 1 to 255 visible ASCII characters")
+            raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters, not {key!r:.80}")
+        if not isinstance(self.retry, RetryPolicy):
+            raise TypeError(f"retry is a RetryPolicy, not {self.retry!r}")
+        for name, value in self.headers.items():
+            # Its value may be a secret: it is not repeated.
+            if not all(isinstance(one, str) and one.isascii() and one.isprintable() for one in (name, value)):
+                raise ValueError(f"header {name!r}: name and value must be printable ASCII text, on one line")
 
     def changed(self, **members: Any) -> Self:
         """A copy with some members changed. Headers are added to those that are there."""
         if members.get("headers") is not None:
             members["headers"] = MappingProxyType({**self.headers, **members["headers"]})
         return replace(self, **members)
+
+
+def _check_seconds(name: str, seconds: Any) -> None:
+    if seconds is None and name != "connect_timeout":
+        return
+    if not isinstance(seconds, int | float):
+        raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
+    if not seconds > 0:
+        raise ValueError(f"{name} is in seconds and must be above 0, not {seconds!r}")
+    if name in {"grace", "deadline"} and math.isinf(seconds):
+        raise ValueError(f"{name} goes to the server as a number: for no bound, leave it out")

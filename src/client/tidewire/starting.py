@@ -50,7 +50,7 @@ class Starter:
 
     async def _endpoint(self, name: str | None) -> str:
         if name is not None:
-            return name
+            return _checked(name, "an endpoint's name")
         names = [endpoint.name for endpoint in (await self.discover()).endpoints]
         if len(names) == 1:
             return names[0]
@@ -171,6 +171,8 @@ class Starter:
         return JobStream(exchange, follower, self._options, job_url=job_url, events_url=events_url)
 
     def _attach(self, job_id: str | None, checkpoint: Checkpoint | None) -> tuple[JobStream, Place | None]:
+        if job_id is not None:
+            _checked(job_id, "a job's id")
         if checkpoint is None:
             if job_id is None:
                 raise TypeError("give the job's id, or a checkpoint of it")
@@ -200,3 +202,12 @@ class Starter:
         """Let go of what loops that were left early have left behind."""
         await self._exchange.transport.bury()
         await self._left.cancel()
+
+
+def _checked(name: Any, what: str) -> str:
+    """What stands in a URL's path, and must be something there."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is a text, not {name!r}")
+    if not name:
+        raise ValueError(f"{what} is empty")
+    return name
