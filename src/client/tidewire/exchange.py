@@ -42,7 +42,6 @@ from tidewire.tokens import Vocabulary, read_vocabulary
 from tidewire.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, origin
 
 log: Final = logging.getLogger("tidewire")
-log.addHandler(logging.NullHandler())
 
 MAX_REDIRECTS: Final = 5
 
