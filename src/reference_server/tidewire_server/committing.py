@@ -1,13 +1,28 @@
 """When jobs commit: one callback of the event loop for all jobs that have something pending, and one timer.
 
 A callback, a timer or a task for each job and event would cost more than the event itself.
+
+How long a job waits between two events is widened where the server is behind: then all that has come meanwhile is one
+event, and the jobs together cost less.
+
+  a round of commits takes      | between two events of one stream
+  ------------------------------+-------------------------------------
+  less than half the window     | the window
+  more                          | twice what rounds took of late, at most `WIDEST`
 """
 
 import asyncio
 from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
-from typing import Protocol
+from time import monotonic
+from typing import Final, Protocol
+
+WIDEST: Final = 0.05
+"""Seconds to which the time between two events of one stream is widened."""
+
+_FADES: Final = 8
+"""Rounds in which what one took is forgotten, about."""
 
 
 class Writer(Protocol):
@@ -24,13 +39,16 @@ class Writer(Protocol):
 class Commits:
     """The jobs of one event loop that have something pending. Used on that loop."""
 
-    def __init__(self, logged: Callable[[int, int], None]) -> None:
+    def __init__(self, logged: Callable[[int, int], None], clock: Callable[[], float] = monotonic) -> None:
         """Begin with none.
 
         Args:
             logged: Told, once for all jobs that commit together, how many events and bytes were logged.
+            clock: Seconds. That of the loop stands still while it runs what is due.
         """
         self.logged = logged
+        self._clock = clock
+        self._took = 0.0
         self._loop = asyncio.get_running_loop()
         self._due: list[Writer] = []
         self._later: list[tuple[float, int, Writer]] = []
@@ -51,6 +69,10 @@ class Commits:
         heappush(self._later, (due, self._order, writer))
         if due < self._fires_at:
             self._set_timer()
+
+    def spacing(self, window: float) -> float:
+        """Seconds between two events of a stream that asks for `window`: see the table above. None stays none."""
+        return max(window, min(2 * self._took, WIDEST)) if window else 0.0
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -76,6 +98,7 @@ class Commits:
         self._commit_all(due, self._loop.time())
 
     def _commit_all(self, writers: list[Writer], now: float) -> None:
+        began = self._clock()
         events = size = 0
         for writer in writers:
             try:
@@ -87,3 +110,5 @@ class Commits:
             size += bytes_of_this
         if events:
             self.logged(events, size)
+        took = self._clock() - began
+        self._took = max(took, self._took + (took - self._took) / _FADES)

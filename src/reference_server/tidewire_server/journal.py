@@ -248,7 +248,7 @@ class Journal:
         return self._pending.size
 
     def _schedule(self) -> None:
-        due = self._committed_at + self._window
+        due = self._committed_at + self._commits.spacing(self._window)
         if self._urgent or due <= self._loop.time():
             self._commits.soon(self)
         elif self.waits_until is None:

@@ -50,7 +50,7 @@ class Settings(BaseModel):
         0.005,
         ge=0,
         le=1,
-        description="Appends of one job within this time become one event. 0: one event per call.",
+        description="Appends of one job within this time become one event, or within up to 0.05 s where the server is behind. 0: one event per call.",
     )
     min_snapshot_interval: float = Field(
         0.25, ge=0.001, le=3600, description="Least time between two snapshots of a `diffs=0` stream."
