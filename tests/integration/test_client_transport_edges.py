@@ -107,6 +107,20 @@ def test_the_same_host_on_another_port_is_another_origin_for_links_too():
         assert other.requests == []
 
 
+def test_a_hello_that_leads_to_another_origin_is_not_followed():
+    with ScriptedServer(lambda _: [CLOSE]) as other:
+        away = hello().replace(b'"/v1/jobs/', f'"{other.url}/v1/jobs/'.encode())
+
+        def stream(request):
+            yield STREAM + (away + HALF if request.cursor == "1-1" else hello() + REST + END)
+            yield CLOSE
+
+        with ScriptedServer(with_stream(stream)) as server, hurrying(server.url) as client:
+            assert client.run("count") == "Hello"
+            assert [request.cursor for request in server.requests[1:]] == ["1-1", "1-2"]
+        assert other.requests == []
+
+
 # ---- proxies -----------------------------------------------------------------------------------------------------
 
 
