@@ -14,12 +14,12 @@ def on_data(hooks, change):
     """Change the JSON of each logged event; what `change` gives takes its place."""
 
     def apply(talk, frame):
-        head, _, data = frame.rpartition(b"data:")
+        head, _, data = frame.partition(b"\ndata:")  # which the data itself may hold as well, but for the line break
         if not head.startswith(b"id:"):
             return frame
         kind = re.search(rb"event:(\w+)", head)
         value = change(talk, kind[1].decode() if kind else "message", json.loads(data))
-        return head + b"data:" + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+        return head + b"\ndata:" + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
     hooks.frames.append(apply)
 
