@@ -81,8 +81,8 @@ async def a_stream_too_many_is_refused(s: Session) -> None:
             s.expect("TW-SEC-024", read.is_stream, "a stream for another caller", read.status, at=read)
             await other.ask("POST", f"{place}/cancel")
         await s.wire.ask("POST", f"{job.path}/cancel")
+        await asyncio.gather(*(each.until(lambda now: now.of_type("done"), ENDS_SECONDS) for each in streams))
         for each in streams:
-            await each.until(lambda now: now.of_type("done"), ENDS_SECONDS)
             kinds = [block.type for block in each.exchange.events]
             s.expect("TW-DSC-013", "done" in kinds, "a stream that goes on to done", kinds, at=each.exchange)
 

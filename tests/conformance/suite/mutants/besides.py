@@ -86,7 +86,8 @@ _since(
 )  # fmt: skip
 _since(
     "a cancel of an item is a cancel",
-    "batch.a_cancel_of_one_item_leaves_the_others ownership.a_job_of_another_principal_is_an_unknown_one errors.*",
+    "batch.a_cancel_of_one_item_leaves_the_others ownership.a_job_of_another_principal_is_an_unknown_one errors.* "
+    "limits.a_stream_too_many_is_refused state.a_slow_reader_delays_nobody",
     "cancel_answers_and_runs_on", "cancel_is_not_idempotent",
 )  # fmt: skip
 _since(
@@ -111,8 +112,9 @@ _since(
 )
 _since(
     "problems in-band have a `retry` as well",
-    "browser.a_problem_comes_in_band_where_the_url_says_so",
+    "browser.a_problem_comes_in_band_where_the_url_says_so limits.a_stream_too_many_is_refused",
     "retry_abc",
+    "retry_of_an_hour",
 )
 _since(
     "the token leads to the stream of another job",
@@ -121,7 +123,7 @@ _since(
 )
 _since(
     "readers of a purged job are left without a word",
-    "framing.no_stream_is_closed_without_a_word",
+    "framing.no_stream_is_closed_without_a_word limits.a_stream_too_many_is_refused",
     "purge_without_done",
 )
 _since("a stream token cannot be had", "browser.*", "a_capability_is_made_up")
@@ -148,7 +150,26 @@ _since(
 )
 
 _since("no job says that it is a batch", "batch.*", "samples_are_no_batch")
-_since("a text that is truncated is proved", "state.*", "a_rollback_leaves_its_logprobs")
+_since(
+    "a text that is truncated is proved",
+    "state.* discovery.text_is_not_taken_back_where_it_cannot_be",
+    "a_rollback_leaves_its_logprobs",
+)
+_since(
+    "texts are put together in another order as well",
+    "logprobs.a_stop_string_ends_the_text_before_it",
+    "ops_out_of_order",
+)
+_since(
+    "the head is of a later epoch than the end",
+    "framing.streams_begin_with_hello",
+    "an_epoch_is_used_twice",
+)
+_since(
+    "each pointer into a body names the input",
+    "errors.a_submit_of_another_shape_is_refused",
+    "a_fault_of_shared_is_laid_on_an_input",
+)
 _since(
     "the items of a job that is called cancelled have succeeded",
     "state.items_move_by_the_table",
