@@ -14,7 +14,7 @@ def on_data(hooks, change):
     """Change the JSON of each logged event; what `change` gives takes its place."""
 
     def apply(talk, frame):
-        head, _, data = frame.partition(b"\ndata:")  # the data may hold such a word as well, but no line break
+        head, _, data = frame.partition(b"\ndata:")  # data may hold the word, but no line break
         if not head.startswith(b"id:"):
             return frame
         kind = re.search(rb"event:(\w+)", head)
