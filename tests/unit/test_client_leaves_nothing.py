@@ -1,6 +1,7 @@
 """A client that is left in the middle of something leaves no socket, no thread and no task behind, on either loop."""
 
 import asyncio
+import subprocess
 import sys
 import threading
 
@@ -106,6 +107,40 @@ def test_an_async_client_leaves_nothing(server, backend, leaves):
                 await anyio.sleep(0.01)
 
     anyio.run(live, backend=backend)
+
+
+CARELESS = """
+import sys
+import anyio
+from tidewire import AsyncClient
+
+async def careless():
+    client = AsyncClient(sys.argv[1])
+    unread, begun = await client.submit("count"), await client.submit("count")
+    async for update in (updates := begun.updates()):
+        break
+    kept.append((client, unread, updates))
+    await AsyncClient(sys.argv[1]).submit("count")
+
+kept = []
+for backend in "asyncio", "trio":
+    anyio.run(careless, backend=backend)
+print(len(kept))
+"""
+
+
+def test_a_script_that_closes_nothing_ends_without_a_word():
+    def script(_):
+        yield STREAM[:-4] + b"\r\nLocation: /v1/jobs/j1\r\nContent-Location: /v1/jobs/j1/events\r\n\r\n"
+        yield hello() + snapshot("1-1", state("a"), columns=[TEXT])
+        yield HOLD
+
+    with ScriptedServer(script) as server:
+        command = [sys.executable, "-c", CARELESS, server.url]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2\n", "")
+        assert len(server.requests) == 6
+        server.wait_until_none_is_open()
 
 
 def test_a_timeout_of_asyncio_leaves_nothing(server):

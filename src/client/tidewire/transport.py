@@ -7,7 +7,7 @@ environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`), as httpx reads it.
 import contextlib
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import httpx
@@ -194,7 +194,7 @@ class Transport:
         await self.bury()
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
-            self._client = httpx.AsyncClient(
+            self._client = _Pool(
                 verify=self._verify,
                 proxy=self._proxy,
                 limits=limits,
@@ -305,6 +305,32 @@ class _OnePiece(httpx.AsyncByteStream):
             raise StopAsyncIteration
         body, self._left = self._left, None
         return body
+
+
+class _Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
+    """A request whose answer is left open.
+
+    httpx's own is a generator. Two of them, one within the other, are both closed by an event loop that ends while a
+    stream is open, and the loop prints that they stood in each other's way. Of one, the loop closes the stream.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, request: httpx.Request) -> None:
+        self._client = client
+        self._request = request
+        self._response: httpx.Response | None = None
+
+    async def __aenter__(self) -> httpx.Response:
+        self._response = await self._client.send(self._request, stream=True)
+        return self._response
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._response is not None:
+            await self._response.aclose()
+
+
+class _Pool(httpx.AsyncClient):
+    def stream(self, method: str, url: httpx.URL | str, **members: Any) -> _Opening:  # type: ignore[override]
+        return _Opening(self, self.build_request(method, url, **members))
 
 
 async def _mended(request: httpx.Request) -> None:
