@@ -57,7 +57,12 @@ def job(value: Any, columns: tuple[str, ...]) -> tuple[Journal, Stream[Any]]:
     block, document, size = first_block(state, [f"/items/0/value{column}" for column in columns])
     log = MemoryLog(block, settings.max_log_bytes)
     journal = Journal(
-        log, document, settings, state_bytes=size, reserve=0, commits=Commits(lambda _e, _b: None)
+        log,
+        document,
+        settings,
+        state_bytes=size,
+        reserve=0,
+        commits=Commits(lambda _e, _b: None, settings.merge_window),
     )
     stream: Stream[Any] = Stream(
         journal, 0, columns=columns, rollback=True, tell=lambda _k, _m: None, to_json=lambda v: v

@@ -31,7 +31,7 @@ class Written:
             kept,
             state_bytes=size,
             reserve=0,
-            commits=Commits(lambda _events, _bytes: None),
+            commits=Commits(lambda _events, _bytes: None, kept.merge_window),
         )
         self.stream: Stream[Any] = Stream(
             self.journal,

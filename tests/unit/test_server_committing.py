@@ -13,7 +13,9 @@ WINDOW = 0.005
 class Slow:
     """A job whose commit takes its time."""
 
+    urgent = False
     waits_until = None
+    committed_at = float("-inf")
 
     def __init__(self, clock, takes):
         self.clock, self.takes = clock, takes
@@ -33,12 +35,12 @@ class Clock:
 async def spacings(rounds, window=WINDOW):
     """What lies between two events after each round, in which as many jobs commit as are named, a millisecond each."""
     clock, found = Clock(), []
-    commits = Commits(lambda _events, _size: None, clock)
+    commits = Commits(lambda _events, _size: None, window, clock)
     for jobs in rounds:
         for _ in range(jobs):
             commits.soon(Slow(clock, 0.001))
         await asyncio.sleep(0)
-        found.append(commits.spacing(window))
+        found.append(commits.spacing)
     return found
 
 

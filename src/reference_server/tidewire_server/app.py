@@ -32,10 +32,11 @@ from tidewire_server.connection import Connection
 from tidewire_server.discovery import Descriptions
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import ProblemError, refuse
-from tidewire_server.event_stream import EventStream, send_problem
+from tidewire_server.event_stream import EventStream
 from tidewire_server.exchange import Resource, answer, read_body, root_of
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
 from tidewire_server.opening import NOTHING, opening
+from tidewire_server.problem_stream import send_problem
 from tidewire_server.service import Service, Submitted
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import JobRecord, Store, StoreError

@@ -28,6 +28,10 @@ _FADES: Final = 8
 class Writer(Protocol):
     """A job that writes a log."""
 
+    urgent: bool
+    """What is pending does not wait for the window."""
+    committed_at: float
+    """When it committed last, in seconds of the loop's."""
     waits_until: float | None
     """When it is to commit, while it waits for that."""
 
@@ -39,14 +43,20 @@ class Writer(Protocol):
 class Commits:
     """The jobs of one event loop that have something pending. Used on that loop."""
 
-    def __init__(self, logged: Callable[[int, int], None], clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, logged: Callable[[int, int], None], window: float, clock: Callable[[], float] = monotonic
+    ) -> None:
         """Begin with none.
 
         Args:
             logged: Told, once for all jobs that commit together, how many events and bytes were logged.
+            window: Seconds between two events of one stream, at least; 0 for none.
             clock: Seconds. That of the loop stands still while it runs what is due.
         """
         self.logged = logged
+        self.spacing = window
+        """Seconds between two events of one stream, as it is now: see the table above. A window of 0 stays 0."""
+        self._window = window
         self._clock = clock
         self._took = 0.0
         self._loop = asyncio.get_running_loop()
@@ -57,22 +67,17 @@ class Commits:
         self._fires_at = inf
 
     def soon(self, writer: Writer) -> None:
-        """Have a job commit once whatever runs now on the loop has run."""
+        """Have a job commit once whatever runs now on the loop has run, or when its window is over."""
         if not self._due:
             self._loop.call_soon(self._commit)
         self._due.append(writer)
 
-    def later(self, writer: Writer, due: float) -> None:
-        """Have a job commit at a time of the loop's, unless it does so before."""
+    def _wait(self, writer: Writer, due: float) -> None:
         writer.waits_until = due
         self._order += 1
         heappush(self._later, (due, self._order, writer))
         if due < self._fires_at:
             self._set_timer()
-
-    def spacing(self, window: float) -> float:
-        """Seconds between two events of a stream that asks for `window`: see the table above. None stays none."""
-        return max(window, min(2 * self._took, WIDEST)) if window else 0.0
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -95,7 +100,16 @@ class Commits:
 
     def _commit(self) -> None:
         due, self._due = self._due, []
-        self._commit_all(due, self._loop.time())
+        now = self._loop.time()
+        if spacing := self.spacing:
+            ready, latest = [], now - spacing
+            for writer in due:
+                if writer.urgent or writer.committed_at <= latest:
+                    ready.append(writer)
+                elif writer.waits_until is None:
+                    self._wait(writer, writer.committed_at + spacing)
+            due = ready
+        self._commit_all(due, now)
 
     def _commit_all(self, writers: list[Writer], now: float) -> None:
         began = self._clock()
@@ -112,3 +126,5 @@ class Commits:
             self.logged(events, size)
         took = self._clock() - began
         self._took = max(took, self._took + (took - self._took) / _FADES)
+        if self._window:
+            self.spacing = max(self._window, min(2 * self._took, WIDEST))

@@ -27,6 +27,8 @@ _STATUS_LINE: Final = b"HTTP/1.1 %d \r\n"
 class Connection:
     """One request's connection."""
 
+    __slots__ = ("_chunks", "_cycle", "_flow", "_transport")
+
     def __init__(self, send: Send) -> None:
         self._cycle: Any = getattr(send, "__self__", None)
         self._transport: Any = getattr(self._cycle, "transport", None)

@@ -31,6 +31,8 @@ class StalledError(Exception):
 class Delivery:
     """One answer's head and body. Each method raises `GoneError` or `StalledError` where nobody takes it."""
 
+    __slots__ = ("_connection", "_listener", "_loop", "_send", "_stall_timeout", "gone", "sent_at")
+
     def __init__(
         self,
         send: Send,
@@ -55,7 +57,7 @@ class Delivery:
         self._loop = asyncio.get_running_loop()
         self.gone = False
         self.sent_at = self._loop.time()
-        """When something was sent last."""
+        """When something was sent last; set also by whoever writes to the connection at once."""
         self._listener: asyncio.Task[None] | None = asyncio.create_task(self._listen(receive, gone))
 
     async def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
@@ -71,13 +73,6 @@ class Delivery:
     async def end(self, body: bytes) -> None:
         """Send the last of the body."""
         await self._deliver({"type": "http.response.body", "body": body, "more_body": False})
-
-    def write_at_once(self, body: bytes) -> bool:
-        """Send more of the body from any callback of the event loop; whether that was possible, see `Connection`."""
-        if self._connection.write_at_once(body):
-            self.sent_at = self._loop.time()
-            return True
-        return False
 
     def behind(self) -> bool | None:
         """Whether the reader has not made room for what was written last; None where that cannot be seen."""

@@ -27,15 +27,15 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from tidewire.protocol import messages
-from tidewire.protocol.cursor import ENDED_BY_PROBLEM, Cursor
+from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Goaway, Hello, Ping, SnapshotReason, ephemeral_frame
-from tidewire.protocol.problems import Problem
+from tidewire_server.connection import Connection
 from tidewire_server.delivery import Delivery, GoneError, StalledError
 from tidewire_server.journal import snapshot_frame
 from tidewire_server.merging import Merging
 from tidewire_server.opening import Opening, Place
 from tidewire_server.service import Service
-from tidewire_server.store.base import Block, Chunk, JobRecord, LogReader, StateAt, StoreError
+from tidewire_server.store.base import Block, Chunk, JobRecord, LogReader, News, StateAt, StoreError
 
 _CHUNK_BYTES: Final = 32 * 1024
 """Events that are handed to the ASGI server at a time."""
@@ -61,6 +61,31 @@ _log = logging.getLogger(__name__)
 
 class EventStream:
     """An ASGI application that serves one stream once."""
+
+    __slots__ = (
+        "_as_logged",
+        "_beat_timer",
+        "_connection",
+        "_delivery",
+        "_events_url",
+        "_give_back",
+        "_greeting",
+        "_headers",
+        "_idle_at",
+        "_interval",
+        "_leaves",
+        "_log",
+        "_loop",
+        "_metrics",
+        "_opening",
+        "_record",
+        "_service",
+        "_settings",
+        "_silent",
+        "_snapshot_bytes",
+        "_told",
+        "_wake",
+    )
 
     def __init__(
         self,
@@ -111,6 +136,7 @@ class EventStream:
         self._silent = False
         self._beat_timer: asyncio.TimerHandle
         self._delivery: Delivery
+        self._connection: Connection
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve."""
@@ -129,9 +155,9 @@ class EventStream:
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         stall_timeout = self._settings.stall_timeout
-        connection = scope["tidewire.connection"]
+        self._connection = scope["tidewire.connection"]
         self._delivery = delivery = Delivery(
-            send, receive, connection, stall_timeout=stall_timeout, gone=self._wake.set
+            send, receive, self._connection, stall_timeout=stall_timeout, gone=self._wake.set
         )
         self._beat()
         unwatch = self._log.watch(self._woken)
@@ -236,9 +262,8 @@ class EventStream:
         await self._awake()
         return cursor
 
-    def _woken(self) -> None:
+    def _woken(self, news: News | None) -> None:
         """Something was logged or told: pass it on at once, or let the task see to it."""
-        news = self._log.news
         try:
             if news is not None and news[0] == self._idle_at and self._pass_on(news[1]):
                 return
@@ -250,9 +275,10 @@ class EventStream:
         """Send a block that was just logged, if its reader has room for it."""
         frames, state, done = block
         sent = frames[0] if len(frames) == 1 else b"".join(frames)
-        if done or len(sent) > _CHUNK_BYTES or not self._delivery.write_at_once(sent):
+        if done or len(sent) > _CHUNK_BYTES or not self._connection.write_at_once(sent):
             return False
-        self._idle_at = state.cursor
+        self._idle_at = state[0]
+        self._delivery.sent_at = self._loop.time()
         self._metrics.streamed += len(sent)
         return True
 
@@ -370,23 +396,3 @@ class EventStream:
             self._silent = False
             if self._loop.time() >= self._delivery.sent_at + self._settings.heartbeat:
                 await self._write(ephemeral_frame("ping", Ping(head=str(self._log.extent().head))))
-
-
-async def send_problem(
-    send: Send,
-    found: Problem,
-    *,
-    retry: float,
-    hello: Hello | None = None,
-    headers: list[tuple[bytes, bytes]] | None = None,
-) -> None:
-    """Answer with a problem inside an event stream, for readers that cannot see a status.
-
-    A fatal one carries the id that is answered 204, which is the only thing that ends an EventSource.
-    """
-    wait = found.retry_after_ms if found.retryable and found.retry_after_ms else round(retry * 1000)
-    frames = b"" if hello is None else ephemeral_frame("hello", hello)
-    last = None if found.retryable else str(ENDED_BY_PROBLEM)
-    frames += ephemeral_frame("problem", found, id=last, retry_ms=wait)
-    await send({"type": "http.response.start", "status": 200, "headers": HEADERS + (headers or [])})
-    await send({"type": "http.response.body", "body": frames, "more_body": False})

@@ -42,6 +42,8 @@ _EPOCH_STEPS: Final = 10_000
 _RETRY: Final = 1.0
 """Seconds between two tries to write a log that cannot be written."""
 
+_new: Final = tuple.__new__
+
 _MAX_PENDING_BYTES: Final = 4 * 1024 * 1024
 """Bytes of uncommitted changes above which a worker thread waits."""
 
@@ -85,6 +87,28 @@ def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], rea
 class Journal:
     """The one writer of a job's log."""
 
+    __slots__ = (
+        "_append_at_once",
+        "_columns",
+        "_commits",
+        "_committing",
+        "_ended",
+        "_head",
+        "_lock",
+        "_log",
+        "_loop",
+        "_pending",
+        "_room",
+        "_signalled",
+        "_stopping",
+        "_task",
+        "_thread",
+        "_waiting",
+        "committed_at",
+        "urgent",
+        "waits_until",
+    )
+
     def __init__(
         self,
         log: Log,
@@ -108,10 +132,11 @@ class Journal:
         self._log = log
         self._head = log.extent().head
         self._columns = document.columns
-        self._window = settings.merge_window
         self._commits = commits
+        self.urgent = False
+        self.committed_at = float("-inf")
         self.waits_until: float | None = None
-        """See `Writer`."""
+        """See `Writer` for these three."""
         self._pending = Pending(
             document,
             merge=settings.merge_window > 0,
@@ -127,8 +152,6 @@ class Journal:
         self._waiting = 0
         self._ended = False
         self._signalled = False
-        self._urgent = False
-        self._committed_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()
         self._stopping = asyncio.Event()
@@ -228,17 +251,14 @@ class Journal:
             raise StreamClosedError("this job has ended: nothing more can be written to its stream")
 
     def _signal(self, *, urgent: bool = False) -> None:
-        if self._signalled and (self._urgent or not urgent):
+        if self._signalled and (self.urgent or not urgent):
             return
         self._signalled = True
-        self._urgent = self._urgent or urgent
+        self.urgent = self.urgent or urgent
         if threading.get_ident() == self._thread:
-            if self._window:
-                self._schedule()
-            else:
-                self._commits.soon(self)
+            self._commits.soon(self)
         else:
-            self._loop.call_soon_threadsafe(self._schedule)
+            self._loop.call_soon_threadsafe(self._commits.soon, self)
 
     # ---- the event loop ----------------------------------------------------------------------------------------
 
@@ -247,17 +267,10 @@ class Journal:
         """Bytes that wait to be committed."""
         return self._pending.size
 
-    def _schedule(self) -> None:
-        due = self._committed_at + self._commits.spacing(self._window)
-        if self._urgent or due <= self._loop.time():
-            self._commits.soon(self)
-        elif self.waits_until is None:
-            self._commits.later(self, due)
-
     def commit_now(self, now: float) -> tuple[int, int]:
         """See `Writer`. A log that never waits needs no task for it."""
         self.waits_until = None
-        if self._append_at_once is None or self._committing.locked():
+        if self._append_at_once is None or self._ended:
             if self._task is None or self._task.done():
                 self._task = self._loop.create_task(self._commit_or_stop())
             return 0, 0
@@ -281,7 +294,7 @@ class Journal:
             return
         if self._signalled:
             self._task = None  # it is this one: else what came while the log was written would wait for ever
-            self._schedule()
+            self._commits.soon(self)
 
     def _stop_writing(self, error: HeadMovedError) -> None:
         """Another writes, or the log is gone: this one has lost its right to write, and must not try again."""
@@ -307,20 +320,22 @@ class Journal:
     def _block(self, now: float) -> Block | None:
         """What is pending, as events that follow the head; None if nothing is."""
         with self._lock:
-            self._signalled = self._urgent = False
+            self._signalled = self.urgent = False
             diffs = self._pending.take()
             if not diffs:
                 return None
-            view = self._pending.view()
+            view = self._pending.ungathered.view()
             if self._waiting:
                 self._room.notify_all()
-        self._committed_at = now
+        self.committed_at = now
         epoch, seq = self._head
         if len(diffs) == 1:
             frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + 1, diffs[0])]
         else:
             frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
-        return Block(frames, StateAt(Cursor(epoch, seq + len(diffs)), self._columns, view))
+        # Without the frame of Python that the constructor of a named tuple costs.
+        cursor = _new(Cursor, (epoch, seq + len(diffs)))
+        return _new(Block, (frames, _new(StateAt, (cursor, self._columns, view)), False))
 
     async def _append(self, block: Block) -> None:
         """Log a block, however long the log cannot be written: until then nobody sees it, and writers wait.

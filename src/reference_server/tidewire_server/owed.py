@@ -17,6 +17,8 @@ CHECK_EVERY: Final = 64
 class Owed:
     """The texts of one job that owe a check."""
 
+    __slots__ = ("_changes",)
+
     def __init__(self) -> None:
         """Begin with nothing owed."""
         self._changes: dict[str, int] = {}

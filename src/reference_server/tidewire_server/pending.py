@@ -14,7 +14,6 @@ from pydantic import JsonValue
 from tidewire.protocol.diff import Op
 from tidewire.protocol.document import Document
 from tidewire.protocol.values import MAX_STATE_DEPTH, common_prefix
-from tidewire.protocol.view import View
 from tidewire_server.errors import StateTooLargeError
 from tidewire_server.made_events import Appends, Rows, shape, to_json
 from tidewire_server.owed import Owed, is_array, is_text
@@ -31,6 +30,28 @@ _AROUND_STATE: Final = 48
 
 class Pending:
     """What is made and not yet logged. Not safe for threads: whoever holds it holds a lock."""
+
+    __slots__ = (
+        "_closed",
+        "_columns",
+        "_depth",
+        "_envelope",
+        "_kinds",
+        "_lent",
+        "_max_state_bytes",
+        "_merge",
+        "_open",
+        "_owed",
+        "_reserve",
+        "_room",
+        "_row_run",
+        "_sole",
+        "_standing",
+        "_text_runs",
+        "size",
+        "state_bytes",
+        "ungathered",
+    )
 
     def __init__(
         self,
@@ -52,7 +73,8 @@ class Pending:
             state_bytes: What the state takes now, at most.
             reserve: Bytes of `max_state_bytes` that are kept for the ends of the items.
         """
-        self._document = document
+        self.ungathered = document
+        """The state without what waits in runs: nothing does after `take`. See `document`."""
         self.size = 0
         """Bytes that wait."""
         self._merge = merge
@@ -81,11 +103,7 @@ class Pending:
     def document(self) -> Document:
         """The state with all changes."""
         self.gather()
-        return self._document
-
-    def view(self) -> View:
-        """The state as it is logged once what was taken is; call when nothing waits."""
-        return self._document.view()
+        return self.ungathered
 
     # ---- changes -----------------------------------------------------------------------------------------------
 
@@ -244,7 +262,7 @@ class Pending:
                 entry = self._open = Appends()
                 entry.texts[path] = []
             part = to_json(text)[1:-1]
-            self._document.apply(text if path == self._sole else [["a", path, text]])
+            self.ungathered.apply(text if path == self._sole else [["a", path, text]])
             entry.texts[path].append(part)
             entry.size += len(part)
             self._grew(len(part))
@@ -265,7 +283,7 @@ class Pending:
         taken: list[bytes] = []
         for text in pieces:
             diff = orjson.dumps(text)
-            self._document.apply(text)
+            self.ungathered.apply(text)
             self.state_bytes += len(diff) - 2
             if self._owed.grew_one(run.path):
                 diff = shape(b'[["r",%b]]' % diff, self._checks([run.path]))
@@ -281,7 +299,7 @@ class Pending:
         run.end()
         entry = self._open
         if run.rows and type(entry) is Rows:
-            self._document.grow(run.rows)
+            self.ungathered.grow(run.rows)
             entry.add(run.parts)
             self._grew(sum(map(len, run.parts)))
 
@@ -300,18 +318,18 @@ class Pending:
             return [op]
         if op[0] == "s" and type(op[2]) is str and self.is_text(str(op[1])):
             # In parts, what both begin with has to stay: it may be promised (TW-DIF-057).
-            old = str(self._document.value(str(op[1])))
+            old = str(self.ungathered.value(str(op[1])))
             kept = common_prefix(old, op[2])
             dropped = [["t", op[1], len(old) - kept]] if kept < len(old) else []
             added = op[2][kept:]
             return [*dropped, *(split_op(["a", op[1], added], self._room) if added or not dropped else ())]
-        grows = op[0] == "a" and is_array(self._document, str(op[1]))
-        return split_op(op, self._room, start=self._document.array_length(str(op[1])) if grows else 0)
+        grows = op[0] == "a" and is_array(self.ungathered, str(op[1]))
+        return split_op(op, self._room, start=self.ungathered.array_length(str(op[1])) if grows else 0)
 
     def _change_one(self, ops: Sequence[Op], encoded: bytes, settle: str | None, *, ends: bool) -> None:
         self._apply(list(ops), len(encoded), ends=ends)
         self._kinds = None
-        checks = self._checks(self._owed.changed(ops, self._document))
+        checks = self._checks(self._owed.changed(ops, self.ungathered))
         if settle is not None:
             checks += self.checks_owed(settle)
         self._closed.append(shape(encoded, checks))
@@ -346,13 +364,13 @@ class Pending:
         if self.state_bytes + self._lent + size > limit:
             self.gather()
         if self.state_bytes + size <= limit:
-            self._document.apply(diff)
+            self.ungathered.apply(diff)
             return
-        before = self._document.view()
-        self._document.apply(diff)
-        measured = len(to_json(self._document.value())) + self._envelope
+        before = self.ungathered.view()
+        self.ungathered.apply(diff)
+        measured = len(to_json(self.ungathered.value())) + self._envelope
         if measured > limit:
-            self._document = Document(before.value(), self._columns)
+            self.ungathered = Document(before.value(), self._columns)
             raise StateTooLargeError(self._max_state_bytes)
         self.state_bytes = measured - size
 
@@ -361,9 +379,9 @@ class Pending:
         self.size += size
 
     def _checks(self, paths: Iterable[str]) -> list[JsonValue]:
-        document = self._document
+        document = self.ungathered
         return [[path, document.text_length(path), document.text_crc(path)] for path in paths]
 
     def is_text(self, path: str) -> bool:
         """Whether there is a text at a place."""
-        return is_text(self._document, path)
+        return is_text(self.ungathered, path)

@@ -70,7 +70,7 @@ class Service:
         self.readers = Readers(settings.max_streams_per_principal, metrics.open_streams)
         self._clearing = Clearing(store.jobs)
         self._loop = asyncio.get_running_loop()
-        self._commits = Commits(self._logged)
+        self._commits = Commits(self._logged, settings.merge_window)
         self._scheduler = Scheduler(
             self.store.queue,
             self.endpoints,

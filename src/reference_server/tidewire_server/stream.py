@@ -36,6 +36,30 @@ class Stream(Generic[T]):
     A function gets one by having a parameter annotated `Stream[T]`.
     """
 
+    __slots__ = (
+        "_cancelled",
+        "_closed",
+        "_column_is_text",
+        "_columns",
+        "_converts",
+        "_growing",
+        "_index",
+        "_journal",
+        "_lock",
+        "_notes",
+        "_place",
+        "_rollback",
+        "_row_run",
+        "_shadow",
+        "_stable",
+        "_tell",
+        "_text_run",
+        "_to_json",
+        "_usage",
+        "_yielded",
+        "failure",
+    )
+
     def __init__(
         self,
         journal: Journal,

@@ -68,6 +68,18 @@ class Document(Fold):
     document as it was.
     """
 
+    __slots__ = (
+        "_clock",
+        "_columns_by_item",
+        "_growing",
+        "_grown",
+        "_last",
+        "_row_grew",
+        "_rows",
+        "_sole",
+        "_touched",
+    )
+
     def __init__(self, value: JsonValue, columns: Sequence[str] = ()) -> None:
         """Take in a state.
 

@@ -112,6 +112,8 @@ def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> J
 class Fold:
     """A value, its columns, and the ops on them. What it holds came from the caller, and is never changed."""
 
+    __slots__ = ("_column_tokens", "_own", "_top", "columns")
+
     columns: tuple[str, ...]
     """JSON Pointers of the places that rows and bare strings grow."""
 

@@ -2,19 +2,18 @@
 
 from collections.abc import Callable
 
-from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.base import Block
+from tidewire_server.store.base import News
 
 
 class Audience:
     """The readers of one log, on one event loop."""
 
+    __slots__ = ("_told", "_version", "_watchers")
+
     def __init__(self) -> None:
-        self._watchers: tuple[Callable[[], None], ...] = ()
+        self._watchers: tuple[Callable[[News | None], None], ...] = ()
         self._told: dict[str, tuple[int, bytes]] = {}
         self._version = 0
-        self.news: tuple[Cursor, Block] | None = None
-        """See `LogReader.news`."""
 
     def told(self, since: int) -> tuple[list[bytes], int]:
         """See `LogReader.told`."""
@@ -22,7 +21,7 @@ class Audience:
             return [], since
         return [frame for version, frame in self._told.values() if version > since], self._version
 
-    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, wake: Callable[[News | None], None]) -> Callable[[], None]:
         """See `LogReader.watch`."""
         self._watchers = (*self._watchers, wake)
 
@@ -44,9 +43,7 @@ class Audience:
         """Nothing that was told is of use any more."""
         self._told.clear()
 
-    def wake(self, news: tuple[Cursor, Block] | None = None) -> None:
-        """Something has happened; `news` if it is that a block was logged after a cursor."""
-        self.news = news
+    def wake(self, news: News | None = None) -> None:
+        """Something has happened; `news` if it is that a block was logged."""
         for wake in self._watchers:
-            wake()
-        self.news = None
+            wake(news)

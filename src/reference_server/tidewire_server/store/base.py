@@ -103,6 +103,14 @@ def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple
     return starts
 
 
+class News(NamedTuple):
+    """A block was logged."""
+
+    after: Cursor
+    """The head that it extends."""
+    block: Block
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Some whole events of a log, in their wire form."""
@@ -150,16 +158,11 @@ class LogReader(Protocol):
         """The latest ephemeral events (queue, progress) told after a version, and the version now; 0 is the start."""
         ...
 
-    @property
-    def news(self) -> tuple[Cursor, Block] | None:
-        """While `wake` is called because a block was logged: the cursor before it, and the block, where they are at hand.
+    def watch(self, wake: Callable[[News | None], None]) -> Callable[[], None]:
+        """Call `wake` on the event loop whenever something was added or told; returns how to stop that.
 
-        Whoever stands at that cursor need not read the log.
+        It is given what was added, where that is at hand: whoever stands before it need not read the log.
         """
-        ...
-
-    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` on the event loop whenever something was added or told; returns how to stop that."""
         ...
 
 

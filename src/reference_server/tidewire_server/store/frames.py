@@ -9,6 +9,8 @@ from itertools import accumulate
 class Frames:
     """Events by their place: the first one that was ever added has place 1. The oldest may be cut off."""
 
+    __slots__ = ("_buffer", "_cut", "_ends", "base")
+
     def __init__(self, base: int = 0) -> None:
         """Begin empty, after a place."""
         self.base = base
@@ -32,16 +34,18 @@ class Frames:
         """Bytes that were ever added."""
         return self._cut + len(self._buffer)
 
-    def add(self, frames: Sequence[bytes]) -> None:
-        """Add events at the end."""
+    def add(self, frames: Sequence[bytes]) -> int:
+        """Add events at the end; returns the bytes that were ever added."""
         if len(frames) == 1:  # as it is most often
             self._buffer += frames[0]
-            self._ends.append(self._cut + len(self._buffer))
-            return
+            written = self._cut + len(self._buffer)
+            self._ends.append(written)
+            return written
         ends = accumulate(map(len, frames), initial=self.written)
         next(ends)
         self._ends.extend(ends)
         self._buffer += b"".join(frames)
+        return self.written
 
     def add_joined(self, frames: bytes, ends: Iterable[int]) -> None:
         """Add events that stand one after the other, `ends` counted from the first byte of them."""

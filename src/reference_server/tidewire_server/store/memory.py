@@ -24,6 +24,7 @@ from tidewire_server.store.base import (
     Key,
     KeyUse,
     LogReader,
+    News,
     Queue,
     Retention,
     StateAt,
@@ -42,6 +43,21 @@ class MemoryLog(Audience):
 
     It holds `max_bytes` of events at most, or its newest block where that alone is larger.
     """
+
+    __slots__ = (
+        "_base",
+        "_closed",
+        "_ended",
+        "_frames",
+        "_head",
+        "_mark_at",
+        "_mark_every",
+        "_marks",
+        "_max_bytes",
+        "_oldest",
+        "_starts",
+        "_state",
+    )
 
     def __init__(self, first: Block, max_bytes: int) -> None:
         super().__init__()
@@ -86,7 +102,7 @@ class MemoryLog(Audience):
         if self._closed or after != self._head or self._ended:
             raise HeadMovedError(f"the head is {self._head}, not {after}")
         self._add(block)
-        self.wake((after, block))
+        self.wake(News(after, block))
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
@@ -108,15 +124,15 @@ class MemoryLog(Audience):
 
     def _add(self, block: Block) -> None:
         frames, state, done = block
-        self._frames.add(frames)
+        written = self._frames.add(frames)
         if state.cursor.epoch != self._head.epoch or not self._starts:
             self._starts = next_starts(self._starts, block, self._base)
         self._head = block.last if done else state.cursor
         self._state, self._ended = state, done
-        if not done and self._frames.written >= self._mark_at:
+        if not done and written >= self._mark_at:
             self._marks.append(state)
-            self._mark_at = self._frames.written + self._mark_every
-        while self._frames.size > self._max_bytes and self._marks and self._marks[0].cursor < self._head:
+            self._mark_at = written + self._mark_every
+        while self._marks and self._frames.size > self._max_bytes and self._marks[0].cursor < self._head:
             self._trim(self._marks.popleft())
 
     def _trim(self, state: StateAt) -> None:

@@ -28,6 +28,7 @@ from tidewire_server.store.base import (
     Extent,
     HeadMovedError,
     JobRecord,
+    News,
     StateAt,
     StoreError,
     next_starts,
@@ -183,7 +184,7 @@ class SqliteLog(Audience):
                 self._marks.popleft()
         if plan.record is not None:
             self._saved = plan.record
-        self.wake((after, block))
+        self.wake(News(after, block))
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
