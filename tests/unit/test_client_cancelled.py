@@ -112,24 +112,37 @@ def anyio_backend(request):
 
 
 @pytest.mark.anyio
-async def test_a_handshake_that_is_broken_off_closes_its_connection():
+@pytest.mark.parametrize(
+    ("address", "proxy"),
+    [
+        ("https://{}", None),
+        pytest.param("https://server.example", "http://{}", id="behind a proxy"),
+        pytest.param("http://server.example", "https://{}", id="with a proxy"),
+    ],
+)
+async def test_a_handshake_that_is_broken_off_closes_its_connection(address, proxy):
     async def broken_off(connection):
         async with connection:
-            await connection.receive(1)
+            if (await connection.receive(7)) == b"CONNECT":
+                while not (await connection.receive()).endswith(b"\r\n\r\n"):
+                    pass
+                await connection.send(b"HTTP/1.1 200 Connected\r\n\r\n")
+                await connection.receive(1)
             client_tasks.cancel_scope.cancel()
             async for _ in connection:
                 pass
             tasks.cancel_scope.cancel()
 
-    async with (
-        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
-        AsyncClient(
-            f"https://127.0.0.1:{listener.extra(SocketAttribute.local_port)}", verify=False
-        ) as client,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(listener.serve, broken_off)
-        async with anyio.create_task_group() as client_tasks:
-            client_tasks.start_soon(client.submit, "count")
-        with anyio.fail_after(30):
-            await anyio.sleep_forever()
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        here = f"127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
+        async with (
+            AsyncClient(
+                address.format(here), verify=False, proxy=None if proxy is None else proxy.format(here)
+            ) as client,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(listener.serve, broken_off)
+            async with anyio.create_task_group() as client_tasks:
+                client_tasks.start_soon(client.submit, "count")
+            with anyio.fail_after(30):
+                await anyio.sleep_forever()

@@ -335,8 +335,8 @@ class _Pool(httpx.AsyncClient):
 
 async def _mended(request: httpx.Request) -> None:
     request.stream = _OnePiece(request.content)
-    if request.url.scheme == "https":
-        request.extensions["trace"] = Handshake()
+    # Of plain HTTP, too: the handshake may be one with a proxy.
+    request.extensions["trace"] = Handshake()
 
 
 # ---- URLs ----------------------------------------------------------------------------------------------------------
