@@ -153,7 +153,7 @@ def canonical(value: JsonValue) -> bytes:
         StrictJsonError: The value is not JSON as the protocol takes it.
     """
     if _is_written_alike(value, strict_json.MAX_DEPTH):
-        text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        text = _write(value)
         # Members are sorted by UTF-16 units, which is another order than that of code points beyond the basic plane.
         if text.isascii() or max(text) < "\U00010000":
             return text.encode()
@@ -163,6 +163,10 @@ def canonical(value: JsonValue) -> bytes:
     return rfc8785.dumps(_within_library(value))
 
 
+_write = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+"""Made once: `json.dumps` with options makes an encoder for each value."""
+
+
 def _is_written_alike(value: Any, room: int) -> bool:
     """Whether a value is surely JSON as the protocol takes it, and each number in it is spelt alike in Python and
     ECMAScript: a whole number is, and what has a fraction and no exponent in either.
@@ -170,13 +174,18 @@ def _is_written_alike(value: Any, room: int) -> bool:
     kind = type(value)
     if kind is str:
         return value.isascii() or is_text(value)
+    if (kind is dict or kind is list) and room <= 0:
+        return False
     if kind is dict:
-        return room > 0 and all(
-            type(name) is str and is_text(name) and _is_written_alike(member, room - 1)
-            for name, member in value.items()
-        )
+        for name, member in value.items():
+            if type(name) is not str or not is_text(name) or not _is_written_alike(member, room - 1):
+                return False
+        return True
     if kind is list:
-        return room > 0 and all(_is_written_alike(element, room - 1) for element in value)
+        for element in value:  # noqa: SIM110 - `all` of a generator costs twice as much
+            if not _is_written_alike(element, room - 1):
+                return False
+        return True
     if kind is int:
         return bool(-strict_json.MAX_INTEGER <= value <= strict_json.MAX_INTEGER)
     if kind is float:

@@ -49,6 +49,8 @@ def array_index(token: str) -> int:
     Raises:
         PointerError: The token is anything but ASCII digits without sign and leading zero.
     """
+    if len(token) == 1 and "0" <= token <= "9":
+        return ord(token) - 48
     if _INDEX.fullmatch(token) is None:
         raise PointerError(f"{token[:40]!r} is no array index: digits without sign or leading zero")
     return int(token)

@@ -59,14 +59,10 @@ def loads(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
     if _nesting(text) > max_depth:
         raise StrictJsonError(f"nested deeper than {max_depth} levels")
     try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_unique_members,
-            parse_int=_bounded_integer,
-            parse_float=_finite_float,
-            parse_constant=_no_constant,
-        )
+        value = _EXACT.decode(text)
     except json.JSONDecodeError as error:
+        if text.startswith("\ufeff"):
+            raise StrictJsonError("not JSON: a byte order mark at character 0") from None
         raise StrictJsonError(f"not JSON: {error.msg} at character {error.pos}") from None
     # One character is found much faster than two, and a long text in base64 has no backslash at all.
     if ("\\" in text and "\\u" in text) or not text.isascii():
@@ -209,3 +205,12 @@ def _finite_float(digits: str) -> float:
 
 def _no_constant(name: str) -> Any:
     raise StrictJsonError(f"{name} is not JSON")
+
+
+# Made once: `json.loads` with hooks makes one for each text.
+_EXACT = json.JSONDecoder(
+    object_pairs_hook=_unique_members,
+    parse_int=_bounded_integer,
+    parse_float=_finite_float,
+    parse_constant=_no_constant,
+)

@@ -63,7 +63,7 @@ def same(one: JsonValue, other: JsonValue) -> bool:
 
 def is_text(text: str) -> bool:
     """Whether a string is Unicode text: without lone surrogates, so that it has a form in UTF-8."""
-    return strict_json.lone_surrogate(text) is None
+    return text.isascii() or strict_json.lone_surrogate(text) is None
 
 
 def common_prefix(one: str, other: str) -> int:
@@ -94,7 +94,7 @@ def _copies(values: Iterable[Any], room: int) -> list[Any]:
     for value in values:
         kind = type(value)
         if kind is str:
-            if not is_text(value):
+            if not (value.isascii() or is_text(value)):  # nearly every text is: no call for those
                 raise _NotAdmitted("a lone surrogate")
         elif kind is float:
             if not isfinite(value):
@@ -107,7 +107,7 @@ def _copies(values: Iterable[Any], room: int) -> list[Any]:
                 raise _NotAdmitted("nested too deep")
             if kind is list:
                 value = _copies(value, room - 1)  # noqa: PLW2901 - the copy is what is kept
-            elif all(type(name) is str and is_text(name) for name in value):
+            elif _are_names(value):
                 value = dict(zip(value, _copies(value.values(), room - 1), strict=True))  # noqa: PLW2901
             else:
                 raise _NotAdmitted("a member's name is no text")
@@ -115,6 +115,13 @@ def _copies(values: Iterable[Any], room: int) -> list[Any]:
             raise _NotAdmitted("no type of JSON")
         copies.append(value)
     return copies
+
+
+def _are_names(members: Iterable[Any]) -> bool:
+    for name in members:  # noqa: SIM110 - `all` of a generator costs twice as much
+        if type(name) is not str or not (name.isascii() or is_text(name)):
+            return False
+    return True
 
 
 def _same(one: Any, other: Any, room: int) -> bool:
