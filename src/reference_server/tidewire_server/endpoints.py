@@ -42,6 +42,8 @@ class Default:
 
 DEFAULT: Final = Default()
 
+_ANYWHERE: Final = Place()
+
 
 @dataclass(frozen=True)
 class Options:
@@ -277,7 +279,9 @@ class Endpoint:
             Exception: Whatever the endpoint's `key` and `cost` raise.
         """
         batching = self.batching
-        return Place() if batching is None else batching.place(self.input.as_given(value))
+        if batching is None or not batching.judges:
+            return _ANYWHERE
+        return batching.place(self.input.as_given(value))
 
     def _admit_to_batches(self, value: BaseModel, pointer: str) -> None:
         batching = self.batching

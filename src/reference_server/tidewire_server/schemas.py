@@ -102,9 +102,9 @@ class InputShape:
         if self.whole is not None:
             arguments = {self.whole: list(values)}
         else:
-            rows = [self._members(value) for value in values]
-            names = (field.alias or name for name, field in self.model.model_fields.items())
-            arguments = {name: [row[name] for row in rows] for name in names}
+            arguments = {
+                name: [getattr(value, field) for value in values] for name, field in self._fields.items()
+            }
         if self.context is not None:
             arguments[self.context] = context
         return arguments
@@ -116,11 +116,13 @@ class InputShape:
         members = tuple(self._members(value).values())
         return members[0] if len(members) == 1 else members
 
-    @staticmethod
-    def _members(value: BaseModel) -> dict[str, Any]:
-        return {
-            (field.alias or name): getattr(value, name) for name, field in type(value).model_fields.items()
-        }
+    @functools.cached_property
+    def _fields(self) -> dict[str, str]:
+        """The model's field for each parameter. Kept: pydantic looks a model's fields up anew each time."""
+        return {(field.alias or name): name for name, field in self.model.model_fields.items()}
+
+    def _members(self, value: BaseModel) -> dict[str, Any]:
+        return {name: getattr(value, field) for name, field in self._fields.items()}
 
     def _problem(self, error: ValidationError, value: JsonValue, pointer: str) -> ProblemError:
         found = error.errors(include_url=False, include_context=False, include_input=False)
