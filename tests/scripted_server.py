@@ -32,6 +32,8 @@ class Request:
     path: str
     headers: dict[str, str]
     body: bytes
+    lines: tuple[str, ...] = ()
+    """The names of its headers as they came, each as often as it did; in lower case."""
 
     @property
     def cursor(self) -> str | None:
@@ -145,11 +147,13 @@ def _read(stream: Any) -> Request | None:
     if len(words) != 3:
         return None
     method, path, _ = words
-    headers = {}
+    headers, lines = {}, []
     while (line := stream.readline().decode("latin-1").strip()) != "":
         name, _, value = line.partition(":")
+        lines.append(name.lower())
         headers[name.lower()] = value.strip()
-    return Request(method, path, headers, stream.read(int(headers.get("content-length", 0))))
+    body = stream.read(int(headers.get("content-length", 0)))
+    return Request(method, path, headers, body, (*lines,))
 
 
 # ---- what a server of the protocol says --------------------------------------------------------------------------

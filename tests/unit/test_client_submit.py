@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from scripted_server import CLOSE, RESET, ScriptedServer, answer, discovery, hurried, job, problem
-from tidewire import AsyncClient, Client, RetryPolicy
+from tidewire import AsyncClient, RetryPolicy
 from tidewire.errors import (
     EndpointNotFoundError,
     InvalidInputError,
@@ -317,43 +317,3 @@ async def test_a_server_under_a_path_is_spoken_to_under_it():
             assert client.url == server.url + "/ai"
             await client.submit("count")
         assert server.paths("POST") == ["/ai/v1/endpoints/count/jobs"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"timeout": "5"}, "timeout is a number of seconds, not '5'"),
-        ({"connect_timeout": None}, "connect_timeout is a number of seconds, not None"),
-        ({"deadline": float("inf")}, "deadline .* leave it out"),
-        ({"grace": float("inf")}, "grace .* leave it out"),
-        ({"idempotency_key": 5}, "visible ASCII characters, not 5"),
-        ({"retry": 5}, "retry is a RetryPolicy, not 5"),
-        ({"headers": {"X": "a\r\nb"}}, "header 'X': .* printable ASCII"),
-        ({"headers": {"X": "\N{SNOWMAN}"}}, "header 'X': .* printable ASCII"),
-        ({"headers": {"X": 5}}, "header 'X': .* printable ASCII"),
-    ],
-)
-def test_a_setting_that_cannot_be_is_refused_where_it_is_given(settings, said):
-    with pytest.raises((TypeError, ValueError), match=said):
-        Client("http://127.0.0.1:1").with_options(**settings)
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda client: client(None), "the server's address is a text such as .*, not None"),
-        (lambda client: client("http://127.0.0.1:1", hooks=5), "hooks is a Hooks, not 5"),
-        (lambda client: client("http://127.0.0.1:1").job(5), "a job's id is a text, not 5"),
-        (lambda client: client("http://127.0.0.1:1").job(""), "a job's id is empty"),
-    ],
-)
-@pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_an_argument_that_cannot_be_is_refused_before_anything_is_sent(client, make, said):
-    with pytest.raises((TypeError, ValueError), match=said):
-        make(client)
-
-
-@pytest.mark.parametrize(("name", "said"), [(5, "name is a text, not 5"), ("", "name is empty")])
-def test_an_endpoint_without_a_name_is_refused_before_anything_is_sent(name, said):
-    with Client("http://127.0.0.1:1") as client, pytest.raises((TypeError, ValueError), match=said):
-        client.submit(name)

@@ -18,10 +18,11 @@ from tidewire.errors import (
 )
 from tidewire.exchange import Auth, Exchange, Timing
 from tidewire.hooks import Hooks
-from tidewire.inputs import jsonable, one_input
+from tidewire.inputs import jsonable, many_inputs, one_input
 from tidewire.job import AsyncJob
 from tidewire.leaving import Leftovers
 from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
+from tidewire.network_settings import check_proxy, check_verify
 from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, Options
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.description import API_ROOT, JobList, JobResource
@@ -76,8 +77,8 @@ class AsyncClient(Starter):
             connect_timeout=connect_timeout,
             queue_timeout=queue_timeout,
             retry=retry or RetryPolicy(),
-        ).changed(headers=headers or {})
-        transport = Transport(verify=verify, proxy=proxy)
+        ).changed(headers={} if headers is None else headers)
+        transport = Transport(verify=check_verify(verify), proxy=check_proxy(proxy))
         self._exchange = Exchange(url, transport, auth=auth, timing=_timing or Timing(), hooks=hooks)
         self._left = Leftovers()
 
@@ -228,7 +229,9 @@ class AsyncClient(Starter):
             shared: Members that every input gets unless it has its own.
         """
         shape: Shape[Any] = Shape(returns)
-        given: dict[str, Any] = {"inputs": [jsonable(one, f"/inputs/{at}") for at, one in enumerate(inputs)]}
+        given: dict[str, Any] = {
+            "inputs": [jsonable(one, f"/inputs/{at}") for at, one in enumerate(many_inputs(inputs))]
+        }
         if not given["inputs"]:
             raise InvalidInputError("a batch without inputs", advice="Give at least one input.")
         if shared:
@@ -340,7 +343,7 @@ class AsyncClient(Starter):
             progress=progress,
             total=total_of(inputs),
         )
-        return AsyncMap(work, inputs)
+        return AsyncMap(work, inputs if isinstance(inputs, AsyncIterable) else many_inputs(inputs))
 
     # ---- jobs that run already ---------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from tidewire.errors import (
 from tidewire.first_contact import first_wait, no_http
 from tidewire.hooks import Hooks, watched
 from tidewire.links import apart, resolve, same_origin
-from tidewire.options import Options
+from tidewire.options import Options, check_headers, overlaid
 from tidewire.protocol import messages
 from tidewire.protocol.answers import Asked, Then, retry_after, then
 from tidewire.protocol.backoff import Backoff
@@ -86,6 +86,9 @@ class Exchange:
             raise TypeError(f"the server's address is a text such as 'http://127.0.0.1:8000', not {url!r}")
         if not isinstance(hooks, Hooks | None):
             raise TypeError(f"hooks is a Hooks, not {hooks!r}")
+        if auth is not None and not callable(auth):
+            what = f"auth is a function that gives headers, not {type(auth).__name__}"
+            raise TypeError(f"{what}: credentials that stay the same go into headers={{…}}")
         self.base: str
         self.base, self._of_url = apart(url)
         self.transport = transport
@@ -239,14 +242,8 @@ class Exchange:
         if self._credentials is None:
             await self._call_auth()
         content = {"Content-Type": "application/json"} if body is not None else {}
-        return {
-            "Accept": "application/json",
-            **content,
-            **(self._of_url if not _names_credentials(options.headers) else {}),
-            **options.headers,
-            **(self._credentials or {}),
-            **(more or {}),
-        }
+        own = {"Accept": "application/json", **content}
+        return overlaid(own, self._of_url, options.headers, self._credentials or {}, more or {})
 
     async def refresh(self, refreshed: bool) -> bool:
         """Ask for new credentials, once per request; whether there are some to try."""
@@ -257,7 +254,10 @@ class Exchange:
 
     async def _call_auth(self) -> None:
         given: Any = {} if self._auth is None else self._auth()
-        self._credentials = await given if inspect.isawaitable(given) else given
+        if inspect.isawaitable(given):
+            given = await given
+        check_headers("what auth gave", given)
+        self._credentials = given
 
     def redirected(self, answer: Any) -> str:
         """Where a redirect leads.

@@ -9,7 +9,7 @@ from typing import Final
 
 import anyio
 
-from tidewire.errors import NotATidewireServerError, TransportError, Where
+from tidewire.errors import NotATidewireServerError, TidewireError, TransportError, Where
 
 FIRST_ATTEMPTS: Final = 3
 """Attempts to connect to a server that has not answered yet."""
@@ -78,6 +78,15 @@ def unreachable(address: str, url: str, error: Exception, where: Where) -> Trans
     failed = TransportError(what, where=where, advice=advice)
     failed.sent = False
     return failed
+
+
+def unusable_environment(error: Exception) -> TidewireError:
+    """The error for proxies or certificates that the environment names, and that cannot be used."""
+    if isinstance(error, OSError):
+        what = f"the certificates that SSL_CERT_FILE or SSL_CERT_DIR names cannot be read: {error}"
+        return TidewireError(what, advice="Correct or unset these, or give verify=….")
+    advice = "Correct or unset HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or give proxy=…."
+    return TidewireError(f"the proxy that the environment names cannot be used: {error}", advice=advice)
 
 
 def no_http(address: str, instead: str, where: Where) -> NotATidewireServerError:

@@ -114,6 +114,12 @@ class Hooks:
     on_resync: Hook[ResyncEvent] | None = None
     on_end: Hook[EndEvent] | None = None
 
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            hook = getattr(self, name)
+            if hook is not None and not callable(hook):
+                raise TypeError(f"{name} is a function of one event, not {hook!r}")
+
 
 async def tell(hook: Hook[E] | None, event: E) -> None:
     """Call a hook, and log what it raises."""

@@ -1,6 +1,6 @@
 """What a submit sends: inputs as JSON, and options in the words of the wire."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pydantic import JsonValue
@@ -20,6 +20,17 @@ def one_input(whole: Any, members: Mapping[str, Any]) -> JsonValue:
     if members:
         raise TypeError("give the input as one value or by its members, not both")
     return jsonable(whole, "/input")
+
+
+def many_inputs(given: Any) -> Iterable[Any]:
+    """Inputs that were given as many.
+
+    Raises:
+        TypeError: They are one value: its characters or its members are hardly what was meant.
+    """
+    if isinstance(given, str | bytes | bytearray | Mapping) or not isinstance(given, Iterable):
+        raise TypeError(f"inputs are a list, or another iterable, of values, not {type(given).__name__}")
+    return given
 
 
 def jsonable(value: Any, pointer: str) -> JsonValue:

@@ -52,6 +52,12 @@ def last_segment(url: str) -> str:
     return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
+def shown(address: str) -> str:
+    """An address for a message: without the user and password that it may name."""
+    scheme, separator, rest = address.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
 def apart(url: str) -> tuple[str, dict[str, str]]:
     """A server's address without the user and password that it may name, and the header that carries those.
 
@@ -67,7 +73,7 @@ def apart(url: str) -> tuple[str, dict[str, str]]:
     except ValueError:
         parts = "", "", None
     if parts[0] not in {"http", "https"} or not parts[1] or not 0 < (parts[2] or 0) < 2**16:
-        raise ValueError(f"{base!r} is no address of a server: write it like http://127.0.0.1:8000")
+        raise ValueError(f"{shown(url)!r} is no address of a server: write it like http://127.0.0.1:8000")
     base = base.partition("?")[0].partition("#")[0].rstrip("/").removesuffix(API_ROOT)
     if not at:
         return base, {}

@@ -1,6 +1,7 @@
 """What can be set per client and per call, beside the input."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -12,6 +13,19 @@ OnDisconnect = Literal["continue", "cancel"]
 
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds for a connection to be made, by default."""
+
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""A token of RFC 9110 §5.6.2."""
+_OWN: Final = MappingProxyType(
+    dict.fromkeys(
+        ("accept", "accept-encoding", "connection", "content-length", "content-type", "transfer-encoding"), ""
+    )
+    | {
+        "idempotency-key": ": use with_options(idempotency_key=…)",
+        "last-event-id": ": use client.job(checkpoint=…)",
+    }
+)
+"""Headers that say how the client speaks, and what to use instead, where there is something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +69,50 @@ class Options:
             raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters, not {key!r:.80}")
         if not isinstance(self.retry, RetryPolicy):
             raise TypeError(f"retry is a RetryPolicy, not {self.retry!r}")
-        for name, value in self.headers.items():
-            # Its value may be a secret: it is not repeated.
-            if not all(isinstance(one, str) and one.isascii() and one.isprintable() for one in (name, value)):
-                raise ValueError(f"header {name!r}: name and value must be printable ASCII text, on one line")
+        check_headers("headers", self.headers)
 
     def changed(self, **members: Any) -> Self:
         """A copy with some members changed. Headers are added to those that are there."""
-        if members.get("headers") is not None:
-            members["headers"] = MappingProxyType({**self.headers, **members["headers"]})
+        if "headers" in members:
+            check_headers("headers", members["headers"])
+            members["headers"] = MappingProxyType(overlaid(self.headers, members["headers"]))
         return replace(self, **members)
+
+
+def check_headers(what: str, headers: Any) -> None:
+    """Refuse what cannot be sent.
+
+    Raises:
+        TypeError: It is no mapping.
+        ValueError: A name or a value is none, or the client's own to send. Values are not repeated: they may be secret.
+    """
+    if not isinstance(headers, Mapping):
+        kind = type(headers).__name__
+        raise TypeError(f"{what}: {{'Authorization': 'Bearer …'}} and the like are expected, not {kind}")
+    for name, value in headers.items():
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
+            raise ValueError(f"{what}: {name!r} is no name of a header")
+        if not (
+            isinstance(value, str) and value.isascii() and value.isprintable() and value == value.strip()
+        ):
+            rule = "printable ASCII text, on one line, without spaces around it"
+            raise ValueError(f"{what}: the value of {name!r} must be {rule}")
+        if name.lower() in _OWN:
+            raise ValueError(f"{what}: {name!r} is sent by the client itself{_OWN[name.lower()]}")
+
+
+def overlaid(*layers: Mapping[str, str]) -> dict[str, str]:
+    """Headers of which later ones replace earlier ones, whatever the case of their names."""
+    headers: dict[str, tuple[str, str]] = {}
+    for layer in layers:
+        headers.update({name.lower(): (name, value) for name, value in layer.items()})
+    return dict(headers.values())
 
 
 def _check_seconds(name: str, seconds: Any) -> None:
     if seconds is None and name != "connect_timeout":
         return
-    if not isinstance(seconds, int | float):
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
     if not seconds > 0:
         raise ValueError(f"{name} is in seconds and must be above 0, not {seconds!r}")

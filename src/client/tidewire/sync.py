@@ -17,6 +17,7 @@ from tidewire.client import AsyncClient
 from tidewire.errors import ItemFailedError
 from tidewire.exchange import Auth, Timing
 from tidewire.hooks import Hooks
+from tidewire.inputs import many_inputs
 from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.options import CONNECT_TIMEOUT, OnDisconnect
 from tidewire.portal import LoopThread
@@ -258,7 +259,7 @@ class Client:
             progress=progress,
             total=total_of(inputs),
         )
-        return self._work_through(work, iter(inputs))
+        return self._work_through(work, iter(many_inputs(inputs)))
 
     def _work_through(self, work: MapWork[Any], inputs: Iterator[Any]) -> Iterator[Any]:
         """Inputs are taken and values handed over on this thread, all else is done on the other."""

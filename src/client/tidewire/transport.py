@@ -22,9 +22,16 @@ from tidewire.errors import (
     TransportError,
     Where,
 )
-from tidewire.first_contact import UNREACHABLE, goes_through_a_proxy, no_http, overhear, unreachable
+from tidewire.first_contact import (
+    UNREACHABLE,
+    goes_through_a_proxy,
+    no_http,
+    overhear,
+    unreachable,
+    unusable_environment,
+)
 from tidewire.handshake import Handshake
-from tidewire.options import CONNECT_TIMEOUT
+from tidewire.options import CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.answers import is_event_stream
 
 ANSWER_TIMEOUT: Final = 30.0
@@ -194,14 +201,18 @@ class Transport:
         await self.bury()
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
-            self._client = _Pool(
-                verify=self._verify,
-                proxy=self._proxy,
-                limits=limits,
-                follow_redirects=False,
-                mounts=_MOUNTED,
-                event_hooks={"request": [_mended]},
-            )
+            try:
+                self._client = _Pool(
+                    verify=self._verify,
+                    proxy=self._proxy,
+                    limits=limits,
+                    follow_redirects=False,
+                    mounts=_MOUNTED,
+                    event_hooks={"request": [_mended]},
+                )
+            except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:
+                # What the caller gave was looked at when it was given.
+                raise unusable_environment(error) from error
         return self._client
 
     @property
@@ -352,7 +363,9 @@ def origin(url: str) -> tuple[str, str, int | None]:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise ValueError(f"{url!r} is no URL: {error}") from None
-    port = parsed.port or {"http": 80, "https": 443}.get(parsed.scheme)
+    if "%20" in parsed.host:
+        raise ValueError(f"{url!r} is no URL: there is space in its host")
+    port = {"http": 80, "https": 443}.get(parsed.scheme) if parsed.port is None else parsed.port
     return parsed.scheme, parsed.host, port
 
 
@@ -400,7 +413,7 @@ def _in_all(seconds: float, method: str, url: str) -> Iterator[None]:
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
-    return {"User-Agent": _USER_AGENT, **headers}
+    return overlaid({"User-Agent": _USER_AGENT}, headers)
 
 
 def _of_stream(headers: Mapping[str, str]) -> dict[str, str]:

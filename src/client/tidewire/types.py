@@ -4,7 +4,13 @@ import json
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import (
+    JsonValue,
+    PydanticUndefinedAnnotation,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import to_json
 
 from tidewire.errors import NOWHERE, InvalidValueError, Where
@@ -63,7 +69,13 @@ class Shape(Generic[T]):
         if returns is None or isinstance(returns, TypeAdapter):
             self._adapter = returns
         else:
-            self._adapter = TypeAdapter(returns)
+            if isinstance(returns, str):
+                raise TypeError(f"returns is a type, not its name {returns!r}")
+            try:
+                self._adapter = TypeAdapter(returns)
+            except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+                what = f"returns is a type that pydantic can validate, or a TypeAdapter, not {returns!r}"
+                raise TypeError(f"{what}: {str(error).partition(chr(10))[0]}") from error
         # A generic alias answers to the name of its origin: only a class goes by its name.
         self._name = returns.__name__ if isinstance(returns, type) else repr(returns)
 

@@ -35,6 +35,10 @@ class RetryPolicy:
     """Each wait is multiplied by a random factor from 1 - jitter to 1 + jitter."""
 
     def __post_init__(self) -> None:
+        for name in ("max_attempts", "submit_attempts", "max_seconds", "initial", "maximum", "jitter"):
+            value, kind = getattr(self, name), int if name.endswith("attempts") else int | float
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise TypeError(f"{name} is {'a whole' if kind is int else 'a'} number, not {value!r}")
         if self.max_attempts < 1 or self.submit_attempts < 1:
             raise ValueError("max_attempts and submit_attempts must be at least 1")
         if not self.max_seconds > 0:

@@ -1,0 +1,169 @@
+"""An argument that cannot be is refused where it is given, in words that say what is wrong, and repeat no secret."""
+
+import ssl
+
+import pytest
+
+from scripted_server import ScriptedServer, answer, discovery
+from tidewire import AsyncClient, Client, Hooks, RetryPolicy
+from tidewire.errors import TidewireError
+
+NOWHERE = "http://127.0.0.1:1"
+EXAMPLE = "http://proxy.example:3128"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"timeout": "5"}, "timeout is a number of seconds, not '5'"),
+        ({"timeout": True}, "timeout is a number of seconds, not True"),
+        ({"connect_timeout": None}, "connect_timeout is a number of seconds, not None"),
+        ({"deadline": float("inf")}, "deadline .* leave it out"),
+        ({"grace": float("inf")}, "grace .* leave it out"),
+        ({"idempotency_key": 5}, "visible ASCII characters, not 5"),
+        ({"retry": 5}, "retry is a RetryPolicy, not 5"),
+        ({"headers": "X: a"}, "headers: {'Authorization': .* are expected, not str"),
+        ({"headers": None}, "headers: {'Authorization': .* are expected, not NoneType"),
+        ({"headers": {"": "a"}}, "headers: '' is no name"),
+        ({"headers": {"a b": "a"}}, "headers: 'a b' is no name"),
+        ({"headers": {b"X": b"a"}}, "headers: b'X' is no name"),
+        ({"headers": {"X": "a\r\nb"}}, "headers: the value of 'X' must be printable ASCII"),
+        ({"headers": {"X": "a "}}, "headers: the value of 'X' .* without spaces around it"),
+        ({"headers": {"X": "\N{SNOWMAN}"}}, "headers: the value of 'X' must be printable ASCII"),
+        ({"headers": {"X": 5}}, "headers: the value of 'X' must be printable ASCII"),
+        ({"headers": {"content-length": "5"}}, "'content-length' is sent by the client itself"),
+        ({"headers": {"Idempotency-Key": "k"}}, "with_options.idempotency_key="),
+        ({"headers": {"Last-Event-ID": "1-1"}}, "client.job.checkpoint="),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_where_it_is_given(settings, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        Client(NOWHERE).with_options(**settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"url": None}, "the server's address is a text such as .*, not None"),
+        ({"url": "http://127.0.0.1:0"}, "no address of a server: write it like"),
+        ({"url": "http://a b"}, "no address of a server: write it like"),
+        ({"hooks": 5}, "hooks is a Hooks, not 5"),
+        ({"headers": {"X": "a\nb"}}, "headers: the value of 'X'"),
+        ({"auth": ("user", "secret")}, "auth is a function that gives headers, not tuple: .* headers="),
+        ({"verify": "/etc/ca.pem"}, "verify is True, False .* not '/etc/ca.pem': .*create_default_context"),
+        ({"verify": None}, "verify is True, False or an ssl.SSLContext, not None"),
+        ({"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)}, "verify is the context of a server"),
+        ({"proxy": 5}, f"proxy is an address such as '{EXAMPLE}', not 5"),
+    ],
+)
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_an_argument_of_a_client_that_cannot_be_is_refused_at_once(client, arguments, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        client(**{"url": NOWHERE} | arguments)
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "",
+        "nonsense",
+        "proxy.example:3128",
+        "user:secret@proxy.example:3128",
+        "ftp://user:secret@proxy.example",
+        "http://user:se/cret@proxy.example",
+        "http://:3128",
+        "http://a b:3128",
+        "http://proxy.example:65536",
+        "http://proxy.example:0",
+        "http://[::1",
+    ],
+)
+def test_an_address_that_is_no_proxys_is_refused_with_an_example_and_without_its_password(proxy):
+    with pytest.raises(ValueError, match=f"no address of a proxy: write it like {EXAMPLE}") as caught:
+        Client(NOWHERE, proxy=proxy)
+    assert "cret" not in str(caught.value)
+
+
+def test_a_proxy_that_needs_a_package_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("tidewire.network_settings.find_spec", lambda _: None)
+    with pytest.raises(ImportError, match=r"socks5://proxy.example .*: pip install socksio") as caught:
+        Client(NOWHERE, proxy="socks5://user:secret@proxy.example")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("proxy", ["http://proxy.example", "https://user:pass@[::1]:3128"])
+def test_an_address_that_may_be_a_proxys_is_taken(proxy):
+    Client(NOWHERE, proxy=proxy).close()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("HTTP_PROXY", "ftp://proxy.example", "the proxy that the environment names .* give proxy="),
+        ("ALL_PROXY", "http://[::1", "the proxy that the environment names .* give proxy="),
+        ("SSL_CERT_FILE", "/nowhere", "SSL_CERT_FILE .* names cannot be read: .* give verify="),
+    ],
+)
+def test_an_environment_that_cannot_be_used_is_told_with_the_first_request(
+    variable, value, said, monkeypatch
+):
+    monkeypatch.setenv(variable, value)
+    with Client(NOWHERE) as client, pytest.raises(TidewireError, match=said):
+        client.discover()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "what auth gave: .* not NoneType"),
+        ({"Authorization": "Bearer secret\n"}, "what auth gave: the value of 'Authorization'"),
+    ],
+)
+def test_credentials_that_cannot_be_sent_are_told_without_being_repeated(given, said):
+    with Client(NOWHERE, auth=lambda: given) as client:
+        with pytest.raises((TypeError, ValueError), match=said) as caught:
+            client.discover()
+    assert "secret" not in str(caught.value)
+
+
+def test_a_header_is_replaced_whatever_the_case_of_its_name():
+    with ScriptedServer(lambda _: [answer(200, discovery("count"))]) as server:
+        with Client(server.url, headers={"Authorization": "old", "User-agent": "mine"}) as client:
+            client.with_options(headers={"authorization": "new"}).discover()
+        # What is sent twice is joined by who reads it, or the later one counts.
+        (request,) = server.requests
+        assert request.lines.count("authorization") == 1
+        assert request.lines.count("user-agent") == 1
+        assert (request.headers["authorization"], request.headers["user-agent"]) == ("new", "mine")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda client: client.job(5), "a job's id is a text, not 5"),
+        (lambda client: client.job(""), "a job's id is empty"),
+        (lambda client: client.job("j1", returns=5), "returns is a type .* not 5"),
+        (lambda client: client.job("j1", returns="int"), "returns is a type, not its name 'int'"),
+        (lambda client: client.map("count", "abc"), "inputs are a list, .* not str"),
+        (lambda client: client.map("count", {"a": 1}), "inputs are a list, .* not dict"),
+        (lambda _: RetryPolicy(max_attempts="3"), "max_attempts is a whole number, not '3'"),
+        (lambda _: RetryPolicy(max_seconds=None), "max_seconds is a number, not None"),
+        (lambda _: Hooks(on_end=5), "on_end is a function of one event, not 5"),
+    ],
+)
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_an_argument_of_a_call_that_cannot_be_is_refused_before_anything_is_sent(client, make, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        make(client(NOWHERE))
+
+
+@pytest.mark.parametrize(("name", "said"), [(5, "name is a text, not 5"), ("", "name is empty")])
+def test_an_endpoint_without_a_name_is_refused_before_anything_is_sent(name, said):
+    with Client(NOWHERE) as client, pytest.raises((TypeError, ValueError), match=said):
+        client.submit(name)
+
+
+@pytest.mark.parametrize("inputs", ["abc", {"a": 1}, 5])
+def test_one_value_is_no_batch(inputs):
+    with Client(NOWHERE) as client, pytest.raises(TypeError, match="inputs are a list, or another iterable"):
+        client.submit_batch("count", inputs)
