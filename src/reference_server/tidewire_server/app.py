@@ -82,13 +82,14 @@ class App:
         self.metrics.measure("items_waiting", "Items that wait in the queue.", lambda: self._depths(1))
         self._router = Router(
             [
+                # What is asked for most comes first: they are tried in this order.
+                self._route(f"{API_ROOT}/endpoints/{{name}}/jobs", POST=self._submit),
+                self._route(f"{API_ROOT}/jobs/{{id}}/events", public=True, GET=self._events),
+                self._route(f"{API_ROOT}/jobs/{{id}}", GET=self._read, DELETE=self._purge),
                 self._route(API_ROOT, GET=self._descriptions.discover),
                 self._route(f"{API_ROOT}/endpoints/{{name}}", GET=self._descriptions.describe),
-                self._route(f"{API_ROOT}/endpoints/{{name}}/jobs", POST=self._submit),
                 self._route(f"{API_ROOT}/endpoints/{{name}}/{{resource}}", GET=self._descriptions.further),
                 self._route(f"{API_ROOT}/jobs", GET=self._list),
-                self._route(f"{API_ROOT}/jobs/{{id}}", GET=self._read, DELETE=self._purge),
-                self._route(f"{API_ROOT}/jobs/{{id}}/events", public=True, GET=self._events),
                 self._route(f"{API_ROOT}/jobs/{{id}}/cancel", POST=self._cancel),
                 self._route(f"{API_ROOT}/jobs/{{id}}/stream-token", POST=self._make_stream_token),
                 self._route("/healthz", public=True, GET=self._healthz),
@@ -363,7 +364,7 @@ class App:
         return Route(path, Resource(handlers, admit=admit, failed=self._count_problem))
 
     def _admit(self, request: Request) -> None:
-        request.state.principal = self._tokens.principal(request.headers.get("authorization"))
+        request.state.principal = self._tokens.principal(exchange.header(request, b"authorization"))
 
     async def _admit_by_token(self, request: Request) -> None:
         """Let in whoever has a stream token of the job: as the job's own principal, and to nothing but its stream."""

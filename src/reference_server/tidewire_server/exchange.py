@@ -51,6 +51,17 @@ def problem_answer(found: Problem, headers: Mapping[str, str] | None = None) -> 
     )
 
 
+def header(request: Request, name: bytes) -> str:
+    """A header by its name in lower case: the first of this name, empty where there is none.
+
+    As ASGI has it: to look for one that is absent in Starlette's mapping is to raise and to catch.
+    """
+    for key, value in request.scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return ""
+
+
 def root_of(request: Request) -> str:
     """The path under which readers reach the protocol, a proxy's prefix included."""
     prefix: str = request.scope.get("root_path", "")
@@ -70,7 +81,7 @@ def accepts(request: Request, media_type: str) -> None:
     """
     ranges, refused = _ranges(request)
     covering = {media_type, f"{media_type.partition('/')[0]}/*", "*/*"}
-    asked = bool(request.headers.get("accept", "").strip())
+    asked = bool(header(request, b"accept").strip())
     # The most specific range that covers a type decides.
     if media_type in refused or (asked and not covering & set(ranges)):
         raise refuse("not_acceptable", f"here is {media_type}, not {', '.join(ranges)[:200]}")
@@ -80,7 +91,8 @@ def _ranges(request: Request) -> tuple[list[str], list[str]]:
     """The media ranges of Accept: those with a weight above 0, and those with none."""
     ranges: list[str] = []
     refused: list[str] = []
-    for part in ",".join(request.headers.getlist("accept")).split(","):
+    accepted = [str(value, "latin-1") for key, value in request.scope["headers"] if key == b"accept"]
+    for part in ",".join(accepted).split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
         if name:
             never = any(parameter.replace(" ", "") in _NEVER for parameter in parameters)
@@ -107,11 +119,10 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
         ProblemError: It is too large, too slow, or in a media type or coding that is not taken.
         ClientDisconnect: It was cut short; nobody waits for an answer.
     """
-    headers = request.headers
-    declared = headers.get("content-length", "")
+    declared = header(request, b"content-length")
     if declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > max_bytes):
         raise _too_large(max_bytes)
-    coding = headers.get("content-encoding", "identity").strip().lower()
+    coding = header(request, b"content-encoding").strip().lower()
     if coding not in {"identity", ""}:
         raise refuse(
             "unsupported_media_type", f"content coding {coding[:40]!r} is not taken: send the body as it is"
@@ -131,7 +142,7 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
         if len(body) > max_bytes:
             raise _too_large(max_bytes)
     if body or not optional:
-        _check_media_type(headers)
+        _check_media_type(header(request, b"content-type"))
     return bytes(body)
 
 
@@ -156,8 +167,8 @@ def _too_large(max_bytes: int) -> ProblemError:
     return refuse("body_too_large", f"a body has at most {max_bytes} bytes (max_body_bytes)", limit=max_bytes)
 
 
-def _check_media_type(headers: Headers) -> None:
-    media_type, *parameters = (part.strip().lower() for part in headers.get("content-type", "").split(";"))
+def _check_media_type(content_type: str) -> None:
+    media_type, *parameters = (part.strip().lower() for part in content_type.split(";"))
     if media_type != "application/json" and not (
         media_type.startswith("application/") and media_type.endswith("+json")
     ):

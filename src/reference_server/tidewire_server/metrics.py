@@ -1,5 +1,6 @@
 """What a server counts, for Prometheus (`GET /metrics`). One registry per server, none of the process's own."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
@@ -17,7 +18,7 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self.streamed = 0
         """Bytes of event streams that were sent and are not in `streamed_bytes` yet."""
-        self._added: dict[tuple[Counter, tuple[str, ...]], int] = {}
+        self._added: defaultdict[tuple[Counter, tuple[str, ...]], int] = defaultdict(int)
         self.jobs_submitted = self._counter("jobs_submitted", "Jobs that were committed.", "endpoint")
         self.jobs_started = self._counter("jobs_started", "Jobs whose first item began to run.", "endpoint")
         self.jobs_ended = self._counter("jobs_ended", "Jobs that ended, by status.", "endpoint", "status")
@@ -52,7 +53,7 @@ class Metrics:
 
     def add(self, counter: Counter, amount: int, *labels: str) -> None:
         """Count on the path of every event: cheaper than the counter itself, which gets it when it is read."""
-        self._added[counter, labels] = self._added.get((counter, labels), 0) + amount
+        self._added[counter, labels] += amount
 
     def page(self) -> bytes:
         """All of it in Prometheus' text form."""

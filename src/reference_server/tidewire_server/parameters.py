@@ -71,7 +71,7 @@ def idempotency_key(request: Request) -> str | None:
     Raises:
         ProblemError: It is no key.
     """
-    keys = request.headers.getlist("idempotency-key")
+    keys = [str(value, "latin-1") for key, value in request.scope["headers"] if key == b"idempotency-key"]
     if not keys:
         return None
     key = ", ".join(keys)

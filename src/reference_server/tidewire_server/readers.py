@@ -27,10 +27,10 @@ class Readers:
 
         Args:
             limit: Streams of one principal.
-            gauge: Shows how many are open.
+            gauge: Shows how many are open, counted when it is read.
         """
         self._limit = limit
-        self._gauge = gauge
+        gauge.set_function(lambda: sum(self._places.values()))
         self._places: dict[str, int] = {}
         self._watched: dict[str, _Watched] = {}
         self._loop = asyncio.get_running_loop()
@@ -47,10 +47,8 @@ class Readers:
             detail = f"{taken} of your streams are open, no more may be (max_streams_per_principal)"
             raise refuse("too_many_streams", detail)
         self._places[principal] = taken + 1
-        self._gauge.inc()
 
         def give_back() -> None:
-            self._gauge.dec()
             left = self._places[principal] - 1
             if left:
                 self._places[principal] = left

@@ -84,6 +84,9 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
                 return
             self._passed_end = False
             super().data_received(data)
+            # Here, and not where a head begins: one that comes whole needs no clock.
+            if self._in_head and self._late is None:
+                self._late = self.loop.call_later(settings.head_timeout, self._refuse_late)
             if self._in_head and not self._passed_end:
                 self._head_bytes += len(data)
                 if self._head_bytes > settings.max_head_bytes:
@@ -100,8 +103,6 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
 
         def on_message_begin(self) -> None:
             self._in_head, self._head_bytes = True, 0
-            if self._late is None:
-                self._late = self.loop.call_later(settings.head_timeout, self._refuse_late)
             super().on_message_begin()
 
         def on_headers_complete(self) -> None:

@@ -158,6 +158,8 @@ class Scheduler:
 
     async def _pump(self, group: Group) -> None:
         """Start what can start."""
+        if group.running >= group.limit:  # as it is at most submits to a busy server
+            return
         async with self._pumping:
             while (lane := self._next(group)) is not None:
                 if lane.former is None:

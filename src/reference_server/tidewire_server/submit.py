@@ -1,7 +1,7 @@
 """The body of a submit: what it must look like, and which inputs it means."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
@@ -10,6 +10,8 @@ from tidewire.protocol.description import Submit
 from tidewire.protocol.pointer import build
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import ProblemError, refuse
+
+_NEVER_NULL: Final = frozenset(Submit.model_fields.keys() - {"input"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,8 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
     members = read_json(body)
     if ("input" in members) == ("inputs" in members):
         raise refuse("invalid_input", "a submit has exactly one of 'input' and 'inputs'", pointer="")
-    for name in Submit.model_fields.keys() - {"input"}:
-        if members.get(name, True) is None:  # TW-JOB-079: what has no value is left out
+    for name, value in members.items():
+        if value is None and name in _NEVER_NULL:  # TW-JOB-079: what has no value is left out
             raise refuse("invalid_input", f"/{name} is null: leave it out", pointer=f"/{name}")
     try:
         submit = Submit.model_validate(members, strict=True)
