@@ -6,7 +6,7 @@ is its behaviour, serves them all.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -23,6 +23,11 @@ LASTS_SECONDS: Final = 0.2
 """How long work takes, at least, of which one can see the middle."""
 GROWS_EVENTS: Final = 5
 """Logged events, at least, of work in which there is something to cut."""
+
+LONG_TOKENS: Final = 256
+"""Tokens of a generation of which one can see the middle."""
+LONG_SECONDS: Final = 30.0
+"""How long it may take."""
 
 
 class ProbeError(Exception):
@@ -156,6 +161,19 @@ class Server:
             return self.any_work()
         return self._seen(lambda work: bool(self.endpoints[work.endpoint].capability("batch")))
 
+    def uneven(self, *shorter: int) -> Work | None:
+        """Work of several inputs, of which the last takes long, and the others as many tokens as are given, or few."""
+        if self.has_script and self.endpoints[SCRIPT].capability("batch"):
+            quick = {"script": [{"append": "a"}]}
+            slow = {"script": [{"append": "b"}, {"sleep_ms": 1500}, {"append": "c"}]}
+            return Work(SCRIPT, self.endpoints[SCRIPT].submit_to, {"inputs": [quick, slow]}, 1.5)
+        work = self.with_logprobs()
+        if work is None or not self.endpoints[work.endpoint].capability("batch"):
+            return None
+        counts = (*(shorter or (1,)), LONG_TOKENS)
+        found = work.with_inputs([{**work.inputs[0], "max_tokens": count, "stop": []} for count in counts])
+        return replace(found, seconds=LONG_SECONDS)
+
     def with_logprobs(self) -> Work | None:
         """Work of an endpoint that gives log-probabilities."""
         return self._seen(lambda work: bool(self.endpoints[work.endpoint].capability("logprobs")))
@@ -272,6 +290,7 @@ async def _try(wire: Wire, server: Server, endpoint: Endpoint, example: Any) -> 
 
 def _growth(diffs: Sequence[Any]) -> Iterator[Any]:
     for block in diffs:
-        ops = block.json.get("ops", []) if isinstance(block.json, dict) else block.json
-        if isinstance(ops, str) or any(op[0] in "rati" or "/value" in str(op[1]) for op in ops if op):
+        ops = block.json.get("ops") if isinstance(block.json, dict) else block.json
+        pairs = [op for op in ops if isinstance(op, list) and len(op) > 1] if isinstance(ops, list) else []
+        if isinstance(ops, str) or any(str(op[0]) in "rati" or "/value" in str(op[1]) for op in pairs):
             yield block

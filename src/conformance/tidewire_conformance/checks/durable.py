@@ -1,15 +1,18 @@
 """What outlives a restart, an expiry and a replica: it takes a command or a second URL."""
 
 import asyncio
+import secrets
 from itertools import pairwise
 from typing import Any
 
 from tidewire_conformance.checks.errors import refused, some_work
+from tidewire_conformance.checks.jobs import first_has_ended, until
 from tidewire_conformance.checks.resume import differing, growing, told
+from tidewire_conformance.event_stream import Block
 from tidewire_conformance.history import job_of, key
 from tidewire_conformance.registry import check
-from tidewire_conformance.session import Session
-from tidewire_conformance.wire import NoAnswerError, Wire
+from tidewire_conformance.session import Job, Session
+from tidewire_conformance.wire import Exchange, NoAnswerError, Wire
 
 RESTART_SECONDS = 60.0
 """How long a command may take, and the server to answer again; times `patience`."""
@@ -52,6 +55,7 @@ async def _answering(s: Session) -> None:
     "TW-RES-036",
     "TW-RES-037",
     "TW-DEP-009",
+    "TW-RES-012",
     alone=True,
 )
 async def what_was_sent_survives_a_restart(s: Session) -> None:
@@ -92,9 +96,14 @@ async def what_was_sent_survives_a_restart(s: Session) -> None:
     s.expect(
         "TW-DEP-009", rest.of_type("done"), "an end", [block.type for block in rest.logged][-2:], at=rest
     )
+    whole = await s.stream(running, "0-0")
+    await _old_cursors(s, running, whole)
     if new and first is not None and first.json.get("reason") == "restart":
+        begun = 1 + sum(_begins_anew(block) for block in whole.logged)
         attempt = (await s.read(running)).json.get("attempt")
-        s.expect("TW-RES-037", isinstance(attempt, int) and attempt >= 2, "attempt 2", attempt, at=rest)
+        s.expect(
+            "TW-RES-037", attempt == begun or (begun < 2 <= attempt), f"attempt {begun}", attempt, at=rest
+        )
         items = first.json["state"]["items"]
         s.expect(
             "TW-RES-036",
@@ -105,16 +114,85 @@ async def what_was_sent_survives_a_restart(s: Session) -> None:
         )
 
 
+def _begins_anew(block: Block) -> bool:
+    return block.type == "snapshot" and isinstance(block.json, dict) and block.json.get("reason") == "restart"
+
+
+async def _old_cursors(s: Session, job: Job, whole: Exchange) -> None:
+    """An id of the epoch before is answered by what followed it; one past the end of that epoch, by a snapshot `rewound`."""
+    old = [block.id for block in whole.logged if (key(block.id) or (0, 0))[0] == 1]
+    if len(old) in {0, 1, len(whole.logged)} or old[0] != "1-1":
+        return  # the log was trimmed, or goes on in its epoch
+    answer = await s.stream(job, old[0] or "")
+    told_ = answer.logged[0].json if answer.logged and answer.logged[0].type == "snapshot" else {}
+    s.expect("TW-RES-012", answer.logged and told_.get("reason") != "rewound" and not differing(whole, answer),
+             f"the events after {old[0]}", told(answer.logged[:1]), at=answer)  # fmt: skip
+    past = await s.stream(job, f"1-{len(old) + 1}")
+    told_ = past.logged[0].json if past.logged and past.logged[0].type == "snapshot" else {}
+    s.expect("TW-RES-012", told_.get("reason") == "rewound", f"a snapshot, rewound: epoch 1 has ended at {old[-1]}",
+             told(past.logged[:1]), at=past)  # fmt: skip
+
+
+@check("TW-OVR-024", "TW-OVR-019", "TW-RES-036", "TW-JOB-062", alone=True)
+async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
+    """The key of a submit finds its job, a purged job stays gone, and an item that had ended keeps its value."""
+    if s.server.says.get("durability") == "process":
+        s.not_declared("`durability` is process: nothing is promised beyond it")
+    command = s.hooks.restart or s.untested("needs --restart-cmd")
+    work = some_work(s)
+    header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
+    first = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
+    purged, _ = await s.ended(work)
+    await s.wire.ask("DELETE", purged.path)
+    two = await s.submit(uneven) if (uneven := s.server.uneven()) else None
+    before = (await until(s, two, first_has_ended)).json if two else {}
+    await _run(s, command)
+    await _answering(s)
+    if header:
+        again = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
+        s.expect("TW-OVR-024", again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')}, by its key",
+                 f"{again.status} {again.json.get('id')}", at=again)  # fmt: skip
+    if "delete" in s.server.capabilities and s.server.limits.get("tombstone_ttl_s", 0):
+        refused(s, "TW-JOB-062", await s.read(purged), 410, "job_expired", "a job that was purged before")
+    if two is None or not before:
+        return
+    after = await s.read(two)
+    held = before["state"]["items"][0]
+    if s.expect(
+        "TW-OVR-024",
+        after.status == 200,
+        "the job that was submitted",
+        f"{after.status} {after.code}",
+        at=after,
+    ):
+        for block in (await s.stream(two, "0-0")).logged:
+            if _begins_anew(block):
+                items = block.json["state"]["items"]
+                s.expect(
+                    "TW-RES-036", items[0] == held, ("as before:", held), items[0], at=after, block=block
+                )
+        item = (await s.read(two)).json["state"]["items"][0]
+        s.expect("TW-OVR-019", item == held, ("an item that stays:", held), item, at=after)
+
+
 @check("TW-RES-028", "TW-JOB-033", alone=True)
 async def an_expired_job_is_gone(s: Session) -> None:
     """Once its time is over, a job is answered with 410 `job_expired` while its tombstone lives."""
     command = s.hooks.expire or s.untested("needs --expire-cmd")
-    job, history = await s.ended(some_work(s))
+    work = some_work(s)
+    job, history = await s.ended(work)
+    header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
+    keyed = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
+    await s.history(Job(str(keyed.json.get("id")), work, keyed))
     await _run(s, command)
     if s.server.limits.get("tombstone_ttl_s", 0) < 1:
         s.no_occasion("tombstone_ttl_s is 0")
     refused(s, "TW-RES-028", await s.read(job), 410, "job_expired")
     refused(s, "TW-RES-028", await s.stream(job, history.logged[-1].id or ""), 410, "job_expired")
+    refused(s, "TW-RES-028", await s.wire.ask("POST", f"{job.path}/cancel"), 410, "job_expired", "a cancel")
+    if header:
+        again = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
+        refused(s, "TW-JOB-033", again, 410, "job_expired", "the key of an expired job")
 
 
 @check("TW-DEP-006", "TW-RES-007", "TW-RES-045")

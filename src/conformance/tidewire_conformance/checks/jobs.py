@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import pairwise
 
-from tidewire_conformance import specification
+from tidewire_conformance import fold, specification
 from tidewire_conformance.checks.errors import refused, some_work
 from tidewire_conformance.checks.resume import told
 from tidewire_conformance.history import Histories, job_bodies, key
@@ -47,6 +47,11 @@ def has_started(answer: Exchange) -> bool:
     """Whether the job runs and its value has begun to grow."""
     items = answer.json["state"]["items"]
     return all(item["status"] == "running" and item["value"] for item in items)
+
+
+def first_has_ended(answer: Exchange) -> bool:
+    """Whether the first item has ended, and the job with it or not."""
+    return answer.json["state"]["items"][0]["status"] in fold.ITEM_ENDS
 
 
 @check("TW-JOB-018", "TW-JOB-038", "TW-OVR-015", "TW-JOB-001")

@@ -51,6 +51,7 @@ for _area in (
     "framing",
     "resume",
     "durable",
+    "restarts",
     "state",
     "jobs",
     "pages",
