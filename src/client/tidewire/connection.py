@@ -158,6 +158,12 @@ class Connection:
             await self._closing.aclose()
             await self._body.unwind()
 
+    def lose(self) -> None:
+        """Give up, after the end of its event loop, on what only that could have closed in good order."""
+        self.closed = True
+        hang_up(self._raw)
+        self._closing.pop_all()
+
     def abandon(self) -> None:
         """Close from where nothing can be awaited, such as a finaliser in any thread.
 

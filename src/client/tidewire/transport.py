@@ -31,6 +31,7 @@ from tidewire.first_contact import (
     unusable_environment,
 )
 from tidewire.handshake import Handshake
+from tidewire.home_loop import HomeLoop
 from tidewire.options import CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.answers import is_event_stream
 
@@ -47,7 +48,7 @@ _USER_AGENT = "tidewire-python"
 
 
 class Transport:
-    """Makes requests on one pool of connections. Bound to the event loop on which it is first used.
+    """Makes requests on one pool of connections. That belongs to an event loop, and is made anew when that has ended.
 
     Attributes:
         open: Connections that were not closed.
@@ -61,6 +62,7 @@ class Transport:
         self._proxy = proxy
         self._client: httpx.AsyncClient | None = None
         self._closed = False
+        self._home = HomeLoop()
 
     async def request(
         self,
@@ -188,6 +190,7 @@ class Transport:
     async def aclose(self) -> None:
         """Close every connection. Further requests are refused."""
         self._closed = True
+        self._settle()
         await self.bury()
         # One that is waited for ends with the pool, and its reader unwinds it.
         for connection in [one for one in self.open if not one.waited_for]:
@@ -198,6 +201,7 @@ class Transport:
     async def _ready(self) -> httpx.AsyncClient:
         if self._closed:
             raise ClientClosedError("this client was closed")
+        self._settle()
         await self.bury()
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
@@ -214,6 +218,15 @@ class Transport:
                 # What the caller gave was looked at when it was given.
                 raise unusable_environment(error) from error
         return self._client
+
+    def _settle(self) -> None:
+        """Leave behind what belongs to an event loop that is over: nothing of it can be closed in good order any more."""
+        if self._home.moved():
+            for connection in (*self.open, *self.abandoned):
+                connection.lose()
+            self.open.clear()
+            self.abandoned.clear()
+            self._client = None
 
     @property
     def unread(self) -> int:
