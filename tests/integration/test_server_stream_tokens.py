@@ -207,3 +207,10 @@ def test_no_token_gets_into_the_output_of_a_server(tmp_path):
     assert "serving" in output or "tidewire" in output
     for secret in (stream.partition("token=")[2], "a-long-token", SECRET):
         assert secret not in output
+
+
+def test_an_empty_token_is_none(peer, anybody):
+    job = peer.start("say")
+    _, events = read(peer, f"/v1/jobs/{job}/events?token=")
+    assert events[-1].type == "done"
+    assert anybody.http.get(f"/v1/jobs/{job}/events?token=").status_code == 401

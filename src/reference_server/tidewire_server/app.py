@@ -75,6 +75,8 @@ class App:
         self._stream_tokens = StreamTokens(settings.stream_token_secret, settings.stream_token_ttl)
         self._service: Service | None = None
         self._store: Store | None = None
+        self.send_buffers_bounded = False
+        """Whether connections inherit `connection.SEND_BUFFER_BYTES` from the socket that listens."""
         self._starting = asyncio.Lock()
         self._descriptions = Descriptions(endpoints, settings, lambda: self.service)
         self.metrics = Metrics()
@@ -108,7 +110,7 @@ class App:
             if self._service is None:  # an ASGI server that has no lifespan
                 await self.start()
             _take_prefix_off(scope)
-            scope["tidewire.connection"] = connection = Connection(send)
+            scope["tidewire.connection"] = connection = Connection(send, bounded=self.send_buffers_bounded)
             send = connection.framed(scope, receive, send)
             send = exchange.with_privacy(send, scope)
             try:
@@ -277,7 +279,7 @@ class App:
             request.headers.get("last-event-id", "").strip(" \t") or parameters.text(request, "after") or None
         )
         self.metrics.stream_requests.labels("no" if asked is None else "yes").inc()
-        by_token = "token" in request.query_params
+        by_token = any(request.query_params.getlist("token"))
         if not by_token and parameters.choice(request, "errors", "http", "inband") == "http":
             return await self._open(request, asked)
 
@@ -299,7 +301,7 @@ class App:
     async def _open(self, request: Request, asked: str | None) -> ASGIApp:
         if asked == str(ENDED_BY_PROBLEM):
             return Response(status_code=204, headers={"cache-control": "no-store"})
-        if "token" in request.query_params:
+        if any(request.query_params.getlist("token")):
             await self._admit_by_token(request)
         else:
             self._admit(request)

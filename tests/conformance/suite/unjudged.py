@@ -16,7 +16,6 @@ _WRITER = "binds who writes, and is judged of servers"
 REASONS = {
     "TW-OVR-014": "takes a proxy in front of the server that adds a prefix to paths",
     "TW-OVR-026": _WRITER,
-    "TW-DSC-004": "each limit is judged by the sentence that names it",
     "TW-DSC-006": _FORBIDDEN,
     "TW-DSC-021": "takes an endpoint that breaks its own schema; that values fit it is judged (TW-DSC-020)",
     "TW-FRM-052": "binds who reads: what it makes of the end shows as the end that it reports, judged by TW-CLI-021",

@@ -332,10 +332,17 @@ async def a_stream_that_is_not_accepted_is_refused(s: Session) -> None:
     """`Accept` that does not admit an event stream gets 406; its twin, and none at all, get the stream."""
     work = s.server.any_work() or s.untested("no example of an endpoint ended well")
     job = await s.submit(work)
-    refused = await s.stream(job, header={"Accept": "application/json"})
-    s.expect("TW-FRM-008", (refused.status, refused.code) == (406, "not_acceptable"), "406 not_acceptable",
-             f"{refused.status} {refused.code}", at=refused)  # fmt: skip
-    for twin in ("text/event-stream", "application/json;q=0.5, */*", None):
+    for wrong in ("application/json", "text/event-stream;q=0", "*/*, text/event-stream;q=0"):
+        refused = await s.stream(job, header={"Accept": wrong})
+        s.expect("TW-FRM-008", (refused.status, refused.code) == (406, "not_acceptable"), f"406 not_acceptable for {wrong}",
+                 f"{refused.status} {refused.code}", at=refused)  # fmt: skip
+    for twin in (
+        "text/event-stream",
+        "application/json;q=0.5, */*",
+        "text/*",
+        "Text/Event-Stream;q=0.1",
+        None,
+    ):
         served = await s.stream(job, header={"Accept": twin})
         s.expect(
             "TW-FRM-008", served.is_stream, f"the stream where Accept is {twin}", served.status, at=served

@@ -343,6 +343,7 @@ async def a_purged_job_is_gone(s: Session) -> None:
     if tombstone < 1:
         s.no_occasion("tombstone_ttl_s is 0")
     asked = [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("DELETE", "")]
+    asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
         gone = await s.wire.ask(method, job.path + place)
         refused(s, "TW-JOB-062", gone, 410, "job_expired", f"{method} {place}")

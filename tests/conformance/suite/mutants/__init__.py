@@ -59,6 +59,7 @@ for _area in (
     "limits",
     "logprobs",
     "subtle",
+    "corners",
     "unusual",
 ):
     import_module(f"{__name__}.{_area}")

@@ -1,0 +1,56 @@
+"""The table of section 6.1 on parameters of the query, word by word, and `Accept` of an event stream."""
+
+from tidewire_conformance.checks.errors import refused, some_work
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Session
+
+
+@check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078")
+async def what_means_the_same_as_nothing_is_taken(s: Session) -> None:
+    """`diffs=1` and `errors=http` mean what their absence means; a parameter of another URL is one that is not known."""
+    job, _ = await s.ended(some_work(s))
+    for query in ("?diffs=1", "?errors=http", "?diffs=1&errors=http&after=&token=&min_interval_ms="):
+        answer = await s.stream(job, query=query)
+        sentence = "TW-JOB-078" if "after" in query else "TW-JOB-007"
+        s.expect(
+            sentence,
+            answer.of_type("done"),
+            f"the stream for {query}",
+            f"{answer.status} {answer.code}",
+            at=answer,
+        )
+    listed = ["/v1/jobs?colour=red&diffs=2"] if "list" in s.server.capabilities else []
+    for place in ("/v1?colour=red", "/v1?diffs=2&limit=0", f"{job.path}?errors=yes&after=x", *listed):
+        answer = await s.wire.ask("GET", place)
+        s.expect(
+            "TW-JOB-006",
+            answer.status == 200,
+            f"200 for {place}",
+            f"{answer.status} {answer.code}",
+            at=answer,
+        )
+
+
+@check("TW-JOB-007", "TW-JOB-078", needs=["list"])
+async def a_limit_is_a_number_from_1_to_1000(s: Session) -> None:
+    """Another `limit` of the list gets 400 `bad_parameter`; an empty one is none."""
+    for given in ("0", "1001", "-1", "+1", "x", "1.0", "1&limit=1", "9" * 400):
+        answer = await s.wire.ask("GET", f"/v1/jobs?limit={given}")
+        refused(s, "TW-JOB-007", answer, 400, "bad_parameter", f"limit={given[:20]}")
+    for given in ("", "1", "1000"):
+        answer = await s.wire.ask("GET", f"/v1/jobs?limit={given}")
+        s.expect("TW-JOB-007" if given else "TW-JOB-078", answer.status == 200, f"200 for limit={given}",
+                 f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+
+
+@check("TW-JOB-007", needs=["snapshots_only"])
+async def an_interval_is_a_number_without_a_sign(s: Session) -> None:
+    """Another `min_interval_ms` of a stream without diffs gets 400 `bad_parameter`; the greatest one is taken."""
+    job, _ = await s.ended(some_work(s))
+    for given in ("-1", "+1", "1.5", "1e3", "2147483649", "9" * 400):
+        answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={given}")
+        refused(s, "TW-JOB-007", answer, 400, "bad_parameter", f"min_interval_ms={given[:20]}")
+    for given in ("0", "2147483648"):
+        answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={given}")
+        s.expect("TW-JOB-007", answer.of_type("done"), f"the stream for min_interval_ms={given}",
+                 f"{answer.status} {answer.code}", at=answer)  # fmt: skip
