@@ -179,6 +179,11 @@ def test_a_snapshot_that_only_grew_hands_over_the_rest(begun):
     assert [(change.deleted, change.text) for change in advance.texts] == [(0, "lo")]
 
 
+def test_a_snapshot_that_makes_true_of_one_is_visible(reader):
+    reader.snapshot("1-1", state([1, 0]), columns=[])
+    assert reader.snapshot("1-2", state([True, False]), reason="compacted", columns=[]).visible
+
+
 def test_a_snapshot_that_changed_nothing_is_not_visible(begun):
     assert not begun.snapshot("1-4", state("Hel"), reason="compacted").visible
 

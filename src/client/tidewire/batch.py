@@ -11,6 +11,7 @@ from tidewire.protocol.follower import Advance
 from tidewire.protocol.messages import ENDED, JobStatus
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.strict_json import dumps
+from tidewire.protocol.values import same
 from tidewire.protocol.view import View
 from tidewire.reading import Reading, Updates
 from tidewire.stream import JobStream
@@ -123,7 +124,9 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
         """The items that a snapshot changed."""
         before: Any = [] if self._latest is None else self._latest.view.value("/items")
         now: Any = place.view.value("/items")
-        return [index for index, item in enumerate(now) if index >= len(before) or item != before[index]]
+        return [
+            index for index, item in enumerate(now) if index >= len(before) or not same(item, before[index])
+        ]
 
     def _item_result(self, index: int, item: Any) -> T | ItemFailedError:
         status = item.get("status")

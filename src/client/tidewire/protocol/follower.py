@@ -52,6 +52,7 @@ from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, Me
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import Event
 from tidewire.protocol.state import changes_value, check_shape
+from tidewire.protocol.values import same
 
 MAX_RESYNCS = 3
 RESYNC_HEALED = 256
@@ -416,7 +417,7 @@ class Follower:
         if texts:
             visible = True
         elif before is not None:
-            visible = _values(document) != _values(before)
+            visible = not same(_values(document), _values(before))
         else:
             # What an item holds while it waits is where it starts from, and nothing that it gave.
             visible = document.value("/status") != "queued" and any(
