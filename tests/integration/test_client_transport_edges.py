@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import tracemalloc
 
 import pytest
 
@@ -233,10 +234,35 @@ def test_a_body_that_is_no_stream_may_be_compressed():
             assert client.discover().server == "scripted"
 
 
-def test_a_compressed_body_that_is_broken_is_an_error_of_ours():
-    with ScriptedServer(lambda _: [answer(200, b"no gzip", Content_Encoding="gzip")]) as server:
-        with hurrying(server.url) as client, pytest.raises((TransportError, ProtocolError)):
+@pytest.mark.parametrize(
+    ("body", "coding"),
+    [
+        (b"no gzip", "gzip"),
+        (gzip.compress(json.dumps(discovery("count")).encode())[:-9], "gzip"),
+        (gzip.compress(gzip.compress(b"{}")), "gzip, gzip"),
+        (b"{}", "zstd"),
+    ],
+    ids=["none", "cut", "twice", "another"],
+)
+def test_a_compressed_body_that_is_broken_or_was_not_asked_for_is_an_error_of_ours(body, coding):
+    with ScriptedServer(lambda _: [answer(200, body, Content_Encoding=coding)]) as server:
+        with hurrying(server.url) as client, pytest.raises(TransportError, match="content coding"):
             client.discover()
+        assert server.requests[0].headers["accept-encoding"] == "gzip"
+
+
+def test_a_small_body_that_stands_for_a_large_one_is_given_up_before_it_is_unpacked(monkeypatch):
+    monkeypatch.setattr("tidewire.transport.MAX_BODY_BYTES", 2**20)
+    body = gzip.compress(bytes(2**26))
+    with ScriptedServer(lambda _: [answer(200, body, Content_Encoding="gzip")]) as server:
+        with hurrying(server.url) as client:
+            tracemalloc.start()
+            try:
+                with pytest.raises(ProtocolError, match="an answer of more than 1048576 bytes"):
+                    client.discover()
+                assert tracemalloc.get_traced_memory()[1] < 2**23
+            finally:
+                tracemalloc.stop()
 
 
 def test_json_by_another_name_is_read_as_it_is():

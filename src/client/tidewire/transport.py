@@ -34,6 +34,7 @@ from tidewire.handshake import Handshake
 from tidewire.home_loop import HomeLoop
 from tidewire.options import CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.answers import is_event_stream
+from tidewire.unpacking import CODING, Unpacking, UnpackingError
 
 ANSWER_TIMEOUT: Final = 30.0
 """Seconds without a byte of the answer to a request that is answered at once."""
@@ -305,13 +306,17 @@ def _body_of(response: httpx.Response) -> Body:
 
 
 async def _whole(method: str, response: httpx.Response) -> Answer:
-    content = bytearray()
-    async for chunk in response.aiter_bytes():
-        content += chunk
-        if len(content) > MAX_BODY_BYTES:
-            where = Where(method, str(response.url), status_code=response.status_code)
-            raise ProtocolError(f"an answer of more than {MAX_BODY_BYTES} bytes", where=where)
-    return Answer(method, str(response.url), response.status_code, response.headers, bytes(content))
+    where = Where(method, str(response.url), status_code=response.status_code)
+    try:
+        unpacking = Unpacking(response.headers.get("content-encoding", ""), MAX_BODY_BYTES)
+        async for chunk in response.aiter_raw():
+            unpacking.feed(chunk)
+            if unpacking.too_long:
+                raise ProtocolError(f"an answer of more than {MAX_BODY_BYTES} bytes", where=where)
+        body = unpacking.end()
+    except UnpackingError as error:
+        raise TransportError(str(error), where=where) from error
+    return Answer(method, str(response.url), response.status_code, response.headers, body)
 
 
 class _OnePiece(httpx.AsyncByteStream):
@@ -426,7 +431,7 @@ def _in_all(seconds: float, method: str, url: str) -> Iterator[None]:
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
-    return overlaid({"User-Agent": _USER_AGENT}, headers)
+    return overlaid({"User-Agent": _USER_AGENT, "Accept-Encoding": CODING}, headers)
 
 
 def _of_stream(headers: Mapping[str, str]) -> dict[str, str]:
