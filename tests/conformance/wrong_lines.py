@@ -1,0 +1,21 @@
+"""Wrong clients: what they take for a line, a field and a type."""
+
+from conformance.plain_state import Decoder
+from conformance.wrong_clients import WrongClient
+from conformance.wrong_readers import decodes
+
+
+class StripsAMarkFromEachLine(WrongClient):
+    scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-022"
+    decoder = decodes(line=lambda self, line: Decoder.line(self, line.removeprefix(b"\xef\xbb\xbf")))
+
+
+class StripsAllMarksAtTheStart(WrongClient):
+    scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-022"
+
+    class Strips(Decoder):
+        def without_mark(self, line):
+            bare = super().without_mark(line)
+            return bare if bare == line else self.without_mark(bare)
+
+    decoder = Strips
