@@ -19,3 +19,17 @@ class StripsAllMarksAtTheStart(WrongClient):
             return bare if bare == line else self.without_mark(bare)
 
     decoder = Strips
+
+
+class IgnoresLinesWithoutAColon(WrongClient):
+    scenario, kind, breaks = "empty-type", "count", "TW-FRM-027"
+    decoder = decodes(line=lambda self, line: Decoder.line(self, line if b":" in line else line and b":"))
+
+
+class KeepsTheFirstType(WrongClient):
+    scenario, kind, breaks = "empty-type", "count", "TW-FRM-032"
+    decoder = decodes(
+        field=lambda self, name, value: (
+            None if name == "event" and self.type else Decoder.field(self, name, value)
+        )
+    )
