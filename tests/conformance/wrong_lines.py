@@ -33,3 +33,8 @@ class KeepsTheFirstType(WrongClient):
             None if name == "event" and self.type else Decoder.field(self, name, value)
         )
     )
+
+
+class LetsARetryBeginWithSpaces(WrongClient):
+    scenario, kind, breaks = "retry-that-is-no-number", "wait", "TW-FRM-035"
+    decoder = decodes(take_retry=lambda self, value: Decoder.take_retry(self, value.lstrip()))
