@@ -38,3 +38,22 @@ class KeepsTheFirstType(WrongClient):
 class LetsARetryBeginWithSpaces(WrongClient):
     scenario, kind, breaks = "retry-that-is-no-number", "wait", "TW-FRM-035"
     decoder = decodes(take_retry=lambda self, value: Decoder.take_retry(self, value.lstrip()))
+
+
+class JoinsDataByNothing(WrongClient):
+    scenario, kind, breaks, between = "text-over-two-lines", "never", "TW-FRM-030", b""
+
+    def new_decoder(self, answer):
+        decoder = super().new_decoder(answer)
+        right = decoder.dispatch
+
+        def dispatch():
+            decoder.data = [self.between.join(decoder.data)] if decoder.data else []
+            return right()
+
+        decoder.dispatch = dispatch
+        return decoder
+
+
+class JoinsDataByASpace(JoinsDataByNothing):
+    between = b" "
