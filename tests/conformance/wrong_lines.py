@@ -57,3 +57,19 @@ class JoinsDataByNothing(WrongClient):
 
 class JoinsDataByASpace(JoinsDataByNothing):
     between = b" "
+
+
+class ReadsTypesInAnyCase(WrongClient):
+    scenario, kind, breaks = "types-in-other-letters", "count", "TW-FRM-045"
+
+    def receive(self, event):
+        event.type = event.type.lower()
+        return super().receive(event)
+
+
+class TrimsTypes(WrongClient):
+    scenario, kind, breaks = "types-in-other-letters", "count", "TW-FRM-045"
+
+    def receive(self, event):
+        event.type = event.type.strip()
+        return super().receive(event)
