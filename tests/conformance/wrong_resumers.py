@@ -1,0 +1,27 @@
+"""Wrong clients: what they go on with after a cut or a breach, where they ask, and what they make of an end."""
+
+from conformance.wrong_clients import WrongClient
+
+
+class TakesTheIdOfAPingForItsCursor(WrongClient):
+    scenario, kind, breaks = "ids-of-what-is-not-logged", "cursor", "TW-CLI-002"
+    named = None
+
+    def receive(self, event):
+        self.named = event.id if event.own_id else self.named
+        return super().receive(event)
+
+    def cursor_to_send(self):
+        return self.cursor and (self.named or self.cursor)
+
+
+class ForgetsItsCursorAtAnEmptyId(WrongClient):
+    scenario, kind, breaks = "ids-of-what-is-not-logged", "cursor", "TW-CLI-002"
+    named = ""
+
+    def receive(self, event):
+        self.named = event.id if event.own_id else self.named
+        return super().receive(event)
+
+    def cursor_to_send(self):
+        return self.cursor if self.named else None
