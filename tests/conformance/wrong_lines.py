@@ -1,5 +1,7 @@
 """Wrong clients: what they take for a line, a field and a type."""
 
+import re
+
 from conformance.plain_state import Decoder
 from conformance.wrong_clients import WrongClient
 from conformance.wrong_readers import decodes
@@ -73,3 +75,36 @@ class TrimsTypes(WrongClient):
     def receive(self, event):
         event.type = event.type.strip()
         return super().receive(event)
+
+
+class SplitsEventsAtThreePairs(WrongClient):
+    """Each kind of line end twice, and no two kinds together."""
+
+    scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
+
+    class Splits(Decoder):
+        rest = b""
+
+        def feed(self, chunk):
+            found = []
+            self.rest += chunk
+            while pair := re.search(rb"\r\n\r\n|\n\n|\r\r", self.rest):
+                block, self.rest = self.rest[: pair.start()], self.rest[pair.end() :]
+                for line in filter(None, re.split(rb"\r\n|\r|\n", block)):
+                    self.line(line)
+                found += self.line(b"")
+            return found
+
+    decoder = Splits
+
+
+class FindsOutTheLineEndOnce(WrongClient):
+    scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
+
+    class Finds(Decoder):
+        def feed(self, chunk):
+            if self.at_start and (first := re.search(rb"\r\n|\r|\n", chunk)):
+                self.line_end = re.compile(re.escape(first[0]))
+            return super().feed(chunk)
+
+    decoder = Finds
