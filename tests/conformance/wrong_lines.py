@@ -108,3 +108,13 @@ class FindsOutTheLineEndOnce(WrongClient):
             return super().feed(chunk)
 
     decoder = Finds
+
+
+class TakesALineOfSpacesForAnEmptyOne(WrongClient):
+    scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
+    decoder = decodes(line=lambda self, line: Decoder.line(self, line if line.strip() else b""))
+
+
+class TrimsNames(WrongClient):
+    scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
+    decoder = decodes(field=lambda self, name, value: Decoder.field(self, name.rstrip(), value))
