@@ -118,3 +118,21 @@ class TakesALineOfSpacesForAnEmptyOne(WrongClient):
 class TrimsNames(WrongClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
     decoder = decodes(field=lambda self, name, value: Decoder.field(self, name.rstrip(), value))
+
+
+class TakesARetryWithItsEvent(WrongClient):
+    scenario, kind, breaks = "the-last-retry-holds", "wait", "TW-FRM-035"
+
+    class Takes(Decoder):
+        named = None
+
+        def take_retry(self, value):
+            before = self.retry
+            super().take_retry(value)
+            self.named, self.retry = self.retry, before
+
+        def dispatch(self):
+            self.retry = self.named
+            return super().dispatch()
+
+    decoder = Takes
