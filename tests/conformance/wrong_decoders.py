@@ -2,7 +2,7 @@
 
 import re
 
-from conformance.plain_state import Decoder, Event, Json, MalformedError
+from conformance.plain_state import BOUND, Decoder, Event, Json, MalformedError
 from conformance.wrong_clients import WrongClient
 from conformance.wrong_readers import decodes
 
@@ -290,3 +290,16 @@ class ReadsOnlyWhatItKnows(WrongClient):
     def give(self, index, value, before):
         kept = {name: value[name] for name in value if name == "text"} if isinstance(value, dict) else value
         super().give(index, kept, before)
+
+
+class BoundsAConnection(WrongClient):
+    scenario, kind, breaks = "many-long-events", "count", "TW-FRM-039"
+
+    class Bounds(Decoder):
+        total = 0
+
+        def feed(self, chunk):
+            self.total += len(chunk)
+            return super().feed(chunk) if self.total <= BOUND else _refuse()
+
+    decoder = Bounds
