@@ -303,3 +303,8 @@ class BoundsAConnection(WrongClient):
             return super().feed(chunk) if self.total <= BOUND else _refuse()
 
     decoder = Bounds
+
+
+class NestsLessDeep(WrongClient):
+    scenario, kind, breaks = "nested-as-deep-as-allowed", "count", "TW-OVR-006"
+    json = reads(most=63)
