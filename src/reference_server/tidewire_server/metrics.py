@@ -18,6 +18,8 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self.streamed = 0
         """Bytes of event streams that were sent and are not in `streamed_bytes` yet."""
+        self.events_now = self.bytes_now = 0
+        """Events and their bytes that were logged and are not in `events` and `logged_bytes` yet."""
         self._added: defaultdict[tuple[Counter, tuple[str, ...]], int] = defaultdict(int)
         self.jobs_submitted = self._counter("jobs_submitted", "Jobs that were committed.", "endpoint")
         self.jobs_started = self._counter("jobs_started", "Jobs whose first item began to run.", "endpoint")
@@ -59,6 +61,10 @@ class Metrics:
         """All of it in Prometheus' text form."""
         streamed, self.streamed = self.streamed, 0
         self.streamed_bytes.inc(streamed)
+        logged, self.events_now = self.events_now, 0
+        self.events.inc(logged)
+        size, self.bytes_now = self.bytes_now, 0
+        self.logged_bytes.inc(size)
         while self._added:
             (counter, labels), amount = self._added.popitem()
             (counter.labels(*labels) if labels else counter).inc(amount)

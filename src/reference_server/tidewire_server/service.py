@@ -307,8 +307,8 @@ class Service:
             job.announce(message)
 
     def _logged(self, events: int, size: int) -> None:
-        self.metrics.add(self.metrics.events, events)
-        self.metrics.add(self.metrics.logged_bytes, size)
+        self.metrics.events_now += events
+        self.metrics.bytes_now += size
 
     async def _ended(self, job: Job) -> None:
         record = job.record

@@ -25,7 +25,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, closing
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from tidewire_server.batching.results import by_row
 from tidewire_server.batching.rows import Arrival, Outcome, Row
@@ -36,6 +36,9 @@ from tidewire_server.errors import InvalidValueError
 from tidewire_server.running import as_value, held_back, in_thread, keep_what_was_yielded
 
 _log = logging.getLogger(__name__)
+
+_TURN: Final = 0.0005
+"""Seconds after which the ends of rows give way to the rest of the event loop."""
 
 
 class BatchCall:
@@ -204,11 +207,14 @@ class BatchCall:
         if error is not None:
             await self._fail(alive, error)
             return
+        turn_ends = self._loop.time() + _TURN
         for row, outcome in zip(rows, outcomes, strict=True):
             if not row.over:
                 await self._end(row, outcome)
                 # The ends of many rows must not keep the next batch from beginning, or ending.
-                await asyncio.sleep(0)
+                if self._loop.time() >= turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = self._loop.time() + _TURN
 
     def _may_part(self, rows: list[Row], error: Exception) -> bool:
         return self._batching.bisect and len(rows) > 1 and not isinstance(error, InvalidValueError)
