@@ -1,5 +1,6 @@
 """Wrong clients: how they read fields and lines, what they take for JSON, and how much of it they can hold."""
 
+import contextlib
 import re
 
 from conformance.plain_state import BOUND, Decoder, Event, Json, MalformedError
@@ -308,3 +309,18 @@ class BoundsAConnection(WrongClient):
 class NestsLessDeep(WrongClient):
     scenario, kind, breaks = "nested-as-deep-as-allowed", "count", "TW-OVR-006"
     json = reads(most=63)
+
+
+class DoesNotReadProgress(WrongClient):
+    scenario, kind, breaks = "progress-that-is-no-json", "never", "TW-FRM-075"
+
+    def receive(self, event):
+        return None if event.type in {"queue", "progress"} else super().receive(event)
+
+
+class PassesOverAPingThatItCannotRead(WrongClient):
+    scenario, kind, breaks = "head-that-is-a-number", "never", "TW-FRM-075"
+
+    def receive(self, event):
+        with contextlib.suppress(MalformedError) if event.type == "ping" else contextlib.nullcontext():
+            return super().receive(event)
