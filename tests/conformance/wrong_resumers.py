@@ -1,5 +1,6 @@
 """Wrong clients: what they go on with after a cut or a breach, where they ask, and what they make of an end."""
 
+from conformance.plain_client import key_of
 from conformance.wrong_clients import WrongClient
 
 
@@ -25,3 +26,15 @@ class ForgetsItsCursorAtAnEmptyId(WrongClient):
 
     def cursor_to_send(self):
         return self.cursor if self.named else None
+
+
+class SendsTheHighestId(WrongClient):
+    scenario, kind, breaks = "cut-after-a-rewind", "cursor", "TW-CLI-002"
+    highest = None
+
+    def moved(self, state, name, *, forward=True):
+        self.highest = max(self.highest or name, name, key=key_of)
+        super().moved(state, name, forward=forward)
+
+    def cursor_to_send(self):
+        return self.cursor and self.highest
