@@ -38,3 +38,18 @@ class SendsTheHighestId(WrongClient):
 
     def cursor_to_send(self):
         return self.cursor and self.highest
+
+
+class ForgetsItsCursorForOneRequest(WrongClient):
+    scenario, kind, breaks = "cut-after-a-resync", "cursor", "TW-CLI-028"
+    held = ""
+    asked = False
+
+    def resync(self, breach):
+        self.held, self.asked = self.cursor or self.held, False
+        super().resync(breach)
+
+    def cursor_to_send(self):
+        cursor = self.held if self.cursor is None and self.asked else self.cursor
+        self.asked = self.held != ""
+        return cursor
