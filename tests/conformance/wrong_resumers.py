@@ -53,3 +53,12 @@ class ForgetsItsCursorForOneRequest(WrongClient):
         cursor = self.held if self.cursor is None and self.asked else self.cursor
         self.asked = self.held != ""
         return cursor
+
+
+class TakesAnyDoneForTheEnd(WrongClient):
+    scenario, kind, breaks = "done-of-an-old-epoch", "end", "TW-CLI-023"
+
+    def logged(self, event):
+        if event.type == "done" and self.is_repeat(event.id):
+            return self.finish(self.json.parse(event.data))
+        return super().logged(event)
