@@ -62,3 +62,25 @@ class TakesAnyDoneForTheEnd(WrongClient):
         if event.type == "done" and self.is_repeat(event.id):
             return self.finish(self.json.parse(event.data))
         return super().logged(event)
+
+
+class CountsIdsByItself(WrongClient):
+    """A diff without an id is taken for the one that is due."""
+
+    scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
+
+    def logged(self, event):
+        if event.type == "message" and not event.own_id and self.cursor:
+            epoch, seq = key_of(self.cursor)
+            event.id = f"{epoch}-{seq + 1}"
+        return super().logged(event)
+
+
+class TakesASnapshotWithoutAnId(WrongClient):
+    scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
+
+    def snapshot(self, name, data, *, has_id):
+        if not has_id and self.state is not None:
+            self.state = self.state_type(data["state"], data["columns"])
+            self.hand_over()
+        super().snapshot(name, data, has_id=has_id)
