@@ -209,7 +209,9 @@ class PlainClient(PlainRequests):
         answer = self.ask("GET", f"{self.base}/v1/jobs/{self.job}")
         job = answer.json()
         answer.close()
+        self.problem = job
         if answer.status != 200:
+            self.judge_read(answer)
             raise CutError("no job", least=self.wait_of_read(answer))
         if not isinstance(job, dict) or not {"state", "columns", "cursor"} <= job.keys():
             raise EndError("protocol_error", detail="no job")
@@ -222,6 +224,10 @@ class PlainClient(PlainRequests):
         self.verify(job["done"])
         self.hand_over()
         return self.finish(job["done"])
+
+    def judge_read(self, answer: Answer) -> None:
+        if 400 <= answer.status < 500 and answer.status != 429:
+            raise EndError("refused", status=answer.status, problem=self.problem)
 
     def wait_of_read(self, answer: Answer) -> float:
         return self.retry_after(answer)

@@ -84,3 +84,10 @@ class TakesASnapshotWithoutAnId(WrongClient):
             self.state = self.state_type(data["state"], data["columns"])
             self.hand_over()
         super().snapshot(name, data, has_id=has_id)
+
+
+class ReadsAJobThatIsGoneAgain(WrongClient):
+    scenario, kind, breaks = "204-and-the-job-is-gone", "count", "TW-CLI-038"
+
+    def judge_read(self, answer):
+        pass
