@@ -91,3 +91,22 @@ class ReadsAJobThatIsGoneAgain(WrongClient):
 
     def judge_read(self, answer):
         pass
+
+
+class FollowsTemporaryRedirectsAlone(WrongClient):
+    scenario, kind, breaks = "redirects-of-all-kinds", "end", "TW-CLI-044"
+
+    def once(self, method, url, headers, body):
+        answer = super().once(method, url, headers, body)
+        if answer.status in {301, 303, 308}:
+            self.refuse(answer)
+        return answer
+
+
+class CountsRedirectsForEver(WrongClient):
+    scenario, kind, breaks = "redirects-of-all-kinds", "end", "TW-CLI-045"
+    count = 0
+
+    def judge_redirect(self, method, there, redirects):
+        self.count += 1
+        super().judge_redirect(method, there, self.count)
