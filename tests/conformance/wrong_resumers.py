@@ -110,3 +110,12 @@ class CountsRedirectsForEver(WrongClient):
     def judge_redirect(self, method, there, redirects):
         self.count += 1
         super().judge_redirect(method, there, self.count)
+
+
+class ResolvesLinksAgainstWhatItAskedFor(WrongClient):
+    scenario, kind, breaks = "link-of-hello-after-a-redirect", "path", "TW-CLI-025"
+
+    def open(self):
+        asked, answer = self.stream_url, super().open()
+        answer.url = asked
+        return answer
