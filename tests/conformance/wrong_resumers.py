@@ -119,3 +119,13 @@ class ResolvesLinksAgainstWhatItAskedFor(WrongClient):
         asked, answer = self.stream_url, super().open()
         answer.url = asked
         return answer
+
+
+class LearnsItsJobFromHello(WrongClient):
+    scenario, kind, breaks = "submit-and-a-cut-before-hello", "count", "TW-CLI-006"
+    greeted = False
+
+    def open(self):
+        if self.command["do"] == "submit" and not self.greeted:
+            return self.submit()
+        return super().open()
