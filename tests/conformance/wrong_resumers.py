@@ -129,3 +129,13 @@ class LearnsItsJobFromHello(WrongClient):
         if self.command["do"] == "submit" and not self.greeted:
             return self.submit()
         return super().open()
+
+
+class RefreshesOnceForGood(WrongClient):
+    scenario, kind, breaks = "401-again-later", "end", "TW-CLI-035"
+
+    def ask(self, *args):
+        answer = super().ask(*args)
+        if len(self.credentials) < len(self.command.get("credentials", ())):
+            self.credentials = self.credentials[:1]
+        return answer
