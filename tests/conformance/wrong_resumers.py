@@ -139,3 +139,13 @@ class RefreshesOnceForGood(WrongClient):
         if len(self.credentials) < len(self.command.get("credentials", ())):
             self.credentials = self.credentials[:1]
         return answer
+
+
+class ComparesTheBeginOfAMediaType(WrongClient):
+    scenario, kind, breaks = "media-type-that-holds-the-word", "never", "TW-FRM-019"
+
+    def ask(self, *args):
+        answer = super().ask(*args)
+        kind = answer.headers.get("Content-Type", "")
+        answer.is_stream = lambda: answer.status == 200 and kind.lower().startswith("text/event-stream")
+        return answer
