@@ -149,3 +149,18 @@ class ComparesTheBeginOfAMediaType(WrongClient):
         kind = answer.headers.get("Content-Type", "")
         answer.is_stream = lambda: answer.status == 200 and kind.lower().startswith("text/event-stream")
         return answer
+
+
+class LooksAtNoStatus(WrongClient):
+    scenario, kind, breaks, statuses = "stream-under-another-status", "never", "TW-FRM-019", (200, 599)
+
+    def ask(self, *args):
+        answer = super().ask(*args)
+        least, most = self.statuses
+        if answer.headers.get_content_type() == "text/event-stream" and least <= answer.status <= most:
+            answer.is_stream = lambda: True
+        return answer
+
+
+class TakesAnySuccessForAStream(LooksAtNoStatus):
+    statuses = (200, 299)
