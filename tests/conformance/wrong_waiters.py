@@ -239,3 +239,11 @@ class SetsATimerOf31Bits(WrongClient):
 
     def silence(self):
         return super().silence() if super().silence() * 1000 < 2**31 else 0.001
+
+
+class IgnoresTheWaitOfAProblemInTheStream(WrongClient):
+    scenario, kind, breaks = "problem-in-band", "wait", "TW-CLI-026"
+
+    def fail(self, cut):
+        cut.least = 0 if str(cut) == "a problem" else cut.least
+        super().fail(cut)
