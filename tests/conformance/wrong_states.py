@@ -1,6 +1,8 @@
 """Wrong clients: what they make of columns and checks, and of the state that a diff results in."""
 
 import hashlib
+import re
+import unicodedata
 
 from conformance.plain_requests import EndError
 from conformance.plain_state import MalformedError, State, demand
@@ -162,3 +164,24 @@ class CountsWhatItKnowsAlone(WrongClient):
             return hashlib.sha256(self.form(items).encode()).hexdigest()[:16]
 
     state_type = Forgets
+
+
+class CountsWhatPeopleSee(WrongClient):
+    scenario, kind, breaks = "combining-characters", "count", "TW-DIF-031"
+
+    class Counts(State):
+        def truncate(self, root, path, n):
+            old = self.get(root[""], path)
+            for _ in range(n):
+                old = re.sub(".[\u0300-\u036f]*\\Z", "", old, flags=re.DOTALL)
+            self.put(root, f"/{path}", old)
+
+    state_type = Counts
+
+
+class NormalizesTexts(WrongClient):
+    scenario, kind, breaks = "combining-characters", "value", "TW-CLI-052"
+
+    def give(self, index, value, before):
+        value, before = (unicodedata.normalize("NFC", one or "") for one in (value, before))
+        super().give(index, value, before)
