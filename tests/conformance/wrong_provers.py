@@ -2,6 +2,7 @@
 
 from conformance.plain_state import State
 from conformance.wrong_clients import WrongClient
+from conformance.wrong_folders import folds
 
 
 class TakesAShortRow(WrongClient):
@@ -14,3 +15,13 @@ class TakesAShortRow(WrongClient):
             self.columns = columns
 
     state_type = Takes
+
+
+class VerifiesTheFirstCheckAlone(WrongClient):
+    scenario, kind, breaks = "one-check-of-three-fails", "never", "TW-DIF-053"
+    state_type = folds(verify=lambda self, checks: State.verify(self, checks[:1]))
+
+
+class VerifiesTheLastCheckAlone(WrongClient):
+    scenario, kind, breaks = "one-check-of-three-fails", "never", "TW-DIF-053"
+    state_type = folds(verify=lambda self, checks: State.verify(self, checks[-1:]))
