@@ -185,3 +185,30 @@ class NormalizesTexts(WrongClient):
     def give(self, index, value, before):
         value, before = (unicodedata.normalize("NFC", one or "") for one in (value, before))
         super().give(index, value, before)
+
+
+def merged(old, new):
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old | {name: merged(old.get(name), one) for name, one in new.items()}
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [merged(*each) for each in zip(old, new, strict=True)]
+    return new
+
+
+class MergesSnapshots(WrongClient):
+    scenario, kind, breaks = "what-is-replaced-is-gone", "order", "TW-RES-031"
+
+    def snapshot(self, name, data, *, has_id):
+        before = self.state.value if self.state else None
+        super().snapshot(name, data | {"state": merged(before, data["state"])}, has_id=has_id)
+
+
+class MergesWhatIsSet(WrongClient):
+    scenario, kind, breaks = "what-is-replaced-is-gone", "order", "TW-DIF-025"
+
+    class Merges(State):
+        def set(self, parent, token, value):
+            old = parent.get(token) if isinstance(parent, dict) else None
+            super().set(parent, token, merged(old, value))
+
+    state_type = Merges
