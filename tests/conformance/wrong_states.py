@@ -3,6 +3,7 @@
 import hashlib
 import re
 import unicodedata
+from urllib.parse import unquote
 
 from conformance.plain_requests import EndError
 from conformance.plain_state import MalformedError, State, demand
@@ -212,3 +213,57 @@ class MergesWhatIsSet(WrongClient):
             super().set(parent, token, merged(old, value))
 
     state_type = Merges
+
+
+class RefusesToInsertAtTheEnd(WrongClient):
+    scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-026"
+
+    class Refuses(State):
+        def insert(self, parent, token, value):
+            demand(int(token) < len(parent), "past the end")
+            super().insert(parent, token, value)
+
+    state_type = Refuses
+
+
+class RefusesToTruncateEverything(WrongClient):
+    scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-030"
+
+    class Refuses(State):
+        def truncate(self, root, path, n):
+            demand(n < len(self.get(root[""], path)), "all there is")
+            super().truncate(root, path, n)
+
+    state_type = Refuses
+
+
+class SetsBeforeItAppends(WrongClient):
+    scenario, kind, breaks, appends_first = "ops-at-their-edges", "order", "TW-DIF-012", False
+
+    @property
+    def state_type(self):
+        def ops_of(state, diff):
+            ops, checks = State.ops_of(state, diff)
+            return sorted(ops, key=lambda op: (op[0] == "s") == self.appends_first), checks
+
+        return folds(ops_of=ops_of)
+
+
+class AppendsBeforeItSets(SetsBeforeItAppends):
+    appends_first = True
+
+
+class FlattensWhatItAppends(WrongClient):
+    scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-029"
+
+    class Flattens(State):
+        def append(self, root, path, more):
+            flat = [*more[0], *more[1:]] if isinstance(more, list) and isinstance(more[0], list) else more
+            super().append(root, path, flat)
+
+    state_type = Flattens
+
+
+class ReadsPathsAsThoseOfUris(WrongClient):
+    scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-020"
+    state_type = folds(unescaped=lambda self, token: State.unescaped(self, unquote(token)))
