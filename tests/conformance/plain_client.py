@@ -49,11 +49,17 @@ def text_of(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal as JSON: 1 and true are not."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
 class PlainClient(PlainRequests):
     decoder: type[Decoder] = Decoder
     state_type: type[State] = State
     json: type[Json] = Json
     text_of = staticmethod(text_of)
+    same = staticmethod(same)
     greets_within = 10.0
 
     def __init__(self, command: dict[str, Any], tell: Callable[[dict[str, Any]], None], until: float) -> None:
@@ -365,7 +371,7 @@ class PlainClient(PlainRequests):
         assert self.state is not None
         for index, item in enumerate(self.state.value["items"]):
             value, before = item["value"], self.given.get(index)
-            if value != before:
+            if not self.same(value, before):
                 self.given[index] = value
                 self.give(index, value, before)
 

@@ -267,3 +267,10 @@ class FlattensWhatItAppends(WrongClient):
 class ReadsPathsAsThoseOfUris(WrongClient):
     scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-020"
     state_type = folds(unescaped=lambda self, token: State.unescaped(self, unquote(token)))
+
+
+class TakesTrueForOne(WrongClient):
+    """As its language compares them: what changes from one to the other is not given."""
+
+    scenario, kind, breaks = "value-of-another-type", "value", "TW-CLI-052"
+    same = staticmethod(lambda one, other: bool(one == other))
