@@ -274,3 +274,7 @@ class TakesTrueForOne(WrongClient):
 
     scenario, kind, breaks = "value-of-another-type", "value", "TW-CLI-052"
     same = staticmethod(lambda one, other: bool(one == other))
+
+
+class TakesTrueForOneInASnapshot(TakesTrueForOne):
+    scenario = "snapshot-of-another-type"
