@@ -278,3 +278,8 @@ class TakesTrueForOne(WrongClient):
 
 class TakesTrueForOneInASnapshot(TakesTrueForOne):
     scenario = "snapshot-of-another-type"
+
+
+class TakesFragmentsForPaths(WrongClient):
+    scenario, kind, breaks = "path-of-a-fragment", "never", "TW-DIF-018"
+    state_type = folds(place=lambda self, root, path: State.place(self, root, path.removeprefix("#")))
