@@ -1,6 +1,8 @@
 """Wrong clients: what they take for proved, and for a number, a row or a value at all."""
 
-from conformance.plain_state import State
+import re
+
+from conformance.plain_state import State, demand
 from conformance.wrong_clients import WrongClient
 from conformance.wrong_folders import folds
 
@@ -25,3 +27,25 @@ class VerifiesTheFirstCheckAlone(WrongClient):
 class VerifiesTheLastCheckAlone(WrongClient):
     scenario, kind, breaks = "one-check-of-three-fails", "never", "TW-DIF-053"
     state_type = folds(verify=lambda self, checks: State.verify(self, checks[-1:]))
+
+
+class ReadsIndexesInDigitsOfAnyScript(WrongClient):
+    """As `\\d` does."""
+
+    scenario, kind, breaks = "index-in-other-digits", "never", "TW-DIF-019"
+
+    class Reads(State):
+        def index(self, token):
+            demand(re.fullmatch(r"0|[1-9]\d{0,8}", token), "an index")
+            return int(token)
+
+    state_type = Reads
+
+
+class ReadsIdsInDigitsOfAnyScript(WrongClient):
+    scenario, kind, breaks = "id-against-the-grammar-digits", "never", "TW-CLI-030"
+
+    def logged(self, event):
+        if re.fullmatch(r"[1-9]\d{0,9}-[1-9]\d{0,14}", event.id):
+            event.id = "-".join(map(str, map(int, event.id.split("-"))))
+        return super().logged(event)
