@@ -49,3 +49,8 @@ class ReadsIdsInDigitsOfAnyScript(WrongClient):
         if re.fullmatch(r"[1-9]\d{0,9}-[1-9]\d{0,14}", event.id):
             event.id = "-".join(map(str, map(int, event.id.split("-"))))
         return super().logged(event)
+
+
+class CountsTrueAsOne(WrongClient):
+    scenario, kind, breaks = "truncation-by-true", "never", "TW-DIF-030"
+    state_type = folds(truncate=lambda self, root, path, n: State.truncate(self, root, path, int(n)))
