@@ -54,3 +54,22 @@ class ReadsIdsInDigitsOfAnyScript(WrongClient):
 class CountsTrueAsOne(WrongClient):
     scenario, kind, breaks = "truncation-by-true", "never", "TW-DIF-030"
     state_type = folds(truncate=lambda self, root, path, n: State.truncate(self, root, path, int(n)))
+
+
+class TakesNullForTheBaseBefore(WrongClient):
+    scenario, kind, breaks = "base-that-is-null", "never", "TW-DIF-016"
+
+    def base_named(self, data, seq):
+        return seq - 1 if data["on"] is None else super().base_named(data, seq)
+
+
+class TakesNullForNoChecks(WrongClient):
+    scenario, kind, breaks = "checks-that-are-null", "never", "TW-DIF-016"
+
+    class Takes(State):
+        def ops_of(self, diff):
+            if isinstance(diff, dict):
+                diff = {name: one for name, one in diff.items() if one is not None}
+            return super().ops_of(diff)
+
+    state_type = Takes
