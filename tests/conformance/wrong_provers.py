@@ -73,3 +73,15 @@ class TakesNullForNoChecks(WrongClient):
             return super().ops_of(diff)
 
     state_type = Takes
+
+
+class SetsWhatIsMissing(WrongClient):
+    """What an array does not hold is undefined, and is written as null or not at all."""
+
+    scenario, kind, breaks = "op-that-lacks-its-value", "never", "TW-DIF-013"
+
+    class Sets(State):
+        def op(self, root, op):
+            super().op(root, [*op, None] if op[0] == "s" and len(op) == 2 else op)
+
+    state_type = Sets
