@@ -85,3 +85,8 @@ class SetsWhatIsMissing(WrongClient):
             super().op(root, [*op, None] if op[0] == "s" and len(op) == 2 else op)
 
     state_type = Sets
+
+
+class PushesABareString(WrongClient):
+    scenario, kind, breaks = "bare-string-for-an-array", "never", "TW-DIF-036"
+    state_type = folds(bare=lambda self, text: [["r", text]])
