@@ -90,3 +90,39 @@ class SetsWhatIsMissing(WrongClient):
 class PushesABareString(WrongClient):
     scenario, kind, breaks = "bare-string-for-an-array", "never", "TW-DIF-036"
     state_type = folds(bare=lambda self, text: [["r", text]])
+
+
+class HoldsToStableOfWholeValues(WrongClient):
+    scenario, kind, breaks = "stable-of-a-member-is-broken", "never", "TW-DIF-060"
+
+    class Holds(State):
+        def keep_stable(self, after):
+            if any("" in item.get("stable", {}) for item in self.value["items"]):
+                super().keep_stable(after)
+
+    state_type = Holds
+
+
+class HoldsToStableInUtf16(WrongClient):
+    scenario, kind, breaks = "stable-of-a-member-is-broken", "never", "TW-DIF-060"
+
+    class Holds(State):
+        def keep_stable(self, after):
+            for old, new in zip(self.value["items"], after.value["items"], strict=True):
+                for path, n in old.get("stable", {}).items():
+                    texts = (self.get(item["value"], path).encode("utf-16-le") for item in (old, new))
+                    demand(len({text[: 2 * n] for text in texts}) == 1, "a breach of stable")
+                    self.keep_promise(new, path, n)
+
+    state_type = Holds
+
+
+class LetsAPromiseBeTakenBack(WrongClient):
+    scenario, kind, breaks = "stable-is-taken-back", "never", "TW-DIF-060"
+
+    class Lets(State):
+        def keep_promise(self, new, path, n):
+            if path in new.get("stable", {}):
+                super().keep_promise(new, path, n)
+
+    state_type = Lets
