@@ -126,3 +126,10 @@ class LetsAPromiseBeTakenBack(WrongClient):
                 super().keep_promise(new, path, n)
 
     state_type = Lets
+
+
+class TakesNothingForNoChange(WrongClient):
+    """What its language takes for empty."""
+
+    scenario, kind, breaks = "number-as-a-diff", "never", "TW-DIF-015"
+    state_type = folds(ops_of=lambda self, diff: ([], []) if diff == 0 else State.ops_of(self, diff))
