@@ -1,5 +1,6 @@
 """Wrong clients: what they take for a cut, and how long they wait."""
 
+import random
 import time
 
 from conformance.plain_client import key_of
@@ -247,3 +248,24 @@ class IgnoresTheWaitOfAProblemInTheStream(WrongClient):
     def fail(self, cut):
         cut.least = 0 if str(cut) == "a problem" else cut.least
         super().fail(cut)
+
+
+class WaitsASecondAtMostAfterACut(WrongClient):
+    scenario, kind, breaks = "backoff-passes-a-second", "wait", "TW-CLI-015"
+
+    def backoff(self, failures):
+        return min(max(1.0, self.retry), self.retry * 2 ** (failures - 1)) * random.uniform(0.5, 1.5)
+
+
+class DoublesAFewTimesAlone(WrongClient):
+    scenario, kind, breaks = "backoff-passes-a-second", "wait", "TW-CLI-015"
+
+    def backoff(self, failures):
+        return super().backoff(min(failures, 5))
+
+
+class AddsInPlaceOfDoubling(WrongClient):
+    scenario, kind, breaks = "backoff-passes-a-second", "wait", "TW-CLI-015"
+
+    def backoff(self, failures):
+        return self.retry * failures * random.uniform(0.5, 1.5)
