@@ -269,3 +269,12 @@ class AddsInPlaceOfDoubling(WrongClient):
 
     def backoff(self, failures):
         return self.retry * failures * random.uniform(0.5, 1.5)
+
+
+class DrawsNoWaits(WrongClient):
+    """All clients of a server that fell come back together."""
+
+    scenario, kind, breaks, is_costly = "waits-are-drawn", "drawn", "TW-CLI-015", True
+
+    def backoff(self, failures):
+        return min(30.0, self.retry * 2 ** (failures - 1))

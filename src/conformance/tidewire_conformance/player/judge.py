@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from tidewire_conformance.player.conversation import Conversation, Run, Talk
@@ -11,6 +12,10 @@ from tidewire_conformance.player.telling import Told, printable, same, text_of
 
 _GRAIN = 0.002
 """Seconds by which clocks and timers may differ."""
+
+_ALIKE = 1.1
+"""Waits of which the longest is not so many times as long as the shortest were not drawn: nine of twelve that were are as
+near to each other once in thirty million times."""
 
 _KEY_LENGTH = 20
 """Visible ASCII characters that 128 random bits take at least."""
@@ -23,7 +28,7 @@ class Finding:
     """One thing that was not as it has to be."""
 
     kind: str
-    """What it is about: cursor, path, header, wait, repeat, count, foreign, open, pace, hung, died, promptness, end,
+    """What it is about: cursor, path, header, wait, drawn, repeat, count, foreign, open, pace, hung, died, promptness, end,
     problem, value, text, void, order, never, kept, items, incomplete."""
     rules: tuple[str, ...]
     """The sentences that are broken."""
@@ -36,6 +41,7 @@ def judge(scenario: Scenario, conversation: Conversation) -> list[Finding]:
     rules = scenario.requirements
     found = [
         *_requests(scenario, conversation),
+        *_drawn(scenario, conversation),
         *_counts(scenario, conversation),
         *_runs(scenario, conversation),
     ]
@@ -148,6 +154,19 @@ def _after(
             )
         if talk.body != earlier.body:
             yield Finding("repeat", rules, f"{name}: {earlier.body!r}", repr(talk.body))
+
+
+def _drawn(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
+    """Waits that are drawn are not alike: of a dozen three may have met a machine that was busy, and are left out."""
+    if not scenario.expect.get("drawn"):
+        return
+    talks = conversation.lane("streams")
+    waits = sorted(talk.at - (before.said or before.at) for before, talk in pairwise(talks))
+    alike = waits[: len(waits) * 3 // 4]
+    if len(alike) > 1 and alike[-1] < _ALIKE * alike[0]:
+        told = ", ".join(f"{wait * 1000:.0f}" for wait in waits)
+        expected = "waits that are drawn at random, from half to one and a half times their base"
+        yield Finding("drawn", scenario.requirements, expected, f"waits in ms: {told}")
 
 
 def _counts(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
