@@ -278,3 +278,22 @@ class DrawsNoWaits(WrongClient):
 
     def backoff(self, failures):
         return min(30.0, self.retry * 2 ** (failures - 1))
+
+
+class KeepsTheFirstHeartbeat(WrongClient):
+    scenario, kind, breaks = "heartbeat-of-each-connection", "count", "TW-CLI-010"
+    first = 0.0
+
+    def hello(self, data):
+        super().hello(data)
+        self.first = self.heartbeat = self.first or self.heartbeat
+
+
+class KeepsTheLastHeartbeat(WrongClient):
+    """It holds for the next connection from its start, before hello has named one."""
+
+    scenario, kind, breaks = "heartbeat-of-each-connection", "count", "TW-CLI-010"
+
+    def hello(self, data):
+        super().hello(data)
+        self.greets_within = min(self.greets_within, self.silence())
