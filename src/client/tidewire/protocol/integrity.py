@@ -88,8 +88,10 @@ def digest(items: Any) -> str:
     Raises:
         StrictJsonError: The items are not JSON as the protocol takes it.
     """
-    found = hashlib.sha256()
-    for part in _parts(items):
+    # Most items are small and plain: then one look at them is enough.
+    form = _as_python_writes(items)
+    found = hashlib.sha256(form or b"")
+    for part in () if form else _parts(items):
         found.update(part)
     return found.hexdigest()[:DIGEST_LENGTH]
 
@@ -152,15 +154,23 @@ def canonical(value: JsonValue) -> bytes:
     Raises:
         StrictJsonError: The value is not JSON as the protocol takes it.
     """
+    form = _as_python_writes(value)
+    if form is not None:
+        return form
+    import rfc8785  # noqa: PLC0415 - needed once per job, at its end
+
+    strict_json.check(value)
+    return rfc8785.dumps(_within_library(value))
+
+
+def _as_python_writes(value: Any) -> bytes | None:
+    """The RFC 8785 form of a value without long texts, where Python's own JSON is known to be the same."""
     if _is_written_alike(value, strict_json.MAX_DEPTH):
         text = _write(value)
         # Members are sorted by UTF-16 units, which is another order than that of code points beyond the basic plane.
         if text.isascii() or max(text) < "\U00010000":
             return text.encode()
-    import rfc8785  # noqa: PLC0415 - needed once per job, at its end
-
-    strict_json.check(value)
-    return rfc8785.dumps(_within_library(value))
+    return None
 
 
 _write = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
@@ -168,12 +178,12 @@ _write = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", "
 
 
 def _is_written_alike(value: Any, room: int) -> bool:
-    """Whether a value is surely JSON as the protocol takes it, and each number in it is spelt alike in Python and
-    ECMAScript: a whole number is, and what has a fraction and no exponent in either.
+    """Whether a value is surely JSON as the protocol takes it, holds no long text, and each number in it is spelt alike
+    in Python and ECMAScript: a whole number is, and what has a fraction and no exponent in either.
     """
     kind = type(value)
     if kind is str:
-        return value.isascii() or is_text(value)
+        return len(value) <= PART and is_text(value)
     if (kind is dict or kind is list) and room <= 0:
         return False
     if kind is dict:
