@@ -297,3 +297,17 @@ class KeepsTheLastHeartbeat(WrongClient):
     def hello(self, data):
         super().hello(data)
         self.greets_within = min(self.greets_within, self.silence())
+
+
+class CutsAfterOneHeartbeat(WrongClient):
+    scenario, kind, breaks = "two-heartbeats-are-no-silence", "count", "TW-CLI-010"
+
+    def silence(self):
+        return self.heartbeat
+
+
+class CutsAfterTwoHeartbeats(WrongClient):
+    scenario, kind, breaks, is_costly = "two-heartbeats-are-no-silence", "count", "TW-CLI-010", True
+
+    def silence(self):
+        return 2 * self.heartbeat
