@@ -311,3 +311,10 @@ class CutsAfterTwoHeartbeats(WrongClient):
 
     def silence(self):
         return 2 * self.heartbeat
+
+
+class CutsAfterFiveHeartbeats(WrongClient):
+    scenario, kind, breaks = "silence", "wait", "TW-CLI-010"
+
+    def silence(self):
+        return 5 * self.heartbeat
