@@ -318,3 +318,11 @@ class CutsAfterFiveHeartbeats(WrongClient):
 
     def silence(self):
         return 5 * self.heartbeat
+
+
+class IsNotDeafWithoutAnId(WrongClient):
+    scenario, kind, breaks = "two-pings-and-no-snapshot", "hung", "TW-CLI-012"
+
+    def ping(self, data):
+        if self.cursor is not None:
+            super().ping(data)
