@@ -326,3 +326,30 @@ class IsNotDeafWithoutAnId(WrongClient):
     def ping(self, data):
         if self.cursor is not None:
             super().ping(data)
+
+
+class DoesNotWaitAfterNoAnswer(WrongClient):
+    scenario, kind, breaks, cause = "waits-whatever-broke", "wait", "TW-CLI-009", "RemoteDisconnected"
+
+    def backoff(self, failures):
+        return 0.0 if self.cause in self.why else super().backoff(failures)
+
+    def fail(self, cut):
+        self.why = str(cut)
+        super().fail(cut)
+
+
+class DoesNotWaitAfterAFault(DoesNotWaitAfterNoAnswer):
+    breaks, cause = "TW-CLI-043", "an answer 502"
+
+
+class DoesNotWaitAfterAPage(DoesNotWaitAfterNoAnswer):
+    breaks, cause = "TW-CLI-043", "an answer 200"
+
+
+class DoesNotWaitAfterARefusedCursor(DoesNotWaitAfterNoAnswer):
+    breaks, cause = "TW-CLI-034", "the cursor is refused"
+
+
+class DoesNotWaitAfter204(DoesNotWaitAfterNoAnswer):
+    breaks, cause = "TW-CLI-033", "204"
