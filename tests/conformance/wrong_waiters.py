@@ -353,3 +353,13 @@ class DoesNotWaitAfterARefusedCursor(DoesNotWaitAfterNoAnswer):
 
 class DoesNotWaitAfter204(DoesNotWaitAfterNoAnswer):
     breaks, cause = "TW-CLI-033", "204"
+
+
+class CountsFailuresInAll(WrongClient):
+    scenario, kind, breaks = "failures-that-progress-parts", "end", "TW-CLI-018"
+    total = 0
+
+    def fail(self, cut):
+        self.total += 1
+        self.failures = max(self.failures, self.total - 1)
+        super().fail(cut)
