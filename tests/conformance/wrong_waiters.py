@@ -363,3 +363,12 @@ class CountsFailuresInAll(WrongClient):
         self.total += 1
         self.failures = max(self.failures, self.total - 1)
         super().fail(cut)
+
+
+class AddsEventsUpOverResyncs(WrongClient):
+    scenario, kind, breaks = "events-between-resyncs-do-not-add-up", "count", "TW-CLI-031"
+
+    def resync(self, breach):
+        applied = self.applied
+        super().resync(breach)
+        self.applied = applied
