@@ -1,6 +1,7 @@
 """Wrong clients: what they go on with after a cut or a breach, where they ask, and what they make of an end."""
 
 from conformance.plain_client import key_of
+from conformance.plain_requests import EndError
 from conformance.wrong_clients import WrongClient
 
 
@@ -164,3 +165,18 @@ class LooksAtNoStatus(WrongClient):
 
 class TakesAnySuccessForAStream(LooksAtNoStatus):
     statuses = (200, 299)
+
+
+class TakesItsCancelForTheEnd(WrongClient):
+    scenario, kind, breaks = "cancel-that-comes-too-late", "end", "TW-CLI-051"
+
+    def cancel(self):
+        super().cancel()
+        raise EndError("cancelled", value=self.last(), incomplete=True)
+
+
+class NamesTheEndByItsCancel(WrongClient):
+    scenario, kind, breaks = "cancel-that-comes-too-late", "end", "TW-CLI-051"
+
+    def finish(self, done):
+        return super().finish(done) | ({"end": "cancelled"} if self.cancelled else {})
