@@ -2,6 +2,7 @@
 
 from conformance.plain_client import key_of
 from conformance.plain_requests import EndError
+from conformance.plain_state import ENDS
 from conformance.wrong_clients import WrongClient
 
 
@@ -180,3 +181,17 @@ class NamesTheEndByItsCancel(WrongClient):
 
     def finish(self, done):
         return super().finish(done) | ({"end": "cancelled"} if self.cancelled else {})
+
+
+class TellsItemsInTheOrderOfTheirEnds(WrongClient):
+    scenario, kind, breaks = "batch-with-a-failed-item", "items", "TW-BAT-010"
+
+    def hand_over(self):
+        super().hand_over()
+        items = self.state.value["items"]
+        self.ended = [*getattr(self, "ended", ())]
+        self.ended += [at for at, item in enumerate(items) if item["status"] in ENDS and at not in self.ended]
+
+    def finish(self, done):
+        end = super().finish(done)
+        return end | {"items": [end["items"][at] for at in self.ended]} if "items" in end else end
