@@ -195,3 +195,27 @@ class TellsItemsInTheOrderOfTheirEnds(WrongClient):
     def finish(self, done):
         end = super().finish(done)
         return end | {"items": [end["items"][at] for at in self.ended]} if "items" in end else end
+
+
+class GivesTheFirstItemOfASnapshot(WrongClient):
+    scenario, kind, breaks = "batch-over-a-snapshot", "value", "TW-BAT-010"
+    opens = False
+
+    def snapshot(self, name, data, *, has_id):
+        self.opens = True
+        super().snapshot(name, data, has_id=has_id)
+        self.opens = False
+
+    def give(self, index, value, before):
+        if not (self.opens and index):
+            super().give(index, value, before)
+
+
+class TakesACancelledItemForAFailedOne(WrongClient):
+    scenario, kind, breaks = "batch-over-a-snapshot", "items", "TW-BAT-011"
+
+    def finish(self, done):
+        end = super().finish(done)
+        for item in end.get("items", ()):
+            item["status"] = item["status"].replace("cancelled", "failed")
+        return end
