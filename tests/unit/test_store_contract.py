@@ -173,7 +173,7 @@ def test_what_is_told_is_the_latest_of_each_kind_and_wakes_who_watches(opened: A
         async with opened() as (store, _):
             log = (writer := await Writer().add(store)).log
             woken: list[int] = []
-            stop = log.watch(lambda: woken.append(1))
+            stop = log.watch(lambda _news: woken.append(1))
             log.tell("queue", b"q1")
             log.tell("progress-0", b"p1")
             log.tell("queue", b"q2")

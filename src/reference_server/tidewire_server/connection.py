@@ -27,13 +27,25 @@ _STATUS_LINE: Final = b"HTTP/1.1 %d \r\n"
 class Connection:
     """One request's connection."""
 
-    __slots__ = ("_chunks", "_cycle", "_flow", "_transport")
+    __slots__ = ("_bounded", "_chunks", "_cycle", "_flow", "_transport")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, bounded: bool = False) -> None:
+        """Look beneath a request's `send`.
+
+        Args:
+            send: Of the ASGI server.
+            bounded: The socket has inherited `SEND_BUFFER_BYTES` from the one that listens.
+        """
+        self._bounded = bounded
         self._cycle: Any = getattr(send, "__self__", None)
         self._transport: Any = getattr(self._cycle, "transport", None)
         self._flow: Any = getattr(self._cycle, "flow", None)
         self._chunks = False
+
+    def gather(self) -> None:
+        """Have what is written from here on wait for the end of this turn of the loop, to go out as one."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits()
 
     def hold_little(self) -> None:
         """Buffer nothing in this process beyond what was last written, and little in the kernel.
@@ -43,7 +55,7 @@ class Connection:
         if self._transport is None:
             return
         self._transport.set_write_buffer_limits(high=0)
-        sock = self._transport.get_extra_info("socket")
+        sock = None if self._bounded else self._transport.get_extra_info("socket")
         if sock is not None:
             with contextlib.suppress(OSError):  # closed meanwhile
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)

@@ -31,7 +31,7 @@ class StalledError(Exception):
 class Delivery:
     """One answer's head and body. Each method raises `GoneError` or `StalledError` where nobody takes it."""
 
-    __slots__ = ("_connection", "_listener", "_loop", "_send", "_stall_timeout", "gone", "sent_at")
+    __slots__ = ("_connection", "_head", "_listener", "_loop", "_send", "_stall_timeout", "gone", "sent_at")
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Delivery:
         self.gone = False
         self.sent_at = self._loop.time()
         """When something was sent last; set also by whoever writes to the connection at once."""
+        self._head: Message | None = None
+        """What has to come before anything else."""
         self._listener: asyncio.Task[None] | None = asyncio.create_task(self._listen(receive, gone))
 
-    async def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Send the head."""
-        self._connection.hold_little()
-        await self._deliver({"type": "http.response.start", "status": 200, "headers": headers})
-        self._connection.begun()
+    def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Send the head, with whatever is sent first of the body."""
+        self._head = {"type": "http.response.start", "status": 200, "headers": headers}
 
     async def write(self, body: bytes) -> None:
         """Send more of the body."""
@@ -99,6 +99,14 @@ class Delivery:
         while True:
             if self.gone or self._connection.lost():
                 raise GoneError
+            if self._head is not None:
+                head, self._head = self._head, None
+                self._connection.gather()
+                await self._send(head)
+                self._connection.begun()
+                await self._send(message)
+                self._connection.hold_little()
+                break
             if self._connection.behind() is False:
                 await self._send(message)
                 break

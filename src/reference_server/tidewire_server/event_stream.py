@@ -163,7 +163,7 @@ class EventStream:
         unwatch = self._log.watch(self._woken)
         self._service.streams.add(self)
         try:
-            await delivery.begin(self._headers)
+            delivery.begin(self._headers)
             await self._serve_or_send_away()
         except StalledError:
             self._metrics.stalled.inc()

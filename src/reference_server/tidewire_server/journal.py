@@ -103,7 +103,6 @@ class Journal:
         "_stopping",
         "_task",
         "_thread",
-        "_waiting",
         "committed_at",
         "urgent",
         "waits_until",
@@ -148,8 +147,8 @@ class Journal:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._lock = threading.RLock()
-        self._room = threading.Condition(self._lock)
-        self._waiting = 0
+        self._room: threading.Condition | None = None
+        """What threads wait for, once one has to."""
         self._ended = False
         self._signalled = False
         self._task: asyncio.Task[None] | None = None
@@ -199,11 +198,12 @@ class Journal:
         """
         # A function on the event loop cannot wait here: it would wait for itself.
         if self._pending.size > _MAX_PENDING_BYTES and threading.get_ident() != self._thread:
-            self._waiting += 1
-            try:
-                self._room.wait_for(lambda: self._ended or self._pending.size <= _MAX_PENDING_BYTES)
-            finally:
-                self._waiting -= 1
+            self._room = self._room or threading.Condition(self._lock)
+            self._room.wait_for(lambda: self._ended or self._pending.size <= _MAX_PENDING_BYTES)
+
+    def _let_in(self) -> None:
+        if self._room is not None:
+            self._room.notify_all()
 
     def append(self, additions: Sequence[tuple[str, str | list[Any]]]) -> None:
         """Append to places, as one; see `Pending.append`.
@@ -301,7 +301,7 @@ class Journal:
         with self._lock:
             self._ended = True
             self._pending.gather()
-            self._room.notify_all()
+            self._let_in()
         _log.warning("a job's log refused its writer: %s", error)
 
     async def commit(self) -> None:
@@ -325,7 +325,7 @@ class Journal:
             if not diffs:
                 return None
             view = self._pending.ungathered.view()
-            if self._waiting:
+            if self._room is not None:
                 self._room.notify_all()
         self.committed_at = now
         epoch, seq = self._head
@@ -362,7 +362,7 @@ class Journal:
         with self._lock:
             self._ended = True
             self._pending.gather()
-            self._room.notify_all()
+            self._let_in()
         self._stopping.set()
         self.waits_until = None
 
@@ -378,7 +378,7 @@ class Journal:
         with self._lock:
             self._ended = True
             self._pending.gather()
-            self._room.notify_all()
+            self._let_in()
         large = self._pending.state_bytes > _DIGEST_IN_THREAD
         if large:
             await self.commit()

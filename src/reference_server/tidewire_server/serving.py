@@ -49,7 +49,6 @@ def bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -245,6 +244,9 @@ class UvicornServer(uvicorn.Server):
             self._tell_started()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in sockets or ():  # whoever is accepted inherits it
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            self._tidewire.send_buffers_bounded = True
         logger, seldom = logging.getLogger("uvicorn.error"), SeldomRepeated()
         logger.addFilter(seldom)
         try:

@@ -252,7 +252,7 @@ class Document(Fold):
         self._touched.append(tokens)
 
     def _set(self, tokens: Tokens, value: Any) -> None:
-        if tokens:
+        if tokens and tokens[-1][:1].isdigit():
             parent = self._target(tokens[:-1])
             if type(parent) in ARRAYS and array_index(tokens[-1]) == length_of(parent):
                 self._append(tokens[:-1], [value])

@@ -81,6 +81,8 @@ class Extent(NamedTuple):
 
     def id_at(self, seq: int) -> Cursor:
         """The id of the event with a seq; of 0, the place before the first event."""
+        if len(self.starts) == 1:  # as nearly always
+            return Cursor(self.starts[0].epoch, seq)
         found = bisect_right(self.starts, seq, key=attrgetter("seq"))
         return Cursor(self.starts[max(found - 1, 0)].epoch, seq)
 
