@@ -120,6 +120,6 @@ async def a_cancel_of_another_shape_cancels_nothing(s: Session) -> None:
         answer = await s.wire.ask("POST", f"{job.path}/cancel", body=text, header={"Content-Type": media})
         refused(s, sentence, answer, status, code, f"{text!r} as {media}")
     done = (await s.stream(job)).of_type("done")
-    status = done[0].json.get("status") if done else "no done"
+    ended = done[0].json.get("status") if done else "no done"
     if all(each.holds for each in s.assertions):
-        s.expect("TW-JOB-077", status == work.ended, f"a job that ends as {work.ended}", status)
+        s.expect("TW-JOB-077", ended == work.ended, f"a job that ends as {work.ended}", ended)

@@ -38,6 +38,7 @@ async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
         ("GET", "/events", "1-1"),
         ("POST", "/cancel", ""),
         ("DELETE", "", ""),
+        ("POST", "/stream-token", ""),
     ]
     for method, place, cursor in asked:
         header = EVENT_STREAM | {"Last-Event-ID": cursor} if cursor else {}
@@ -82,13 +83,22 @@ async def wrong_credentials_are_refused(s: Session) -> None:
     bare = Wire(s.wire.base_url, patience=s.wire.patience, record=s.wire.record, began=s.wire.began)
     bare.check = s.wire.check
     job = await s.submit(some_work(s))
+    asked = [
+        ("GET", job.path),
+        ("GET", job.events),
+        ("POST", job.work.submit_to),
+        ("POST", f"{job.path}/cancel"),
+    ]
+    asked += [("GET", "/v1/jobs")] if "list" in s.server.capabilities else []
+    asked += [("DELETE", job.path)] if "delete" in s.server.capabilities else []
     for header in ({}, {"Authorization": "Bearer not-one-of-yours"}, {"Authorization": "Basic Og=="}):
-        for place in (job.path, job.events):
-            answer = await bare.ask("GET", place, header=header)
-            if answer.status in {200, 404} and not header:
+        for method, place in asked:
+            body = job.work.body if place == job.work.submit_to else None
+            answer = await bare.ask(method, place, json=body, header=header)
+            if answer.status in {200, 404} and not header and (method, place) == asked[0]:
                 s.no_occasion("the server takes anonymous callers")
             s.expect("TW-SEC-003", (answer.status, answer.code) == (401, "unauthorized"), "401 unauthorized",
-                     f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+                     f"{answer.status} {answer.code} for {method} {place}", at=answer)  # fmt: skip
             s.expect("TW-SEC-003", answer.says("www-authenticate"), "WWW-Authenticate", at=answer)
             s.expect("TW-SEC-002", answer.status == 401, "401", answer.status, at=answer)
     twin = await s.read(job)

@@ -60,6 +60,7 @@ for _area in (
     "logprobs",
     "subtle",
     "corners",
+    "doors",
     "unusual",
 ):
     import_module(f"{__name__}.{_area}")
