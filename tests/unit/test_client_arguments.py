@@ -1,5 +1,7 @@
 """An argument that cannot be is refused where it is given, in words that say what is wrong, and repeat no secret."""
 
+import copy
+import pickle
 import ssl
 
 import pytest
@@ -167,3 +169,13 @@ def test_an_endpoint_without_a_name_is_refused_before_anything_is_sent(name, sai
 def test_one_value_is_no_batch(inputs):
     with Client(NOWHERE) as client, pytest.raises(TypeError, match="inputs are a list, or another iterable"):
         client.submit_batch("count", inputs)
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_what_holds_connections_is_not_copied_and_says_what_to_do_instead(client, copied):
+    with pytest.raises(TypeError, match="make one where it is used"):
+        copied(client(NOWHERE))
+    for job in client(NOWHERE).job("j1"), client(NOWHERE).batch_job("j1"):
+        with pytest.raises(TypeError, match="client.job.checkpoint=job.checkpoint"):
+            copied(job)

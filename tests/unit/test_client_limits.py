@@ -164,6 +164,26 @@ async def test_the_connect_timeout_can_be_set_for_a_call():
                 await client.with_options(connect_timeout=0.2).discover()
 
 
+async def test_pages_of_jobs_that_lead_on_for_ever_end():
+    """A page without a job is the last; one with the same jobs each time leads to the limit, or to the timeout."""
+
+    def script(request):
+        again = {"next": "/v1/jobs?page=2"}
+        if request.headers.get("x-empty"):
+            yield answer(200, {"jobs": [], **again})
+        elif len(server.requests) < 8:
+            yield answer(200, {"jobs": [job()], **again})
+        else:
+            yield HOLD
+
+    with ScriptedServer(script) as server:
+        async with AsyncClient(server.url) as client:
+            assert await client.with_options(headers={"X-Empty": "yes"}).jobs() == []
+            assert len(await client.jobs(limit=3)) == 3
+            with pytest.raises(TotalTimeoutError, match="the timeout of 0.2 s passed"):
+                await client.with_options(timeout=0.2).jobs()
+
+
 # ---- credentials in an address -----------------------------------------------------------------------------------
 
 

@@ -1,12 +1,12 @@
 """The jobs of the blocking client: those of the async one, whose work is done on the client's thread."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
 from tidewire.batch import AsyncBatchJob
 from tidewire.checkpoint import Checkpoint
 from tidewire.errors import ItemFailedError
-from tidewire.following import FollowedJob
+from tidewire.following import NO_COPY, FollowedJob
 from tidewire.job import AsyncJob
 from tidewire.logprobs import Logprobs
 from tidewire.portal import LoopThread
@@ -25,6 +25,9 @@ class _Facade(Generic[_Job]):
     def __init__(self, thread: LoopThread, job: _Job) -> None:
         self._thread = thread
         self._job = job
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NO_COPY)
 
     @property
     def id(self) -> str:

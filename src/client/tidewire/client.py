@@ -15,6 +15,7 @@ from tidewire.errors import (
     InvalidInputError,
     ItemFailedError,
     TotalTimeoutError,
+    Where,
 )
 from tidewire.exchange import Auth, Exchange, Timing
 from tidewire.hooks import Hooks
@@ -414,13 +415,16 @@ class AsyncClient(Starter):
             limit: How many at most.
         """
         found: list[JobResource] = []
-        url: str | None = f"{self.url}{API_ROOT}/jobs"
-        while url and len(found) < limit:
-            answer = await self._exchange.ask("GET", url, self._options)
-            page = self._exchange.read(JobList, answer, what="jobs")
-            found += page.jobs
-            url = None if page.next is None else self._exchange.here(answer.url, page.next, "")
-        return found[:limit]
+        url = f"{self.url}{API_ROOT}/jobs"
+        with anyio.move_on_after(self._options.timeout):
+            while url and len(found) < limit:
+                answer = await self._exchange.ask("GET", url, self._options)
+                page = self._exchange.read(JobList, answer, what="jobs")
+                found += page.jobs
+                # A page without jobs is the last, whatever it says: else a server could lead on for ever.
+                url = self._exchange.here(answer.url, page.next, "") if page.next and page.jobs else ""
+            return found[:limit]
+        raise TotalTimeoutError(f"the timeout of {self._options.timeout:g} s passed", where=Where("GET", url))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 
 import anyio
 
@@ -38,6 +38,11 @@ BLOCK: Final = 64
 """Updates that are handed to a reader, or across threads, at a time."""
 
 U = TypeVar("U", bound=Update[Any])
+
+NO_COPY: Final = (
+    "a job can be neither copied nor pickled: another reader takes client.job(job.id), and one that goes on where "
+    "this one is client.job(checkpoint=job.checkpoint())"
+)
 
 log: Final = logging.getLogger("tidewire")
 
@@ -79,6 +84,9 @@ class FollowedJob(ABC, Generic[U]):
         self._reading: weakref.ref[Reading[U, Any]] | None = None
         self._text_columns: dict[int, str] = {} if taken is None else _text_columns(taken)
         """Item → pointer of its first text column, once it holds a text."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NO_COPY)
 
     @property
     def id(self) -> str:

@@ -42,7 +42,10 @@ def jsonable(value: Any, pointer: str) -> JsonValue:
     try:
         plain: JsonValue = converted(_ANYTHING, value)
     except (PydanticSerializationError, ValueError) as error:
-        raise InvalidInputError(f"the input at {pointer!r} cannot be written as JSON: {error}") from None
+        advice = "Give what JSON has words for: of an array, its tolist(); of bytes, a text (base64, say)."
+        raise InvalidInputError(
+            f"the input at {pointer!r} cannot be written as JSON: {error}", advice=advice
+        ) from None
     return plain
 
 

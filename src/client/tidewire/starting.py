@@ -1,7 +1,7 @@
 """How a client starts jobs and attaches to them: what stands behind its methods."""
 
 import secrets
-from typing import Any
+from typing import Any, Final, NoReturn
 
 from tidewire.batch import AsyncBatchJob
 from tidewire.checkpoint import Checkpoint
@@ -21,6 +21,8 @@ from tidewire.protocol.follower import Advance, Follower
 from tidewire.stream import JobStream
 from tidewire.types import Place, Shape
 
+NO_COPY: Final = "a client can be neither copied nor pickled: make one where it is used"
+
 
 class Starter:
     """One server, some options, and the jobs that are made with them."""
@@ -28,6 +30,9 @@ class Starter:
     _exchange: Exchange
     _options: Options
     _left: Leftovers
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NO_COPY)
 
     @property
     def url(self) -> str:

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, NoReturn, Self, TypeVar, overload
 
 from pydantic import JsonValue
 
@@ -23,6 +23,7 @@ from tidewire.options import CONNECT_TIMEOUT, OnDisconnect
 from tidewire.portal import LoopThread
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
+from tidewire.starting import NO_COPY
 from tidewire.types import UNSET, Returns, Shape, Unset
 
 T = TypeVar("T")
@@ -65,6 +66,9 @@ class Client:
             _timing=_timing,
         )
         self._thread = LoopThread(self._client.aclose, self._client._tidy)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NO_COPY)
 
     @property
     def url(self) -> str:
