@@ -61,6 +61,7 @@ for _area in (
     "subtle",
     "corners",
     "doors",
+    "silence",
     "unusual",
 ):
     import_module(f"{__name__}.{_area}")
