@@ -117,7 +117,7 @@ def test_client_does_what_the_scenario_demands(scenario, client, verdicts, reque
 # ---- the scenarios find faults ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [*wrong()])
+@pytest.mark.parametrize("wrong", [*wrong(share=2)])
 def test_wrong_client_is_caught_for_its_reason(wrong, verdicts, request):
     verdict = verdicts[request.node.name].result()
     assert verdict.outcome in {Outcome.FAIL, Outcome.WARN}, describe(verdict)

@@ -294,7 +294,7 @@ class ReadsOnlyWhatItKnows(WrongClient):
 
 
 class BoundsAConnection(WrongClient):
-    scenario, kind, breaks = "many-long-events", "count", "TW-FRM-039"
+    scenario, kind, breaks, is_costly = "large-snapshot", "count", "TW-FRM-039", True
 
     class Bounds(Decoder):
         total = 0
