@@ -1,6 +1,6 @@
 """What lies beneath an ASGI server's `send`: the one file that looks under the interface, and only at uvicorn.
 
-Six things cannot be done through ASGI: to see that a reader is behind, to tell a slow one from one that takes
+Seven things cannot be done through ASGI: to see that a body is here, or a reader behind, to tell a slow one from one that takes
 nothing, to drop the latter with what is buffered for it, to notice that a reader has gone who had asked for more
 behind its stream, to send a body of unknown length to HTTP/1.0, which knows no chunks, and to hand over a part of a
 body from a callback, where nothing can wait. Under another ASGI server they are left out.
@@ -41,6 +41,10 @@ class Connection:
         self._transport: Any = getattr(self._cycle, "transport", None)
         self._flow: Any = getattr(self._cycle, "flow", None)
         self._chunks = False
+
+    def has_body(self) -> bool:
+        """Whether the rest of the request's body is here: to receive it waits for nothing."""
+        return getattr(self._cycle, "more_body", True) is False
 
     def gather(self) -> None:
         """Have what is written from here on wait for the end of this turn of the loop, to go out as one."""
