@@ -1,9 +1,9 @@
 """What lies beneath an ASGI server's `send`: the one file that looks under the interface, and only at uvicorn.
 
-Seven things cannot be done through ASGI: to see that a body is here, or a reader behind, to tell a slow one from one that takes
-nothing, to drop the latter with what is buffered for it, to notice that a reader has gone who had asked for more
-behind its stream, to send a body of unknown length to HTTP/1.0, which knows no chunks, and to hand over a part of a
-body from a callback, where nothing can wait. Under another ASGI server they are left out.
+Seven things cannot be done through ASGI: to see that a body is here, or a reader behind, to tell a slow one from one
+that takes nothing, to drop the latter with what is buffered for it, to notice that a reader has gone who had asked for
+more behind its stream, to send a body of unknown length to HTTP/1.0, which knows no chunks, and to hand over a part of
+a body from a callback, where nothing can wait. Under another ASGI server they are left out.
 """
 
 import asyncio
