@@ -37,7 +37,6 @@ REASONS = {
     "TW-DIF-069": "60 seconds are longer than a check",
     "TW-JOB-058": "what is computed does not show",
     "TW-JOB-064": _LONG,
-    "TW-JOB-065": _LONG,
     "TW-JOB-066": _LONG,
     "TW-JOB-067": _LONG,
     "TW-JOB-068": _LONG,

@@ -394,7 +394,11 @@ async def _judge_beats(s: Session, stream: Stream, beat: float) -> None:
     beat = min(beat, said / 1000) if isinstance(said, int) else beat
     for count in range(1, BEATS + 1):
         before = len(seen.body)
-        came = await stream.until(lambda now, least=before: len(now.body) > least, 1.5 * beat + 1)
+
+        def more(now: Exchange, before: int = before) -> bool:
+            return len(now.body) > before
+
+        came = await stream.until(more, 1.5 * beat + 1)
         s.expect("TW-FRM-068", came, f"ping {count} within {beat:g} s of silence", f"nothing within {1.5 * beat + 1:g} s",
                  at=seen)  # fmt: skip
     held = {block.id or "" for block in seen.logged} | {seen.cursor}

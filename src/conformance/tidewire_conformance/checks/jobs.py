@@ -7,6 +7,7 @@ from itertools import pairwise
 from tidewire_conformance import fold, specification
 from tidewire_conformance.checks.errors import refused, some_work
 from tidewire_conformance.checks.resume import told
+from tidewire_conformance.event_stream import Block
 from tidewire_conformance.history import Histories, job_bodies, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
@@ -170,6 +171,17 @@ async def links_lead_to_what_they_name(s: Session) -> None:
             place = resolve(each, link)
             sound = place.startswith(f"{origin}/v1") and link.isascii() and " " not in link
             s.expect("TW-OVR-013", sound, f"a link below {origin}/v1", link, at=each)
+        for job in job_bodies(each):
+            for name, end in (("self", ""), ("events", "/events"), ("cancel", "/cancel")):
+                place = resolve(each, str(job.get("links", {}).get(name, "")))
+                s.expect("TW-OVR-013", place.endswith(f"/v1/jobs/{job['id']}{end}"),
+                         f"{name}: a link to /v1/jobs/{job['id']}{end}", place, at=each)  # fmt: skip
+    for endpoint in s.server.endpoints.values():
+        place = resolve(
+            endpoint.described, str(endpoint.description.get("links", {}).get("jobs", endpoint.submit_to))
+        )
+        s.expect("TW-OVR-013", place.endswith(endpoint.submit_to), f"jobs: a link to {endpoint.submit_to}", place,
+                 at=endpoint.described)  # fmt: skip
 
 
 @check("TW-JOB-041", "TW-JOB-042", "TW-JOB-001")
@@ -236,7 +248,7 @@ async def jobs_are_listed_newest_first(s: Session) -> None:
     """`GET /v1/jobs` has the caller's jobs by its schema, newest first; `next` leads through all of them."""
     work = some_work(s)
     mine = [(await s.ended(work))[0].id for _ in range(3)]
-    page = await s.wire.ask("GET", "/v1/jobs?limit=2")
+    page = first = await s.wire.ask("GET", "/v1/jobs?limit=2")
     misfit = specification.misfit("job-list", page.json)
     s.expect("TW-JOB-045", page.status == 200 and not misfit, "200, and a body by job-list.schema.json",
              f"{page.status} {misfit}", at=page)  # fmt: skip
@@ -254,6 +266,11 @@ async def jobs_are_listed_newest_first(s: Session) -> None:
             break
         page = await s.wire.ask("GET", resolve(page, page.json["next"]))
     s.expect("TW-JOB-045", found[:3] == mine[::-1], f"{mine[::-1]}, newest first", found[:3], at=page)
+    for entry in first.json.get("jobs", []):
+        read = (await s.wire.ask("GET", f"/v1/jobs/{entry['id']}")).json
+        same = ("endpoint", "status", "batch", "columns", "cursor", "attempt", "created_at", "ended_at")
+        own, whole = ({name: each.get(name) for name in same} for each in (entry, read))
+        s.expect("TW-JOB-045", own == whole, ("the job as a read tells it:", whole), own, at=first)
     s.expect(
         "TW-JOB-047",
         len(found) >= 3 and len(set(found)) == len(found),
@@ -400,10 +417,58 @@ async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
         item.get("error") or code,
         at=history,
     )
+    async with s.wire.open(
+        "POST", work.submit_to, json=work.body | {"deadline_ms": deadline}, header=EVENT_STREAM
+    ) as stream:
+        ends = await stream.until(lambda now: now.of_type("done"), 10 + deadline / 1000)
+        s.expect(
+            "TW-JOB-069",
+            ends,
+            "an end at the deadline of a submit that is answered by a stream",
+            "none",
+            at=stream.exchange,
+        )
     quick = some_work(s)
     _, twin = await s.ended(quick, deadline_ms=600_000)
     status = twin.of_type("done")[0].json.get("status")
     s.expect("TW-JOB-069", status == quick.ended, f"{quick.ended} before the deadline", status, at=twin)
+
+
+@check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], alone=True)
+async def a_deadline_leaves_what_has_ended(s: Session) -> None:
+    """An item that ended before the deadline stays as it is; the others fail, and the job is `partially_failed`."""
+    if not s.server.has_script:
+        s.untested("needs tidewire.script")
+    slow = {"script": [{"append": "b"}, {"sleep_ms": 6000}]}
+    work = s.server.batching() or s.untested("no endpoint with `batch` has an example that ended well")
+    job, history = await s.ended(
+        work.with_inputs([{"script": [{"append": "a"}]}, slow, slow]), deadline_ms=1500
+    )
+    read = (await s.read(job)).json
+    items = [
+        (item["status"], item["value"], item.get("error", {}).get("code")) for item in read["state"]["items"]
+    ]
+    s.expect("TW-OVR-019", items[0] == ("succeeded", "a", None), "succeeded with a", items[0], at=history)
+    late = ("failed", "b", "deadline_exceeded")
+    s.expect("TW-JOB-069", items[1:] == [late, late], f"{late}, both", items[1:], at=history)
+    s.expect(
+        "TW-OVR-020", read["status"] == "partially_failed", "partially_failed", read["status"], at=history
+    )
+
+
+@check("TW-JOB-065", "TW-JOB-063")
+async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
+    """A job that is to be cancelled where nobody reads runs on for `grace_ms`, which is 60 s at least; here it ends before."""
+    work = s.server.lasting(1.0) or s.untested("no example lasts and grows; tidewire.script would serve")
+    body = work.body | {"on_disconnect": "cancel", "grace_ms": 0}
+    async with s.wire.open("POST", work.submit_to, json=body, header=EVENT_STREAM) as stream:
+        await stream.until(lambda now: len(now.logged) >= 3, 30)
+        place = stream.exchange.says("location")
+    s.need("/v1/jobs/" in place, "the submit was not answered by a stream with a Location")
+    job = Job(place.rpartition("/")[2], work, stream.exchange)
+    ended = await until(s, job, lambda answer: answer.json.get("done"))
+    s.expect("TW-JOB-065", ended.json.get("status") == work.ended, f"an end as {work.ended}, while the minute runs",
+             ended.json.get("status"), at=ended)  # fmt: skip
 
 
 # ---- snapshots only --------------------------------------------------------------------------------------------
@@ -470,6 +535,18 @@ async def places_are_counted_from_1(s: Session) -> None:
         places = [block.json.get("position") for block in each.of_type("queue")]
         same = [place for before, place in pairwise(places) if before == place]
         s.expect("TW-FRM-063", not same, "each place once, until it changes", places, at=each)
+        began = next((at for at, block in enumerate(each.events) if _runs(block)), len(each.events))
+        late = [block.type for block in each.events[began:] if block.type == "queue"]
+        s.expect(
+            "TW-FRM-063", not late, "no place of a job that runs", f"{len(late)} after it had begun", at=each
+        )
+
+
+def _runs(block: Block) -> bool:
+    """Whether it tells that its job runs."""
+    if block.type == "snapshot" and isinstance(block.json, dict):
+        return bool(block.json.get("state", {}).get("status") != "queued")
+    return block.type == "message" and b'"/status"' in block.data and b'"running"' in block.data
 
 
 @check("TW-FRM-067", "TW-FRM-065")

@@ -62,6 +62,7 @@ for _area in (
     "corners",
     "doors",
     "silence",
+    "promises",
     "unusual",
 ):
     import_module(f"{__name__}.{_area}")

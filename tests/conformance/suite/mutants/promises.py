@@ -1,0 +1,97 @@
+"""Links, lists, deadlines and graces that promise something else than is kept."""
+
+import json
+import re
+
+from conformance.suite.mutants import mutant
+
+LINKS = "jobs.links_lead_to_what_they_name"
+LISTED = "jobs.jobs_are_listed_newest_first"
+KEPT = "discovery.a_state_is_kept_as_long_as_discovery_says"
+
+
+def told_otherwise(hooks, pattern, by, *, below="/"):
+    """Change what stands in bodies of answers."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, re.sub(pattern, by, body)) if talk.path.startswith(below) else None
+        )
+    )
+
+
+def without_a_deadline(hooks, holds):
+    """Submits of which something holds have no deadline."""
+
+    def drop(talk):
+        if talk.is_submit and isinstance(talk.json, dict) and holds(talk):
+            talk.body = json.dumps({**talk.json, "deadline_ms": 600_000}).encode()
+
+    hooks.requests.append(drop)
+
+
+@mutant("TW-OVR-013", LINKS)
+def the_link_to_cancel_leads_nowhere(hooks):
+    """The link `cancel` of a job leads to what there is not."""
+    told_otherwise(hooks, rb'("cancel":"[^"]*)/cancel"', rb'\1/stop"')
+
+
+@mutant("TW-OVR-013", LINKS)
+def the_link_to_events_leads_to_the_job(hooks):
+    """The link `events` of a job is that of the job."""
+    told_otherwise(hooks, rb'("events":"[^"]*)/events"', rb'\1"', below="/v1/jobs")
+
+
+@mutant("TW-OVR-013", LINKS)
+def the_link_to_jobs_leads_nowhere(hooks):
+    """The link `jobs` of an endpoint leads to what there is not."""
+    told_otherwise(hooks, rb'("jobs":"[^"]*)/jobs"', rb'\1/run"', below="/v1/endpoints")
+
+
+@mutant("TW-JOB-045", LISTED)
+def the_list_tells_of_the_beginning(hooks):
+    """The list tells each job as it was submitted."""
+    first = rb'("endpoint":"[^"]*","status":)"succeeded"'
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, re.sub(first, rb'\1"queued"', body)) if talk.path == "/v1/jobs" else None
+        )
+    )
+
+
+@mutant("TW-RES-026", KEPT)
+def done_tells_another_end_of_its_state(hooks):
+    """`expires_at` of `done` is the time at which the job ended."""
+    past = rb'("expires_at":")\d{4}'
+    hooks.frames.append(lambda talk, frame: re.sub(past, rb"\g<1>2001", frame))
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            status,
+            re.sub(rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001", body),
+        )
+    )
+
+
+@mutant("TW-JOB-069", "jobs.a_deadline_leaves_what_has_ended")
+def a_batch_has_no_deadline(hooks):
+    """The deadline of a job of several inputs is ignored."""
+    without_a_deadline(hooks, lambda talk: talk.inputs and "deadline_ms" in talk.json)
+
+
+@mutant("TW-JOB-069", "jobs.a_deadline_fails_what_has_not_ended")
+def a_stream_has_no_deadline(hooks):
+    """The deadline of a submit that is answered by a stream is ignored."""
+    asks = lambda talk: "deadline_ms" in talk.json and "event-stream" in talk.header("accept")  # noqa: E731
+    without_a_deadline(hooks, asks)
+
+
+@mutant("TW-JOB-065", "jobs.a_reader_may_be_away_for_a_minute")
+def a_grace_of_nothing_is_taken(hooks):
+    """A job whose reader goes away is cancelled at once, where the submit says so."""
+    hooks.settings["min_grace"] = 0.0
+
+
+@mutant("TW-FRM-063", "jobs.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
+def a_job_that_runs_has_a_place(hooks):
+    """`queue` is sent once more when the job has begun."""
+    place = b'event:queue\ndata:{"position":1}\n\n'
+    hooks.frames.append(lambda talk, frame: frame + place if b'"/status","running"' in frame else frame)
