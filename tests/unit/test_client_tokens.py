@@ -9,7 +9,7 @@ import pytest
 
 from scripted_server import CLOSE, STREAM, ScriptedServer, answer, done, endpoint, event, hello, job
 from tidewire import AsyncClient, Checkpoint, Client
-from tidewire.errors import ProtocolError, TidewireError, VoidTextError
+from tidewire.errors import JobFailedError, ProtocolError, TidewireError, VoidTextError
 from tidewire.testing import FakeServer, FakeToken
 from tidewire.tokens import Alternative, Token
 
@@ -110,8 +110,20 @@ async def test_async_tokens_come_one_by_one(server):
 
 
 def test_a_job_that_gives_only_text_says_what_to_ask_for(client):
-    with pytest.raises(TidewireError, match=r"no tokens, only text.*top_logprobs=n"):
+    with pytest.raises(TidewireError, match=r"no columns of tokens.*top_logprobs=n"):
         list(client.submit("generate").tokens())
+
+
+def test_a_job_that_is_no_generation_says_so_instead_of_giving_no_tokens(server, client):
+    server.endpoint("count").returns(5)
+    with pytest.raises(TidewireError, match=r"no columns of tokens.*top_logprobs=n"):
+        list(client.submit("count").tokens())
+
+
+def test_a_job_that_failed_says_that_instead_of_having_no_tokens(server, client):
+    server.endpoint("count").fails()
+    with pytest.raises(JobFailedError):
+        list(client.submit("count").tokens())
 
 
 def test_tokens_that_a_restart_voids_are_told_after_they_were_handed_over():
@@ -225,6 +237,33 @@ def test_the_prompts_first_token_has_no_log_probability(server, client):
     assert found.prompt_logprobs.tolist()[1:] == [-1.5]
     assert found.prompt_top_ids.tolist() == [[-1, -1], [5, 6]]
     assert found.token_ids.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"token_ids": ["a"]},
+        {"token_ids": [1.5]},
+        {"token_ids": [1], "logprobs": ["x"]},
+        {"token_ids": [1], "logprobs": 5},
+        {"token_ids": [1], "top_ids": [5], "top_logprobs": [-1]},
+        {"token_ids": [1], "top_ids": [[1]], "top_logprobs": [[{}]]},
+    ],
+)
+def test_columns_that_are_no_tokens_are_a_fault_of_the_server(server, client, columns):
+    told = {"token_text": ["a"], "top_text": [["a"]]}
+    server.endpoint("odd").returns({"text": "", **told, **columns})
+    with pytest.raises(ProtocolError, match="not those of a generation"):
+        client.submit("odd").logprobs()
+    with pytest.raises(ProtocolError, match="not those of a generation"):
+        list(client.submit("odd").tokens())
+
+
+@pytest.mark.parametrize(("name", "of"), [("logprobs", "token_ids"), ("prompt_top_ids", "prompt_token_ids")])
+def test_columns_of_different_lengths_are_a_fault_of_the_server(server, client, name, of):
+    server.endpoint("odd").returns({"token_ids": [1, 2], "prompt_token_ids": [3, 4], name: [[]]})
+    with pytest.raises(ProtocolError, match=f"{name} and {of} have not as many elements"):
+        client.submit("odd").logprobs()
 
 
 @pytest.mark.anyio

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tidewire.errors import TidewireError, Where
-from tidewire.tokens import ASK
+from tidewire.tokens import ASK, misfit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,24 +59,39 @@ def logprobs_of(value: Any, where: Where) -> Logprobs:
 
     Raises:
         TidewireError: The value has no columns of tokens.
+        ProtocolError: They are not those of a generation.
         ImportError: numpy is not installed.
     """
     if not isinstance(value, dict) or not ({"token_ids", "prompt_token_ids"} & value.keys()):
         raise TidewireError("this job's value has no columns of tokens", where=where, advice=ASK)
     numpy = _numpy()
+    try:
+        return _arrays(value, numpy)
+    except (TypeError, ValueError) as error:
+        raise misfit(error, where) from error
+
+
+def _arrays(value: dict[str, Any], numpy: Any) -> Logprobs:
+    def column(name: str) -> Any:
+        found = value.get(name)
+        of = "prompt_token_ids" if name.startswith("prompt_") else "token_ids"
+        if found is not None and len(found) != len(value.get(of) or ()):
+            raise ValueError(f"{name} and {of} have not as many elements")
+        return found
 
     def whole(name: str) -> Any:
-        column = value.get(name)
-        return None if column is None else numpy.array(column, dtype=numpy.int64)
+        found = column(name)
+        return None if found is None else numpy.array([*map(_whole, found)], dtype=numpy.int64)
 
     def nats(name: str) -> Any:
-        column = value.get(name)
-        return None if column is None else numpy.array([_nats(one) for one in column], dtype=numpy.float64)
+        found = column(name)
+        return None if found is None else numpy.array([_nats(one) for one in found], dtype=numpy.float64)
 
     def table(name: str, fill: float, kind: Any) -> Any:
-        rows: Sequence[Sequence[Any]] | None = value.get(name)
-        if rows is None:
+        found: Sequence[Sequence[Any] | None] | None = column(name)
+        if found is None:
             return None
+        rows = [row or () for row in found]
         filled = numpy.full((len(rows), max(map(len, rows), default=0)), fill, dtype=kind)
         for at, row in enumerate(rows):
             filled[at, : len(row)] = [fill if one is None else one for one in row]
@@ -88,11 +103,11 @@ def logprobs_of(value: Any, where: Where) -> Logprobs:
     def candidates(name: str) -> Any:
         return table(name, -math.inf, numpy.float64)
 
-    of_prompt = nats("prompt_logprobs")
+    token_ids, of_prompt = whole("token_ids"), nats("prompt_logprobs")
     if of_prompt is not None and len(of_prompt):
         of_prompt[0] = math.nan
     return Logprobs(
-        token_ids=numpy.array(value.get("token_ids", []), dtype=numpy.int64),
+        token_ids=numpy.array([], dtype=numpy.int64) if token_ids is None else token_ids,
         logprobs=nats("logprobs"),
         ranks=whole("ranks"),
         top_ids=ids("top_ids"),
@@ -105,6 +120,12 @@ def logprobs_of(value: Any, where: Where) -> Logprobs:
         prompt_top_logprobs=candidates("prompt_top_logprobs"),
         mode=value.get("logprobs_mode"),
     )
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int:
+        raise TypeError(f"{number!r} is no whole number")
+    return number
 
 
 def _nats(logprob: float | None) -> float:

@@ -122,12 +122,19 @@ class TokenRows:
         if view.length(f"{_VALUE}/token_ids") < self._handed:
             raise self._text.void("tokens", update)
         if update.text and not _asked_for(view):
-            raise TidewireError("this job has no tokens, only text", where=self._where, advice=ASK)
+            raise self._no_tokens()
         return self._fresh()
 
     def finish(self) -> Iterable[Token]:
         self._text.finish()
+        last = self._text.settled(None)
+        # A job that failed has its own error, which comes next.
+        if last is not None and last.status == "succeeded" and not _asked_for(last.place.view):
+            raise self._no_tokens()
         return self._fresh()
+
+    def _no_tokens(self) -> TidewireError:
+        return TidewireError("this job's value has no columns of tokens", where=self._where, advice=ASK)
 
     def rest(self) -> Iterable[Update[Any]]:
         return self._text.rest()
@@ -138,11 +145,16 @@ class TokenRows:
             return ()
         start, view = self._handed, settled.place.view
         self._handed = max(start, view.length(f"{_VALUE}/token_ids"))
-        return tuple(self._tokens(view, start)) if self._handed > start else ()
+        try:
+            return tuple(self._tokens(view, start)) if self._handed > start else ()
+        except (TypeError, ValueError) as error:
+            raise misfit(error, self._where) from error
 
     def _tokens(self, view: View, start: int) -> Iterator[Token]:
         columns = {name: _column(view, name, start) for name in _COLUMNS}
         for at, token_id in enumerate(columns["token_ids"]):
+            if type(token_id) is not int:
+                raise TypeError(f"{token_id!r} is no id of a token")
             row = {name: column[at] if at < len(column) else None for name, column in columns.items()}
             ids, logprobs = row["top_ids"] or (), row["top_logprobs"] or ()
             texts = row["top_text"] or (None,) * len(ids)
@@ -160,12 +172,21 @@ class TokenRows:
 
     def _name(self, token_id: int, told: str | None) -> str:
         if told is not None:
+            if not isinstance(told, str):
+                raise TypeError(f"{told!r} is no text of a token")
             return told
         if self._vocabulary is None:
             advice = "Ask for token_text=True in the submit."
             what = "this endpoint has no vocabulary, and the job no texts of its tokens"
             raise TidewireError(what, where=self._where, advice=advice)
         return self._vocabulary.text(token_id)
+
+
+def misfit(error: Exception, where: Where) -> ProtocolError:
+    """The error for columns whose elements are not what they are said to be, or do not belong together."""
+    return ProtocolError(
+        f"the columns of this job's tokens are not those of a generation: {error}", where=where
+    )
 
 
 _COLUMNS = ("token_ids", "logprobs", "ranks", "top_ids", "top_logprobs", "token_text", "top_text")
