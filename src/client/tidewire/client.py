@@ -17,7 +17,7 @@ from tidewire.errors import (
     TotalTimeoutError,
     Where,
 )
-from tidewire.exchange import Auth, Exchange, Timing
+from tidewire.exchange import MAY_RUN, Auth, Exchange, Timing
 from tidewire.hooks import Hooks
 from tidewire.inputs import jsonable, many_inputs, one_input
 from tidewire.job import AsyncJob
@@ -206,7 +206,10 @@ class AsyncClient(Starter):
         with anyio.move_on_after(self._options.timeout):
             job = await self.submit(endpoint, input, returns=returns, **members)
             return await job.result()
-        raise TotalTimeoutError("the timeout passed during the submit") if job is None else job.timed_out()
+        if job is not None:
+            raise job.timed_out()
+        what = f"the timeout of {self._options.timeout:g} s passed during the submit"
+        raise TotalTimeoutError(what, where=Where("POST", self.url), advice=MAY_RUN)
 
     @overload
     async def submit_batch(

@@ -158,7 +158,7 @@ class Exchange:
         with anyio.move_on_after(options.timeout):
             return await self._ask(request, options)
         what = f"the timeout of {options.timeout:g} s passed"
-        advice = _MAY_RUN if request.asked is Asked.SUBMIT else None
+        advice = MAY_RUN if request.asked is Asked.SUBMIT else None
         where = Where(request.method, request.url, request.job_id)
         raise TotalTimeoutError(what, where=where, advice=advice)
 
@@ -377,7 +377,7 @@ class Exchange:
             return False
 
 
-_MAY_RUN = (
+MAY_RUN: Final = (
     "The job may or may not have started: submit again with the same idempotency_key, or see client.jobs()."
 )
 _UNKEPT = (
