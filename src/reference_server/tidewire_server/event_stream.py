@@ -35,7 +35,7 @@ from tidewire_server.journal import snapshot_frame
 from tidewire_server.merging import Merging
 from tidewire_server.opening import Opening, Place
 from tidewire_server.service import Service
-from tidewire_server.store.base import Block, Chunk, JobRecord, LogReader, News, StateAt, StoreError
+from tidewire_server.store.base import Block, Chunk, JobRecord, LogReader, StateAt, StoreError
 
 _CHUNK_BYTES: Final = 32 * 1024
 """Events that are handed to the ASGI server at a time."""
@@ -262,18 +262,21 @@ class EventStream:
         await self._awake()
         return cursor
 
-    def _woken(self, news: News | None) -> None:
-        """Something was logged or told: pass it on at once, or let the task see to it."""
+    def _woken(self, block: Block | None) -> None:
+        """A block was logged, or something told: pass it on at once, or let the task see to it."""
         try:
-            if news is not None and news[0] == self._idle_at and self._pass_on(news[1]):
+            if block is not None and self._pass_on(block):
                 return
         except Exception:  # noqa: BLE001 - whoever logs must not suffer for a reader; its task finds out
             _log.exception("a stream of job %s could not be written at once", self._record.id)
         self._wake.set()
 
     def _pass_on(self, block: Block) -> bool:
-        """Send a block that was just logged, if its reader has room for it."""
+        """Send a block that was just logged, if its reader stands before it and has room for it."""
         frames, state, done = block
+        epoch, seq = state[0]
+        if self._idle_at != (epoch, seq - len(frames)):
+            return False
         sent = frames[0] if len(frames) == 1 else b"".join(frames)
         if done or len(sent) > _CHUNK_BYTES or not self._connection.write_at_once(sent):
             return False

@@ -74,10 +74,14 @@ class GrowingText(_Growing):
     def extend(self, piece: str, stamp: int) -> None:
         """Grow by one piece. The caller has made sure that it is text."""
         if self.stamp != stamp:
-            self._note(stamp)
+            # As `_note`: it is what each token of a stream costs.
+            self._lengths.append(self.length)
+            self._stamps.append(self.stamp)
+            self.stamp = stamp
         self.length += len(piece)
-        self._pieces.append(piece)
-        if len(self._pieces) - len(self._crcs) > MAX_LOOSE_PIECES:
+        pieces = self._pieces
+        pieces.append(piece)
+        if len(pieces) - len(self._crcs) > MAX_LOOSE_PIECES:
             self._merge()
 
     def text_at(self, stamp: int) -> str:

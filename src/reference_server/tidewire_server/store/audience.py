@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tidewire_server.store.base import News
+from tidewire_server.store.base import Block
 
 
 class Audience:
@@ -11,7 +11,7 @@ class Audience:
     __slots__ = ("_told", "_version", "_watchers")
 
     def __init__(self) -> None:
-        self._watchers: tuple[Callable[[News | None], None], ...] = ()
+        self._watchers: tuple[Callable[[Block | None], None], ...] = ()
         self._told: dict[str, tuple[int, bytes]] = {}
         self._version = 0
 
@@ -21,7 +21,7 @@ class Audience:
             return [], since
         return [frame for version, frame in self._told.values() if version > since], self._version
 
-    def watch(self, wake: Callable[[News | None], None]) -> Callable[[], None]:
+    def watch(self, wake: Callable[[Block | None], None]) -> Callable[[], None]:
         """See `LogReader.watch`."""
         self._watchers = (*self._watchers, wake)
 
@@ -43,7 +43,7 @@ class Audience:
         """Nothing that was told is of use any more."""
         self._told.clear()
 
-    def wake(self, news: News | None = None) -> None:
-        """Something has happened; `news` if it is that a block was logged."""
+    def wake(self, block: Block | None = None) -> None:
+        """Something has happened; `block` if it is that this was logged."""
         for wake in self._watchers:
-            wake(news)
+            wake(block)

@@ -105,14 +105,6 @@ def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple
     return starts
 
 
-class News(NamedTuple):
-    """A block was logged."""
-
-    after: Cursor
-    """The head that it extends."""
-    block: Block
-
-
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Some whole events of a log, in their wire form."""
@@ -160,10 +152,10 @@ class LogReader(Protocol):
         """The latest ephemeral events (queue, progress) told after a version, and the version now; 0 is the start."""
         ...
 
-    def watch(self, wake: Callable[[News | None], None]) -> Callable[[], None]:
+    def watch(self, wake: Callable[[Block | None], None]) -> Callable[[], None]:
         """Call `wake` on the event loop whenever something was added or told; returns how to stop that.
 
-        It is given what was added, where that is at hand: whoever stands before it need not read the log.
+        It is given the block that was added: whoever stands before it need not read the log.
         """
         ...
 

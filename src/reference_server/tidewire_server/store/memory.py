@@ -24,7 +24,6 @@ from tidewire_server.store.base import (
     Key,
     KeyUse,
     LogReader,
-    News,
     Queue,
     Retention,
     StateAt,
@@ -102,7 +101,7 @@ class MemoryLog(Audience):
         if self._closed or after != self._head or self._ended:
             raise HeadMovedError(f"the head is {self._head}, not {after}")
         self._add(block)
-        self.wake(News(after, block))
+        self.wake(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ from tidewire_server.store.base import (
     Extent,
     HeadMovedError,
     JobRecord,
-    News,
     StateAt,
     StoreError,
     next_starts,
@@ -167,7 +166,6 @@ class SqliteLog(Audience):
         return _Plan(keep_state, cut, changed if changed != self._saved else None)
 
     def _added(self, block: Block, packed: Packed, plan: _Plan, state_bytes: int | None) -> None:
-        after = self._head
         self._tail.add_joined(*packed)
         if self._tail.size > TAIL_BYTES:
             self._tail.cut_to(TAIL_BYTES // 2)  # by half: what is left moves to the front
@@ -184,7 +182,7 @@ class SqliteLog(Audience):
                 self._marks.popleft()
         if plan.record is not None:
             self._saved = plan.record
-        self.wake(News(after, block))
+        self.wake(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
