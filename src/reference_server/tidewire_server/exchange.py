@@ -5,6 +5,7 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -88,17 +89,24 @@ def accepts(request: Request, media_type: str) -> None:
         raise refuse("not_acceptable", f"here is {media_type}, not {', '.join(ranges)[:200]}")
 
 
-def _ranges(request: Request) -> tuple[list[str], list[str]]:
+def _ranges(request: Request) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The media ranges of Accept: those with a weight above 0, and those with none."""
+    accepted = [value for key, value in request.scope["headers"] if key == b"accept"]
+    return _read_ranges(b",".join(accepted))
+
+
+@lru_cache(
+    maxsize=64
+)  # a client sends the same all the time, and what it sends is bounded (`max_head_bytes`)
+def _read_ranges(accepted: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
     ranges: list[str] = []
     refused: list[str] = []
-    accepted = [str(value, "latin-1") for key, value in request.scope["headers"] if key == b"accept"]
-    for part in ",".join(accepted).split(","):
+    for part in str(accepted, "latin-1").split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
         if name:
             never = any(parameter.replace(" ", "") in _NEVER for parameter in parameters)
             (refused if never else ranges).append(name)
-    return ranges, refused
+    return tuple(ranges), tuple(refused)
 
 
 _NEVER = frozenset({"q=0", "q=0.", "q=0.0", "q=0.00", "q=0.000"})
@@ -173,6 +181,8 @@ def _too_large(max_bytes: int) -> ProblemError:
 
 
 def _check_media_type(content_type: str) -> None:
+    if content_type == "application/json":
+        return
     media_type, *parameters = (part.strip().lower() for part in content_type.split(";"))
     if media_type != "application/json" and not (
         media_type.startswith("application/") and media_type.endswith("+json")

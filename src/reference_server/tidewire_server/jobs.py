@@ -103,6 +103,8 @@ class Job:
             )
             for index, value in enumerate(values)
         ]
+        self._left = len(self._items)
+        """Items that have not ended."""
 
     @property
     def tickets(self) -> list[Ticket]:
@@ -259,6 +261,7 @@ class Job:
             item.status = was["status"]
             if item.status in ENDED:
                 item.stream.close()
+                self._left -= 1
             if "error" in was:
                 self._errors.append(Problem.model_validate(was["error"]))
         return [self._ticket(index) for index, item in enumerate(self._items) if item.status == "queued"]
@@ -268,7 +271,7 @@ class Job:
         for index, item in enumerate(self._items):
             if item.status not in ENDED and status in {None, item.status}:
                 await self._end_item(index, "failed", why)
-        if not self.over.is_set() and all(item.status in ENDED for item in self._items):
+        if not self.over.is_set() and not self._left:
             await self._finish()
 
     def suspend(self) -> None:
@@ -373,12 +376,13 @@ class Job:
                 else:
                     self._errors.append(write_failure(self._journal, place, ends, error))
                 item.status = status
+                self._left -= 1
                 used = item.stream.close()
             item.stop_timers()
             item.leave = None
             forget_progress(self._log, index)
             add_usage(self._usage, used)
-            if all(each.status in ENDED for each in self._items):
+            if not self._left:
                 await self._finish()
         except (HeadMovedError, StreamClosedError) as lost:
             _log.warning("job %s: its end could not be logged: %s", self.record.id, lost)

@@ -154,7 +154,7 @@ class Service:
                 raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
             record = JobRecord(secrets.token_hex(16), endpoint.name, principal, submission.batch, time.time())
             log = await self.store.jobs.add(record, body, block, key)
-            job = self._begin(record, Admitted(endpoint, submission, values), log, document, size)
+            job = self._begin(record, Admitted(endpoint, submission, values), columns, log, document, size)
             self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
             self._logged(1, len(block.frames[0]))
             await self._scheduler.put(job.tickets)
@@ -162,10 +162,17 @@ class Service:
             let_go()
         return record
 
-    def _begin(self, record: JobRecord, what: Admitted, log: Log, document: Document, size: int) -> Job:
-        """Make a job live whose log stands at a document, which takes so many bytes."""
+    def _begin(
+        self,
+        record: JobRecord,
+        what: Admitted,
+        columns: list[list[str]],
+        log: Log,
+        document: Document,
+        size: int,
+    ) -> Job:
+        """Make a job live whose items grow at these columns, and whose log stands at a document of so many bytes."""
         settings, submission = self.settings, what.submission
-        columns = [what.endpoint.columns(value) for value in what.values]
         reserve = ROOM_FOR_END * len(columns)
         journal = Journal(log, document, settings, state_bytes=size, reserve=reserve, commits=self._commits)
         self._live[record.id] = job = Job(
@@ -206,7 +213,8 @@ class Service:
             block, document, size = epoch_block(head, course.state, course.columns, course.reason)
             await log.append(head, block)
             self._logged(1, len(block.frames[0]))
-        job = self._begin(record, what, log, document, size)
+        columns = [what.endpoint.columns(value) for value in what.values]
+        job = self._begin(record, what, columns, log, document, size)
         waiting = job.restore(course.items)
         if course.fail is not None:
             await job.fail(course.fail, status=course.fail_status)
