@@ -167,11 +167,9 @@ async def test_the_connect_timeout_can_be_set_for_a_call():
 async def test_a_run_whose_timeout_passes_during_the_submit_says_that_the_job_may_run():
     with ScriptedServer(lambda _: [HOLD]) as server:
         async with AsyncClient(server.url, timeout=0.1) as client:
-            with pytest.raises(
-                TotalTimeoutError, match=r"0.1 s passed.*may or may not have started"
-            ) as caught:
+            said = f"0.1 s passed.*{server.url}.*may or may not have started"
+            with pytest.raises(TotalTimeoutError, match=said):
                 await client.run("count")
-    assert server.url in str(caught.value)
 
 
 async def test_pages_of_jobs_that_lead_on_for_ever_end():
