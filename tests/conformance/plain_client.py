@@ -5,7 +5,7 @@ more. It is right; the wrong ones (`wrong_clients`) each change one thing. As a 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 from urllib.parse import urljoin
 
@@ -60,6 +60,7 @@ class PlainClient(PlainRequests):
     json: type[Json] = Json
     text_of = staticmethod(text_of)
     same = staticmethod(same)
+    reasons: Collection[str] = frozenset({"start", "compacted", "restart", "rewound"})
     greets_within = 10.0
 
     def __init__(self, command: dict[str, Any], tell: Callable[[dict[str, Any]], None], until: float) -> None:
@@ -336,6 +337,7 @@ class PlainClient(PlainRequests):
     def snapshot(self, name: str, data: Any, *, has_id: bool) -> None:
         if not isinstance(data, dict) or not {"state", "columns", "reason"} <= data.keys():
             raise MalformedError("a snapshot that lacks a member")
+        demand(data["reason"] in self.reasons, "a reason")
         if data["reason"] == "rewound" and not has_id:
             raise MalformedError("a rewound snapshot without an id")
         state = self.state_type(data["state"], data["columns"])

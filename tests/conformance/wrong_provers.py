@@ -133,3 +133,11 @@ class TakesNothingForNoChange(WrongClient):
 
     scenario, kind, breaks = "number-as-a-diff", "never", "TW-DIF-015"
     state_type = folds(ops_of=lambda self, diff: ([], []) if diff == 0 else State.ops_of(self, diff))
+
+
+class TakesAnyReason(WrongClient):
+    scenario, kind, breaks = "snapshot-for-an-unknown-reason", "never", "TW-CLI-030"
+
+    def snapshot(self, name, data, *, has_id):
+        self.reasons = {data.get("reason")}
+        super().snapshot(name, data, has_id=has_id)
