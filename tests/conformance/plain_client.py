@@ -266,13 +266,17 @@ class PlainClient(PlainRequests):
                 if data.get("retryable"):
                     raise CutError("a problem", least=data.get("retry_after_ms", 0) / 1000)
                 raise EndError("refused", status=data["status"], problem=data)
-            case "queue" | "progress":
-                self.about(event.data)
+            case "queue":
+                demand(self.about(event.data, position=int)["position"] >= 1, "a position")
+            case "progress":
+                data = self.about(event.data)
+                demand({type(data.get(name, 0)) for name in ("current", "total")} <= {int, float}, "a number")
             case _:
                 self.unknown(event)
         return None
 
     def goaway(self, data: Any) -> None:
+        demand(data["retry_ms"] >= 0, "a wait")
         raise CutError("goaway", least=max(0.1, data["retry_ms"] / 1000), counts=not self.progress)
 
     def unknown(self, event: Event) -> None:

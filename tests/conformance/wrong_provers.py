@@ -141,3 +141,24 @@ class TakesAnyReason(WrongClient):
     def snapshot(self, name, data, *, has_id):
         self.reasons = {data.get("reason")}
         super().snapshot(name, data, has_id=has_id)
+
+
+class DoesNotJudgeTheQueue(WrongClient):
+    scenario, kind, breaks, judged = "place-that-is-a-text", "never", "TW-FRM-075", "queue"
+
+    def receive(self, event):
+        if event.type == self.judged:
+            self.about(event.data)
+            return None
+        return super().receive(event)
+
+
+class DoesNotJudgeProgress(DoesNotJudgeTheQueue):
+    scenario, judged = "progress-that-is-a-text", "progress"
+
+
+class TakesAWaitBelowZero(WrongClient):
+    scenario, kind, breaks = "goaway-with-a-wait-below-zero", "cursor", "TW-FRM-075"
+
+    def goaway(self, data):
+        super().goaway(data | {"retry_ms": abs(data["retry_ms"])})
