@@ -162,3 +162,10 @@ class TakesAWaitBelowZero(WrongClient):
 
     def goaway(self, data):
         super().goaway(data | {"retry_ms": abs(data["retry_ms"])})
+
+
+class TakesAFailureWithoutAReason(WrongClient):
+    scenario, kind, breaks = "done-that-failed-without-an-error", "count", "TW-FRM-076"
+
+    def verify(self, done):
+        super().verify({"error": {"code": "internal", "title": "", "status": 500}, **done})

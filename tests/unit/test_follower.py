@@ -209,6 +209,7 @@ def test_a_snapshot_that_changed_nothing_is_not_visible(begun):
         ("a failed check", "message", '{"ops":[["a","/items/0/value","lo"]],"check":[["/items/0/value",5,1]]}', "1-2"),
         ("a diff that ends the job", "message", '[["s","/status","succeeded"]]', "1-2"),
         ("a snapshot that is none", "snapshot", "{}", "1-2"),
+        ("done that failed without an error", "done", json.dumps({"status": "failed", "digest": digest(state("Hel")["items"])}), "1-2"),
         ("a snapshot whose job has ended", "snapshot", json.dumps({"state": state("x", status="succeeded"), "columns": [], "reason": "start"}), "1-2"),
         ("a done that is none", "done", "{}", "1-2"),
         ("a done beyond a gap", "done", json.dumps({"status": "failed", "digest": digest(state("Hel")["items"])}), "1-3"),

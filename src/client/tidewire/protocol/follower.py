@@ -337,6 +337,8 @@ class Follower:
     def _done(self, event: Event, cursor: Cursor) -> Outcome:
         try:
             done: Done = messages.read(Done, event.data, what="done")
+            if done.status == "failed" and done.error is None:
+                raise MessageError("done of a job that failed lacks its error")
         except MessageError as error:
             raise _Broken(str(error)) from None
         standing = standing_of_change(self.cursor, cursor)
