@@ -358,7 +358,7 @@ class State:
         return self.get(self.value, path)
 
     def verify_length(self, found: Any, n: Any) -> None:
-        demand(len(found) == n, "a failed check: length")
+        demand(is_count(n) and len(found) == n, "a failed check: length")
 
     def verify_crc(self, found: str, crc: Any) -> None:
         demand(zlib.crc32(found.encode()) == crc, "a failed check: CRC")

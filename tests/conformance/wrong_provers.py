@@ -169,3 +169,8 @@ class TakesAFailureWithoutAReason(WrongClient):
 
     def verify(self, done):
         super().verify({"error": {"code": "internal", "title": "", "status": 500}, **done})
+
+
+class ComparesALengthWithTrue(WrongClient):
+    scenario, kind, breaks = "length-that-is-true", "never", "TW-DIF-046"
+    state_type = folds(verify_length=lambda self, found, n: demand(len(found) == n, "a failed check: length"))
