@@ -197,10 +197,15 @@ def is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
+def is_problem(value: Any) -> bool:
+    return isinstance(value, dict) and {"code", "title", "status"} <= value.keys()
+
+
 class State:
     """A state and its columns. Changes make a copy: all of a diff, or nothing of it."""
 
     length = staticmethod(len)
+    is_problem = staticmethod(is_problem)
     running = frozenset({"queued", "running"})
 
     def __init__(self, state: Any, columns: list[str]) -> None:
@@ -214,6 +219,7 @@ class State:
         demand(isinstance(items, list) and items, "items")
         for item in items:
             demand(isinstance(item, dict) and item.get("status") in ITEM and "value" in item, "an item")
+            demand("error" not in item or self.is_problem(item["error"]), "an error")
             stable = item.get("stable", {})
             demand(isinstance(stable, dict) and all(map(is_count, stable.values())), "stable")
         demand(isinstance(state.get("usage", {}), dict), "usage")

@@ -174,3 +174,8 @@ class TakesAFailureWithoutAReason(WrongClient):
 class ComparesALengthWithTrue(WrongClient):
     scenario, kind, breaks = "length-that-is-true", "never", "TW-DIF-046"
     state_type = folds(verify_length=lambda self, found, n: demand(len(found) == n, "a failed check: length"))
+
+
+class TakesAnyError(WrongClient):
+    scenario, kind, breaks = "error-that-is-a-text", "never", "TW-DIF-070"
+    state_type = folds(is_problem=staticmethod(lambda value: True))
