@@ -1,8 +1,10 @@
 """Wrong clients: what they take for proved, and for a number, a row or a value at all."""
 
+import contextlib
+import json
 import re
 
-from conformance.plain_state import State, demand
+from conformance.plain_state import Json, State, demand
 from conformance.wrong_clients import WrongClient
 from conformance.wrong_folders import folds
 
@@ -179,3 +181,33 @@ class ComparesALengthWithTrue(WrongClient):
 class TakesAnyError(WrongClient):
     scenario, kind, breaks = "error-that-is-a-text", "never", "TW-DIF-070"
     state_type = folds(is_problem=staticmethod(lambda value: True))
+
+
+class TakesTabsInStrings(WrongClient):
+    """A reader of JSON that is not strict."""
+
+    scenario, kind, breaks = "json-as-some-readers-take-it", "never", "TW-OVR-001"
+
+    @property
+    def json(self):
+        class Mends(Json):
+            @classmethod
+            def parse(cls, text):
+                return super().parse(self.mended(text))
+
+        return Mends
+
+    def mended(self, text):
+        return text.replace("\t", "\\t")
+
+
+class ReadsTheFirstValueAlone(TakesTabsInStrings):
+    def mended(self, text):
+        with contextlib.suppress(ValueError):
+            return text[: json.JSONDecoder().raw_decode(text)[1]]
+        return text
+
+
+class TakesACommaAtTheEnd(TakesTabsInStrings):
+    def mended(self, text):
+        return re.sub(r",([]}])", r"\1", text)
