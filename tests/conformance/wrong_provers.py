@@ -211,3 +211,25 @@ class ReadsTheFirstValueAlone(TakesTabsInStrings):
 class TakesACommaAtTheEnd(TakesTabsInStrings):
     def mended(self, text):
         return re.sub(r",([]}])", r"\1", text)
+
+
+class ReadsIdsAsItsLanguageReadsNumbers(WrongClient):
+    scenario, kind, breaks = "id-against-the-grammar-sign", "never", "TW-CLI-030"
+
+    def logged(self, event):
+        with contextlib.suppress(ValueError):
+            epoch, seq = map(int, event.id.split("-"))
+            event.id = f"{epoch}-{seq}"
+        return super().logged(event)
+
+
+class ReadsIdsWithUnderscores(ReadsIdsAsItsLanguageReadsNumbers):
+    scenario = "id-against-the-grammar-underscore"
+
+
+class CountsEpochsFromZero(WrongClient):
+    scenario, kind, breaks = "id-against-the-grammar-zero", "never", "TW-CLI-030"
+
+    def logged(self, event):
+        event.id = event.id.replace("0-", "10-") if event.id.startswith("0-") else event.id
+        return super().logged(event)
