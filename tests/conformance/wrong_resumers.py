@@ -219,3 +219,21 @@ class TakesACancelledItemForAFailedOne(WrongClient):
         for item in end.get("items", ()):
             item["status"] = item["status"].replace("cancelled", "failed")
         return end
+
+
+class GivesItsValueAtAPing(WrongClient):
+    scenario, kind, breaks = "pings-at-the-head", "again", "TW-CLI-052"
+
+    def ping(self, data):
+        super().ping(data)
+        self.give(0, self.last(), self.last())
+
+
+class GivesItsValueAtARepeat(WrongClient):
+    scenario, kind, breaks = "one-event-again", "again", "TW-CLI-052"
+
+    def is_repeat(self, name):
+        known = super().is_repeat(name)
+        if known:
+            self.give(0, self.last(), self.last())
+        return known

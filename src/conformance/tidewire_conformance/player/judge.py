@@ -28,7 +28,7 @@ class Finding:
     """One thing that was not as it has to be."""
 
     kind: str
-    """What it is about: cursor, path, header, wait, drawn, repeat, count, foreign, open, pace, hung, died, promptness, end,
+    """What it is about: cursor, path, header, wait, drawn, again, repeat, count, foreign, open, pace, hung, died, promptness, end,
     problem, value, text, void, order, never, kept, items, incomplete."""
     rules: tuple[str, ...]
     """The sentences that are broken."""
@@ -251,6 +251,11 @@ def _values(scenario: Scenario, run: Run, told: Told) -> Iterator[Finding]:
     end = run.end or {}
     if "value" in expect and "value" in end and not same(end["value"], expect["value"]):
         yield Finding("value", rules, f"at the end: {_short(expect['value'])}", _short(end["value"]))
+    reports = sum(map(len, told.values.values()))
+    if "told" in expect and reports > expect["told"]["most"]:
+        most = expect["told"]["most"]
+        expected = f"at most {most} values are handed over, one for each change"
+        yield Finding("again", rules, expected, str(reports))
     if "states" in expect:
         yield from _order(expect["states"], told.values.get(0, []), rules)
 
