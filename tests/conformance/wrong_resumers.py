@@ -237,3 +237,14 @@ class GivesItsValueAtARepeat(WrongClient):
         if known:
             self.give(0, self.last(), self.last())
         return known
+
+
+class TellsItsCredentials(WrongClient):
+    scenario, kind, breaks = "401-and-no-word-of-the-token", "secret", "TW-SEC-013"
+
+    def refuse(self, answer):
+        try:
+            super().refuse(answer)
+        except EndError as error:
+            error.report["detail"] = f"{answer.url} with {self.credentials} was refused"
+            raise

@@ -10,6 +10,9 @@ from tidewire_conformance.player.conversation import Conversation, Run, Talk
 from tidewire_conformance.player.scenario import JOB, JOB_2, Members, Scenario
 from tidewire_conformance.player.telling import Told, printable, same, text_of
 
+_SECRET = 12
+"""Characters from which on a token is no word that may stand in a report for another reason."""
+
 _GRAIN = 0.002
 """Seconds by which clocks and timers may differ."""
 
@@ -29,7 +32,7 @@ class Finding:
 
     kind: str
     """What it is about: cursor, path, header, wait, drawn, again, repeat, count, foreign, open, pace, hung, died, promptness, end,
-    problem, value, text, void, order, never, kept, items, incomplete."""
+    problem, value, text, void, order, never, kept, items, incomplete, secret."""
     rules: tuple[str, ...]
     """The sentences that are broken."""
     expected: str
@@ -44,6 +47,7 @@ def judge(scenario: Scenario, conversation: Conversation) -> list[Finding]:
         *_drawn(scenario, conversation),
         *_counts(scenario, conversation),
         *_runs(scenario, conversation),
+        *_secrets(conversation.runs),
     ]
     told = Told.of(run.saw() for run in conversation.runs)
     found += _never(scenario, told)
@@ -213,6 +217,13 @@ def _runs(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
             )
         elif run.end is not None and last:
             yield from _end(scenario.expect, run.end, rules)
+
+
+def _secrets(runs: Iterable[Run]) -> Iterator[Finding]:
+    for run in runs:
+        tokens = [token for token in run.command.get("credentials", ()) if len(token) >= _SECRET]
+        if any(token in json.dumps([report for _, report in run.reports]) for token in tokens):
+            yield Finding("secret", ("TW-SEC-013",), "no credentials in what is told of an end", "a token")
 
 
 def _end(expect: Members, end: Members, rules: tuple[str, ...]) -> Iterator[Finding]:
