@@ -122,13 +122,24 @@ async def a_key_has_visible_characters(s: Session) -> None:
 
 @check("TW-JOB-034")
 async def a_refused_submit_leaves_its_key_free(s: Session) -> None:
-    """A key that came with a wrong body is taken with a right one."""
+    """A key that came with what was refused, for whatever reason, is taken with a right submit, which starts a job of its own."""
     work = _keyed(s)
-    key = _key()
-    answer = await _submit(s, work, key, b"{}")
-    refused(s, "TW-JOB-034", answer, 422, "invalid_input", "no input")
-    right = await _submit(s, work, key)
-    s.expect("TW-JOB-034", right.status == 201, "201", f"{right.status} {right.code}", at=right)
+    wrong: list[tuple[int, bytes | None, Header]] = [
+        (422, b"{}", {}),
+        (400, b"{", {}),
+        (415, None, {"Content-Type": "text/plain"}),
+        (406, None, {"Accept": "text/html"}),
+    ]
+    for status, body, header in wrong:
+        key = _key()
+        answer = await _submit(s, work, key, body, header)
+        s.expect(
+            "TW-JOB-034", answer.status == status, f"{status}", f"{answer.status} {answer.code}", at=answer
+        )
+        right = await _submit(s, work, key)
+        replayed = right.says("idempotency-replayed")
+        s.expect("TW-JOB-034", right.status == 201 and not replayed, f"201 and a new job after {status}",
+                 f"{right.status} {right.code}{replayed and ' of the submit that was refused'}", at=right)  # fmt: skip
 
 
 @check("TW-JOB-033", needs=["delete"])

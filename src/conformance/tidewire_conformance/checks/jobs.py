@@ -266,7 +266,7 @@ async def jobs_are_listed_newest_first(s: Session) -> None:
             break
         page = await s.wire.ask("GET", resolve(page, page.json["next"]))
     s.expect("TW-JOB-045", found[:3] == mine[::-1], f"{mine[::-1]}, newest first", found[:3], at=page)
-    for entry in first.json.get("jobs", []):
+    for entry in (each for each in first.json.get("jobs", []) if each["id"] in mine):
         read = (await s.wire.ask("GET", f"/v1/jobs/{entry['id']}")).json
         same = ("endpoint", "status", "batch", "columns", "cursor", "attempt", "created_at", "ended_at")
         own, whole = ({name: each.get(name) for name in same} for each in (entry, read))

@@ -313,7 +313,7 @@ async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> No
             )
 
 
-@check("TW-RES-018", "TW-RES-024", "TW-RES-015", "TW-RES-012", "TW-RES-025", alone=True)
+@check("TW-RES-018", "TW-RES-020", "TW-RES-024", "TW-RES-015", "TW-RES-012", "TW-RES-025", alone=True)
 async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
     """Where the log lost its start, an old cursor gets a snapshot at the head and `0-0` the oldest one; both fold."""
     limit = s.server.limits.get("max_log_bytes", 2**30)
@@ -337,8 +337,13 @@ async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
              first.json.get("reason") if isinstance(first.json, dict) else "", at=old, block=first)  # fmt: skip
     oldest = await s.stream(job, "0-0")
     first = oldest.logged[0]
-    s.expect("TW-RES-018", first.type == "snapshot" and first.json.get("reason") in {"compacted", "start"},
-             "a snapshot at the oldest id", f"{first.type} {first.id}", at=oldest, block=first)  # fmt: skip
+    reason = first.json.get("reason") if first.type == "snapshot" else ""
+    s.expect("TW-RES-018", reason == ("start" if first.id == "1-1" else "compacted"), "a snapshot at the oldest id, compacted",
+             f"{first.type} {reason} {first.id}", at=oldest, block=first)  # fmt: skip
+    edge = await s.stream(job, first.id or "")
+    lost = differing(oldest, edge)
+    s.expect("TW-RES-020", edge.logged and not lost, f"after {first.id}: what leads to the same states",
+             f"{[block.id for block in edge.logged][:3]}; other states at {lost[:3]}", at=edge)  # fmt: skip
     s.expect(
         "TW-RES-025",
         old.of_type("done") and oldest.of_type("done"),

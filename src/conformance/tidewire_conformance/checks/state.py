@@ -233,6 +233,17 @@ async def checks_come_when_they_are_owed(s: Session) -> None:
             _judge_debts(s, steps)
 
 
+@check("TW-DIF-051")
+async def the_64th_change_is_proved(s: Session) -> None:
+    """A text that only grows, by more than 64 events, is proved on the way."""
+    steps = [step for n in range(100) for step in ({"append": f"{n} é "}, {"sleep_ms": 8})]
+    work = s.server.script(*steps) or s.untested("needs tidewire.script")
+    _, history = await s.ended(work)
+    if len(history.of_type("message")) < CHECK_AFTER + 2:
+        s.no_occasion("its changes were merged into fewer than 64")
+    _judge_debts(s, Histories([history]).streams[0][1])
+
+
 def _judge_debts(s: Session, steps: list[Step]) -> None:
     owed: dict[str, int] = {}
     for step in steps:
@@ -338,7 +349,7 @@ async def diffs_rebuild_the_value(s: Session) -> None:
             "c": {"d/e": None, "~": [[]]},
             "long": long,
             "\ufb33": 1,
-            "😀": [1e-7, 1e21, 0.5],
+            "😀": [1e-7, 1e21, 0.5, -0.0, 1.0, 1e20, 2**53 - 1, 5e-324, 333333333.3333333],
         },
     ]
     steps = [step for value in values for step in ({"emit": value}, {"sleep_ms": 15})]

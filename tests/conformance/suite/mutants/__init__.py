@@ -63,6 +63,7 @@ for _area in (
     "doors",
     "silence",
     "promises",
+    "losses",
     "unusual",
 ):
     import_module(f"{__name__}.{_area}")

@@ -1,0 +1,67 @@
+"""Section 4.2: how a cursor may be spelt, what a job that runs answers, and what a snapshot has to hold."""
+
+from tidewire_conformance.checks.resume import differing, told
+from tidewire_conformance.history import key
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Session
+
+
+@check("TW-RES-009", "TW-RES-012")
+async def a_cursor_in_the_url_is_as_good_as_a_header(s: Session) -> None:
+    """`after` is taken as it is decoded, and answered like the header: also `0-0`, `0-1` and the id of `done`."""
+    work = s.server.any_work() or s.untested("no example of an endpoint ended well")
+    job, history = await s.ended(work)
+    ids = [block.id or "" for block in history.logged]
+    for spelt in (ids[-2].replace("-", "%2D"), f"%31{ids[-2][1:]}"):
+        answer = await s.stream(job, query=f"?after={spelt}")
+        got = [block.id for block in answer.logged]
+        s.expect("TW-RES-009", got == ids[-1:], f"the events after {ids[-2]} for ?after={spelt}", f"{answer.status} {got}",
+                 at=answer)  # fmt: skip
+    for cursor in ("0-1", ids[-1]):
+        async with s.follow(job, query=f"?after={cursor}") as stream:
+            await stream.until(lambda now: now.ended, 5)
+            s.expect("TW-RES-012", stream.exchange.status == 204, f"204 for ?after={cursor}", stream.exchange.status,
+                     at=stream.exchange)  # fmt: skip
+    whole = await s.stream(job, query="?after=0-0")
+    s.expect("TW-RES-012", told(whole.logged) == told(history.logged), "everything that the log holds, for ?after=0-0",
+             [block.id for block in whole.logged], at=whole)  # fmt: skip
+
+
+@check("TW-RES-047", "TW-RES-012")
+async def a_job_that_runs_does_not_wait_for_a_cursor_to_come_true(s: Session) -> None:
+    """A cursor past its head, or of an epoch that never was, gets a snapshot `rewound` while the job runs, and what follows."""
+    work = s.server.lasting(1.5) or s.untested("no example lasts and grows; tidewire.script would serve")
+    job = await s.submit(work)
+    async with s.follow(job, "0-0") as stream:
+        await stream.until(lambda now: len(now.logged) >= 3, 30)
+        head = key(stream.exchange.logged[-1].id) if stream.exchange.logged else None
+    s.need(head, "the stream of a job that runs gave no event")
+    for cursor in (f"{head[0]}-{head[1] + 1000}", "40000-2") if head else ():
+        answer = await s.stream(job, cursor)
+        first = answer.logged[0] if answer.logged else None
+        sound = first is not None and first.type == "snapshot" and first.json.get("reason") == "rewound"
+        s.expect("TW-RES-012" if cursor == "40000-2" else "TW-RES-047", sound and answer.of_type("done"),
+                 f"a snapshot, rewound, for {cursor}, and what follows", f"{answer.status} {told(answer.logged[:1])}",
+                 at=answer, block=first)  # fmt: skip
+
+
+@check("TW-RES-007", "TW-RES-016")
+async def a_snapshot_holds_all_that_the_diffs_gave(s: Session) -> None:
+    """Of each endpoint: errors, notes, usage, `stable` and `batch` stand in the snapshot as in the history."""
+    fails = {
+        "script": [{"append": "so far"}, {"note": "a note"}, {"usage": {"steps": 2}}, {"fail": "no further"}]
+    }
+    works = {work.endpoint: work for work in s.server.seen}
+    if scripted := s.server.script():
+        works[""] = scripted.with_input(fails)
+    for work in works.values():
+        job, history = await s.ended(work)
+        answer = await s.stream(job)
+        if not s.expect("TW-RES-016", [b.type for b in answer.logged[:1]] == ["snapshot"], "a snapshot first",
+                        f"{answer.status} {[b.type for b in answer.logged]}", at=answer):  # fmt: skip
+            continue
+        lost = differing(history, answer)
+        s.expect("TW-RES-007", not lost, f"the state of the history of {work.endpoint}, at each id", f"another one at {lost}",
+                 at=answer, block=answer.logged[0])  # fmt: skip
+    if not works:
+        s.untested("no example of an endpoint ended")
