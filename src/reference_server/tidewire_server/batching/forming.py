@@ -74,15 +74,17 @@ class Former(Generic[T]):
 
     def remove(self, items: Iterable[T]) -> None:
         """Items were taken, or will never run. Those that are not here are passed over."""
+        smaller: dict[Hashable, _Group[T]] = {}
         for item in items:
             waiting = self._items.pop(item, None)
             if waiting is None:
                 continue
             key = waiting.place.key
-            group = self._groups[key]
+            smaller[key] = group = self._groups[key]
             del group.items[item]
             # Not by subtraction alone: what rounding leaves behind must not add up.
             group.cost = group.cost - waiting.place.cost if group.items else 0.0
+        for key, group in smaller.items():
             self._weigh(key, group)
             if not group.items:
                 del self._groups[key]
@@ -156,7 +158,7 @@ class Draft(Generic[T]):
     def __call__(self, item: T) -> bool:
         """Take an item in, if it fits."""
         waiting = self._former.find(item)
-        if waiting is None or self.room == 0 or waiting.principal in self._closed:
+        if waiting is None or self.rows >= self._bounds.max_size or waiting.principal in self._closed:
             return False
         key, cost = waiting.place
         if not self._begun:
