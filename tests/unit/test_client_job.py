@@ -328,7 +328,10 @@ FAILURE = {"code": "item_failed", "title": "No", "status": 500, "detail": "out o
 async def test_a_failed_job_raises_at_the_end_of_a_loop_and_in_result():
     items = [{"status": "failed", "value": {"text": "Hel", "tokens": [1]}, "error": FAILURE}]
     failed = event([["s", "/items/0/status", "failed"], ["s", "/items/0/error", FAILURE]], id="1-5")
-    async with Opened(replying(*EVENTS[:3], failed, done("1-6", items, status="failed"))) as (client, _):
+    async with Opened(replying(*EVENTS[:3], failed, done("1-6", items, status="failed", error=FAILURE))) as (
+        client,
+        _,
+    ):
         following = await client.submit("reply")
         updates = following.updates()
         assert [(await anext(updates)).text for _ in range(2)] == ["", "Hel"]

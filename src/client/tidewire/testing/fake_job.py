@@ -12,7 +12,7 @@ from tidewire.protocol.diff import diff
 from tidewire.protocol.document import Document
 from tidewire.protocol.integrity import digest, text_check
 from tidewire.protocol.messages import Done, Hello, SnapshotReason
-from tidewire.protocol.problems import to_json
+from tidewire.protocol.problems import Problem, to_json
 from tidewire.protocol.view import View
 from tidewire.testing import generation
 from tidewire.testing.answers import Answer, Fails, FakeToken, Fault, Piece, Restarts, Says, Whole
@@ -185,7 +185,9 @@ class FakeJob:
             status = "partially_failed"
         else:
             status = "failed" if "failed" in ends else "cancelled"
-        done = Done(status=status, digest=digest(items), expires_at="2036-01-01T00:00:00Z")
+        errors = [item["error"] for item in items if "error" in item]
+        error = Problem.model_validate(errors[0]) if status == "failed" else None
+        done = Done(status=status, error=error, digest=digest(items), expires_at="2036-01-01T00:00:00Z")
         self._next()
         yield Logged(
             self._cursor,
