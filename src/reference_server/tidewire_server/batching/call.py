@@ -178,8 +178,7 @@ class BatchCall:
         if not endpoint.is_async:
             if endpoint.is_generator:
                 return in_thread(self._drive, arguments, len(filled))
-            whole = len(rows) == len(self._rows)
-            return in_thread(self._call, arguments, len(values), padding, whole)
+            return in_thread(self._call, arguments, len(values), padding)
         work = self._drain if endpoint.is_generator else self._call_async
         rest = (len(filled),) if endpoint.is_generator else (len(values), padding)
         self._task = self._loop.create_task(_held(work, arguments, *rest))
@@ -243,15 +242,9 @@ class BatchCall:
     async def _call_async(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
         return self._sorted(await self._endpoint.function(**arguments), rows, padding)
 
-    def _call(self, arguments: dict[str, Any], rows: int, padding: int, whole: bool) -> list[Outcome]:
-        returned = self._endpoint.function(**arguments)
-        if whole:  # else this is a part, and another may have to run
-            # The next batch need not wait until what came is JSON: of large values that takes longer than their call.
-            self._loop.call_soon_threadsafe(self._free_soon)
-        return self._sorted(returned, rows, padding)
-
-    def _free_soon(self) -> None:
-        self._in_task(self._free())
+    def _call(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
+        # What came is JSON before the next call begins: it may stand in a buffer that the next call writes anew.
+        return self._sorted(self._endpoint.function(**arguments), rows, padding)
 
     def _sorted(self, returned: Any, rows: int, padding: int) -> list[Outcome]:
         results = by_row(returned, rows, padding, self._endpoint.outputs)
@@ -331,10 +324,7 @@ class BatchCall:
             for row, outcome in ended:
                 await self._end(row, outcome)
 
-        self._in_task(end())
-
-    def _in_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
+        task = self._loop.create_task(end())
         self._ends.add(task)
         task.add_done_callback(self._ends.discard)
 
