@@ -31,7 +31,7 @@ STOP = 9
 TOP = 5
 
 
-def _work(s: Session, **members: Any) -> Work:
+def generation(s: Session, **members: Any) -> Work:
     """Work of an endpoint with log-probabilities, with these members of chapter 8."""
     work = s.server.with_logprobs() or s.untested("no example of an endpoint with `logprobs` ended well")
     return work.with_input({**work.inputs[0], "max_tokens": TOKENS, "seed": 7, **members})
@@ -39,7 +39,7 @@ def _work(s: Session, **members: Any) -> Work:
 
 async def _submit(s: Session, **members: Any) -> Job:
     """Submit a generation; a member that the endpoint does not serve (TW-GEN-001) is no lack of it."""
-    work = _work(s, **members)
+    work = generation(s, **members)
     answer = await s.wire.ask("POST", work.submit_to, json=work.body)
     pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
     if answer.code == "invalid_input" and pointer.removeprefix("/input/") in members:
@@ -58,7 +58,7 @@ async def _value(s: Session, **members: Any) -> tuple[dict[str, Any], Exchange]:
 
 
 def _max_top(s: Session) -> int:
-    work = _work(s)
+    work = generation(s)
     return int(s.server.endpoints[work.endpoint].capability("logprobs")["max_top"])
 
 
@@ -90,6 +90,7 @@ def _truncated(data: Any) -> set[str]:
 
 
 def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at: Exchange) -> None:
+    s.expect("TW-GEN-011", len(ids) == len(found), f"{len(ids)} log-probabilities", len(found), at=at)
     order = [-each if each is not None else math.inf for each in found]
     s.expect("TW-GEN-030", order == sorted(order), "descending log-probabilities", found, at=at)
     equal = [
@@ -143,6 +144,7 @@ async def what_was_not_asked_for_is_not_there(s: Session) -> None:
 async def candidates_and_ranks_agree(s: Session) -> None:
     """`n` candidates a position in order; the chosen token's rank and log-probability are those of its candidate."""
     decimals = 6
+    told: list[float] = []
     value, history = await _value(
         s, top_logprobs=TOP, ranks=True, logprob_decimals=decimals, logprobs_mode="raw"
     )
@@ -179,6 +181,7 @@ async def candidates_and_ranks_agree(s: Session) -> None:
             numbers,
             at=history,
         )
+        told += numbers
         s.expect("TW-GEN-024", all(abs(each - round(each, decimals)) < 1e-12 for each in numbers), f"{decimals} decimals", numbers,
                  at=history)  # fmt: skip
         if token in ids:
@@ -203,6 +206,26 @@ async def candidates_and_ranks_agree(s: Session) -> None:
             )
             s.expect("TW-GEN-031", found[-1] is None or logprob is None or logprob <= found[-1],
                      f"a token that is no candidate at most as probable as the last one, {found[-1]}", logprob, at=history)  # fmt: skip
+    s.expect("TW-GEN-024", any(each != round(each, decimals - 2) for each in told), f"{decimals} decimals, and not fewer",
+             told[:6], at=history)  # fmt: skip
+
+
+@check("TW-GEN-033", needs=LOGPROBS)
+async def ranks_are_places_among_all_candidates(s: Session) -> None:
+    """With as many candidates as are allowed, and a hot distribution, each chosen token has the rank of its candidate."""
+    top = min(_max_top(s), 20)
+    value, history = await _value(s, top_logprobs=top, ranks=True, temperature=3.0, max_tokens=4 * TOKENS)
+    for token, ids, found, rank in zip(value["token_ids"], value["top_ids"], value["top_logprobs"], value["ranks"],
+                                       strict=True):  # fmt: skip
+        place = ids.index(token) if token in ids else top
+        tied = token in ids and 0 < rank <= place and found[rank - 1] == found[place]
+        s.expect(
+            "TW-GEN-033",
+            rank > top if place == top else rank == place + 1 or tied,
+            f"rank {place + 1}",
+            rank,
+            at=history,
+        )
 
 
 @check("TW-GEN-022", "TW-GEN-029", "TW-GEN-031", needs=LOGPROBS)
@@ -234,7 +257,7 @@ async def a_seed_gives_the_same_tokens_again(s: Session) -> None:
         two["token_ids"],
         at=history,
     )
-    work = _work(s, logprobs=True, temperature=0.9)
+    work = generation(s, logprobs=True, temperature=0.9)
     if s.server.limits_of_batch(work) >= 3:
         job, history = await s.ended(
             work.with_inputs([work.inputs[0], {**work.inputs[0], "seed": 8}, work.inputs[0]])
@@ -264,6 +287,15 @@ async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> No
         found["raw", 2.0],
         at=history,
     )
+    for member in ({"top_k": 1}, {"top_p": 0.01}, {"repetition_penalty": 3.0}, {"logit_bias": {"0": 50}}):
+        work = generation(s, top_logprobs=2, max_tokens=1, temperature=2.0, logprobs_mode="raw", **member)
+        answer = await s.wire.ask("POST", work.submit_to, json=work.body)
+        if answer.status != 201:
+            continue  # it is not served
+        history = await s.history(Job(answer.json["id"], work, answer))
+        item = (await s.wire.ask("GET", f"/v1/jobs/{answer.json['id']}")).json["state"]["items"][0]
+        s.expect("TW-GEN-025", item["value"]["top_logprobs"][:1] == [found["raw", 2.0]], f"{found['raw', 2.0]}, whatever {member} says",
+                 item["value"]["top_logprobs"], at=history)  # fmt: skip
     cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
     gaps = [each[0] - each[1] for each in (cold, hot, raw) if None not in each]
     s.expect("TW-GEN-026", len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) < 1e-2 and abs(gaps[1] - gaps[2] / 2) < 1e-2),
@@ -273,7 +305,7 @@ async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> No
 @check("TW-GEN-002", "TW-GEN-001", "TW-GEN-003", needs=LOGPROBS)
 async def what_cannot_be_served_is_refused(s: Session) -> None:
     """More candidates than `max_top`, both prompt and messages, an unknown member: 422 with a pointer; a twin runs."""
-    work, most = _work(s), _max_top(s)
+    work, most = generation(s), _max_top(s)
     given = work.inputs[0]
     prompt = {"prompt": given.get("prompt", "a")}
     for name in ("top_logprobs", "prompt_logprobs"):
@@ -334,6 +366,9 @@ async def a_stop_string_ends_the_text_before_it(s: Session) -> None:
     if len(stop) < STOP:
         s.unclear(f"{text!r} is too short to be stopped")
     wanted = text[: text.index(stop)]
+    alone, history = await _value(s, temperature=0.9, stop=stop)
+    s.expect("TW-GEN-016", alone["text"] == wanted, f"{wanted!r}, which the string {stop!r} ends as a list of it does",
+             repr(alone["text"]), at=history)  # fmt: skip
     value, history = await _value(s, temperature=0.9, stop=[stop])
     if not value["text"].startswith(wanted) and not wanted.startswith(value["text"]):
         s.unclear(f"one seed gave {text!r}, and then {value['text']!r}")
@@ -389,7 +424,7 @@ async def the_first_token_of_the_prompt_has_no_logprob(s: Session) -> None:
 @check("TW-GEN-037", "TW-GEN-038", "TW-GEN-041", needs=LOGPROBS)
 async def the_vocabulary_spells_the_tokens(s: Session) -> None:
     """It is linked, fits its schema, has a strong ETag, and its bytes make the text of what was generated."""
-    work = _work(s, logprobs=True)
+    work = generation(s, logprobs=True)
     endpoint = s.server.endpoints[work.endpoint]
     link = endpoint.description.get("links", {}).get("vocabulary")
     if not s.expect("TW-GEN-037", isinstance(link, str), "a link `vocabulary`", link, at=endpoint.described):
@@ -410,6 +445,14 @@ async def the_vocabulary_spells_the_tokens(s: Session) -> None:
     )
     again = await s.wire.ask("GET", resolve(endpoint.described, link), header={"If-None-Match": etag})
     s.expect("TW-GEN-041", again.status == 304, "304 for a fitting If-None-Match", again.status, at=again)
+    other = await s.wire.ask("GET", resolve(endpoint.described, link), header={"If-None-Match": '"another"'})
+    s.expect(
+        "TW-GEN-041",
+        other.status == 200,
+        "200 for an If-None-Match that does not fit",
+        other.status,
+        at=other,
+    )
     value, history = await _value(s, logprobs=True)
     tokens, special = answer.json["tokens"], set(answer.json.get("special", ()))
     spelt = b"".join(base64.b64decode(tokens[each]) for each in value["token_ids"] if each not in special)

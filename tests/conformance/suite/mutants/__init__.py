@@ -64,6 +64,7 @@ for _area in (
     "silence",
     "promises",
     "losses",
+    "generations",
     "unusual",
 ):
     import_module(f"{__name__}.{_area}")
