@@ -36,6 +36,8 @@ def converted(rows: TypeAdapter[list[Any]], value: Any, fallback: Callable[[Any]
         TypeError: Likewise.
     """
     made = rows.dump_python([value], mode="json", by_alias=True, warnings=False, fallback=fallback)[0]
+    if made is not None and type(made) is not list and type(made) is not dict:
+        return made  # nothing is lost of a text or a number
     kept = rows.dump_python([value], by_alias=True, warnings=False)[0]
     return _with_what_was_lost(kept, made, "")
 
