@@ -65,6 +65,7 @@ for _area in (
     "promises",
     "losses",
     "generations",
+    "company",
     "unusual",
 ):
     import_module(f"{__name__}.{_area}")
