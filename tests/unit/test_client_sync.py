@@ -380,6 +380,48 @@ print(len(client.run("count")))
 """
 
 
+FORKED_WITHIN = """
+import asyncio, gc, os, socket, sys
+from tidewire import AsyncClient
+
+async def live():
+    client = AsyncClient(sys.argv[1])
+    updates = (await client.submit("count")).updates()
+    await anext(updates)
+    (connection,) = client._exchange.transport.open
+    twin = socket.socket(fileno=os.dup(connection._raw.fileno()))
+    child = os.fork()
+    if not child:
+        del updates
+        gc.collect()
+        os._exit(0)
+    os.waitpid(child, 0)
+    try:
+        print("came:", twin.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        print("stands")
+    twin.close()
+    await client.aclose()
+
+asyncio.run(live())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_what_a_forked_process_drops_is_not_closed_in_the_one_it_is_a_copy_of():
+    def script(request):
+        if request.method == "POST":
+            yield answer(201, job(), Location="/v1/jobs/j1")
+        else:
+            yield STREAM + hello() + event([["s", "/items/0/value", 1]], id="1-2")
+            yield HOLD
+
+    with ScriptedServer(script) as server:
+        command = [sys.executable, "-c", FORKED_WITHIN, server.url]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "stands\n", "")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_in_a_forked_process_a_client_that_was_used_says_so_and_a_new_one_works():
     with ScriptedServer(talking()) as server:

@@ -1,6 +1,7 @@
 """What a request brought: an answer that was read whole, or a stream that stands open."""
 
 import contextlib
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -102,6 +103,7 @@ class Connection:
         self._owner = owner
         self._closing = closing
         self._opened_at = anyio.current_time()
+        self._process = os.getpid()
         owner.open.add(self)
 
     @property
@@ -161,7 +163,7 @@ class Connection:
     def lose(self) -> None:
         """Give up, after the end of its event loop, on what only that could have closed in good order."""
         self.closed = True
-        hang_up(self._raw)
+        self._hang_up()
         self._closing.pop_all()
 
     def abandon(self) -> None:
@@ -170,8 +172,13 @@ class Connection:
         The other side sees the close at once; what is left of it here is let go with the next request.
         """
         self.closed = True
-        hang_up(self._raw)
+        self._hang_up()
         self._owner.abandoned.append(self)
+
+    def _hang_up(self) -> None:
+        # In a copy of the process the socket is the same one: ended there, it were ended for whoever reads here.
+        if self._process == os.getpid():
+            hang_up(self._raw)
 
 
 class Owner(Protocol):
