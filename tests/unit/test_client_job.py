@@ -590,6 +590,16 @@ def test_a_text_that_is_no_checkpoint_is_refused(text, what):
         Checkpoint.from_json(text)
 
 
+@pytest.mark.parametrize(
+    ("state_of_it", "columns", "what"),
+    [(state("a"), ("-",), "column '-'"), (state(2**60), (), "integer beyond")],
+)
+def test_a_checkpoint_that_was_changed_by_hand_is_refused_where_it_is_given(state_of_it, columns, what):
+    changed = Checkpoint(job="j1", state=state_of_it, columns=columns, cursor="1-2")
+    with pytest.raises(CheckpointError, match=f"this is no checkpoint: .*{what}.*to_json"):
+        AsyncClient("http://127.0.0.1:1").job(checkpoint=changed)
+
+
 def test_a_checkpoint_is_frozen():
     with pytest.raises(ValueError, match="frozen"):
         Checkpoint(job="j1").job = "j2"

@@ -1,12 +1,14 @@
 """What a script saves to go on with a job later, in another process or on another machine."""
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tidewire.errors import CheckpointError
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import PROTOCOL, MessageError, check_state, describe
+
+NO_CHECKPOINT: Final = "Give it what checkpoint.to_json() wrote."
 
 
 class Checkpoint(BaseModel):
@@ -56,5 +58,4 @@ class Checkpoint(BaseModel):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            advice = "Give it what checkpoint.to_json() wrote."
-            raise CheckpointError(f"this is no checkpoint: {describe(error)}", advice=advice) from None
+            raise CheckpointError(f"this is no checkpoint: {describe(error)}", advice=NO_CHECKPOINT) from None

@@ -4,7 +4,7 @@ import secrets
 from typing import Any, Final, NoReturn
 
 from tidewire.batch import AsyncBatchJob
-from tidewire.checkpoint import Checkpoint
+from tidewire.checkpoint import NO_CHECKPOINT, Checkpoint
 from tidewire.connection import Connection
 from tidewire.errors import CheckpointError, EndpointNotFoundError, ProtocolError, TidewireError
 from tidewire.exchange import Exchange
@@ -18,6 +18,7 @@ from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
 from tidewire.protocol.follower import Advance, Follower
+from tidewire.protocol.ops import DiffError
 from tidewire.stream import JobStream
 from tidewire.types import Place, Shape
 
@@ -195,7 +196,10 @@ class Starter:
         if checkpoint.cursor is None or checkpoint.state is None:
             return stream, None
         cursor = Cursor.parse(checkpoint.cursor)
-        view = stream.follower.restore(checkpoint.state, checkpoint.columns, cursor)
+        try:
+            view = stream.follower.restore(checkpoint.state, checkpoint.columns, cursor)
+        except DiffError as error:
+            raise CheckpointError(f"this is no checkpoint: {error}", advice=NO_CHECKPOINT) from None
         return stream, Place(view, checkpoint.columns, cursor)
 
     def _cancel_url(self, job_id: str) -> str:
