@@ -372,3 +372,20 @@ class AddsEventsUpOverResyncs(WrongClient):
         applied = self.applied
         super().resync(breach)
         self.applied = applied
+
+
+class TakesAnyOtherHeadForOneAbove(WrongClient):
+    scenario, kind, breaks = "pings-at-the-head", "count", "TW-CLI-012"
+
+    def ping(self, data):
+        self.pings = self.pings + 1 if data["head"] != self.cursor else 0
+        if self.pings == 2:
+            raise CutError("a deaf subscription")
+
+
+class ComparesHeadsWithoutEpochs(WrongClient):
+    scenario, kind, breaks = "two-pings-above-the-id", "hung", "TW-CLI-012"
+
+    def ping(self, data):
+        if self.cursor is None or key_of(data["head"])[1] > key_of(self.cursor)[1]:
+            super().ping(data)
