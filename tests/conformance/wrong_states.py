@@ -283,3 +283,28 @@ class TakesTrueForOneInASnapshot(TakesTrueForOne):
 class TakesFragmentsForPaths(WrongClient):
     scenario, kind, breaks = "path-of-a-fragment", "never", "TW-DIF-018"
     state_type = folds(place=lambda self, root, path: State.place(self, root, path.removeprefix("#")))
+
+
+class SplitsColumnsAtSlashes(WrongClient):
+    scenario, kind, breaks = "columns-with-escapes", "count", "TW-DIF-038"
+
+    class Splits(State):
+        def row(self, root, row):
+            escaped, self.unescaped = self.unescaped, lambda token: token
+            super().row(root, row)
+            self.unescaped = escaped
+
+    state_type = Splits
+
+
+class SplitsPathsOfChecksAtSlashes(WrongClient):
+    scenario, kind, breaks = "columns-with-escapes", "count", "TW-DIF-046"
+
+    class Splits(State):
+        def checked(self, path):
+            escaped, self.unescaped = self.unescaped, lambda token: token
+            found = super().checked(path)
+            self.unescaped = escaped
+            return found
+
+    state_type = Splits
