@@ -308,3 +308,16 @@ class SplitsPathsOfChecksAtSlashes(WrongClient):
             return found
 
     state_type = Splits
+
+
+class LooksAtOpsOnValuesAlone(WrongClient):
+    scenario, kind, breaks = "whole-state", "promptness", "TW-CLI-052"
+    diff = ""
+
+    def logged(self, event):
+        self.diff = event.data
+        return super().logged(event)
+
+    def hand_over(self):
+        if "/items/0/value" in self.diff or self.diff.startswith('"') or '""' in self.diff:
+            super().hand_over()
