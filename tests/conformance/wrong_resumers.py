@@ -248,3 +248,11 @@ class TellsItsCredentials(WrongClient):
         except EndError as error:
             error.report["detail"] = f"{answer.url} with {self.credentials} was refused"
             raise
+
+
+class TakesABatchOfOneForOneInput(WrongClient):
+    scenario, kind, breaks = "batch-of-one", "items", "TW-BAT-010"
+
+    def start(self, job):
+        super().start(job)
+        self.batch = len(self.command.get("inputs", ())) > 1
