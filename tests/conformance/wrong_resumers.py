@@ -256,3 +256,20 @@ class TakesABatchOfOneForOneInput(WrongClient):
     def start(self, job):
         super().start(job)
         self.batch = len(self.command.get("inputs", ())) > 1
+
+
+class Repeats408(WrongClient):
+    scenario, kind, breaks = "408", "count", "TW-CLI-042"
+
+    def judge_status(self, answer, wait):
+        if answer.status != 408:
+            super().judge_status(answer, wait)
+
+
+class KnowsAFewFaultsAlone(WrongClient):
+    scenario, kind, breaks = "520", "end", "TW-CLI-043"
+
+    def judge_status(self, answer, wait):
+        if answer.status not in {500, 502, 503, 504}:
+            self.refuse(answer)
+        super().judge_status(answer, wait)
