@@ -376,7 +376,7 @@ class PlainClient(PlainRequests):
     def hand_over(self) -> None:
         assert self.state is not None
         for index, item in enumerate(self.state.value["items"]):
-            value, before = item["value"], self.given.get(index)
+            value, before = item.get("value"), self.given.get(index)
             if not self.same(value, before):
                 self.given[index] = value
                 self.give(index, value, before)
@@ -407,7 +407,8 @@ class PlainClient(PlainRequests):
     def finish(self, done: Any) -> dict[str, Any]:
         assert self.state is not None
         items = self.state.value["items"]
-        end = {"end": done["status"], "value": items[0]["value"], "incomplete": done["status"] != "succeeded"}
+        value, status = items[0].get("value"), done["status"]
+        end = {"end": status, "value": value, "incomplete": status != "succeeded"}
         errors = [item["error"] for item in items if "error" in item]
         if problem := done.get("error") or next(iter(errors), None):
             end["problem"] = problem

@@ -218,7 +218,7 @@ class State:
         items = state.get("items")
         demand(isinstance(items, list) and items, "items")
         for item in items:
-            demand(isinstance(item, dict) and item.get("status") in ITEM and "value" in item, "an item")
+            demand(isinstance(item, dict) and item.get("status") in ITEM, "an item")
             demand("error" not in item or self.is_problem(item["error"]), "an error")
             stable = item.get("stable", {})
             demand(isinstance(stable, dict) and all(map(is_count, stable.values())), "stable")

@@ -2,7 +2,7 @@
 
 from conformance.plain_client import key_of
 from conformance.plain_requests import EndError
-from conformance.plain_state import ENDS
+from conformance.plain_state import ENDS, MalformedError
 from conformance.wrong_clients import WrongClient
 
 
@@ -273,3 +273,12 @@ class KnowsAFewFaultsAlone(WrongClient):
         if answer.status not in {500, 502, 503, 504}:
             self.refuse(answer)
         super().judge_status(answer, wait)
+
+
+class DemandsAValueOfEachItem(WrongClient):
+    scenario, kind, breaks = "item-without-a-value", "count", "TW-FRM-076"
+
+    def moved(self, state, name, *, forward=True):
+        if any("value" not in item for item in state.value["items"]):
+            raise MalformedError("an item without a value")
+        super().moved(state, name, forward=forward)
