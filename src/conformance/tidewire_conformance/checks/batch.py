@@ -312,3 +312,32 @@ async def the_size_of_a_batch_counts_its_rows(s: Session) -> None:
                         told,
                         at=exchange,
                     )
+
+
+@check("TW-FRM-066", "TW-FRM-067", needs=["batches"])
+async def progress_of_each_item_is_told(s: Session) -> None:
+    """`progress` of a job of several inputs names its own item, and that of each item that runs is told again."""
+    steps = [
+        [{"append": "x"}, {"progress": {"current": n + 1, "total": 7}}, {"sleep_ms": 20_000}]
+        for n in range(2)
+    ]
+    work = s.server.batching()
+    if work is None or not s.server.has_script:
+        s.untested("needs tidewire.script, with `batch`")
+    job = await s.submit(work.with_inputs([{"script": each} for each in steps]))
+    for _ in range(2):
+        async with s.follow(job) as stream:
+            await stream.until(lambda now: len({block.data for block in now.of_type("progress")}) >= 2, 5)
+            last = {
+                block.json.get("item"): block.json.get("current")
+                for block in stream.exchange.of_type("progress")
+            }
+            for sentence in ("TW-FRM-066", "TW-FRM-067"):
+                s.expect(
+                    sentence,
+                    last == {0: 1, 1: 2},
+                    "progress 1 of item 0 and 2 of item 1",
+                    str(last),
+                    at=stream.exchange,
+                )
+    await s.wire.ask("POST", f"{job.path}/cancel")

@@ -30,7 +30,7 @@ async def a_cursor_in_the_url_is_as_good_as_a_header(s: Session) -> None:
 @check("TW-RES-047", "TW-RES-012")
 async def a_job_that_runs_does_not_wait_for_a_cursor_to_come_true(s: Session) -> None:
     """A cursor past its head, or of an epoch that never was, gets a snapshot `rewound` while the job runs, and what follows."""
-    work = s.server.lasting(1.5) or s.untested("no example lasts and grows; tidewire.script would serve")
+    work = s.server.lasting(0.8) or s.untested("no example lasts and grows; tidewire.script would serve")
     job = await s.submit(work)
     async with s.follow(job, "0-0") as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)

@@ -56,6 +56,7 @@ async def _answering(s: Session) -> None:
     "TW-RES-037",
     "TW-DEP-009",
     "TW-RES-012",
+    "TW-FRM-060",
     alone=True,
 )
 async def what_was_sent_survives_a_restart(s: Session) -> None:
@@ -89,6 +90,9 @@ async def what_was_sent_survives_a_restart(s: Session) -> None:
              "the same epoch, or a snapshot restart or rewound", told(rest.logged[:1]), at=rest)  # fmt: skip
     where: dict[str, Any] = {"at": rest, "block": first}
     held, own = (key(each.id if each else "") or (0, 0) for each in (seen[-1], first))
+    hello = rest.of_type("hello")
+    head = key(hello[0].json.get("head")) if hello and isinstance(hello[0].json, dict) else None
+    s.expect("TW-FRM-060", head and head >= held, f"a head at or after {held}", head, at=rest)
     s.expect("TW-RES-034", goes_on or new, "a snapshot that opens a new epoch", first and first.type, **where)
     if new and first is not None and first.json.get("reason") in {"restart", "rewound"}:
         s.expect("TW-RES-033", held[0] < own[0] <= held[0] + 10_000, f"an epoch from {held[0] + 1} to {held[0] + 10_000}",

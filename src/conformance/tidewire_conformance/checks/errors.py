@@ -84,6 +84,15 @@ def _items(each: Exchange) -> list[dict[str, Any]]:
     return [item for body in job_bodies(each) for item in body.get("state", {}).get("items", [])]
 
 
+@check("TW-JOB-005", over_all=True)
+async def json_is_called_json(s: Session) -> None:
+    """Each answer with a body that is neither a stream nor a problem is `application/json`."""
+    for each in s.wire.record:
+        if each.is_whole and 200 <= each.status < 300 and each.body and not each.is_stream:
+            s.expect("TW-JOB-005", each.media_type == "application/json", "application/json", each.says("content-type"),
+                     at=each)  # fmt: skip
+
+
 @check("TW-ERR-006", "TW-ERR-007", over_all=True)
 async def who_has_to_wait_is_told_how_long(s: Session) -> None:
     """409, 429 and 503 carry `Retry-After` in whole seconds, and `retry_after_ms` that is not above it."""

@@ -54,7 +54,7 @@ async def a_repeated_submit_finds_its_job(s: Session) -> None:
              f"201 and Location {first.says('location')}", f"{again.status} {again.says('location')}", at=again)  # fmt: skip
 
 
-@check("TW-JOB-028", "TW-JOB-030", "TW-JOB-029")
+@check("TW-JOB-019", "TW-JOB-028", "TW-JOB-030", "TW-JOB-029")
 async def a_repeated_submit_finds_its_job_once_it_has_ended(s: Session) -> None:
     """Whatever became of the job; as an event stream it begins with a snapshot."""
     work = _keyed(s)
@@ -69,6 +69,8 @@ async def a_repeated_submit_finds_its_job_once_it_has_ended(s: Session) -> None:
     s.expect("TW-JOB-030", kinds[:1] == ["snapshot"], "a snapshot first", kinds, at=stream)
     s.expect("TW-JOB-029", stream.status == 200 and stream.says("idempotency-replayed") == "true",
              "200 and Idempotency-Replayed: true", stream.status, at=stream)  # fmt: skip
+    links = stream.says("location"), stream.says("content-location")
+    s.expect("TW-JOB-019", all(links), "Location and Content-Location", links, at=stream)
 
 
 @check("TW-JOB-031")

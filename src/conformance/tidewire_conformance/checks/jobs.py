@@ -434,43 +434,6 @@ async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
     s.expect("TW-JOB-069", status == quick.ended, f"{quick.ended} before the deadline", status, at=twin)
 
 
-@check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], alone=True)
-async def a_deadline_leaves_what_has_ended(s: Session) -> None:
-    """An item that ended before the deadline stays as it is; the others fail, and the job is `partially_failed`."""
-    if not s.server.has_script:
-        s.untested("needs tidewire.script")
-    slow = {"script": [{"append": "b"}, {"sleep_ms": 6000}]}
-    work = s.server.batching() or s.untested("no endpoint with `batch` has an example that ended well")
-    job, history = await s.ended(
-        work.with_inputs([{"script": [{"append": "a"}]}, slow, slow]), deadline_ms=1500
-    )
-    read = (await s.read(job)).json
-    items = [
-        (item["status"], item["value"], item.get("error", {}).get("code")) for item in read["state"]["items"]
-    ]
-    s.expect("TW-OVR-019", items[0] == ("succeeded", "a", None), "succeeded with a", items[0], at=history)
-    late = ("failed", "b", "deadline_exceeded")
-    s.expect("TW-JOB-069", items[1:] == [late, late], f"{late}, both", items[1:], at=history)
-    s.expect(
-        "TW-OVR-020", read["status"] == "partially_failed", "partially_failed", read["status"], at=history
-    )
-
-
-@check("TW-JOB-065", "TW-JOB-063")
-async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
-    """A job that is to be cancelled where nobody reads runs on for `grace_ms`, which is 60 s at least; here it ends before."""
-    work = s.server.lasting(1.0) or s.untested("no example lasts and grows; tidewire.script would serve")
-    body = work.body | {"on_disconnect": "cancel", "grace_ms": 0}
-    async with s.wire.open("POST", work.submit_to, json=body, header=EVENT_STREAM) as stream:
-        await stream.until(lambda now: len(now.logged) >= 3, 30)
-        place = stream.exchange.says("location")
-    s.need("/v1/jobs/" in place, "the submit was not answered by a stream with a Location")
-    job = Job(place.rpartition("/")[2], work, stream.exchange)
-    ended = await until(s, job, lambda answer: answer.json.get("done"))
-    s.expect("TW-JOB-065", ended.json.get("status") == work.ended, f"an end as {work.ended}, while the minute runs",
-             ended.json.get("status"), at=ended)  # fmt: skip
-
-
 # ---- snapshots only --------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,8 @@
 """Chapter 5 and the job's state machine: what each logged event makes of the state."""
 
+import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from tidewire_conformance import fold, specification, strict_json
@@ -459,6 +461,7 @@ INTEGERS = {
     "status",
 }
 """Numbers of the protocol; `status` of a job is a word."""
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z", re.ASCII)
 _FREE = {"value", "input_schema", "value_schema", "examples", "tokens"}
 
 
@@ -474,7 +477,7 @@ async def null_and_times_are_written_as_said(s: Session) -> None:
             s.expect("TW-OVR-026", not nulls, "no null", nulls, at=exchange, block=block)
             for name, value in _members(body):
                 if name.endswith("_at"):
-                    s.expect("TW-OVR-011", isinstance(value, str) and value.endswith("Z") and "T" in value,
+                    s.expect("TW-OVR-011", isinstance(value, str) and _is_time(value),
                              f"{name} as RFC 3339 with Z", value, at=exchange, block=block)  # fmt: skip
                 if name.endswith(("_ms", "_bytes")) or (name in INTEGERS and isinstance(value, float)):
                     s.expect(
@@ -485,6 +488,15 @@ async def null_and_times_are_written_as_said(s: Session) -> None:
                         at=exchange,
                         block=block,
                     )
+
+
+def _is_time(told: str) -> bool:
+    """Whether it is a time in the form of RFC 3339 with `Z`; a fraction may be as long as it likes."""
+    found = _TIME.fullmatch(told)
+    try:
+        return bool(found and datetime.fromisoformat(found[1]))
+    except ValueError:
+        return False
 
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:

@@ -44,7 +44,7 @@ _since(
     "*",
     "a_slow_reader_blocks_the_others", "bom_before_every_event", "content_type_text_plain", "each_event_waits_for_the_next",
     "events_after_the_terminal", "held_back_until_done", "no_blank_line_after_the_last_event", "no_hello", "no_terminal_event",
-    "open_after_the_terminal", "resume_after_the_end_hangs", "gzip_where_it_is_accepted",
+    "open_after_the_terminal", "resume_after_the_end_hangs", "gzip_where_it_is_accepted", "an_empty_event_keeps_a_stream_awake",
 )  # fmt: skip
 _since(
     "refusals of all areas are another than they should be",

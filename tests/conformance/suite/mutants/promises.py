@@ -71,7 +71,7 @@ def done_tells_another_end_of_its_state(hooks):
     )
 
 
-@mutant("TW-JOB-069", "jobs.a_deadline_leaves_what_has_ended")
+@mutant("TW-JOB-069", "deadlines.a_deadline_leaves_what_has_ended")
 def a_batch_has_no_deadline(hooks):
     """The deadline of a job of several inputs is ignored."""
     without_a_deadline(hooks, lambda talk: talk.inputs and "deadline_ms" in talk.json)
@@ -84,7 +84,7 @@ def a_stream_has_no_deadline(hooks):
     without_a_deadline(hooks, asks)
 
 
-@mutant("TW-JOB-065", "jobs.a_reader_may_be_away_for_a_minute")
+@mutant("TW-JOB-065", "deadlines.a_reader_may_be_away_for_a_minute")
 def a_grace_of_nothing_is_taken(hooks):
     """A job whose reader goes away is cancelled at once, where the submit says so."""
     hooks.settings["min_grace"] = 0.0
@@ -95,3 +95,56 @@ def a_job_that_runs_has_a_place(hooks):
     """`queue` is sent once more when the job has begun."""
     place = b'event:queue\ndata:{"position":1}\n\n'
     hooks.frames.append(lambda talk, frame: frame + place if b'"/status","running"' in frame else frame)
+
+
+@mutant("TW-JOB-074", "deadlines.an_interval_below_that_of_discovery_is_raised")
+def an_interval_of_nothing_is_taken(hooks):
+    """A `min_interval_ms` below that of discovery is taken as it is."""
+    hooks.settings["min_snapshot_interval"] = 0.005
+    told_otherwise(hooks, rb'"min_interval_ms":\d+', b'"min_interval_ms":200')
+
+
+@mutant("TW-FRM-066", "batch.progress_of_each_item_is_told")
+def all_progress_is_that_of_the_first_item(hooks):
+    """`progress` names the first item, whichever it is about."""
+    hooks.frames.append(
+        lambda talk, frame: (
+            re.sub(rb'"item":\d+', b'"item":0', frame) if b"event:progress" in frame else frame
+        )
+    )
+
+
+@mutant("TW-FRM-067", "batch.progress_of_each_item_is_told")
+def progress_of_one_item_is_told_again(hooks):
+    """A new connection is told the progress of one item alone."""
+    hooks.frames.append(
+        lambda talk, frame: b"" if b"event:progress" in frame and b'"item":1' in frame else frame
+    )
+
+
+@mutant("TW-JOB-005", "errors.json_is_called_json")
+def a_cancel_is_answered_in_plain_text(hooks):
+    """The answer to a cancel is called plain text."""
+    hooks.heads.append(
+        lambda talk, status, headers: (
+            headers.update({"content-type": "text/plain"})
+            if talk.path.endswith("/cancel") and status < 300
+            else None
+        )
+    )
+
+
+@mutant("TW-OVR-011", "state.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
+def months_from_zero(hooks):
+    """Months are counted from 0."""
+    told_otherwise(hooks, rb'("created_at":"\d+)-\d+-', rb"\1-00-")
+
+
+@mutant("TW-JOB-019", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
+def a_replay_does_not_tell_where_its_stream_is(hooks):
+    """The stream that answers a repeated submit has no `Content-Location`."""
+    hooks.heads.append(
+        lambda talk, status, headers: (
+            headers.pop("content-location", None) and None if "idempotency-replayed" in headers else None
+        )
+    )

@@ -42,6 +42,17 @@ def only_seqs_are_compared(hooks):
     after_a_restart(hooks, lambda talk, frame: b"" if past(talk, frame) else frame)
 
 
+@mutant("TW-FRM-060", RESTART)
+def hello_knows_the_first_life_alone(hooks):
+    """After a restart `head` of `hello` is the first id of the job."""
+    after_a_restart(
+        hooks,
+        lambda talk, frame: (
+            re.sub(rb'"head":"[^"]*"', b'"head":"1-1"', frame) if b"event:hello" in frame else frame
+        ),
+    )
+
+
 @mutant("TW-OVR-024", ENDED)
 def keys_are_forgotten_at_a_restart(hooks):
     """Keys are kept in memory alone."""

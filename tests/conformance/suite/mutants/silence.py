@@ -61,6 +61,12 @@ def a_submit_waits_for_its_job(hooks):
     hooks.requests.append(wait)
 
 
+@mutant("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says", "framing.hello_comes_within_a_second")
+def an_empty_event_keeps_a_stream_awake(hooks):
+    """An event without data, and so one of the log without a state, follows `hello`."""
+    hooks.frames.append(lambda talk, frame: frame + b"data:\n\n" if b"event:hello" in frame else frame)
+
+
 @benign
 def comments_in_place_of_pings(hooks):
     """A comment comes before each heartbeat is over, so that no ping is owed."""
