@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 
+import anyio
 import pytest
 from pydantic import BaseModel, Field
 
@@ -317,3 +318,27 @@ async def test_a_server_under_a_path_is_spoken_to_under_it():
             assert client.url == server.url + "/ai"
             await client.submit("count")
         assert server.paths("POST") == ["/ai/v1/endpoints/count/jobs"]
+
+
+async def test_credentials_are_asked_for_once_however_many_requests_wait_for_them():
+    given = []
+
+    async def auth():
+        given.append(f"Bearer {len(given) + 1}")
+        await anyio.sleep(0.01)
+        return {"Authorization": given[-1]}
+
+    def script(request):
+        if request.headers["authorization"] == good:
+            yield answer(200, job())
+        else:
+            yield problem(401, "unauthorized")
+
+    with ScriptedServer(script) as server:
+        async with AsyncClient(server.url, auth=auth) as client:
+            for good in "Bearer 1", "Bearer 2":
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(8):
+                        tasks.start_soon(client.job("j1").status)
+                # Those before are refused once they have expired; what one request is given then, the others take, too.
+                assert given[-1] == good

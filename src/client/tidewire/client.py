@@ -11,13 +11,14 @@ from pydantic import JsonValue
 from tidewire.async_map import AsyncMap
 from tidewire.batch import AsyncBatchJob
 from tidewire.checkpoint import Checkpoint
+from tidewire.credentials import Auth
 from tidewire.errors import (
     InvalidInputError,
     ItemFailedError,
     TotalTimeoutError,
     Where,
 )
-from tidewire.exchange import MAY_RUN, Auth, Exchange, Timing
+from tidewire.exchange import MAY_RUN, Exchange, Timing
 from tidewire.hooks import Hooks
 from tidewire.inputs import jsonable, many_inputs, one_input
 from tidewire.job import AsyncJob

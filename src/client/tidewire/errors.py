@@ -123,6 +123,7 @@ class TidewireError(Exception):
 
     @property
     def job_id(self) -> str | None:
+        """The job that it is about."""
         return self.where.job_id
 
     @property

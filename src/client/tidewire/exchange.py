@@ -5,7 +5,6 @@ often a mistake than a restart; what is no answer of this protocol is then told 
 taken as a fault between, which passes.
 """
 
-import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,6 +18,7 @@ from pydantic import BaseModel
 
 from tidewire import refusals
 from tidewire.connection import UNREAD_STREAMS, Answer, Connection
+from tidewire.credentials import Auth, Credentials
 from tidewire.errors import (
     NotATidewireServerError,
     ProtocolError,
@@ -31,7 +31,7 @@ from tidewire.errors import (
 from tidewire.first_contact import first_wait, no_http
 from tidewire.hooks import Hooks, watched
 from tidewire.links import apart, resolve, same_origin
-from tidewire.options import Options, check_headers, overlaid
+from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
 from tidewire.protocol.answers import Asked, Then, retry_after, then
 from tidewire.protocol.backoff import Backoff
@@ -44,9 +44,6 @@ from tidewire.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, 
 log: Final = logging.getLogger("tidewire")
 
 MAX_REDIRECTS: Final = 5
-
-Auth = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
-"""Gives the headers that carry credentials; called before the first request and once more after a refusal."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -74,6 +71,8 @@ class _Request:
     job_id: str | None
     stream: bool = False
     """Whether a stream is asked for as the answer of a submit."""
+    credentials: Mapping[str, str] | None = None
+    """Those that went with it."""
 
 
 class Exchange:
@@ -86,17 +85,13 @@ class Exchange:
             raise TypeError(f"the server's address is a text such as 'http://127.0.0.1:8000', not {url!r}")
         if not isinstance(hooks, Hooks | None):
             raise TypeError(f"hooks is a Hooks, not {hooks!r}")
-        if auth is not None and not callable(auth):
-            what = f"auth is a function that gives headers, not {type(auth).__name__}"
-            raise TypeError(f"{what}: credentials that stay the same go into headers={{…}}")
         self.base: str
         self.base, self._of_url = apart(url)
         self.transport = transport
         self.timing = timing
         self.hooks: Hooks = hooks or Hooks()
         self.contacted: bool = False
-        self._auth = auth
-        self._credentials: Mapping[str, str] | None = None
+        self.credentials: Credentials = Credentials(auth)
         self._discovery: Discovery | None = None
         self._descriptions: dict[str, EndpointDescription] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
@@ -189,7 +184,7 @@ class Exchange:
                 if what is Then.USE or isinstance(answer, Connection):
                     return answer
                 match what:
-                    case Then.REFRESH if await self.refresh(refreshed):
+                    case Then.REFRESH if not refreshed and await self.credentials.renew(request.credentials):
                         refreshed = True
                         continue
                     case Then.REDIRECT if request.method == "GET" and redirects < MAX_REDIRECTS:
@@ -223,6 +218,7 @@ class Exchange:
     async def _once(self, request: "_Request", options: Options) -> Answer | Connection:
         method, url, body, timing = request.method, request.url, request.body, self.timing
         headers = await self.headers(options, request.headers, body)
+        request.credentials = self.credentials.now
         limits = {
             "connect_timeout": options.connect_timeout,
             "answer_timeout": timing.answer_timeout,
@@ -239,25 +235,9 @@ class Exchange:
         self, options: Options, more: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> dict[str, str]:
         """All headers of a request, credentials included."""
-        if self._credentials is None:
-            await self._call_auth()
         content = {"Content-Type": "application/json"} if body is not None else {}
         own = {"Accept": "application/json", **content}
-        return overlaid(own, self._of_url, options.headers, self._credentials or {}, more or {})
-
-    async def refresh(self, refreshed: bool) -> bool:
-        """Ask for new credentials, once per request; whether there are some to try."""
-        if refreshed or self._auth is None:
-            return False
-        await self._call_auth()
-        return True
-
-    async def _call_auth(self) -> None:
-        given: Any = {} if self._auth is None else self._auth()
-        if inspect.isawaitable(given):
-            given = await given
-        check_headers("what auth gave", given)
-        self._credentials = given
+        return overlaid(own, self._of_url, options.headers, await self.credentials.given(), more or {})
 
     def redirected(self, answer: Any) -> str:
         """Where a redirect leads.
@@ -367,7 +347,7 @@ class Exchange:
 
     async def _keeps_keys(self, options: Options) -> bool:
         """Whether a submit whose answer was lost may be repeated: its key must be known to the server."""
-        if self._credentials or self._of_url or _names_credentials(options.headers):
+        if self.credentials.now or self._of_url or _names_credentials(options.headers):
             return True
         try:
             return "idempotency" in (await self.discover(options)).capabilities

@@ -233,6 +233,7 @@ class JobStream:
         refreshed, redirects = False, 0
         while True:
             headers = await self._exchange.headers(self._options)
+            credentials = self._exchange.credentials.now
             headers.pop("Accept")
             if cursor:
                 headers["Last-Event-ID"] = cursor
@@ -257,7 +258,7 @@ class JobStream:
                 return self._cut(error)
             finally:
                 await connection.aclose()
-            if what is Then.REFRESH and await self._exchange.refresh(refreshed):
+            if what is Then.REFRESH and not refreshed and await self._exchange.credentials.renew(credentials):
                 refreshed = True
             elif what is Then.REDIRECT:
                 redirects += 1

@@ -14,8 +14,9 @@ from pydantic import JsonValue
 from tidewire.blocking_jobs import BatchJob, Job
 from tidewire.checkpoint import Checkpoint
 from tidewire.client import AsyncClient
+from tidewire.credentials import Auth
 from tidewire.errors import ItemFailedError
-from tidewire.exchange import Auth, Timing
+from tidewire.exchange import Timing
 from tidewire.hooks import Hooks
 from tidewire.inputs import many_inputs
 from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
