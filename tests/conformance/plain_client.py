@@ -385,8 +385,9 @@ class PlainClient(PlainRequests):
         report: dict[str, Any] = {"id": self.command["id"], "saw": "value", "value": value}
         if self.batch:
             report["index"] = index
-        if (now := self.text_of(value)) is not None:
-            report["deleted"], report["text"] = self.difference(self.text_of(before) or "", now)
+        old, new = self.text_of(before), self.text_of(value)
+        if old or new is not None:
+            report["deleted"], report["text"] = self.difference(old or "", new or "")
         self.values.append(value)
         self.tell_report(report)
         if "stop_at" in self.command and value == self.command["stop_at"]:

@@ -321,3 +321,10 @@ class LooksAtOpsOnValuesAlone(WrongClient):
     def hand_over(self):
         if "/items/0/value" in self.diff or self.diff.startswith('"') or '""' in self.diff:
             super().hand_over()
+
+
+class TellsNothingOfATextThatIsGone(WrongClient):
+    scenario, kind, breaks = "restart-without-a-value", "text", "TW-DIF-061"
+
+    def difference(self, old, new):
+        return super().difference(old, new) if new else (0, "")
