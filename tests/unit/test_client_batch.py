@@ -110,6 +110,17 @@ async def test_items_that_ended_before_come_first_and_once(server):
         assert [index async for index, _ in batch.as_completed()] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("taken", range(4))
+async def test_a_checkpoint_moves_with_the_items_that_came_and_they_do_not_come_again(server, taken):
+    async with AsyncClient(server.url) as client:
+        batch = await client.submit_batch("embed", [1, 2, 3])
+        ended = batch.as_completed()
+        first = [(await anext(ended))[0] for _ in range(taken)]
+        saved = Checkpoint.from_json(batch.checkpoint().to_json())
+        rest = [index async for index, _ in client.batch_job(checkpoint=saved).as_completed()]
+    assert first + rest == [1, 2, 0]
+
+
 async def test_an_item_comes_while_the_others_still_run():
     with ScriptedServer(lambda request: script(request, events=EVENTS[:3], end=HOLD)) as server:
         async with AsyncClient(server.url) as client:

@@ -44,6 +44,8 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
     ) -> None:
         super().__init__(exchange, options, stream, cancel_url=cancel_url, taken=taken)
         self._shape = shape
+        self._ended_before = frozenset() if taken is None else _ended_in(taken.view)
+        """Items that had ended at the checkpoint that the job was attached with."""
         if begun is not None:
             self._receive(begun)
 
@@ -55,8 +57,11 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
         return Reading(self, Updates[ItemUpdate[T]]())
 
     def as_completed(self) -> Reading[ItemUpdate[T], tuple[int, T | ItemFailedError]]:
-        """Each item when it has ended, in that order: its index, and its value or why it has none."""
-        return Reading(self, _Ended(self._item_result, self._items))
+        """Each item when it has ended, in that order: its index, and its value or why it has none.
+
+        Each call begins with what has ended already; of a job from a checkpoint, with what had not ended there.
+        """
+        return Reading(self, _Ended(self._item_result, self._items, self._ended_before))
 
     @overload
     async def results(self, *, return_exceptions: Literal[False] = False) -> list[T]: ...
@@ -150,12 +155,15 @@ class _Ended(Generic[T]):
     silent = True
 
     def __init__(
-        self, result: Callable[[int, Any], T | ItemFailedError], final: Callable[[], list[Any]]
+        self,
+        result: Callable[[int, Any], T | ItemFailedError],
+        final: Callable[[], list[Any]],
+        before: frozenset[int],
     ) -> None:
         self._result = result
         self._final = final
         self._begun = False
-        self._given: set[int] = set()
+        self._given: set[int] = {*before}
 
     async def prepare(self) -> None:
         """Nothing to ask."""
@@ -186,6 +194,13 @@ class _Ended(Generic[T]):
 
     def rest(self) -> Iterable[ItemUpdate[T]]:
         return ()
+
+
+def _ended_in(view: View) -> frozenset[int]:
+    """The items that have ended at a place."""
+    return frozenset(
+        index for index in range(view.length("/items")) if view.value(f"/items/{index}/status") in ENDED
+    )
 
 
 def _items_of(diff: JsonValue, columns: tuple[str, ...]) -> set[int]:

@@ -126,7 +126,7 @@ class BatchJob(_Facade[AsyncBatchJob[T]], Generic[T]):
         return self._thread.pump(self._job.updates())
 
     def as_completed(self) -> Iterator[tuple[int, T | ItemFailedError]]:
-        """Each item when it has ended, in that order: its index, and its value or why it has none."""
+        """Each item when it has ended: its index, and its value or why it has none; see `AsyncBatchJob.as_completed`."""
         return self._thread.pump(self._job.as_completed())
 
     @overload
