@@ -406,6 +406,19 @@ async def test_a_job_that_expires_midway_keeps_what_was_received():
             assert following.checkpoint().cursor == "1-3"
 
 
+async def test_a_job_that_a_server_has_forgotten_midway_is_told_from_an_id_that_is_wrong():
+    unknown = [problem(404, "job_not_found")]
+    for answers, advice in (
+        ([unknown], "Check the id"),
+        ([[STREAM + OPENING + FIRST, CLOSE], unknown], "Submit it again"),
+    ):
+        with ScriptedServer(by_turn(*answers)) as server:
+            timing, _ = hurried()
+            async with AsyncClient(server.url, _timing=timing) as client:
+                with pytest.raises(JobNotFoundError, match=advice):
+                    await client.job("j1").result()
+
+
 @pytest.mark.parametrize(("status", "code"), [(429, "too_many_streams"), (503, "unavailable")])
 async def test_a_busy_server_is_waited_for_as_long_as_it_says(status, code):
     busy = problem(status, code, retry_after="7", retryable=True)

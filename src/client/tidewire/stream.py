@@ -14,6 +14,7 @@ import anyio
 
 from tidewire.connection import Answer, Connection
 from tidewire.errors import (
+    JobNotFoundError,
     NotATidewireServerError,
     ProtocolError,
     SilenceTimeoutError,
@@ -320,6 +321,8 @@ class JobStream:
                     raise refused
                 return self.follower.lost(refused.what)
             case _:
+                if isinstance(refused, JobNotFoundError) and self.follower.cursor is not None:
+                    refused.advice = _FORGOTTEN
                 raise refused
 
     async def read_job(self) -> JobResource:
@@ -358,6 +361,9 @@ class JobStream:
                 return _exhausted(fatal.why, self._last_fault, where)
             case _:
                 return ProtocolError(fatal.why, where=where)
+
+
+_FORGOTTEN: Final = "The server knew it before: one whose jobs live in its memory forgets them when it restarts. Submit it again."
 
 
 def _is_stream(connection: Connection) -> bool:
