@@ -282,3 +282,13 @@ class DemandsAValueOfEachItem(WrongClient):
         if any("value" not in item for item in state.value["items"]):
             raise MalformedError("an item without a value")
         super().moved(state, name, forward=forward)
+
+
+class RefreshesForReadsAlone(WrongClient):
+    scenario, kind, breaks = "submit-401", "end", "TW-CLI-035"
+
+    def once(self, method, url, headers, body):
+        answer = super().once(method, url, headers, body)
+        if answer.status == 401 and method == "POST":
+            self.refuse(answer)
+        return answer
