@@ -292,3 +292,10 @@ class RefreshesForReadsAlone(WrongClient):
         if answer.status == 401 and method == "POST":
             self.refuse(answer)
         return answer
+
+
+class SubmitsAgainAtOnce(WrongClient):
+    scenario, kind, breaks = "submit-503-without-a-wait", "wait", "TW-CLI-040"
+
+    def backoff(self, failures):
+        return super().backoff(failures) if self.job else 0.0
