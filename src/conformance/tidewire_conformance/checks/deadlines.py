@@ -56,5 +56,5 @@ async def an_interval_below_that_of_discovery_is_raised(s: Session) -> None:
     answer = await s.stream(await s.submit(work), query="?diffs=0&min_interval_ms=0")
     took = 1000 * (answer.finished - answer.began)
     count = len(answer.of_type("snapshot"))
-    s.expect("TW-JOB-074", count <= 3 + took / max(1, least), f"a snapshot each {least} ms at most", f"{count} in {took:.0f} ms",
+    s.expect("TW-JOB-074", count <= 3 + took / max(1, int(least or 0)), f"a snapshot each {least} ms at most", f"{count} in {took:.0f} ms",
              at=answer)  # fmt: skip

@@ -181,6 +181,13 @@ _since(
     "the_cursor_of_done_gets_done_again",
 )
 
+_since(
+    "what a restart brings back wrongly shows in each fold of that job",
+    "state.* resume.ids_go_up_without_a_gap",
+    "a_new_attempt_runs_all_items", "only_seqs_are_compared",
+)  # fmt: skip
+_since("the answer is still called a problem", "errors.json_is_called_json", "an_expiry_frees_the_key")
+
 UNHEARD_OF = {
     "`hello` comes once more, later on a connection": "section 3.7 wants it first, and says nothing of a second one",
     "`usage` gets smaller while a job runs": "its members are free, and no sentence lets them only grow",
@@ -191,6 +198,11 @@ UNHEARD_OF = {
     "A job that was purged stands in the list": "no sentence takes it out of there (TW-JOB-062 is about requests for it)",
     "A GET opens an epoch": "a write does not show (TW-RES-013), and its epoch may have been opened by a recovery",
     "An example of an endpoint is slow, or dear": "nothing bounds what an example takes",
+    "`inputs` is an object, and taken": "the sentences on a submit name an empty list, and not another type (TW-JOB-011, TW-JOB-083)",
+    "`ended_at` is left out, or before `created_at`": "a table says when they are there, and no sentence that they are, or in what order",
+    "A wrong cursor of a job that is gone is answered with 400": "of two faults any may be told (TW-ERR-010), whatever the order of the rows",
+    "A ping names the cursor that the stream was opened with": "TW-FRM-069 speaks of ids that are sent on the connection; a stream "
+    "that was opened at the head has none, and the reference names its cursor",
 }
 """Faults that were tried, and no sentence forbids, or no answer shows."""
 
