@@ -95,9 +95,8 @@ def _ranges(request: Request) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return _read_ranges(b",".join(accepted))
 
 
-@lru_cache(
-    maxsize=64
-)  # a client sends the same all the time, and what it sends is bounded (`max_head_bytes`)
+# A client sends the same all the time, and what it sends is bounded (`max_head_bytes`).
+@lru_cache(maxsize=64)
 def _read_ranges(accepted: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
     ranges: list[str] = []
     refused: list[str] = []
