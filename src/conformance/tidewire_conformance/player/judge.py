@@ -17,8 +17,8 @@ _GRAIN = 0.002
 """Seconds by which clocks and timers may differ."""
 
 _ALIKE = 1.1
-"""Waits of which the longest is not so many times as long as the shortest were not drawn: nine of twelve that were are as
-near to each other once in thirty million times."""
+"""Waits of which the longest is not so many times as long as the shortest were not drawn: the nine shortest of thirteen that
+were are as near to each other once in ten million times."""
 
 _KEY_LENGTH = 20
 """Visible ASCII characters that 128 random bits take at least."""
@@ -31,8 +31,8 @@ class Finding:
     """One thing that was not as it has to be."""
 
     kind: str
-    """What it is about: cursor, path, header, wait, drawn, again, repeat, count, foreign, open, pace, hung, died, promptness, end,
-    problem, value, text, void, order, never, kept, items, incomplete, secret."""
+    """What it is about: cursor, path, header, wait, drawn, repeat, count, foreign, open, pace, hung, died, promptness,
+    end, problem, value, again, text, void, order, never, kept, items, incomplete, secret."""
     rules: tuple[str, ...]
     """The sentences that are broken."""
     expected: str
@@ -161,7 +161,7 @@ def _after(
 
 
 def _drawn(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
-    """Waits that are drawn are not alike: of a dozen three may have met a machine that was busy, and are left out."""
+    """Waits that are drawn are not alike: a quarter of them may have met a machine that was busy, and is left out."""
     if not scenario.expect.get("drawn"):
         return
     talks = conversation.lane("streams")
