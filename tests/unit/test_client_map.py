@@ -55,6 +55,18 @@ async def test_async_loops_take_sync_and_async_iterables(server, lazy):
         assert [value async for value in client.map("double", inputs, batch_size=2)] == [0, 2, 4, 6, 8]
 
 
+class DataSet:
+    """What has items and a length, and no more."""
+
+    def __getitem__(self, index):
+        return [1, 2, 3][index]
+
+
+def test_a_data_set_that_only_has_items_is_looped_over(client):
+    assert list(client.map("double", DataSet())) == [2, 4, 6]
+    assert client.submit_batch("double", DataSet()).results() == [2, 4, 6]
+
+
 def test_no_inputs_are_no_jobs(server, client):
     assert list(client.map("double", [])) == []
     assert server.submits == []

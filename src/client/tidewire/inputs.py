@@ -28,9 +28,13 @@ def many_inputs(given: Any) -> Iterable[Any]:
     Raises:
         TypeError: They are one value: its characters or its members are hardly what was meant.
     """
-    if isinstance(given, str | bytes | bytearray | Mapping) or not isinstance(given, Iterable):
-        raise TypeError(f"inputs are a list, or another iterable, of values, not {type(given).__name__}")
-    return given
+    kind = type(given)
+    # What has items alone can be looped over, too: many a data set is of that kind.
+    many = hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
+    if isinstance(given, str | bytes | bytearray | Mapping) or not many:
+        raise TypeError(f"inputs are a list, or another iterable, of values, not {kind.__name__}")
+    inputs: Iterable[Any] = given
+    return inputs
 
 
 def jsonable(value: Any, pointer: str) -> JsonValue:

@@ -190,8 +190,8 @@ class Transport:
 
     async def aclose(self) -> None:
         """Close every connection. Further requests are refused."""
-        self._closed = True
         self._settle()
+        self._closed = True
         await self.bury()
         # One that is waited for ends with the pool, and its reader unwinds it.
         for connection in [one for one in self.open if not one.waited_for]:
