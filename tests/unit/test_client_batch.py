@@ -110,7 +110,7 @@ async def test_items_that_ended_before_come_first_and_once(server):
         assert [index async for index, _ in batch.as_completed()] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("taken", range(4))
+@pytest.mark.parametrize("taken", [1, 3])
 async def test_a_checkpoint_moves_with_the_items_that_came_and_they_do_not_come_again(server, taken):
     async with AsyncClient(server.url) as client:
         batch = await client.submit_batch("embed", [1, 2, 3])

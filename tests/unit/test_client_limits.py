@@ -166,8 +166,8 @@ async def test_the_connect_timeout_can_be_set_for_a_call():
 
 async def test_a_run_whose_timeout_passes_during_the_submit_says_that_the_job_may_run():
     with ScriptedServer(lambda _: [HOLD]) as server:
-        async with AsyncClient(server.url, timeout=0.1) as client:
-            said = f"0.1 s passed.*{server.url}.*may or may not have started"
+        async with AsyncClient(server.url, timeout=0.05) as client:
+            said = f"0.05 s passed.*{server.url}.*may or may not have started"
             with pytest.raises(TotalTimeoutError, match=said):
                 await client.run("count")
 
@@ -188,8 +188,8 @@ async def test_pages_of_jobs_that_lead_on_for_ever_end():
         async with AsyncClient(server.url) as client:
             assert await client.with_options(headers={"X-Empty": "yes"}).jobs() == []
             assert len(await client.jobs(limit=3)) == 3
-            with pytest.raises(TotalTimeoutError, match="the timeout of 0.2 s passed"):
-                await client.with_options(timeout=0.2).jobs()
+            with pytest.raises(TotalTimeoutError, match="the timeout of 0.1 s passed"):
+                await client.with_options(timeout=0.1).jobs()
 
 
 # ---- credentials in an address -----------------------------------------------------------------------------------
