@@ -74,7 +74,7 @@ def methods(of: str, called: str, *left_out: str) -> Callable[[], str]:
 
         rows = [f"| on `{called}` | does |", "|---|---|"]
         for name, member in vars(getattr(tidewire_server, of)).items():
-            if name.startswith("_") or name in left_out:
+            if name.startswith("_") or name in left_out or inspect.ismemberdescriptor(member):
                 continue
             function = member.fget if isinstance(member, property) else member
             meaning = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
