@@ -19,7 +19,7 @@ def _since(why: str, checks: str, *names: str) -> None:
 
 _since(
     "a wrong event shows wherever it is read: in each fold, in each resume, and in the state that a read tells",
-    "state.* resume.* batch.items_end_one_by_one batch.the_size_of_a_batch_counts_its_rows jobs.a_read_can_be_followed_from_its_cursor "
+    "state.* resume.* cursors.* generation.* deadlines.* merging.* batch.items_end_one_by_one batch.the_size_of_a_batch_counts_its_rows jobs.a_read_can_be_followed_from_its_cursor "
     "jobs.a_stream_without_diffs_* jobs.a_job_that_has_ended_tells_its_end durable.* browser.a_stream_token_opens_its_stream "
     "framing.streams_begin_with_hello framing.a_silent_stream_is_pinged framing.events_are_* framing.no* framing.a_job_ends_by_one_done "
     "discovery.text_is_not_taken_back_where_it_cannot_be discovery.a_value_comes_once_where_nothing_streams",
@@ -35,7 +35,8 @@ _since(
 )  # fmt: skip
 _since(
     "a read of a job tells another state than its stream does",
-    "state.an_id_has_one_state state.histories_fold",
+    "state.an_id_has_one_state state.histories_fold cursors.* generation.* deadlines.*",
+    "a_cancel_leaves_no_reason", "a_cancel_costs_nothing", "usage_is_that_of_the_last_item", "rows_of_a_batch_are_mixed_up",
     "a_batch_changes_the_result", "a_late_cancel_wins", "a_read_is_ahead_of_its_cursor", "cancel_drops_the_value", "cursor_before_done",
     "done_of_a_failed_job_without_error", "prototypes_are_dropped", "rows_from_one", "usage_counts_nothing", "two_statuses_that_differ",
 )  # fmt: skip
@@ -185,6 +186,31 @@ _since(
     "what a restart brings back wrongly shows in each fold of that job",
     "state.* resume.ids_go_up_without_a_gap",
     "a_new_attempt_runs_all_items", "only_seqs_are_compared",
+)  # fmt: skip
+_since(
+    "the digest is that of items of which the snapshot has lost something",
+    "state.histories_fold state.an_id_has_one_state",
+    "snapshots_take_stable_back", "snapshots_do_not_tell_of_the_batch", "snapshots_tell_another_error", "snapshots_have_no_notes",
+)  # fmt: skip
+_since(
+    "what is left out of a resume shows in its fold",
+    "state.histories_fold",
+    "the_edge_of_the_log_is_off_by_one",
+)
+_since(
+    "a stream that hangs stays open, and counts",
+    "limits.a_stream_too_many_is_refused resume.*",
+    "a_cursor_past_the_head_waits",
+)
+_since(
+    "a cursor that is decoded late is none, and so all that is asked for",
+    "cursors.a_cursor_in_the_url_is_as_good_as_a_header",
+    "any_cursor_is_taken",
+)
+_since(
+    "another's job is held against one that never was",
+    "ownership.a_job_of_another_principal_is_an_unknown_one",
+    "an_unknown_job_is_purged_all_the_same", "anything_gets_a_stream_token",
 )  # fmt: skip
 _since("the answer is still called a problem", "errors.json_is_called_json", "an_expiry_frees_the_key")
 
