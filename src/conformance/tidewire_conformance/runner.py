@@ -15,7 +15,7 @@ from tidewire_conformance.specification import Sentence
 from tidewire_conformance.verdict import Outcome, Verdict, Why, worst
 from tidewire_conformance.wire import Exchange, NoAnswerError, Wire
 
-LANES = 6
+LANES = 8
 """Checks that run at a time."""
 CHECK_SECONDS = 120.0
 """How long one check may take, times `patience`."""

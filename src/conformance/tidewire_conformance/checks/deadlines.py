@@ -14,7 +14,7 @@ async def a_deadline_leaves_what_has_ended(s: Session) -> None:
     slow = {"script": [{"append": "b"}, {"sleep_ms": 6000}]}
     work = s.server.batching() or s.untested("no endpoint with `batch` has an example that ended well")
     job, history = await s.ended(
-        work.with_inputs([{"script": [{"append": "a"}]}, slow, slow]), deadline_ms=1500
+        work.with_inputs([{"script": [{"append": "a"}]}, slow, slow]), deadline_ms=1000
     )
     read = (await s.read(job)).json
     items = [
