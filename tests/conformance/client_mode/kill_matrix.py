@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +22,12 @@ from tidewire_conformance import specification  # noqa: E402
 from tidewire_conformance.client_mode.run import Plan, Run, run  # noqa: E402
 from tidewire_conformance.client_mode.verdicts import name_of  # noqa: E402
 from tidewire_conformance.grade import grade  # noqa: E402
-from tidewire_conformance.player import load_all  # noqa: E402
+from tidewire_conformance.player import Scenario, load_all  # noqa: E402
 from tidewire_conformance.verdict import Outcome  # noqa: E402
 
 PAGE = TESTS.parent / "docs/reference/conformance-clients.md"
 WHOLE = TESTS.parent / "bench/results/conformance-clients.json"
-AT_ONCE = 4
+AT_ONCE = 6
 """Clients that are judged at a time, each with all scenarios: nearly all of the time is waiting."""
 LONG = 15.0
 """Scenarios that may last longer are played to a client only where they are to catch it."""
@@ -51,66 +51,79 @@ NOT_BROKEN = {
 class Row:
     """One wrong client."""
 
-    client: type
-    found: Run
-
-    @property
-    def red(self) -> dict[str, list[str]]:
-        """Scenarios that it fails, and the sentences that each finds broken."""
-        bad = (verdict for verdict in self.found.verdicts if verdict.outcome in {Outcome.FAIL, Outcome.WARN})
-        return {verdict.check: sorted({each.sentence for each in verdict.broken}) for verdict in bad}
+    name: str
+    fault: str
+    """What is not as it has to be; empty where the client was noticed for its reason, and for no other."""
+    red: dict[str, list[str]]
+    """Scenarios that it fails, and the sentences that each finds broken."""
 
     @property
     def breaks(self) -> str:
         """The sentence that it is made to break."""
-        own = next(each for each in SCENARIOS if each.name == self.client.scenario)
-        return self.client.breaks or own.requirements[0]
-
-    @property
-    def fault(self) -> str:
-        """What is not as it has to be; empty where the client was noticed for its reason, and for no other."""
-        at = {name.partition(".")[2]: broken for name, broken in self.red.items()}
-        scenario = next(each for each in SCENARIOS if each.name == self.client.scenario)
-        if self.breaks not in at.get(scenario.name, ()):
-            return "not noticed"
-        if self.client.control in at:
-            return f"{self.client.control} is red"
-        report = grade(self.found, self.found.trials)
-        return "" if report.exit_code in {0, 1} else f"exit code {report.exit_code}"
+        return _breaks(CLIENTS[self.name])
 
 
 SCENARIOS = load_all()
+CLIENTS = {client.__name__: client for client in all_wrong()}
 
 
-def judged(client: type) -> Row:
+def judged(name: str) -> Row:
+    """What the suite says of a wrong client."""
+    client = CLIENTS[name]
     chosen = [each for each in SCENARIOS if each.patience < LONG or each.name == client.scenario]
-    if (
-        getattr(client, "kind", "") == "pace"
-    ):  # what is judged by its time is not judged beside two hundred others
+    # What is judged by its time is not judged beside three hundred others.
+    if getattr(client, "kind", "") == "pace":
         chosen = [each for each in chosen if each.name in {client.scenario, client.control}]
-    return Row(client, run(Plan(client.__name__, lanes=48, budget=3600), chosen, PlainAdapter(client)))
+    found = _run(client, chosen)
+    return Row(name, _fault(client, found), _red(found))
 
 
 def main() -> int:
     """Judge the clients; 1 where one was not noticed."""
-    chosen = [client for client in all_wrong() if not sys.argv[1:] or client.__name__ in sys.argv[1:]]
+    chosen = [name for name in CLIENTS if not sys.argv[1:] or name in sys.argv[1:]]
     began = time.monotonic()
-    right = judged(type("RightClient", (PlainClient,), {"scenario": "", "control": ""}))
+    right = _red(_run(PlainClient, [each for each in SCENARIOS if each.patience < LONG]))
     rows = []
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ProcessPoolExecutor(AT_ONCE) as pool:
         for row in pool.map(judged, chosen):
-            # A machine that is busy makes up for haste: what was not noticed is judged once more, by itself.
-            row = judged(row.client) if row.fault else row  # noqa: PLW2901
             rows.append(row)
             told = row.fault or f"noticed, red in {len(row.red)} scenarios"
-            print(f"{time.monotonic() - began:6.1f} s  {row.client.__name__}: {told}", flush=True)
-    if right.red:
-        print(f"the client without a fault is red in {', '.join(right.red)}")
+            print(f"{time.monotonic() - began:6.1f} s  {row.name}: {told}", flush=True)
+    # A machine that is busy makes up for haste: what was not noticed is judged once more, by itself.
+    rows = [judged(row.name) if row.fault else row for row in rows]
+    print(f"{len(rows)} clients in {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
+    print(*(f"{row.name}: {row.fault}" for row in rows if row.fault), sep="\n")
+    if right:
+        print(f"the client without a fault is red in {', '.join(right)}")
     if len(sys.argv) == 1:
         PAGE.write_text(HEAD + "\n".join(_page(rows)) + "\n", encoding="utf-8")
         WHOLE.parent.mkdir(parents=True, exist_ok=True)
-        WHOLE.write_text(json.dumps({row.client.__name__: row.red for row in rows}, indent=1) + "\n")
-    return 1 if right.red or any(row.fault for row in rows) else 0
+        WHOLE.write_text(json.dumps({row.name: row.red for row in rows}, indent=1) + "\n")
+    return 1 if right or any(row.fault for row in rows) else 0
+
+
+def _run(client: type, chosen: list[Scenario]) -> Run:
+    return run(Plan(client.__name__, lanes=48, budget=3600), chosen, PlainAdapter(client))
+
+
+def _red(found: Run) -> dict[str, list[str]]:
+    bad = (verdict for verdict in found.verdicts if verdict.outcome in {Outcome.FAIL, Outcome.WARN})
+    return {verdict.check: sorted({each.sentence for each in verdict.broken}) for verdict in bad}
+
+
+def _breaks(client: type) -> str:
+    own = next(each for each in SCENARIOS if each.name == client.scenario)
+    return client.breaks or own.requirements[0]
+
+
+def _fault(client: type, found: Run) -> str:
+    at = {name.partition(".")[2]: broken for name, broken in _red(found).items()}
+    if _breaks(client) not in at.get(client.scenario, ()):
+        return "not noticed"
+    if client.control in at:
+        return f"{client.control} is red"
+    report = grade(found, found.trials)
+    return "" if report.exit_code in {0, 1} else f"exit code {report.exit_code}"
 
 
 def _page(rows: list[Row]) -> list[str]:
@@ -128,16 +141,16 @@ def _page(rows: list[Row]) -> list[str]:
         "| client | noticed by | breaks | also broken there | red in | |",
         "|---|---|---|---|---|---|",
     ]
-    for row in sorted(rows, key=lambda row: (_own(row), row.client.__name__)):
+    for row in sorted(rows, key=lambda row: (_own(row), row.name)):
         others = {*row.red.get(_own(row), ())} & specification.sentences().keys() - {row.breaks}
         mark = row.fault or "✓"
-        words, also = _words(row.client.__name__), " ".join(sorted(others))
+        words, also = _words(row.name), " ".join(sorted(others))
         lines.append(f"| {words} | `{_own(row)}` | {row.breaks} | {also} | {len(row.red)} | {mark} |")
     return lines
 
 
 def _own(row: Row) -> str:
-    return next(name_of(each) for each in SCENARIOS if each.name == row.client.scenario)
+    return next(name_of(each) for each in SCENARIOS if each.name == CLIENTS[row.name].scenario)
 
 
 def _words(name: str) -> str:
