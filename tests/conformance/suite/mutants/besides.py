@@ -10,11 +10,13 @@ from conformance.suite.mutants import Mutant
 from tidewire_conformance import registry
 
 BESIDES: dict[str, tuple[str, ...]] = {}
-"""By the name of the mutant: why, and the checks by their names, with wildcards."""
+"""By the name of the mutant: why, and the checks by their names, with wildcards. A mutant may have several reasons."""
 
 
 def _since(why: str, checks: str, *names: str) -> None:
-    BESIDES.update({name: (why, *checks.split()) for name in names})
+    for name in names:
+        before, *known = BESIDES.get(name, ("",))
+        BESIDES[name] = (f"{before}; {why}" if before else why, *known, *checks.split())
 
 
 _since(
@@ -67,7 +69,8 @@ _since(
 )  # fmt: skip
 _since(
     "cursors are judged alike with and without diffs, in-band, and by a token",
-    "jobs.a_stream_without_diffs_judges_its_cursor browser.* state.items_move_by_the_table",
+    "jobs.a_stream_without_diffs_judges_its_cursor browser.* state.items_move_by_the_table "
+    "cursors.a_job_that_runs_does_not_wait_for_a_cursor_to_come_true",
     "any_cursor_is_taken", "cursor_ignored", "unknown_cursor_starts_from_now",
 )  # fmt: skip
 _since(
@@ -77,7 +80,8 @@ _since(
 )
 _since(
     "a fresh stream, and one that is replayed, begins with a snapshot",
-    "resume.ids_go_up_without_a_gap jobs.a_submit_may_be_answered_by_the_stream idempotency.* framing.streams_begin_with_hello",
+    "resume.ids_go_up_without_a_gap jobs.a_submit_may_be_answered_by_the_stream idempotency.* framing.streams_begin_with_hello "
+    "framing.a_silent_stream_is_pinged cursors.*",
     "a_replayed_stream_has_only_the_end", "first_event_is_a_diff",
 )  # fmt: skip
 _since(
@@ -88,7 +92,8 @@ _since(
 _since(
     "a cancel of an item is a cancel",
     "batch.a_cancel_of_one_item_leaves_the_others ownership.a_job_of_another_principal_is_an_unknown_one errors.* "
-    "limits.a_stream_too_many_is_refused state.a_slow_reader_delays_nobody",
+    "limits.a_stream_too_many_is_refused state.a_slow_reader_delays_nobody bodies.a_cancel_of_another_shape_cancels_nothing "
+    "generation.a_generation_that_is_cancelled_says_so ownership.wrong_credentials_are_refused",
     "cancel_answers_and_runs_on", "cancel_is_not_idempotent",
 )  # fmt: skip
 _since(
@@ -127,7 +132,11 @@ _since(
     "framing.no_stream_is_closed_without_a_word limits.a_stream_too_many_is_refused",
     "purge_without_done",
 )
-_since("a stream token cannot be had", "browser.*", "a_capability_is_made_up")
+_since(
+    "what is claimed and not there is asked for",
+    "browser.* errors.what_there_is_not_is_refused jobs.a_purged_job_is_gone",
+    "a_capability_is_made_up",
+)
 _since(
     "a body that is too large comes in chunks as well",
     "discovery.a_body_that_is_too_large_is_refused",
@@ -213,6 +222,57 @@ _since(
     "an_unknown_job_is_purged_all_the_same", "anything_gets_a_stream_token",
 )  # fmt: skip
 _since("the answer is still called a problem", "errors.json_is_called_json", "an_expiry_frees_the_key")
+
+_since(
+    "the state that diffs lead to is held against that of a snapshot",
+    "cursors.a_snapshot_holds_all_that_the_diffs_gave",
+    "a_diff_sets_the_end", "a_failure_is_a_success_without_a_value", "an_item_succeeds_from_the_queue", "more_is_stable_than_there_is",
+)  # fmt: skip
+_since(
+    "the URL of a stream has an `Accept` as well",
+    "framing.a_stream_that_is_not_accepted_is_refused",
+    "accept_is_searched_for_a_word",
+)
+_since(
+    "what never was is refused as what is another's",
+    "errors.what_there_is_not_is_refused errors.errors_are_problems_of_the_registry",
+    "another_principal_is_told_forbidden",
+)
+_since(
+    "a cancel is refused, by a problem, where it names what is not there",
+    "bodies.a_cancel_of_another_shape_cancels_nothing errors.errors_are_problems_of_the_registry",
+    "cancel_of_any_index",
+)
+_since(
+    "what a check cancels once it has been told of it has ended by then",
+    "generation.a_generation_that_is_cancelled_says_so",
+    "hello_is_late",
+)
+_since(
+    "an end that is kept back tells no usage either",
+    "generation.a_generation_that_is_cancelled_says_so",
+    "purge_without_done",
+)
+_since(
+    "the items of a batch are told in each other's places",
+    "deadlines.a_deadline_leaves_what_has_ended",
+    "results_in_wrong_slots",
+)
+_since(
+    "an interval that is not kept is not kept however it is written",
+    "parameters.an_interval_is_a_number_without_a_sign",
+    "snapshots_at_the_pace_of_the_job",
+)
+_since(
+    "a key is sent again after an expiry as well",
+    "durable.an_expired_job_is_gone",
+    "the_same_key_runs_twice",
+)
+_since(
+    "what tries the bounds of JSON are members that nobody knows",
+    "bodies.the_rules_of_json_hold_up_to_their_bounds",
+    "unknown_members_are_refused",
+)
 
 UNHEARD_OF = {
     "`hello` comes once more, later on a connection": "section 3.7 wants it first, and says nothing of a second one",
