@@ -287,8 +287,6 @@ UNHEARD_OF = {
     "`inputs` is an object, and taken": "the sentences on a submit name an empty list, and not another type (TW-JOB-011, TW-JOB-083)",
     "`ended_at` is left out, or before `created_at`": "a table says when they are there, and no sentence that they are, or in what order",
     "A wrong cursor of a job that is gone is answered with 400": "of two faults any may be told (TW-ERR-010), whatever the order of the rows",
-    "A ping names the cursor that the stream was opened with": "TW-FRM-069 speaks of ids that are sent on the connection; a stream "
-    "that was opened at the head has none, and the reference names its cursor",
 }
 """Faults that were tried, and no sentence forbids, or no answer shows."""
 
