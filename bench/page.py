@@ -440,10 +440,11 @@ def main() -> None:
             "How late tokens are that are due at fixed moments; what one event costs where each is a send of its own; and the\n"
             "workload of pull request 7102 through both stacks, each with its own client. `python bench/streams.py --full`. The\n"
             "bars: 99 % within 20 ms at under half a core, 99 % within 25 ms, 0.45 × sse-starlette, 1/40 of gradio's seconds,\n"
-            "3 ms to the first event. Two are not met: a lone event costs this server more than its bar, which is about what\n"
-            "uvicorn itself takes (`raw ASGI`), because it is folded and logged before it is sent, so that a cut loses nothing;\n"
-            "and 600 streams of lone events are near to what a core has. Tokens that come in quicker succession than one in 5 ms\n"
-            "are merged, and where the server is behind, those of up to 50 ms.",
+            "3 ms to the first event. A lone event costs this server more than its bar, which is about what uvicorn itself takes\n"
+            "(`raw ASGI`), because it is folded and logged before it is sent, so that a cut loses nothing. 600 streams of lone\n"
+            "events take most of a core: the last hundredth of their tokens keeps its bar only while the machine does nothing\n"
+            "else. Tokens that come in quicker succession than one in 5 ms are merged, and where the server is behind, those of\n"
+            "up to 50 ms.",
             streams,
         ),
         section(
