@@ -81,7 +81,7 @@ class GrowingText(_Growing):
         self.length += len(piece)
         pieces = self._pieces
         pieces.append(piece)
-        if len(pieces) - len(self._crcs) > MAX_LOOSE_PIECES:
+        if len(pieces) > MAX_LOOSE_PIECES and len(pieces) - len(self._crcs) > MAX_LOOSE_PIECES:
             self._merge()
 
     def text_at(self, stamp: int) -> str:
