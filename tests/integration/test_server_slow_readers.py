@@ -179,8 +179,7 @@ def test_a_reader_that_takes_a_little_is_not_closed_for_being_slow():
 
 
 def test_an_endless_generator_beside_a_reader_that_reads_nothing_leaves_log_server_and_client_flat(caplog):
-    # Without a window, which is widened where the machine is busy: what waits in it would be seen as growth.
-    server = make_server(max_log_bytes=64 * 1024, stall_timeout=60.0, merge_window=0)
+    server = make_server(max_log_bytes=64 * 1024, stall_timeout=60.0)
 
     @server.endpoint
     async def forever() -> AsyncIterator[str]:
@@ -194,15 +193,16 @@ def test_an_endless_generator_beside_a_reader_that_reads_nothing_leaves_log_serv
         held = []
         with slow(peer, job.id), traced_memory() as bytes_held:
             for _ in range(5):
-                for _ in range(60):
+                for _ in range(250):
                     next(updates)
                 held.append(bytes_held())
             log = asyncio.run(server.app.service.store.jobs.log(job.id))
             assert isinstance(log, MemoryLog)
             assert log.size <= 64 * 1024
             job.cancel()
-        # Some 180 events of four kilobytes each came after the second look.
-        assert max(held[2:]) - held[1] < 400_000
+        # Some 750 events of four kilobytes each came after the second look. How much of them waits between server and
+        # client, a megabyte or so, is another each time.
+        assert max(held[2:]) - held[1] < 2_000_000
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
