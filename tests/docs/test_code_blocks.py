@@ -85,6 +85,7 @@ def site(tmp_path_factory):
         assert process.wait(20) == 0
 
 
+@pytest.mark.usefixtures("nothing_is_left")
 @pytest.mark.parametrize("page", with_language("python"), ids=name_of)
 def test_the_python_of_a_page_runs(page, site, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

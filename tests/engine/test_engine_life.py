@@ -2,7 +2,9 @@
 
 import asyncio
 import dataclasses
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -193,6 +195,25 @@ async def test_closing_ends_what_runs_and_what_waits_with_an_error(
     results = await asyncio.gather(*jobs, return_exceptions=True)
     assert [type(r) for r in results] == [EngineClosedError] * 3
     await closing
+    await engine.close()
+    with pytest.raises(EngineClosedError):
+        await collect(engine, Generate())
+
+
+def test_an_engine_without_a_request_is_let_go_of_without_a_close(
+    random_checkpoint: Checkpoint, anyio_backend: str
+):
+    engine = TorchEngine(random_checkpoint)
+    gone = weakref.ref(engine)
+    del engine
+    gc.collect()
+    assert gone() is None
+
+
+async def test_an_engine_that_is_closed_before_its_first_request_takes_none(
+    start: Start, random_checkpoint: Checkpoint
+):
+    engine = start(random_checkpoint)
     await engine.close()
     with pytest.raises(EngineClosedError):
         await collect(engine, Generate())

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -29,7 +30,7 @@ from scripted_server import (
     snapshot,
     state,
 )
-from tidewire import Checkpoint, Client
+from tidewire import Checkpoint, Client, Hooks
 from tidewire.errors import ClientClosedError, ConcurrentReadError, JobNotFoundError, TotalTimeoutError
 from tidewire.following import BLOCK
 
@@ -74,12 +75,18 @@ def talking(*, hold=False):
     return script
 
 
+BEFORE = set()
+"""Threads of clients that are not this test's: what other tests have begun may end while this one runs."""
+
+
 def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "tidewire-client"]
+    return [one for one in threading.enumerate() if one.name == "tidewire-client" and one not in BEFORE]
 
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left():
+    BEFORE.clear()
+    BEFORE.update(threads())
     yield
     gc.collect()
     assert threads() == []
@@ -125,6 +132,18 @@ def test_it_works_without_with_and_ends_with_its_last_reference():
         gc.collect()
         assert threads() == []
         server.wait_until_none_is_open()
+
+
+def test_a_closed_client_is_let_go_of_though_its_hook_refers_to_it():
+    def use(url):
+        with Client(url, hooks=Hooks(on_end=lambda _: client.job("j1"))) as client:
+            client.run("count")
+            return weakref.ref(client)
+
+    with ScriptedServer(talking()) as server:
+        gone = use(server.url)
+        gc.collect()
+        assert gone() is None
 
 
 def test_no_thread_runs_before_the_first_call():

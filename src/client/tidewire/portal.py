@@ -116,7 +116,7 @@ class _State:
     """What a finaliser needs to stop the thread; it must not hold the `LoopThread` itself."""
 
     def __init__(self, at_close: Callable[[], Awaitable[None]]) -> None:
-        self._at_close = at_close
+        self._at_close: Callable[[], Awaitable[None]] | None = at_close
         self._lock = threading.Lock()
         self._closed = self._exiting = False
         self._running: Future[_Running] | None = None
@@ -135,7 +135,7 @@ class _State:
             )
             raise ClientClosedError("this client was used before the process forked", advice=advice)
         with self._lock:
-            if self._closed:
+            if self._closed or self._at_close is None:
                 raise ClientClosedError("this client was closed")
             if self._running is None or self._running.cancelled():
                 self._tell()
@@ -195,6 +195,8 @@ class _State:
             return
         with self._lock:
             self._closed = True
+            # The finaliser, which stays, would hold the client by it: for ever where a hook refers to the client.
+            self._at_close = None
             running, thread = self._running, self._thread
         if running is None or thread is None or running.cancelled():
             atexit.unregister(self._exit)

@@ -117,8 +117,8 @@ class TorchEngine:
         self._steps = 0
         self._prompt_tokens = 0
         self._generated_tokens = 0
+        # Started with the first request: an engine that serves none can be dropped without `close`.
         self._thread = threading.Thread(target=self._work, name="tidewire-engine", daemon=True)
-        self._thread.start()
 
     @classmethod
     def load(
@@ -208,7 +208,9 @@ class TorchEngine:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        await asyncio.to_thread(self._thread.join)
+            begun = self._thread.ident is not None
+        if begun:
+            await asyncio.to_thread(self._thread.join)
 
     def _read_prompt(self, request: Generate) -> list[int]:
         """The prompt's tokens.
@@ -272,6 +274,8 @@ class TorchEngine:
                 raise EngineFullError(
                     f"{taken} requests run or wait, which is the most that the engine keeps"
                 )
+            if self._thread.ident is None:
+                self._thread.start()
             self._started += 1
             self._arrivals.append(job)
             self._wake.notify()
