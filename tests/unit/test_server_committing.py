@@ -1,4 +1,4 @@
-"""How often jobs commit when the server is behind. Time is counted by hand."""
+"""When jobs commit, and how often when the server is behind. What a round takes is counted by hand."""
 
 import asyncio
 
@@ -67,3 +67,40 @@ def test_a_job_that_asks_for_each_event_by_itself_waits_for_none():
 
 def test_a_job_that_asks_for_a_wider_window_keeps_it():
     assert asyncio.run(spacings([100], window=0.5)) == [0.5]
+
+
+class Job:
+    """A job that notes its commits."""
+
+    waits_until = None
+
+    def __init__(self, commits, *, urgent=False, committed_at=float("-inf")):
+        self.name, self.commits = "urgent" if urgent else "other", commits
+        self.urgent, self.committed_at = urgent, committed_at
+
+    def commit_now(self, now):
+        self.commits.append((self.name, now))
+        return 1, 10
+
+
+async def committed(*, count, **jobs):
+    """Who committed, and when after the test began, once `count` have."""
+    begun, found = asyncio.get_running_loop().time(), []
+    commits = Commits(lambda _events, _size: None, 0.05)
+    for settings in jobs.values():
+        commits.soon(Job(found, committed_at=begun, **settings))
+    async with asyncio.timeout(10):
+        while len(found) < count:
+            await asyncio.sleep(0)
+    return [(name, now - begun) for name, now in found]
+
+
+def test_a_job_that_committed_within_its_window_waits_for_its_end():
+    ((_, now),) = asyncio.run(committed(count=1, job={}))
+    assert now > 0.049
+
+
+def test_an_urgent_job_does_not_wait_for_the_end_of_its_window():
+    (first, _), (second, now) = asyncio.run(committed(count=2, one={}, other={"urgent": True}))
+    assert (first, second) == ("urgent", "other")
+    assert now > 0.049

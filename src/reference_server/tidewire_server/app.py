@@ -279,8 +279,10 @@ class App:
             request.headers.get("last-event-id", "").strip(" \t") or parameters.text(request, "after") or None
         )
         self.metrics.stream_requests.labels("no" if asked is None else "yes").inc()
-        by_token = any(request.query_params.getlist("token"))
-        if not by_token and parameters.choice(request, "errors", "http", "inband") == "http":
+        if (
+            not parameters.has_token(request)
+            and parameters.choice(request, "errors", "http", "inband") == "http"
+        ):
             return await self._open(request, asked)
 
         async def with_problems_in_band(scope: Scope, receive: Receive, send: Send) -> None:
@@ -301,7 +303,7 @@ class App:
     async def _open(self, request: Request, asked: str | None) -> ASGIApp:
         if asked == str(ENDED_BY_PROBLEM):
             return Response(status_code=204, headers={"cache-control": "no-store"})
-        if any(request.query_params.getlist("token")):
+        if parameters.has_token(request):
             await self._admit_by_token(request)
         else:
             self._admit(request)

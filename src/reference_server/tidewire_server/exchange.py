@@ -53,15 +53,18 @@ def problem_answer(found: Problem, headers: Mapping[str, str] | None = None) -> 
     )
 
 
-def header(request: Request, name: bytes) -> str:
-    """A header by its name in lower case: the first of this name, empty where there is none.
+def header_lines(request: Request, name: bytes) -> list[str]:
+    """The values of a header by its name in lower case, one for each line of this name.
 
     As ASGI has it: to look for one that is absent in Starlette's mapping is to raise and to catch.
     """
-    for key, value in request.scope["headers"]:
-        if key == name:
-            return str(value, "latin-1")
-    return ""
+    return [str(value, "latin-1") for key, value in request.scope["headers"] if key == name]
+
+
+def header(request: Request, name: bytes) -> str:
+    """The first line of a header by its name in lower case, empty where there is none."""
+    lines = header_lines(request, name)
+    return lines[0] if lines else ""
 
 
 def root_of(request: Request) -> str:
@@ -83,24 +86,22 @@ def accepts(request: Request, media_type: str) -> None:
     """
     ranges, refused = _ranges(request)
     covering = {media_type, f"{media_type.partition('/')[0]}/*", "*/*"}
-    asked = bool(header(request, b"accept").strip())
     # The most specific range that covers a type decides.
-    if media_type in refused or (asked and not covering & set(ranges)):
+    if media_type in refused or ((ranges or refused) and not covering & set(ranges)):
         raise refuse("not_acceptable", f"here is {media_type}, not {', '.join(ranges)[:200]}")
 
 
 def _ranges(request: Request) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The media ranges of Accept: those with a weight above 0, and those with none."""
-    accepted = [value for key, value in request.scope["headers"] if key == b"accept"]
-    return _read_ranges(b",".join(accepted))
+    return _read_ranges(",".join(header_lines(request, b"accept")))
 
 
 # A client sends the same all the time, and what it sends is bounded (`max_head_bytes`).
 @lru_cache(maxsize=64)
-def _read_ranges(accepted: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _read_ranges(accepted: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     ranges: list[str] = []
     refused: list[str] = []
-    for part in str(accepted, "latin-1").split(","):
+    for part in accepted.split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
         if name:
             never = any(parameter.replace(" ", "") in _NEVER for parameter in parameters)

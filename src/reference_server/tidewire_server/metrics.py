@@ -18,8 +18,7 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self.streamed = 0
         """Bytes of event streams that were sent and are not in `streamed_bytes` yet."""
-        self.events_now = self.bytes_now = 0
-        """Events and their bytes that were logged and are not in `events` and `logged_bytes` yet."""
+        self._events = self._bytes = 0  # that were logged and are not in their counters yet
         self._added: defaultdict[tuple[Counter, tuple[str, ...]], int] = defaultdict(int)
         self.jobs_submitted = self._counter("jobs_submitted", "Jobs that were committed.", "endpoint")
         self.jobs_started = self._counter("jobs_started", "Jobs whose first item began to run.", "endpoint")
@@ -29,8 +28,8 @@ class Metrics:
             "Items whose function began to run; a batched one takes several in a call.",
             "endpoint",
         )
-        self.events = self._counter("events_logged", "Events written to logs.")
-        self.logged_bytes = self._counter("bytes_logged", "Bytes of events written to logs.")
+        self._events_logged = self._counter("events_logged", "Events written to logs.")
+        self._bytes_logged = self._counter("bytes_logged", "Bytes of events written to logs.")
         self.stream_requests = self._counter(
             "stream_requests", "GETs of an event stream, by whether they came with a cursor.", "cursor"
         )
@@ -57,14 +56,19 @@ class Metrics:
         """Count on the path of every event: cheaper than the counter itself, which gets it when it is read."""
         self._added[counter, labels] += amount
 
+    def logged(self, events: int, size: int) -> None:
+        """Count events that were logged, and their bytes."""
+        self._events += events
+        self._bytes += size
+
     def page(self) -> bytes:
         """All of it in Prometheus' text form."""
         streamed, self.streamed = self.streamed, 0
         self.streamed_bytes.inc(streamed)
-        logged, self.events_now = self.events_now, 0
-        self.events.inc(logged)
-        size, self.bytes_now = self.bytes_now, 0
-        self.logged_bytes.inc(size)
+        events, self._events = self._events, 0
+        self._events_logged.inc(events)
+        size, self._bytes = self._bytes, 0
+        self._bytes_logged.inc(size)
         while self._added:
             (counter, labels), amount = self._added.popitem()
             (counter.labels(*labels) if labels else counter).inc(amount)

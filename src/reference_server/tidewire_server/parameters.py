@@ -6,6 +6,7 @@ from starlette.requests import Request
 
 from tidewire.protocol.cursor import BEGINNING, Cursor, CursorError
 from tidewire_server.errors import refuse
+from tidewire_server.exchange import header_lines
 
 MAX_KEY: Final = 255
 """Characters of an Idempotency-Key."""
@@ -37,6 +38,11 @@ def text(request: Request, name: str, default: str = "") -> str:
     if len(given) > 1:
         raise refuse("bad_parameter", f"{name} stands {len(given)} times in the URL")
     return (given[0] if given else "") or default
+
+
+def has_token(request: Request) -> bool:
+    """Whether the URL of a stream has a token. An empty one is as good as absent."""
+    return any(request.query_params.getlist("token"))
 
 
 def choice(request: Request, name: str, default: str, other: str) -> str:
@@ -71,7 +77,7 @@ def idempotency_key(request: Request) -> str | None:
     Raises:
         ProblemError: It is no key.
     """
-    keys = [str(value, "latin-1") for key, value in request.scope["headers"] if key == b"idempotency-key"]
+    keys = header_lines(request, b"idempotency-key")
     if not keys:
         return None
     key = ", ".join(keys)

@@ -70,7 +70,7 @@ class Service:
         self.readers = Readers(settings.max_streams_per_principal, metrics.open_streams)
         self._clearing = Clearing(store.jobs)
         self._loop = asyncio.get_running_loop()
-        self._commits = Commits(self._logged, settings.merge_window)
+        self._commits = Commits(metrics.logged, settings.merge_window)
         self._scheduler = Scheduler(
             self.store.queue,
             self.endpoints,
@@ -156,7 +156,7 @@ class Service:
             log = await self.store.jobs.add(record, body, block, key)
             job = self._begin(record, Admitted(endpoint, submission, values), columns, log, document, size)
             self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
-            self._logged(1, len(block.frames[0]))
+            self.metrics.logged(1, len(block.frames[0]))
             await self._scheduler.put(job.tickets)
         finally:
             let_go()
@@ -212,7 +212,7 @@ class Service:
             record.status = course.status
             block, document, size = epoch_block(head, course.state, course.columns, course.reason)
             await log.append(head, block)
-            self._logged(1, len(block.frames[0]))
+            self.metrics.logged(1, len(block.frames[0]))
         columns = [what.endpoint.columns(value) for value in what.values]
         job = self._begin(record, what, columns, log, document, size)
         waiting = job.restore(course.items)
@@ -313,10 +313,6 @@ class Service:
         job = self._live.get(job_id)
         if job is not None:
             job.announce(message)
-
-    def _logged(self, events: int, size: int) -> None:
-        self.metrics.events_now += events
-        self.metrics.bytes_now += size
 
     async def _ended(self, job: Job) -> None:
         record = job.record

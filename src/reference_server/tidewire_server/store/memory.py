@@ -85,7 +85,7 @@ class MemoryLog(Audience):
         if not extent.holds_after(after):
             return None
         frames, seq = self._frames.read(after.seq, max_bytes)
-        last = self._head if seq == self._head.seq else extent.id_at(seq)
+        last = extent.id_at(seq)
         return Chunk(frames, last, ended=self._ended and bool(frames) and last == self._head)
 
     async def state(self, *, oldest: bool = False) -> StateAt:
