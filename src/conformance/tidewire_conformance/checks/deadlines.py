@@ -1,4 +1,4 @@
-"""Sections 6.8 to 6.10: times that a submit or a URL names, and what has to be left alone until then."""
+"""Sections 6.8 and 6.9: times that a submit names, and what has to be left alone until then."""
 
 from tidewire_conformance.checks.errors import some_work
 from tidewire_conformance.checks.jobs import until
@@ -43,18 +43,35 @@ async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
              ended.json.get("status"), at=ended)  # fmt: skip
 
 
-@check("TW-JOB-074", needs=["snapshots_only"])
-async def an_interval_below_that_of_discovery_is_raised(s: Session) -> None:
-    """`min_interval_ms=0` gives no more snapshots than the interval of discovery does."""
-    least = s.server.says.get("min_interval_ms")
-    if not s.expect(
-        "TW-JOB-074", type(least) is int, "min_interval_ms in discovery", least, at=s.server.discovery
-    ):
-        return
-    steps = [step for n in range(50) for step in ({"append": f"{n} "}, {"sleep_ms": 12})]
-    work = s.server.script(*steps) or s.server.lasting() or some_work(s)
-    answer = await s.stream(await s.submit(work), query="?diffs=0&min_interval_ms=0")
-    took = 1000 * (answer.finished - answer.began)
-    count = len(answer.of_type("snapshot"))
-    s.expect("TW-JOB-074", count <= 3 + took / max(1, int(least or 0)), f"a snapshot each {least} ms at most", f"{count} in {took:.0f} ms",
-             at=answer)  # fmt: skip
+@check("TW-JOB-069", "TW-JOB-070")
+async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
+    """An item that has not ended at the deadline fails with `deadline_exceeded`, and the job with it; a twin ends."""
+    work = s.server.lasting(30) or s.untested("no example lasts; tidewire.script would serve")
+    deadline = 300 if work.seconds >= 1 else 1
+    job, history = await s.ended(work, deadline_ms=deadline)
+    done = history.of_type("done")[0].json
+    code = done.get("error", {}).get("code") if isinstance(done.get("error"), dict) else None
+    s.expect("TW-JOB-070", done.get("status") == "failed", "failed", done.get("status"), at=history)
+    item = (await s.read(job)).json["state"]["items"][0]
+    s.expect(
+        "TW-JOB-069",
+        item.get("error", {}).get("code") == "deadline_exceeded",
+        "deadline_exceeded",
+        item.get("error") or code,
+        at=history,
+    )
+    async with s.wire.open(
+        "POST", work.submit_to, json=work.body | {"deadline_ms": deadline}, header=EVENT_STREAM
+    ) as stream:
+        ends = await stream.until(lambda now: now.of_type("done"), 10 + deadline / 1000)
+        s.expect(
+            "TW-JOB-069",
+            ends,
+            "an end at the deadline of a submit that is answered by a stream",
+            "none",
+            at=stream.exchange,
+        )
+    quick = some_work(s)
+    _, twin = await s.ended(quick, deadline_ms=600_000)
+    status = twin.of_type("done")[0].json.get("status")
+    s.expect("TW-JOB-069", status == quick.ended, f"{quick.ended} before the deadline", status, at=twin)

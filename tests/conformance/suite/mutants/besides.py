@@ -22,7 +22,7 @@ def _since(why: str, checks: str, *names: str) -> None:
 _since(
     "a wrong event shows wherever it is read: in each fold, in each resume, and in the state that a read tells",
     "state.* resume.* cursors.* generation.* deadlines.* merging.* batch.items_end_one_by_one batch.the_size_of_a_batch_counts_its_rows jobs.a_read_can_be_followed_from_its_cursor "
-    "jobs.a_stream_without_diffs_* jobs.a_job_that_has_ended_tells_its_end durable.* browser.a_stream_token_opens_its_stream "
+    "snapshots_only.* jobs.a_job_that_has_ended_tells_its_end durable.* browser.a_stream_token_opens_its_stream "
     "framing.streams_begin_with_hello framing.a_silent_stream_is_pinged framing.events_are_* framing.no* framing.a_job_ends_by_one_done "
     "discovery.text_is_not_taken_back_where_it_cannot_be discovery.a_value_comes_once_where_nothing_streams",
     "a_diff_across_an_epoch", "a_failed_item_makes_a_job_that_succeeded", "a_hole_is_merged_over", "a_merged_diff_names_another_base",
@@ -69,7 +69,7 @@ _since(
 )  # fmt: skip
 _since(
     "cursors are judged alike with and without diffs, in-band, and by a token",
-    "jobs.a_stream_without_diffs_judges_its_cursor browser.* state.items_move_by_the_table "
+    "snapshots_only.a_stream_without_diffs_judges_its_cursor browser.* state.items_move_by_the_table "
     "cursors.a_job_that_runs_does_not_wait_for_a_cursor_to_come_true",
     "any_cursor_is_taken", "cursor_ignored", "unknown_cursor_starts_from_now",
 )  # fmt: skip
@@ -86,7 +86,7 @@ _since(
 )  # fmt: skip
 _since(
     "all that is gone is answered with 410",
-    "idempotency.the_key_of_a_purged_job_is_not_free durable.an_expired_job_is_gone jobs.a_purged_job_is_gone",
+    "idempotency.the_key_of_a_purged_job_is_not_free durable.an_expired_job_is_gone purges.a_purged_job_is_gone",
     "an_expired_job_is_unknown", "purge_answers_404",
 )  # fmt: skip
 _since(
@@ -98,7 +98,7 @@ _since(
 )  # fmt: skip
 _since(
     "a job that failed at its deadline is one that failed",
-    "jobs.a_deadline_fails_what_has_not_ended errors.errors_are_problems_of_the_registry state.* framing.a_job_ends_by_one_done",
+    "deadlines.a_deadline_fails_what_has_not_ended errors.errors_are_problems_of_the_registry state.* framing.a_job_ends_by_one_done",
     "a_failed_item_makes_a_job_that_succeeded", "a_failure_is_a_success_without_a_value", "deadlines_are_ignored",
 )  # fmt: skip
 _since(
@@ -128,13 +128,13 @@ _since(
     "a_stream_token_opens_any_job",
 )
 _since(
-    "readers of a purged job are left without a word",
-    "framing.no_stream_is_closed_without_a_word limits.a_stream_too_many_is_refused",
+    "a purge cancels what runs, and whoever reads what is cancelled is left without a word",
+    "cancels.a_cancel_ends_the_job framing.no_stream_is_closed_without_a_word limits.a_stream_too_many_is_refused",
     "purge_without_done",
 )
 _since(
     "what is claimed and not there is asked for",
-    "browser.* errors.what_there_is_not_is_refused jobs.a_purged_job_is_gone",
+    "browser.* errors.what_there_is_not_is_refused purges.a_purged_job_is_gone",
     "a_capability_is_made_up",
 )
 _since(
@@ -187,7 +187,7 @@ _since(
 )
 _since(
     "a stream without diffs judges its cursor alike",
-    "jobs.a_stream_without_diffs_judges_its_cursor",
+    "snapshots_only.a_stream_without_diffs_judges_its_cursor",
     "the_cursor_of_done_gets_done_again",
 )
 
@@ -237,11 +237,6 @@ _since(
     "what never was is refused as what is another's",
     "errors.what_there_is_not_is_refused errors.errors_are_problems_of_the_registry",
     "another_principal_is_told_forbidden",
-)
-_since(
-    "a cancel is refused, by a problem, where it names what is not there",
-    "bodies.a_cancel_of_another_shape_cancels_nothing errors.errors_are_problems_of_the_registry",
-    "cancel_of_any_index",
 )
 _since(
     "what a check cancels once it has been told of it has ended by then",

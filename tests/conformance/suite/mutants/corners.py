@@ -216,7 +216,7 @@ def anything_gets_a_stream_token(hooks):
     hooks.instead.append(sign)
 
 
-@mutant("TW-JOB-062", "jobs.a_purged_job_is_gone")
+@mutant("TW-JOB-062", "purges.a_purged_job_is_gone")
 def a_token_of_a_purged_job_is_looked_for_elsewhere(hooks):
     """A stream token for a job that was purged is answered with 404."""
     hooks.bodies.append(

@@ -7,7 +7,7 @@ import re
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
 
-CANCEL = "jobs.a_cancel_ends_the_job"
+CANCEL = "cancels.a_cancel_ends_the_job"
 JSON = {"content-type": "application/json", "cache-control": "no-store"}
 
 
@@ -48,12 +48,12 @@ def cancel_kills_a_sibling(hooks):
     hooks.requests.append(all_of_them)
 
 
-@mutant("TW-JOB-054", "jobs.a_cancel_that_names_no_item_cancels_none")
+@mutant("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
 def cancel_of_any_index(hooks):
     """A cancel of an item that is not there cancels what is."""
 
     def forgive(talk):
-        if talk.path.endswith("/cancel") and talk.json and talk.json.get("items") == [0, 1]:
+        if talk.path.endswith("/cancel") and talk.json == {"items": [0, 1]}:
             talk.body = b'{"items":[0]}'
 
     hooks.requests.append(forgive)
@@ -70,7 +70,7 @@ def cancel_drops_the_value(hooks):
     )
 
 
-@mutant("TW-JOB-062", "jobs.a_purged_job_is_gone")
+@mutant("TW-JOB-062", "purges.a_purged_job_is_gone")
 def purge_answers_404(hooks):
     """A job that was purged is answered with 404."""
 
@@ -84,7 +84,7 @@ def purge_answers_404(hooks):
     hooks.bodies.append(forget)
 
 
-@mutant("TW-JOB-060", "jobs.a_purge_ends_the_streams_of_the_job")
+@mutant("TW-JOB-060", "purges.a_purge_ends_the_streams_of_the_job")
 def purge_without_done(hooks):
     """Readers of a job that is purged get no `done`."""
     hooks.frames.append(
@@ -92,7 +92,7 @@ def purge_without_done(hooks):
     )
 
 
-@mutant("TW-JOB-069", "jobs.a_deadline_fails_what_has_not_ended")
+@mutant("TW-JOB-069", "deadlines.a_deadline_fails_what_has_not_ended")
 def deadlines_are_ignored(hooks):
     """A deadline changes nothing but the status."""
     hooks.bodies.append(lambda talk, status, body: (status, body.replace(b"deadline_exceeded", b"internal")))
@@ -142,7 +142,7 @@ def the_list_is_oldest_first(hooks):
     hooks.bodies.append(reverse)
 
 
-@mutant("TW-JOB-072", "jobs.a_stream_without_diffs_has_snapshots_and_done")
+@mutant("TW-JOB-072", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
 def diffs_0_is_ignored(hooks):
     """`?diffs=0` gives diffs."""
 
@@ -455,7 +455,7 @@ def any_key_is_taken(hooks):
     )
 
 
-@mutant("TW-JOB-055", "jobs.a_cancel_after_the_end_changes_nothing")
+@mutant("TW-JOB-055", "cancels.a_cancel_after_the_end_changes_nothing")
 def a_late_cancel_wins(hooks):
     """A cancel makes a job that has ended a cancelled one."""
 
@@ -488,14 +488,14 @@ def links_of_the_inside(hooks):
     )
 
 
-@mutant("TW-FRM-064", "jobs.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
+@mutant("TW-FRM-064", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
 def places_from_zero(hooks):
     """The first in the queue has place 0."""
     place = b'event:queue\ndata:{"position":0}\n\n'
     hooks.frames.append(lambda talk, frame: frame + place if b"event:hello" in frame else frame)
 
 
-@mutant("TW-FRM-067", "jobs.progress_is_told_again_on_each_connection")
+@mutant("TW-FRM-067", "ephemeral.progress_is_told_again_on_each_connection")
 def progress_is_told_once(hooks):
     """Progress is told to those alone who are there when it is made."""
 
@@ -508,7 +508,7 @@ def progress_is_told_once(hooks):
     hooks.frames.append(once)
 
 
-@mutant("TW-JOB-075", "jobs.a_stream_without_diffs_has_snapshots_and_done")
+@mutant("TW-JOB-075", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
 def snapshots_come_twice(hooks):
     """A stream of snapshots sends the last one again before `done`."""
 
@@ -521,7 +521,7 @@ def snapshots_come_twice(hooks):
     hooks.frames.append(twice)
 
 
-@mutant("TW-JOB-081", "jobs.a_stream_without_diffs_judges_its_cursor")
+@mutant("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
 def snapshots_whatever_the_cursor(hooks):
     """A stream of snapshots does not look at its cursor."""
     hooks.requests.append(
@@ -646,7 +646,7 @@ def retry_after_as_a_date(hooks):
     hooks.instead.append(busy)
 
 
-@mutant("TW-JOB-073", "jobs.a_stream_without_diffs_has_snapshots_and_done")
+@mutant("TW-JOB-073", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
 def snapshots_at_the_pace_of_the_job(hooks):
     """Snapshots come at every change, whatever interval was asked for."""
     hooks.settings["min_snapshot_interval"] = 0.001

@@ -77,7 +77,7 @@ def a_batch_has_no_deadline(hooks):
     without_a_deadline(hooks, lambda talk: talk.inputs and "deadline_ms" in talk.json)
 
 
-@mutant("TW-JOB-069", "jobs.a_deadline_fails_what_has_not_ended")
+@mutant("TW-JOB-069", "deadlines.a_deadline_fails_what_has_not_ended")
 def a_stream_has_no_deadline(hooks):
     """The deadline of a submit that is answered by a stream is ignored."""
     asks = lambda talk: "deadline_ms" in talk.json and "event-stream" in talk.header("accept")  # noqa: E731
@@ -90,14 +90,14 @@ def a_grace_of_nothing_is_taken(hooks):
     hooks.settings["min_grace"] = 0.0
 
 
-@mutant("TW-FRM-063", "jobs.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
+@mutant("TW-FRM-063", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
 def a_job_that_runs_has_a_place(hooks):
     """`queue` is sent once more when the job has begun."""
     place = b'event:queue\ndata:{"position":1}\n\n'
     hooks.frames.append(lambda talk, frame: frame + place if b'"/status","running"' in frame else frame)
 
 
-@mutant("TW-JOB-074", "deadlines.an_interval_below_that_of_discovery_is_raised")
+@mutant("TW-JOB-074", "snapshots_only.an_interval_below_that_of_discovery_is_raised")
 def an_interval_of_nothing_is_taken(hooks):
     """A `min_interval_ms` below that of discovery is taken as it is."""
     hooks.settings["min_snapshot_interval"] = 0.005

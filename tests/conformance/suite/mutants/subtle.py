@@ -146,7 +146,7 @@ def any_word_on_disconnect(hooks):
     dropped(hooks, "on_disconnect", lambda value: value is not None and value not in {"continue", "cancel"})
 
 
-@mutant("TW-FRM-063", "jobs.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
+@mutant("TW-FRM-063", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
 def a_place_is_told_again_and_again(hooks):
     """`queue` is sent twice for each place."""
     place = b'event:queue\ndata:{"position":3}\n\n'

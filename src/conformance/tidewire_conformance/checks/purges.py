@@ -1,0 +1,52 @@
+"""Section 6.7: what `DELETE` leaves of a job, and of the streams that were open."""
+
+from tidewire_conformance.checks.errors import refused, some_work
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Session
+
+
+@check("TW-JOB-059", "TW-JOB-062", "TW-RES-028", needs=["delete"])
+async def a_purged_job_is_gone(s: Session) -> None:
+    """`DELETE` answers 204; then every request for the job gets 410 `job_expired`."""
+    job, history = await s.ended(some_work(s))
+    answer = await s.wire.ask("DELETE", job.path)
+    s.expect("TW-JOB-059", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
+    tombstone = s.server.limits.get("tombstone_ttl_s", 0)
+    if tombstone < 1:
+        s.no_occasion("tombstone_ttl_s is 0")
+    asked = [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("DELETE", "")]
+    asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
+    for method, place in asked:
+        gone = await s.wire.ask(method, job.path + place)
+        refused(s, "TW-JOB-062", gone, 410, "job_expired", f"{method} {place}")
+        refused(s, "TW-RES-028", gone, 410, "job_expired", f"{method} {place}")
+    late = await s.stream(job, history.logged[-1].id or "")
+    refused(s, "TW-RES-028", late, 410, "job_expired", "the cursor of done")
+
+
+@check("TW-JOB-060", "TW-JOB-059", needs=["delete"])
+async def a_purge_ends_the_streams_of_the_job(s: Session) -> None:
+    """A reader that is attached when a running job is purged gets `done`."""
+    work = s.server.lasting(30) or s.untested("no example lasts and grows; tidewire.script would serve")
+    job = await s.submit(work)
+    async with s.follow(job) as stream:
+        await stream.until(lambda now: now.logged)
+        answer = await s.wire.ask("DELETE", job.path)
+        s.expect("TW-JOB-059", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
+        last = await stream.to_end(10)
+    done = last.of_type("done")
+    s.expect(
+        "TW-JOB-060",
+        done,
+        "done, for the reader that was attached",
+        [b.type for b in last.events][-2:],
+        at=last,
+    )
+    if done and work.endpoint == "tidewire.script":
+        s.expect(
+            "TW-JOB-060",
+            done[0].json.get("status") == "cancelled",
+            "cancelled",
+            done[0].json.get("status"),
+            at=last,
+        )

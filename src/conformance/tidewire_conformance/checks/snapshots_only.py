@@ -1,0 +1,67 @@
+"""Section 6.10: streams without diffs."""
+
+from itertools import pairwise
+
+from tidewire_conformance.checks.errors import refused, some_work
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Session
+
+
+@check("TW-JOB-072", "TW-JOB-073", "TW-JOB-074", "TW-JOB-075", needs=["snapshots_only"])
+async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
+    """`?diffs=0` gives snapshots, `done` and ephemeral events; two snapshots are `min_interval_ms` apart."""
+    steps = [step for n in range(30) for step in ({"append": f"{n} "}, {"sleep_ms": 25})]
+    work = s.server.script(*steps) or s.server.lasting() or some_work(s)
+    job = await s.submit(work)
+    least = max(int(s.server.says.get("min_interval_ms", 0)), 300)
+    answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={least}")
+    kinds = [block.type for block in answer.events]
+    s.expect("TW-JOB-072", answer.is_stream and "message" not in kinds and kinds[-1:] == ["done"], "no diff, and done at the end",
+             f"{answer.status} {kinds[-4:]}", at=answer)  # fmt: skip
+    ids = [block.id for block in answer.of_type("snapshot")]
+    s.expect("TW-JOB-075", len(set(ids)) == len(ids), "each id once", ids, at=answer)
+    at = [block.at for block in answer.of_type("snapshot")][:-1]
+    gaps = [1000 * (after - before) for before, after in pairwise(at)]
+    # One that came late is followed by one that came in time: all of them together are as far apart as they should be.
+    s.expect(
+        "TW-JOB-073",
+        sum(gaps) >= (len(gaps) - 1.5) * least,
+        f"at least {least} ms between snapshots",
+        gaps,
+        at=answer,
+    )
+    s.expect("TW-JOB-074", len(at) <= 2 + (answer.finished - answer.began) * 1000 / least, f"a snapshot each {least} ms at most",
+             f"{len(at)} in {answer.finished - answer.began:.2f} s", at=answer)  # fmt: skip
+
+
+@check("TW-JOB-081", needs=["snapshots_only"])
+async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
+    """With `?diffs=0` the id of `done` gets 204, what is no id 400, and an id that never was a snapshot `rewound`."""
+    job, history = await s.ended(some_work(s))
+    done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
+    s.expect("TW-JOB-081", done.status == 204, "204 for the id of done", done.status, at=done)
+    refused(s, "TW-JOB-081", await s.stream(job, query="?diffs=0&after=x"), 400, "bad_cursor", "x")
+    for cursor, reason in (("40000-2", "rewound"), (history.logged[0].id or "", "compacted")):
+        answer = await s.stream(job, cursor, query="?diffs=0")
+        first = answer.logged[0] if answer.logged else None
+        told_ = first.json.get("reason") if first and isinstance(first.json, dict) else answer.status
+        s.expect(
+            "TW-JOB-081", told_ == reason, f"a snapshot {reason} for {cursor}", told_, at=answer, block=first
+        )
+
+
+@check("TW-JOB-074", needs=["snapshots_only"])
+async def an_interval_below_that_of_discovery_is_raised(s: Session) -> None:
+    """`min_interval_ms=0` gives no more snapshots than the interval of discovery does."""
+    least = s.server.says.get("min_interval_ms")
+    if not s.expect(
+        "TW-JOB-074", type(least) is int, "min_interval_ms in discovery", least, at=s.server.discovery
+    ):
+        return
+    steps = [step for n in range(50) for step in ({"append": f"{n} "}, {"sleep_ms": 12})]
+    work = s.server.script(*steps) or s.server.lasting() or some_work(s)
+    answer = await s.stream(await s.submit(work), query="?diffs=0&min_interval_ms=0")
+    took = 1000 * (answer.finished - answer.began)
+    count = len(answer.of_type("snapshot"))
+    s.expect("TW-JOB-074", count <= 3 + took / max(1, int(least or 0)), f"a snapshot each {least} ms at most", f"{count} in {took:.0f} ms",
+             at=answer)  # fmt: skip
