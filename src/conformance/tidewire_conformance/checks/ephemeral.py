@@ -60,3 +60,20 @@ async def progress_is_told_again_on_each_connection(s: Session) -> None:
                 "TW-FRM-065", came and None not in told_[-1].values(), "no null", told_, at=stream.exchange
             )
     await s.wire.ask("POST", f"{job.path}/cancel")
+
+
+@check("TW-DIF-004", over_all=True)
+async def ephemeral_events_hold_nothing_of_a_result(s: Session) -> None:
+    """They have the members of their tables alone, or such as a later edition may name."""
+    tables = {
+        "queue": {"position", "eta_ms"}, "progress": {"current", "total", "unit", "phase", "item"},
+        "ping": {"head"}, "goaway": {"reason", "retry_ms"},
+        "hello": {"protocol", "job", "events", "head", "heartbeat_ms"},
+    }  # fmt: skip
+    for exchange in s.wire.record:
+        for block in exchange.events:
+            if block.type in tables and isinstance(block.json, dict):
+                more = {name for name in block.json if "value" in name or "text" in name} - tables[block.type]
+                s.expect(
+                    "TW-DIF-004", not more, "nothing of a result", sorted(more), at=exchange, block=block
+                )

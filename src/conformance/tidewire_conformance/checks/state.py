@@ -1,8 +1,6 @@
 """Chapter 5 and the job's state machine: what each logged event makes of the state."""
 
-import re
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 from tidewire_conformance import fold, specification, strict_json
@@ -15,8 +13,6 @@ MOVES = {
     ("running", "succeeded"), ("running", "failed"), ("running", "cancelled"),
 }  # fmt: skip
 """Rows of the table of section 1.6; a snapshot may stand for several."""
-CHECK_AFTER = 64
-"""TW-DIF-051."""
 DEEPEST_VALUE = 56
 
 # The sentences that an op proves when it applies.
@@ -227,80 +223,6 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
                  new.get("stable", {}).get(path), **where)  # fmt: skip
 
 
-@check("TW-DIF-051", over_all=True)
-async def checks_come_when_they_are_owed(s: Session) -> None:
-    """Where a text is truncated, where its item ends, at `done`, and by the 64th change since the last check."""
-    for exchange, steps in s.histories().streams:
-        if exchange.cursor == "0-0":
-            _judge_debts(s, steps)
-
-
-@check("TW-DIF-051")
-async def the_64th_change_is_proved(s: Session) -> None:
-    """A text that only grows, by more than 64 events, is proved on the way."""
-    steps = [step for n in range(100) for step in ({"append": f"{n} é "}, {"sleep_ms": 8})]
-    work = s.server.script(*steps) or s.untested("needs tidewire.script")
-    _, history = await s.ended(work)
-    if len(history.of_type("message")) < CHECK_AFTER + 2:
-        s.no_occasion("its changes were merged into fewer than 64")
-    _judge_debts(s, Histories([history]).streams[0][1])
-
-
-def _judge_debts(s: Session, steps: list[Step]) -> None:
-    owed: dict[str, int] = {}
-    for step in steps:
-        if step.block.type == "snapshot":
-            owed.clear()
-            continue
-        data = step.block.json
-        ops = _ops(data, step.before.columns if step.before else ())
-        for name, path in ops:
-            if name == "s":
-                owed = {each: n for each, n in owed.items() if not each.startswith(path)}
-        changed = {
-            path
-            for name, path in ops
-            if name in "at" and isinstance(fold.find(_value(step.after), path), str)
-        }
-        for path in changed:
-            owed[path] = owed.get(path, 0) + 1
-        proved = {check[0] for check in (data.get("check", ()) if isinstance(data, dict) else ())}
-        due = {path for name, path in ops if name == "t" and path in changed}
-        due |= {path for path, count in owed.items() if count >= CHECK_AFTER or step.block.type == "done"}
-        due |= {path for path in owed if _item_ended(step, path)}
-        for path in due:
-            s.expect(
-                "TW-DIF-051",
-                path in proved,
-                f"a check of {path}",
-                sorted(proved),
-                at=step.exchange,
-                block=step.block,
-            )
-        for path in proved:
-            owed.pop(path, None)
-
-
-def _ops(data: Any, columns: tuple[str, ...]) -> list[tuple[str, str]]:
-    if isinstance(data, str):
-        return [("a", columns[0])] if columns else []
-    found = data.get("ops", []) if isinstance(data, dict) else data
-    pairs = [[("a", column) for column in columns] if op[0] == "r" else [(op[0], op[1])] for op in found]
-    return [pair for row in pairs for pair in row]
-
-
-def _value(state: fold.State | None) -> Any:
-    return None if state is None else state.value
-
-
-def _item_ended(step: Step, path: str) -> bool:
-    if step.before is None or step.after is None:
-        return False
-    place = "/".join(path.split("/")[:3]) + "/status"
-    old, new = fold.find(step.before.value, place), fold.find(step.after.value, place)
-    return bool(path.startswith("/items/") and old != new and new in fold.ITEM_ENDS)
-
-
 @check("TW-DIF-031", "TW-DIF-030", "TW-DIF-032", "TW-OVR-005")
 async def texts_are_counted_in_code_points(s: Session) -> None:
     """A truncation of one drops one character, also one beyond the BMP; what is left has no half of one."""
@@ -376,140 +298,3 @@ async def diffs_rebuild_the_value(s: Session) -> None:
             got,
             at=history,
         )
-
-
-@check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", alone=True)
-async def a_slow_reader_delays_nobody(s: Session) -> None:
-    """A reader that takes nothing leaves the job and other readers alone, and is not dropped for it."""
-    piece = min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024)
-    count = min(2 * 2**20 // piece, s.server.limits.get("max_state_bytes", 0) // piece - 2)
-    steps = [step for _ in range(count) for step in ({"bytes": piece}, {"sleep_ms": 12})]
-    work = s.server.script(*steps) if count * piece > 2**20 else None
-    if work is None:
-        s.untested("needs tidewire.script, and room for a state of 1 MiB")
-    job = await s.submit(work)
-    async with s.follow(job, read_ahead=4096) as slow:
-        await slow.until(lambda now: now.of_type("hello"))
-        quick = await s.stream(job)
-        done = quick.of_type("done")
-        s.expect(
-            "TW-DIF-067",
-            done,
-            "done, for the reader that reads",
-            [b.type for b in quick.events][-2:],
-            at=quick,
-        )
-        late = await slow.to_end(30)
-    steps_of = {each.number: found for each, found in Histories([quick, late]).streams}
-    ends = [found[-1].after.value if found and found[-1].after else None for found in steps_of.values()]
-    s.expect(
-        "TW-DIF-068",
-        late.of_type("done"),
-        "done, for the slow one as well",
-        [b.type for b in late.events][-2:],
-        at=late,
-    )
-    s.expect(
-        "TW-DIF-066", len(ends) == 2 and ends[0] == ends[1], "the same state in the end", late.ended, at=late
-    )
-
-
-@check("TW-DIF-004", over_all=True)
-async def ephemeral_events_hold_nothing_of_a_result(s: Session) -> None:
-    """They have the members of their tables alone, or such as a later edition may name."""
-    tables = {
-        "queue": {"position", "eta_ms"}, "progress": {"current", "total", "unit", "phase", "item"},
-        "ping": {"head"}, "goaway": {"reason", "retry_ms"},
-        "hello": {"protocol", "job", "events", "head", "heartbeat_ms"},
-    }  # fmt: skip
-    for exchange in s.wire.record:
-        for block in exchange.events:
-            if block.type in tables and isinstance(block.json, dict):
-                more = {name for name in block.json if "value" in name or "text" in name} - tables[block.type]
-                s.expect(
-                    "TW-DIF-004", not more, "nothing of a result", sorted(more), at=exchange, block=block
-                )
-
-
-@check("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", over_all=True)
-async def all_json_is_that_of_section_1_4(s: Session) -> None:
-    """Finite numbers, exact integers, unique members, whole code points, bounded depth."""
-    rules = ("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006")
-    for exchange in s.wire.record:
-        readings = [(block.reading, block) for block in exchange.events]
-        if exchange.is_whole and "json" in exchange.media_type and exchange.status not in {204, 304}:
-            readings.append((exchange.reading, None))  # type: ignore[arg-type]
-        for reading, block in readings:
-            for fault in reading.faults:
-                s.expect(fault.sentence, False, "JSON by section 1.4", fault.what, at=exchange, block=block)
-            for rule in rules:
-                s.expect(rule, rule not in {fault.sentence for fault in reading.faults}, "JSON by section 1.4",
-                         str(reading.faults), at=exchange, block=block)  # fmt: skip
-
-
-INTEGERS = {
-    "attempt",
-    "head",
-    "max_depth",
-    "max_inputs",
-    "max_items",
-    "max_top",
-    "on",
-    "position",
-    "row",
-    "size",
-    "status",
-}
-"""Numbers of the protocol; `status` of a job is a word."""
-_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z", re.ASCII)
-_FREE = {"value", "input_schema", "value_schema", "examples", "tokens"}
-
-
-@check("TW-OVR-026", "TW-OVR-011", "TW-OVR-010", over_all=True)
-async def null_and_times_are_written_as_said(s: Session) -> None:
-    """A member without a value is left out; `done` of a job alone may be null. Times are RFC 3339 with `Z`."""
-    for exchange in s.wire.record:
-        bodies = [(block.json, block) for block in exchange.events if block.type != "message"]
-        if exchange.is_whole and "json" in exchange.media_type and exchange.status not in {204, 304}:
-            bodies.append((exchange.json, None))  # type: ignore[arg-type]
-        for body, block in bodies:
-            nulls = [*_nulls(body)]
-            s.expect("TW-OVR-026", not nulls, "no null", nulls, at=exchange, block=block)
-            for name, value in _members(body):
-                if name.endswith("_at"):
-                    s.expect("TW-OVR-011", isinstance(value, str) and _is_time(value),
-                             f"{name} as RFC 3339 with Z", value, at=exchange, block=block)  # fmt: skip
-                if name.endswith(("_ms", "_bytes")) or (name in INTEGERS and isinstance(value, float)):
-                    s.expect(
-                        "TW-OVR-010",
-                        type(value) is int,
-                        f"{name} as an integer",
-                        value,
-                        at=exchange,
-                        block=block,
-                    )
-
-
-def _is_time(told: str) -> bool:
-    """Whether it is a time in the form of RFC 3339 with `Z`; a fraction may be as long as it likes."""
-    found = _TIME.fullmatch(told)
-    try:
-        return bool(found and datetime.fromisoformat(found[1]))
-    except ValueError:
-        return False
-
-
-def _members(value: Any) -> Iterator[tuple[str, Any]]:
-    """Members of the protocol, at any depth; what belongs to an endpoint is left out."""
-    if isinstance(value, list):
-        for child in value:
-            yield from _members(child)
-    elif isinstance(value, dict):
-        for name, child in value.items():
-            yield name, child
-            if name not in _FREE:
-                yield from _members(child)
-
-
-def _nulls(value: Any) -> Iterator[str]:
-    yield from (name for name, child in _members(value) if child is None and name not in {"done", "value"})

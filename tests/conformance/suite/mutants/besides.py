@@ -21,7 +21,7 @@ def _since(why: str, checks: str, *names: str) -> None:
 
 _since(
     "a wrong event shows wherever it is read: in each fold, in each resume, and in the state that a read tells",
-    "state.* resume.* cursors.* generation.* deadlines.* merging.* batch.items_end_one_by_one batch.the_size_of_a_batch_counts_its_rows jobs.a_read_can_be_followed_from_its_cursor "
+    "state.* resume.* cursors.* generation.* deadlines.* proofs.* slow_readers.* batch.items_end_one_by_one batch.the_size_of_a_batch_counts_its_rows jobs.a_read_can_be_followed_from_its_cursor "
     "snapshots_only.* jobs.a_job_that_has_ended_tells_its_end durable.* browser.a_stream_token_opens_its_stream "
     "framing.streams_begin_with_hello framing.a_silent_stream_is_pinged framing.events_are_* framing.no* framing.a_job_ends_by_one_done "
     "discovery.text_is_not_taken_back_where_it_cannot_be discovery.a_value_comes_once_where_nothing_streams",
@@ -58,14 +58,14 @@ _since(
 _since("every submit is judged by its status", "*", "submit_answers_200")
 _since(
     "from then on each stream that is the first of its job is closed",
-    "state.a_slow_reader_delays_nobody resume.* durable.* framing.*",
+    "slow_readers.a_slow_reader_delays_nobody resume.* durable.* framing.*",
     "the_oldest_stream_makes_room",
 )
 _since("no submit does as it is told", "*", "bodies_are_not_read")
 _since(
     "what is no JSON by the text is none in any event",
-    "state.* framing.events_are_those_of_the_table",
-    "invalid_utf8", "lone_cr_inside_json", "nan_in_an_event", "raw_newline_in_data",
+    "notation.* state.* framing.events_are_those_of_the_table",
+    "invalid_utf8", "large_event_cut_at_64_kib", "lone_cr_inside_json", "nan_in_an_event", "raw_newline_in_data",
 )  # fmt: skip
 _since(
     "cursors are judged alike with and without diffs, in-band, and by a token",
@@ -92,7 +92,7 @@ _since(
 _since(
     "a cancel of an item is a cancel",
     "batch.a_cancel_of_one_item_leaves_the_others ownership.a_job_of_another_principal_is_an_unknown_one errors.* "
-    "limits.a_stream_too_many_is_refused state.a_slow_reader_delays_nobody bodies.a_cancel_of_another_shape_cancels_nothing "
+    "limits.a_stream_too_many_is_refused slow_readers.a_slow_reader_delays_nobody bodies.a_cancel_of_another_shape_cancels_nothing "
     "generation.a_generation_that_is_cancelled_says_so ownership.wrong_credentials_are_refused",
     "cancel_answers_and_runs_on", "cancel_is_not_idempotent",
 )  # fmt: skip
@@ -150,7 +150,7 @@ _since(
 )
 _since(
     "integers are judged in every answer",
-    "state.null_and_times_are_written_as_said",
+    "notation.null_and_times_are_written_as_said",
     "times_in_seconds_with_a_fraction",
 )
 _since(
@@ -159,10 +159,16 @@ _since(
     "a_restart_loses_what_runs",
 )
 
+_since(
+    "half a character is no JSON",
+    "notation.all_json_is_that_of_section_1_4",
+    "append_splits_a_surrogate_pair",
+)
+_since("a text is read by the rules of JSON", "state.texts_are_counted_in_code_points", "a_member_twice")
 _since("no job says that it is a batch", "batch.*", "samples_are_no_batch")
 _since(
     "a text that is truncated is proved",
-    "state.* discovery.text_is_not_taken_back_where_it_cannot_be",
+    "state.* proofs.* discovery.text_is_not_taken_back_where_it_cannot_be",
     "a_rollback_leaves_its_logprobs",
 )
 _since(

@@ -133,7 +133,7 @@ def not_acceptable_is_found_out_late(hooks):
     )
 
 
-@mutant("TW-DIF-051", "state.the_64th_change_is_proved")
+@mutant("TW-DIF-051", "proofs.the_64th_change_is_proved")
 def texts_are_proved_at_their_end_alone(hooks):
     """A text that only grows is proved when its item ends."""
 

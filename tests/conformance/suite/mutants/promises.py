@@ -134,7 +134,7 @@ def a_cancel_is_answered_in_plain_text(hooks):
     )
 
 
-@mutant("TW-OVR-011", "state.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
+@mutant("TW-OVR-011", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
 def months_from_zero(hooks):
     """Months are counted from 0."""
     told_otherwise(hooks, rb'("created_at":"\d+)-\d+-', rb"\1-00-")

@@ -315,7 +315,7 @@ def merged(hooks, change):
 
 @mutant(
     "TW-DIF-044",
-    "merging.a_merged_diff_proves_what_its_parts_proved",
+    "slow_readers.a_merged_diff_proves_what_its_parts_proved",
     "state.texts_are_counted_in_code_points",
     ENDED,
 )

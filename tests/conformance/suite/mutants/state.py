@@ -116,7 +116,7 @@ def columns_change_within_an_epoch(hooks):
     )
 
 
-@mutant("TW-DIF-051", "state.checks_come_when_they_are_owed", "framing.a_job_ends_by_one_done")
+@mutant("TW-DIF-051", "proofs.checks_come_when_they_are_owed", "framing.a_job_ends_by_one_done")
 def no_checks(hooks):
     """No check ever comes."""
 
@@ -195,19 +195,19 @@ def a_failed_item_makes_a_job_that_succeeded(hooks):
     )
 
 
-@mutant("TW-OVR-002", "state.all_json_is_that_of_section_1_4")
+@mutant("TW-OVR-002", "notation.all_json_is_that_of_section_1_4")
 def nan_in_an_event(hooks):
     """NaN in an event."""
     hooks.frames.append(lambda talk, frame: frame.replace(b'"heartbeat_ms":400', b'"heartbeat_ms":NaN'))
 
 
-@mutant("TW-OVR-004", "state.all_json_is_that_of_section_1_4")
+@mutant("TW-OVR-004", "notation.all_json_is_that_of_section_1_4")
 def a_member_twice(hooks):
     """A member stands twice."""
     hooks.frames.append(lambda talk, frame: frame.replace(b'{"protocol"', b'{"job":"x","protocol"'))
 
 
-@mutant("TW-OVR-026", "state.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
+@mutant("TW-OVR-026", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
 def null_where_there_is_no_value(hooks):
     """Null in place of a member that is not there."""
     hooks.bodies.append(
@@ -215,13 +215,13 @@ def null_where_there_is_no_value(hooks):
     )
 
 
-@mutant("TW-OVR-011", "state.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
+@mutant("TW-OVR-011", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
 def times_with_an_offset(hooks):
     """Times with an offset in place of `Z`."""
     hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'(_at":"[^"]+)Z"', rb'\1+00:00"', body)))
 
 
-@mutant("TW-DIF-067", "state.a_slow_reader_delays_nobody")
+@mutant("TW-DIF-067", "slow_readers.a_slow_reader_delays_nobody")
 def a_slow_reader_blocks_the_others(hooks):
     """A reader that takes nothing holds up all others."""
 
@@ -233,7 +233,7 @@ def a_slow_reader_blocks_the_others(hooks):
     hooks.frames.append(wait)
 
 
-@mutant("TW-DIF-004", "state.ephemeral_events_hold_nothing_of_a_result")
+@mutant("TW-DIF-004", "ephemeral.ephemeral_events_hold_nothing_of_a_result")
 def text_in_progress(hooks):
     """Progress carries a text of the result."""
     hooks.frames.append(lambda talk, frame: frame.replace(b'{"current"', b'{"text":"so far","current"'))
@@ -290,7 +290,7 @@ def an_item_goes_back_to_the_queue(hooks):
     on_data(hooks, back)
 
 
-@mutant("TW-OVR-010", "state.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
+@mutant("TW-OVR-010", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
 def integers_with_a_fraction(hooks):
     """Integers of the protocol have a fraction, as of a language with one kind of number."""
     hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'("attempt":\d+)', rb"\1.0", body)))

@@ -1,9 +1,9 @@
-"""Section 5.5: one diff in place of several logged events, for a reader that is behind."""
+"""Sections 5.5 and 5.10: a reader that is behind gets one diff in place of several, and delays nobody."""
 
 from typing import Any
 
 from tidewire_conformance import fold
-from tidewire_conformance.history import job_of, key
+from tidewire_conformance.history import Histories, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
@@ -43,3 +43,39 @@ def _proved(data: Any) -> set[str]:
     """Texts of which a diff has a check."""
     found = data.get("check", ()) if isinstance(data, dict) else ()
     return {str(each[0]) for each in found if isinstance(each, list) and len(each) == 3}
+
+
+@check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", alone=True)
+async def a_slow_reader_delays_nobody(s: Session) -> None:
+    """A reader that takes nothing leaves the job and other readers alone, and is not dropped for it."""
+    piece = min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024)
+    count = min(2 * 2**20 // piece, s.server.limits.get("max_state_bytes", 0) // piece - 2)
+    steps = [step for _ in range(count) for step in ({"bytes": piece}, {"sleep_ms": 12})]
+    work = s.server.script(*steps) if count * piece > 2**20 else None
+    if work is None:
+        s.untested("needs tidewire.script, and room for a state of 1 MiB")
+    job = await s.submit(work)
+    async with s.follow(job, read_ahead=4096) as slow:
+        await slow.until(lambda now: now.of_type("hello"))
+        quick = await s.stream(job)
+        done = quick.of_type("done")
+        s.expect(
+            "TW-DIF-067",
+            done,
+            "done, for the reader that reads",
+            [b.type for b in quick.events][-2:],
+            at=quick,
+        )
+        late = await slow.to_end(30)
+    steps_of = {each.number: found for each, found in Histories([quick, late]).streams}
+    ends = [found[-1].after.value if found and found[-1].after else None for found in steps_of.values()]
+    s.expect(
+        "TW-DIF-068",
+        late.of_type("done"),
+        "done, for the slow one as well",
+        [b.type for b in late.events][-2:],
+        at=late,
+    )
+    s.expect(
+        "TW-DIF-066", len(ends) == 2 and ends[0] == ends[1], "the same state in the end", late.ended, at=late
+    )
