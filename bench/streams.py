@@ -31,6 +31,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import ticking
 from uvloop import run  # so that what reads is not what is measured
 from wire import GRADIO, GROW, OURS, serving
 
@@ -39,128 +40,6 @@ ROUNDS = 5
 MIN_EVENTS = 60
 """Of each stream of per-event: with fewer its opening and its end would be what is measured."""
 PARTS = ("steady", "per-event", "first", "history")
-
-TICKS = '''
-import asyncio, sys, time
-
-async def ticks(n, rate, phase):
-    """Tokens that are due at fixed moments; each says when."""
-    begin = time.monotonic() + phase
-    for i in range(n):
-        due = begin + i / rate
-        await asyncio.sleep(max(0.0, due - time.monotonic()) if i == 0 or rate < 1e6 else 0)
-        yield f"{due:.4f},"
-'''
-
-OURS_TICKS = f"""{TICKS}
-from tidewire_server import Server, Stream
-
-server = Server(merge_window={{window}}, default_concurrency_limit=None, max_streams_per_principal=5000, max_queue_size=5000)
-
-@server.endpoint
-async def tick(stream: Stream[str], n: int, rate: float, phase: float) -> None:
-    async for token in ticks(n, rate, phase):
-        stream.append(token)
-
-@server.endpoint
-async def hello() -> str:
-    return "hello"
-
-server.run(port=0, port_file=sys.argv[1])
-"""
-
-STARLETTE_TICKS = f"""{TICKS}
-import pathlib, socket
-import uvicorn
-from sse_starlette import EventSourceResponse
-from starlette.applications import Starlette
-from starlette.routing import Route
-
-async def tick(request):
-    query = request.query_params
-    numbers = int(query["n"]), float(query["rate"]), float(query["phase"])
-
-    async def events():
-        at = 0
-        async for token in ticks(*numbers):
-            at += 1
-            yield {{"id": f"1-{{at}}", "data": token}}
-
-    return EventSourceResponse(events())
-
-listener = socket.socket()
-listener.bind(("127.0.0.1", 0))
-listener.listen(2048)
-pathlib.Path(sys.argv[1]).write_text(str(listener.getsockname()[1]))
-app = Starlette(routes=[Route("/tick", tick)])
-uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listener])
-"""
-
-RAW_TICKS = f"""{TICKS}
-import pathlib, socket
-import uvicorn
-from urllib.parse import parse_qs
-
-async def app(scope, receive, send):
-    query = parse_qs(scope["query_string"].decode())
-    numbers = int(query["n"][0]), float(query["rate"][0]), float(query["phase"][0])
-    headers = [(b"content-type", b"text/event-stream")]
-    await send({{"type": "http.response.start", "status": 200, "headers": headers}})
-    at = 0
-    async for token in ticks(*numbers):
-        at += 1
-        frame = b'id:1-%d\\ndata:"%b"\\n\\n' % (at, token.encode())
-        await send({{"type": "http.response.body", "body": frame, "more_body": True}})
-    await send({{"type": "http.response.body", "body": b"", "more_body": False}})
-
-listener = socket.socket()
-listener.bind(("127.0.0.1", 0))
-listener.listen(2048)
-pathlib.Path(sys.argv[1]).write_text(str(listener.getsockname()[1]))
-config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
-uvicorn.Server(config).run(sockets=[listener])
-"""
-
-FASTAPI_TICKS = f"""{TICKS}
-import pathlib, socket
-from collections.abc import AsyncIterator
-import uvicorn
-from fastapi import FastAPI
-from fastapi.sse import EventSourceResponse, ServerSentEvent
-
-app = FastAPI()
-
-@app.get("/tick", response_class=EventSourceResponse)
-async def tick(n: int, rate: float, phase: float) -> AsyncIterator[ServerSentEvent]:
-    at = 0
-    async for token in ticks(n, rate, phase):
-        at += 1
-        yield ServerSentEvent(id=f"1-{{at}}", data=token)
-
-listener = socket.socket()
-listener.bind(("127.0.0.1", 0))
-listener.listen(2048)
-pathlib.Path(sys.argv[1]).write_text(str(listener.getsockname()[1]))
-uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listener])
-"""
-
-GRADIO_TICKS = f"""{TICKS}
-import pathlib
-import gradio
-
-async def tick(n, rate, phase):
-    text = ""
-    async for token in ticks(int(n), rate, phase):
-        text += token
-        yield text
-
-with gradio.Blocks(analytics_enabled=False) as app:
-    numbers = [gradio.Number(), gradio.Number(), gradio.Number()]
-    gradio.Button().click(tick, numbers, gradio.Textbox(), api_name="tick", concurrency_limit=None)
-app.queue(max_size=5000).launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
-pathlib.Path(sys.argv[1]).write_text(str(app.server_port))
-app.block_thread()
-"""
 
 
 def cpu(process: int) -> float:
@@ -202,28 +81,6 @@ class Reader(asyncio.Protocol):
             self.ends.set_result(None)
 
 
-def post(port: int, path: str, body: dict[str, Any], accept: str) -> bytes:
-    payload = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: {accept}\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
-    )
-    return head.encode() + payload
-
-
-def get(port: int, path: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode()
-
-
-def ask_ours(port: int, n: int, rate: float, phase: float) -> bytes:
-    numbers = {"n": n, "rate": rate, "phase": phase}
-    return post(port, "/v1/endpoints/tick/jobs", {"input": numbers}, "text/event-stream")
-
-
-def ask_starlette(port: int, n: int, rate: float, phase: float) -> bytes:
-    return get(port, f"/tick?n={n}&rate={rate}&phase={phase}")
-
-
 async def read_all(port: int, ask: Any, streams: int, n: int, rate: float, process: int) -> dict[str, Any]:
     """Open streams a little apart, read all to their ends; the CPU is that between the openings and the ends."""
     loop = asyncio.get_running_loop()
@@ -262,15 +119,6 @@ def lateness(found: dict[str, Any], within: float) -> dict[str, Any]:
     }
 
 
-def servers(gradio: bool = False, window: float = 0.005) -> dict[str, tuple[str, Any]]:
-    found: dict[str, tuple[str, Any]] = {"tidewire": (OURS_TICKS.replace("{window}", str(window)), ask_ours)}
-    if importlib.util.find_spec("sse_starlette"):
-        found["sse-starlette"] = (STARLETTE_TICKS, ask_starlette)
-    if gradio and importlib.util.find_spec("gradio"):
-        found["gradio"] = (GRADIO_TICKS, None)
-    return found
-
-
 # --- the questions
 
 
@@ -286,7 +134,9 @@ async def gradio_all(port: int, streams: int, n: int, process: int) -> dict[str,
     began = time.monotonic()
     for number in range(streams):
         session = uuid.uuid4().hex
-        reader = Reader(get(port, f"/gradio_api/queue/data?session_hash={session}"), loop.create_future())
+        reader = Reader(
+            ticking.get(port, f"/gradio_api/queue/data?session_hash={session}"), loop.create_future()
+        )
         phase = max(0.0, began + streams / 100 + 0.5 + (number / streams) / RATE - time.monotonic())
         join = {"data": [n, RATE, phase], "fn_index": index, "session_hash": session}
         await asyncio.to_thread(request, port, "POST", "/gradio_api/queue/join", join)
@@ -311,7 +161,7 @@ def steady(seconds: float, gradio: bool) -> list[dict[str, Any]]:
     rows = []
     for streams, within in ((100, 0.020), (600, 0.025)):
         n = int(RATE * seconds)
-        asked = servers(gradio and streams == 100)
+        asked = ticking.servers(gradio and streams == 100)
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in asked}
         for turn in range(ROUNDS):
             for name, (source, ask) in asked.items():
@@ -343,9 +193,9 @@ def per_event(events: int) -> list[dict[str, Any]]:
     rows = []
     for streams in (1, 100, 1000):
         n = max(MIN_EVENTS, events // streams)
-        asked = servers(window=0) | {"raw ASGI": (RAW_TICKS, ask_starlette)}
+        asked = ticking.servers(window=0) | {"raw ASGI": (ticking.RAW, ticking.ask_starlette)}
         if importlib.util.find_spec("fastapi"):
-            asked["fastapi.sse"] = (FASTAPI_TICKS, ask_starlette)
+            asked["fastapi.sse"] = (ticking.FASTAPI, ticking.ask_starlette)
         each: dict[str, list[float]] = {name: [] for name in asked}
         pieces: dict[str, int] = {}
         for _ in range(ROUNDS):
@@ -375,9 +225,9 @@ def first(count: int = 150) -> list[dict[str, Any]]:
     import socket
 
     taken = []
-    with serving(OURS_TICKS.replace("{window}", "0.005")) as (port, _):
+    with serving(ticking.OURS.replace("{window}", "0.005")) as (port, _):
         for _ in range(count):
-            request = post(port, "/v1/endpoints/hello/jobs", {"input": {}}, "text/event-stream")
+            request = ticking.post(port, "/v1/endpoints/hello/jobs", {"input": {}}, "text/event-stream")
             began = time.perf_counter()
             with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
                 connection.sendall(request)
