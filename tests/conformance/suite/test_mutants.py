@@ -23,7 +23,7 @@ SOME = [
 ]  # fmt: skip
 """Those that are tried here; `make conformance` tries all."""
 
-AREAS = ["framing", "ephemeral", "resume", "state", "notation", "proofs", "slow_readers"]
+AREAS = ["framing", "ephemeral", "sizes", "resume", "state", "notation", "proofs", "slow_readers"]
 UNUSUAL = ["ops_in_place_of_bare_strings"]
 
 

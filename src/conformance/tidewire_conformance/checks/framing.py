@@ -1,36 +1,34 @@
 """Chapter 3: how streams are answered, framed, begun and ended."""
 
-import asyncio
 import re
-from contextlib import AsyncExitStack
 
 from tidewire_conformance import specification
 from tidewire_conformance.event_stream import Block
-from tidewire_conformance.history import Key, job_bodies, job_of, key
+from tidewire_conformance.history import Key, job_of, key
 from tidewire_conformance.registry import check
-from tidewire_conformance.session import EVENT_STREAM, Job, Session
-from tidewire_conformance.wire import Exchange, Stream
+from tidewire_conformance.session import EVENT_STREAM, Session
+from tidewire_conformance.wire import Exchange
 
 HELLO_SECONDS = 1.0
 """TW-FRM-005."""
-LARGEST_STATE = 16 * 2**20
-"""Bytes of a state that the suite lets grow too large."""
 LONGEST_RETRY_MS = 30_000
-_ENDS = {"done", "goaway", "problem"}
+ENDS = {"done", "goaway", "problem"}
+"""Events after which a stream is closed."""
 _ID = re.compile(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}", re.ASCII)
 _NARROW = re.compile(
     rb"(?:id:[^\n]+\n|event:[A-Za-z][A-Za-z0-9_]*\n|retry:[0-9]{1,7}\n|data:[^\n]+\n|:[\x20-\x7e]*\n)*\n"
 )
 
 
-def _streams(s: Session) -> list[Exchange]:
+def streams(s: Session) -> list[Exchange]:
+    """Those of the run of which something came."""
     return [each for each in s.wire.record if each.is_stream and each.chunks]
 
 
 @check("TW-FRM-001", "TW-FRM-002", "TW-FRM-003", over_all=True)
 async def streams_have_their_header(s: Session) -> None:
     """Each event stream says its media type, and that nobody may store, transform or hold it back."""
-    for each in _streams(s):
+    for each in streams(s):
         media = each.says("content-type").lower().replace(" ", "").replace('"', "")
         s.expect("TW-FRM-001", media in {"text/event-stream", "text/event-stream;charset=utf-8"},
                  "Content-Type: text/event-stream", media, at=each)  # fmt: skip
@@ -66,7 +64,7 @@ async def a_stream_has_no_coding_whatever_is_accepted(s: Session) -> None:
 @check("TW-FRM-009", "TW-FRM-010", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", over_all=True)
 async def streams_are_framed_as_the_grammar_says(s: Session) -> None:
     """UTF-8, one line of JSON an event, an empty line after each, no empty id."""
-    for each in _streams(s):
+    for each in streams(s):
         _judge_text(s, each)
         for block in each.blocks:
             _judge_block(s, each, block)
@@ -110,7 +108,7 @@ async def events_are_those_of_the_table(s: Session) -> None:
     tables = {"snapshot": "snapshot", "message": "diff", "done": "done", "hello": "hello", "queue": "queue",
               "progress": "progress", "ping": "ping", "goaway": "goaway", "problem": "problem"}  # fmt: skip
     misfits: dict[tuple[str, bytes], str] = {}
-    for each in _streams(s):
+    for each in streams(s):
         for block in each.events:
             if block.type in tables and block.reading.is_json:
                 said = block.type, block.data
@@ -152,27 +150,12 @@ async def events_are_those_of_the_table(s: Session) -> None:
                 s.expect("TW-FRM-044", True, "no logged event of another type")
 
 
-@check("TW-FRM-047", "TW-FRM-048", over_all=True)
-async def events_are_no_longer_than_discovery_says(s: Session) -> None:
-    """A snapshot has at most `max_state_bytes`, any other event `max_event_bytes`."""
-    limits = s.server.limits
-    for each in _streams(s):
-        for block in each.events:
-            name, sentence = (
-                ("max_state_bytes", "TW-FRM-048")
-                if block.type == "snapshot"
-                else ("max_event_bytes", "TW-FRM-047")
-            )
-            s.expect(sentence, len(block.data) <= limits.get(name, len(block.data)),
-                     f"at most {limits.get(name)} bytes of data", len(block.data), at=each, block=block)  # fmt: skip
-
-
 @check("TW-FRM-057", "TW-FRM-058", "TW-FRM-059", "TW-FRM-060", "TW-FRM-061", over_all=True)
 async def streams_begin_with_hello(s: Session) -> None:
     """`hello` first, of this job, with its link and its head; `retry` before it or in it."""
     heads = _Heads()
     ends = {job_of(each): key(block.id) for each in s.wire.record for block in each.of_type("done")}
-    for each in _streams(s):
+    for each in streams(s):
         known = heads.before(each)
         first = each.events[0] if each.events else None
         if first is None or first.type == "problem":
@@ -249,7 +232,7 @@ class _Heads:
 async def retry_is_short_and_drawn_anew(s: Session) -> None:
     """`retry` is at most 30 s, and not the same on every connection."""
     found = []
-    for each in _streams(s):
+    for each in streams(s):
         for block in (block for block in each.blocks if block.values("retry")):
             value = block.values("retry")[-1]
             sound = bool(re.fullmatch(rb"[0-9]{1,7}", value)) and int(value) <= LONGEST_RETRY_MS
@@ -262,9 +245,9 @@ async def retry_is_short_and_drawn_anew(s: Session) -> None:
 @check("TW-FRM-054", "TW-FRM-007", over_all=True)
 async def nothing_follows_the_end(s: Session) -> None:
     """After `done`, `goaway` or `problem` comes nothing but the end of the answer."""
-    for each in _streams(s):
+    for each in streams(s):
         kinds = [block.type for block in each.events]
-        ends = [at for at, kind in enumerate(kinds) if kind in _ENDS]
+        ends = [at for at, kind in enumerate(kinds) if kind in ENDS]
         if not ends:
             continue
         kind, after = kinds[ends[0]], kinds[ends[0] + 1 :]
@@ -361,93 +344,6 @@ async def a_stream_that_is_not_accepted_is_refused(s: Session) -> None:
         )
 
 
-BEATS = 2
-"""Pings that each silent stream is waited for."""
-
-
-@check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071")
-async def a_silent_stream_is_pinged(s: Session) -> None:
-    """A stream on which nothing happens gets a `ping` each heartbeat, whoever opened it how, with a head that it holds."""
-    beat = s.server.heartbeat
-    s.expect("TW-FRM-071", beat <= 15, "a heartbeat of at most 15000 ms", beat * 1000, at=s.server.discovery)
-    work = s.server.script({"append": "x"}, {"sleep_ms": int(beat * 1000 * (2 * BEATS + 1)) + 4000})
-    if work is None:
-        s.untested("silence needs tidewire.script")
-    async with s.wire.open("POST", work.submit_to, json=work.body, header=EVENT_STREAM) as own:
-        await own.until(lambda seen: len(seen.logged) >= 3)
-        s.need("/v1/jobs/" in own.exchange.says("location"), "the submit was not answered by a stream")
-        job = Job(job_of(own.exchange), work, own.exchange)
-        without = ["?diffs=0"] if "snapshots_only" in s.server.capabilities else []
-        async with AsyncExitStack() as stack:
-            opened = [await stack.enter_async_context(s.follow(job, query=query)) for query in ["", *without]]
-            opened += [await stack.enter_async_context(s.follow(job, own.exchange.logged[-1].id or ""))]
-            await asyncio.gather(*(_judge_beats(s, each, beat) for each in [own, *opened]))
-        await s.wire.ask("POST", f"{job.path}/cancel")
-
-
-async def _judge_beats(s: Session, stream: Stream, beat: float) -> None:
-    """A stream that is silent from now on; any byte, such as a comment, stands for a ping."""
-    seen = stream.exchange
-    await stream.until(lambda now: now.of_type("hello"))
-    hello = seen.of_type("hello")
-    said = hello[0].json.get("heartbeat_ms") if hello and isinstance(hello[0].json, dict) else None
-    beat = min(beat, said / 1000) if isinstance(said, int) else beat
-    for count in range(1, BEATS + 1):
-        before = len(seen.body)
-
-        def more(now: Exchange, before: int = before) -> bool:
-            return len(now.body) > before
-
-        came = await stream.until(more, 1.5 * beat + 1)
-        s.expect("TW-FRM-068", came, f"ping {count} within {beat:g} s of silence", f"nothing within {1.5 * beat + 1:g} s",
-                 at=seen)  # fmt: skip
-    held = {block.id or "" for block in seen.logged} | {seen.cursor}
-    for ping in seen.of_type("ping"):
-        s.expect(
-            "TW-FRM-069",
-            ping.json.get("head") in held,
-            f"a head of {sorted(held)}",
-            ping.json,
-            at=seen,
-            block=ping,
-        )
-
-
-@check("TW-FRM-073", over_all=True)
-async def goaway_says_its_wait_twice(s: Session) -> None:
-    """`retry_ms` of a `goaway` is its `retry` field as well."""
-    seen = [(each, block) for each in _streams(s) for block in each.of_type("goaway")]
-    if not seen:
-        s.no_occasion("no stream of this run was closed by goaway")
-    for each, block in seen:
-        s.expect("TW-FRM-073", block.retry == block.json.get("retry_ms"), f"retry:{block.json.get('retry_ms')}",
-                 block.retry, at=each, block=block)  # fmt: skip
-
-
-@check("TW-FRM-072", over_all=True)
-async def no_stream_is_closed_without_a_word(s: Session) -> None:
-    """A stream that the server ends holds `done`, `goaway` or a `problem`."""
-    for each in (each for each in _streams(s) if each.is_whole and not each.check.startswith("durable.")):
-        kinds = [block.type for block in each.events]
-        s.expect(
-            "TW-FRM-072",
-            _ENDS & {*kinds},
-            "goaway, where a stream is closed before done",
-            kinds[-3:],
-            at=each,
-        )
-
-
-@check("TW-FRM-066", over_all=True)
-async def progress_of_a_batch_names_its_item(s: Session) -> None:
-    """`progress` of a job of several inputs has `item`."""
-    batches = {body["id"] for each in s.wire.record for body in job_bodies(each) if body.get("batch") is True}
-    for each in (each for each in _streams(s) if job_of(each) in batches):
-        for block in each.of_type("progress"):
-            told = block.json if isinstance(block.json, dict) else {}
-            s.expect("TW-FRM-066", "item" in told, "item", told, at=each, block=block)
-
-
 @check("TW-FRM-051", "TW-FRM-053", "TW-OVR-018", "TW-OVR-022")
 async def a_job_ends_by_one_done(s: Session) -> None:
     """The log of a job that ended holds one `done`, as its last event, with `error` where it failed."""
@@ -473,42 +369,3 @@ async def a_job_ends_by_one_done(s: Session) -> None:
             )
         if done.get("status") == "failed":
             s.expect("TW-FRM-053", isinstance(done.get("error"), dict), "error in done", done, at=history)
-
-
-@check("TW-FRM-050", alone=True)
-async def a_state_that_grows_too_large_fails_the_job(s: Session) -> None:
-    """A job whose snapshot would pass `max_state_bytes` fails with `state_too_large`."""
-    limit = s.server.limits.get("max_state_bytes", 0)
-    if limit > LARGEST_STATE:
-        s.untested(f"max_state_bytes is {limit}: at most {LARGEST_STATE} can be tried")
-    work = s.server.script({"bytes": limit + 1}) or s.untested("needs tidewire.script")
-    _, history = await s.ended(work)
-    done = history.of_type("done")[0].json
-    s.expect(
-        "TW-FRM-050",
-        done.get("error", {}).get("code") == "state_too_large",
-        "state_too_large",
-        done,
-        at=history,
-    )
-
-
-@check("TW-FRM-049", "TW-FRM-047")
-async def a_change_that_is_too_long_for_an_event_comes_in_several(s: Session) -> None:
-    """A text longer than `max_event_bytes` grows by several events, and is whole in the end."""
-    limits = s.server.limits
-    size = limits.get("max_event_bytes", 0) + 1000
-    if size > 2 * 2**20 or size + 2000 > limits.get("max_state_bytes", 0):
-        s.untested(f"max_event_bytes is {size - 1000}: too large to be tried, or as large as a state")
-    work = s.server.script({"bytes": size}) or s.untested("needs tidewire.script")
-    job, history = await s.ended(work)
-    longest = max((len(block.data) for block in history.of_type("message")), default=0)
-    s.expect("TW-FRM-047", longest < size, f"at most {size - 1000} bytes of data", longest, at=history)
-    value = (await s.read(job)).json["state"]["items"][0]["value"]
-    s.expect(
-        "TW-FRM-049",
-        isinstance(value, str) and len(value) == size,
-        f"{size} characters",
-        len(value),
-        at=history,
-    )

@@ -21,9 +21,11 @@ def _since(why: str, checks: str, *names: str) -> None:
 
 _since(
     "a wrong event shows wherever it is read: in each fold, in each resume, and in the state that a read tells",
-    "state.* resume.* cursors.* generation.* deadlines.* proofs.* slow_readers.* batch.items_end_one_by_one batch.the_size_of_a_batch_counts_its_rows jobs.a_read_can_be_followed_from_its_cursor "
-    "snapshots_only.* jobs.a_job_that_has_ended_tells_its_end durable.* browser.a_stream_token_opens_its_stream "
-    "framing.streams_begin_with_hello framing.a_silent_stream_is_pinged framing.events_are_* framing.no* framing.a_job_ends_by_one_done "
+    "state.* proofs.* resume.* cursors.* generation.* deadlines.* slow_readers.* snapshots_only.* durable.* "
+    "framing.streams_begin_with_hello framing.events_are_* framing.nothing_follows_the_end framing.a_job_ends_by_one_done "
+    "ephemeral.a_silent_stream_is_pinged ephemeral.no_stream_is_closed_without_a_word sizes.events_are_no_longer_than_discovery_says "
+    "jobs.a_read_can_be_followed_from_its_cursor jobs.a_job_that_has_ended_tells_its_end "
+    "batch.items_end_one_by_one batch.the_size_of_a_batch_counts_its_rows browser.a_stream_token_opens_its_stream "
     "discovery.text_is_not_taken_back_where_it_cannot_be discovery.a_value_comes_once_where_nothing_streams",
     "a_diff_across_an_epoch", "a_failed_item_makes_a_job_that_succeeded", "a_hole_is_merged_over", "a_merged_diff_names_another_base",
     "a_new_attempt_keeps_old_values", "a_replica_numbers_by_itself", "a_restart_loses_a_sent_event", "a_zombie_writes_on",
@@ -81,7 +83,7 @@ _since(
 _since(
     "a fresh stream, and one that is replayed, begins with a snapshot",
     "resume.ids_go_up_without_a_gap jobs.a_submit_may_be_answered_by_the_stream idempotency.* framing.streams_begin_with_hello "
-    "framing.a_silent_stream_is_pinged cursors.*",
+    "ephemeral.a_silent_stream_is_pinged cursors.*",
     "a_replayed_stream_has_only_the_end", "first_event_is_a_diff",
 )  # fmt: skip
 _since(
@@ -129,7 +131,7 @@ _since(
 )
 _since(
     "a purge cancels what runs, and whoever reads what is cancelled is left without a word",
-    "cancels.a_cancel_ends_the_job framing.no_stream_is_closed_without_a_word limits.a_stream_too_many_is_refused",
+    "cancels.a_cancel_ends_the_job ephemeral.no_stream_is_closed_without_a_word limits.a_stream_too_many_is_refused",
     "purge_without_done",
 )
 _since(
@@ -159,6 +161,11 @@ _since(
     "a_restart_loses_what_runs",
 )
 
+_since(
+    "a job whose state has grown too large has failed",
+    "sizes.a_state_that_grows_too_large_fails_the_job",
+    "done_of_a_failed_job_without_error",
+)
 _since(
     "half a character is no JSON",
     "notation.all_json_is_that_of_section_1_4",

@@ -100,7 +100,7 @@ def id_on_an_ephemeral_event(hooks):
     hooks.frames.append(lambda talk, frame: b"id:1-1\n" + frame if b"event:hello" in frame else frame)
 
 
-@mutant("TW-FRM-014", "framing.events_are_those_of_the_table", "framing.a_silent_stream_is_pinged")
+@mutant("TW-FRM-014", "framing.events_are_those_of_the_table", "ephemeral.a_silent_stream_is_pinged")
 def ping_moves_the_cursor(hooks):
     """A ping has an id, and so moves the cursor of an EventSource."""
     hooks.frames.append(lambda talk, frame: b"id:1-1\n" + frame if b"event:ping" in frame else frame)
@@ -159,7 +159,7 @@ def retry_of_an_hour(hooks):
 @mutant(
     "TW-FRM-012",
     "framing.streams_are_framed_as_the_grammar_says",
-    "framing.a_change_that_is_too_long_for_an_event_comes_in_several",
+    "sizes.a_change_that_is_too_long_for_an_event_comes_in_several",
 )
 def large_event_cut_at_64_kib(hooks):
     """A large event is cut at 64 KiB, as by a fixed buffer."""
@@ -167,13 +167,13 @@ def large_event_cut_at_64_kib(hooks):
     hooks.frames.append(lambda talk, frame: frame if len(frame) <= 65536 else frame[:65534] + b"\n\n")
 
 
-@mutant("TW-FRM-068", "framing.a_silent_stream_is_pinged")
+@mutant("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
 def no_ping(hooks):
     """No ping within the heartbeat."""
     hooks.frames.append(lambda talk, frame: b"" if b"event:ping" in frame else frame)
 
 
-@mutant("TW-FRM-069", "framing.a_silent_stream_is_pinged")
+@mutant("TW-FRM-069", "ephemeral.a_silent_stream_is_pinged")
 def ping_of_a_head_that_never_comes(hooks):
     """A ping names a head that is not sent."""
     hooks.frames.append(
@@ -229,7 +229,7 @@ def newline_in_an_id(hooks):
     hooks.frames.append(lambda talk, frame: re.sub(rb"^id:(\d+)-(\d*3)\n", b"id:\\1-\n\\2\n", frame))
 
 
-LIMITED = "framing.a_change_that_is_too_long_for_an_event_comes_in_several"
+LIMITED = "sizes.a_change_that_is_too_long_for_an_event_comes_in_several"
 
 
 @mutant("TW-FRM-047", LIMITED)
@@ -239,14 +239,14 @@ def a_long_change_comes_whole(hooks):
     hooks.bodies.append(lambda talk, status, body: (status, body.replace(b":262144,", b":65536,")))
 
 
-@mutant("TW-FRM-047", "framing.events_are_no_longer_than_discovery_says", LIMITED)
+@mutant("TW-FRM-047", "sizes.events_are_no_longer_than_discovery_says", LIMITED)
 def discovery_knows_a_smaller_limit(hooks):
     """Discovery names a `max_event_bytes` below that which is kept."""
     hooks.settings["max_event_bytes"] = 100 * 1024
     hooks.bodies.append(lambda talk, status, body: (status, body.replace(b":102400,", b":65536,")))
 
 
-@mutant("TW-FRM-050", "framing.a_state_that_grows_too_large_fails_the_job")
+@mutant("TW-FRM-050", "sizes.a_state_that_grows_too_large_fails_the_job")
 def a_state_may_grow_too_large(hooks):
     """A state passes `max_state_bytes`, and its job succeeds."""
     hooks.settings["max_state_bytes"] = 8 * 1024 * 1024
@@ -261,7 +261,9 @@ def accept_is_not_looked_at(hooks):
     )
 
 
-@mutant("TW-FRM-073", "framing.goaway_says_its_wait_twice", "errors.parameters_and_members_are_read_as_said")
+@mutant(
+    "TW-FRM-073", "ephemeral.goaway_says_its_wait_twice", "errors.parameters_and_members_are_read_as_said"
+)
 def goaway_without_retry(hooks):
     """`goaway` has no `retry` field."""
     away = b'event:goaway\ndata:{"reason":"rotate","retry_ms":100}\n\n'
@@ -272,7 +274,7 @@ def goaway_without_retry(hooks):
 
 @mutant(
     "TW-FRM-072",
-    "framing.no_stream_is_closed_without_a_word",
+    "ephemeral.no_stream_is_closed_without_a_word",
     "errors.parameters_and_members_are_read_as_said",
 )
 def streams_end_without_a_word(hooks):
@@ -295,7 +297,9 @@ def each_event_waits_for_the_next(hooks):
 
 
 @mutant(
-    "TW-FRM-066", "framing.progress_of_a_batch_names_its_item", "logprobs.a_seed_gives_the_same_tokens_again"
+    "TW-FRM-066",
+    "ephemeral.progress_of_a_batch_names_its_item",
+    "logprobs.a_seed_gives_the_same_tokens_again",
 )
 def progress_without_its_item(hooks):
     """`progress` of a batch job does not tell of which item."""

@@ -5,7 +5,7 @@ import re
 
 from conformance.suite.mutants import benign, mutant
 
-SILENT = "framing.a_silent_stream_is_pinged"
+SILENT = "ephemeral.a_silent_stream_is_pinged"
 PING = b"event:ping\n"
 
 

@@ -1,0 +1,62 @@
+"""Section 3.5: how long an event and a state may be, and what comes of a change that is longer."""
+
+from tidewire_conformance.checks.framing import streams
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Session
+
+LARGEST_STATE = 16 * 2**20
+"""Bytes of a state that the suite lets grow too large."""
+
+
+@check("TW-FRM-047", "TW-FRM-048", over_all=True)
+async def events_are_no_longer_than_discovery_says(s: Session) -> None:
+    """A snapshot has at most `max_state_bytes`, any other event `max_event_bytes`."""
+    limits = s.server.limits
+    for each in streams(s):
+        for block in each.events:
+            name, sentence = (
+                ("max_state_bytes", "TW-FRM-048")
+                if block.type == "snapshot"
+                else ("max_event_bytes", "TW-FRM-047")
+            )
+            s.expect(sentence, len(block.data) <= limits.get(name, len(block.data)),
+                     f"at most {limits.get(name)} bytes of data", len(block.data), at=each, block=block)  # fmt: skip
+
+
+@check("TW-FRM-050", alone=True)
+async def a_state_that_grows_too_large_fails_the_job(s: Session) -> None:
+    """A job whose snapshot would pass `max_state_bytes` fails with `state_too_large`."""
+    limit = s.server.limits.get("max_state_bytes", 0)
+    if limit > LARGEST_STATE:
+        s.untested(f"max_state_bytes is {limit}: at most {LARGEST_STATE} can be tried")
+    work = s.server.script({"bytes": limit + 1}) or s.untested("needs tidewire.script")
+    _, history = await s.ended(work)
+    done = history.of_type("done")[0].json
+    s.expect(
+        "TW-FRM-050",
+        done.get("error", {}).get("code") == "state_too_large",
+        "state_too_large",
+        done,
+        at=history,
+    )
+
+
+@check("TW-FRM-049", "TW-FRM-047")
+async def a_change_that_is_too_long_for_an_event_comes_in_several(s: Session) -> None:
+    """A text longer than `max_event_bytes` grows by several events, and is whole in the end."""
+    limits = s.server.limits
+    size = limits.get("max_event_bytes", 0) + 1000
+    if size > 2 * 2**20 or size + 2000 > limits.get("max_state_bytes", 0):
+        s.untested(f"max_event_bytes is {size - 1000}: too large to be tried, or as large as a state")
+    work = s.server.script({"bytes": size}) or s.untested("needs tidewire.script")
+    job, history = await s.ended(work)
+    longest = max((len(block.data) for block in history.of_type("message")), default=0)
+    s.expect("TW-FRM-047", longest < size, f"at most {size - 1000} bytes of data", longest, at=history)
+    value = (await s.read(job)).json["state"]["items"][0]["value"]
+    s.expect(
+        "TW-FRM-049",
+        isinstance(value, str) and len(value) == size,
+        f"{size} characters",
+        len(value),
+        at=history,
+    )
