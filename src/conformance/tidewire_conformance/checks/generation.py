@@ -1,11 +1,151 @@
-"""Chapter 8 beside its log-probabilities: what is counted, how an end is told, and whether what is taken is served."""
+"""Chapter 8 beside its log-probabilities: what is taken, how it ends and is counted, and that a seed gives it again."""
 
 from typing import Any
 
-from tidewire_conformance.checks.logprobs import LOGPROBS, generation
-from tidewire_conformance.probe import LONG_TOKENS
+from tidewire_conformance.checks.errors import refused
+from tidewire_conformance.history import Histories
+from tidewire_conformance.probe import LONG_TOKENS, Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
+from tidewire_conformance.wire import Exchange
+
+LOGPROBS = ["logprobs"]
+"""What a server declares that generates."""
+TOKENS = 8
+"""That are asked for unless a check says otherwise."""
+STOP = 9
+"""Characters of a stop string: more than most tokens have, so that it comes in parts."""
+SHOWN: list[tuple[dict[str, Any], str]] = [
+    ({"ranks": True}, "ranks"),
+    ({"token_text": True}, "token_text"),
+    ({"logprob_token_ids": [0]}, "scored_logprobs"),
+    ({"top_logprobs": 2, "ties": "count"}, "tie_counts"),
+    ({"prompt_logprobs": 0}, "prompt_logprobs"),
+    ({"echo": True}, "text"),
+    ({"logit_bias": {"0": 1000}}, "token_ids"),
+]
+"""Members of the input, and the member of the value that shows whether they were served."""
+
+
+def generation(s: Session, **members: Any) -> Work:
+    """Work of an endpoint with log-probabilities, with these members of chapter 8."""
+    work = s.server.with_logprobs() or s.untested("no example of an endpoint with `logprobs` ended well")
+    return work.with_input({**work.inputs[0], "max_tokens": TOKENS, "seed": 7, **members})
+
+
+async def generate(s: Session, **members: Any) -> Job:
+    """Submit a generation; a member that the endpoint does not serve (TW-GEN-001) is no lack of it."""
+    work = generation(s, **members)
+    answer = await s.wire.ask("POST", work.submit_to, json=work.body)
+    pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
+    if answer.code == "invalid_input" and pointer.removeprefix("/input/") in members:
+        s.no_occasion(f"{work.endpoint} does not serve {pointer.removeprefix('/input/')}")
+    s.need(answer.status == 201, f"{answer}: {answer.status} {answer.code}")
+    return Job(answer.json["id"], work, answer)
+
+
+async def generated(s: Session, **members: Any) -> tuple[dict[str, Any], Exchange]:
+    """A generation, and the stream that shows it."""
+    job = await generate(s, **members)
+    history = await s.history(job)
+    item = (await s.read(job)).json["state"]["items"][0]
+    s.need(item["status"] == "succeeded" and isinstance(item["value"], dict), f"the item is {item['status']}")
+    return item["value"], history
+
+
+def max_top(s: Session) -> int:
+    """The most candidates that can be asked for."""
+    work = generation(s)
+    return int(s.server.endpoints[work.endpoint].capability("logprobs")["max_top"])
+
+
+@check("TW-GEN-002", "TW-GEN-001", "TW-GEN-003", needs=LOGPROBS)
+async def what_cannot_be_served_is_refused(s: Session) -> None:
+    """More candidates than `max_top`, both prompt and messages, an unknown member: 422 with a pointer; a twin runs."""
+    work, most = generation(s), max_top(s)
+    given = work.inputs[0]
+    prompt = {"prompt": given.get("prompt", "a")}
+    for name in ("top_logprobs", "prompt_logprobs"):
+        answer = await s.wire.ask("POST", work.submit_to, json={"input": {**given, name: most + 1}})
+        if name == "prompt_logprobs" and answer.code == "invalid_input":
+            continue  # not served at all: one of two faults is told (TW-ERR-010)
+        refused(s, "TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
+        told = answer.json if answer.status == 422 else {}
+        s.expect("TW-GEN-002", told.get("pointer") == f"/input/{name}" and str(most) in str(told.get("detail")),
+                 f"a pointer to {name}, and {most} in detail", told, at=answer)  # fmt: skip
+    wrong = [
+        ("TW-GEN-003", {**given, **prompt, "messages": [{"role": "user", "content": "b"}]}),
+        ("TW-GEN-001", {**given, "foresight": True}),
+    ]
+    for sentence, body in wrong:
+        answer = await s.wire.ask("POST", work.submit_to, json={"input": body})
+        refused(s, sentence, answer, 422, "invalid_input", str(body)[:60])
+    twin = await s.wire.ask("POST", work.submit_to, json={"input": {**given, "top_logprobs": most}})
+    s.expect("TW-GEN-002", twin.status == 201, f"201 for {most}", f"{twin.status} {twin.code}", at=twin)
+
+
+@check("TW-GEN-001", needs=LOGPROBS)
+async def what_is_taken_is_served(s: Session) -> None:
+    """A member of the input is refused with a pointer to it, or what it asks for is there."""
+    prompt = "it was a long day"
+    for members, shown in SHOWN:
+        work = generation(s, prompt=prompt, logprobs=True, temperature=0, max_tokens=4, **members)
+        answer = await s.wire.ask("POST", work.submit_to, json=work.body)
+        if answer.status == 422:
+            pointer = str(answer.json.get("pointer", "")).removeprefix("/input/")
+            s.expect(
+                "TW-GEN-001", pointer in members, f"a pointer to one of {sorted(members)}", pointer, at=answer
+            )
+            continue
+        s.need(answer.status == 201, f"{answer}: {answer.status} {answer.code}")
+        job = Job(answer.json["id"], work, answer)
+        history = await s.history(job)
+        value = (await s.read(job)).json["state"]["items"][0]["value"]
+        s.expect(
+            "TW-GEN-001",
+            _is_served(value, members, shown, prompt),
+            f"{members} in {shown}, or 422",
+            value,
+            at=history,
+        )
+
+
+def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> bool:
+    if "echo" in members:
+        return str(value[shown]).startswith(prompt)
+    if "logit_bias" in members:
+        return {*value[shown]} <= {0}
+    return shown in value
+
+
+@check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
+async def an_end_has_its_reason_and_its_count(s: Session) -> None:
+    """`finish_reason` is `length` where `max_tokens` are there; `usage` counts prompt and completion."""
+    value, history = await generated(s, logprobs=True)
+    count, reason = len(value["token_ids"]), value.get("finish_reason")
+    s.expect("TW-GEN-017", reason in {"stop", "length"}, "stop or length", reason, at=history)
+    s.expect(
+        "TW-GEN-017",
+        (reason == "length") == (count == TOKENS) or reason == "stop",
+        f"length at {TOKENS} tokens",
+        f"{reason} at {count}",
+        at=history,
+    )
+    usage = history.of_type("done")[0].json.get("usage", {})
+    s.expect(
+        "TW-GEN-018",
+        {"prompt_tokens", "completion_tokens"} <= usage.keys(),
+        "prompt_tokens and completion_tokens",
+        usage,
+        at=history,
+    )
+    s.expect(
+        "TW-GEN-018",
+        count <= usage.get("completion_tokens", 0) <= count + 1,
+        f"{count} completion tokens",
+        usage,
+        at=history,
+    )
 
 
 @check("TW-GEN-018", needs=LOGPROBS)
@@ -52,47 +192,71 @@ async def a_generation_that_is_cancelled_says_so(s: Session) -> None:
     )
 
 
-SHOWN: list[tuple[dict[str, Any], str]] = [
-    ({"ranks": True}, "ranks"),
-    ({"token_text": True}, "token_text"),
-    ({"logprob_token_ids": [0]}, "scored_logprobs"),
-    ({"top_logprobs": 2, "ties": "count"}, "tie_counts"),
-    ({"prompt_logprobs": 0}, "prompt_logprobs"),
-    ({"echo": True}, "text"),
-    ({"logit_bias": {"0": 1000}}, "token_ids"),
-]
-"""Members of the input, and the member of the value that shows whether they were served."""
+@check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS)
+async def a_stop_string_ends_the_text_before_it(s: Session) -> None:
+    """No part of it is in the text, not even on the way: what a seed gives is asked for once more, and stopped."""
+    whole, _ = await generated(s, temperature=0.9)
+    text, middle = whole["text"], len(whole["text"]) // 2
+    stop = text[middle : middle + STOP]
+    if len(stop) < STOP:
+        s.unclear(f"{text!r} is too short to be stopped")
+    wanted = text[: text.index(stop)]
+    alone, history = await generated(s, temperature=0.9, stop=stop)
+    s.expect("TW-GEN-016", alone["text"] == wanted, f"{wanted!r}, which the string {stop!r} ends as a list of it does",
+             repr(alone["text"]), at=history)  # fmt: skip
+    value, history = await generated(s, temperature=0.9, stop=[stop])
+    if not value["text"].startswith(wanted) and not wanted.startswith(value["text"]):
+        s.unclear(f"one seed gave {text!r}, and then {value['text']!r}")
+    s.expect(
+        "TW-GEN-016",
+        value["text"] == wanted,
+        f"{wanted!r}, which {stop!r} ends",
+        repr(value["text"]),
+        at=history,
+    )
+    s.expect(
+        "TW-GEN-017", value.get("finish_reason") == "stop", "stop", value.get("finish_reason"), at=history
+    )
+    for step in Histories([history]).steps:
+        shown = step.after.value["items"][0]["value"] if step.after else None
+        on_the_way = (shown or {}).get("text", "")
+        s.expect("TW-GEN-016", wanted.startswith(on_the_way), f"no more than {wanted!r} on the way", repr(on_the_way),
+                 at=history, block=step.block)  # fmt: skip
 
 
-@check("TW-GEN-001", needs=LOGPROBS)
-async def what_is_taken_is_served(s: Session) -> None:
-    """A member of the input is refused with a pointer to it, or what it asks for is there."""
-    prompt = "it was a long day"
-    for members, shown in SHOWN:
-        work = generation(s, prompt=prompt, logprobs=True, temperature=0, max_tokens=4, **members)
-        answer = await s.wire.ask("POST", work.submit_to, json=work.body)
-        if answer.status == 422:
-            pointer = str(answer.json.get("pointer", "")).removeprefix("/input/")
-            s.expect(
-                "TW-GEN-001", pointer in members, f"a pointer to one of {sorted(members)}", pointer, at=answer
-            )
-            continue
-        s.need(answer.status == 201, f"{answer}: {answer.status} {answer.code}")
-        job = Job(answer.json["id"], work, answer)
-        history = await s.history(job)
-        value = (await s.read(job)).json["state"]["items"][0]["value"]
-        s.expect(
-            "TW-GEN-001",
-            _is_served(value, members, shown, prompt),
-            f"{members} in {shown}, or 422",
-            value,
-            at=history,
+@check("TW-GEN-008", "TW-GEN-009", needs=LOGPROBS)
+async def samples_are_items(s: Session) -> None:
+    """`n` samples of one input are n items of a job that says `batch`."""
+    job = await generate(s, n=3)
+    await s.history(job)
+    read = await s.read(job)
+    s.expect(
+        "TW-GEN-008",
+        len(read.json["state"]["items"]) == 3,
+        "3 items",
+        len(read.json["state"]["items"]),
+        at=read,
+    )
+    s.expect("TW-GEN-009", read.json.get("batch") is True, '"batch": true', read.json.get("batch"), at=read)
+
+
+@check("TW-GEN-007", "TW-BAT-012", needs=LOGPROBS)
+async def a_seed_gives_the_same_tokens_again(s: Session) -> None:
+    """The same input with the same seed gives the same tokens, alone and among others."""
+    one, _ = await generated(s, logprobs=True, temperature=0.9)
+    two, history = await generated(s, logprobs=True, temperature=0.9)
+    s.expect(
+        "TW-GEN-007",
+        one["token_ids"] == two["token_ids"],
+        f"{one['token_ids']}",
+        two["token_ids"],
+        at=history,
+    )
+    work = generation(s, logprobs=True, temperature=0.9)
+    if s.server.limits_of_batch(work) >= 3:
+        job, history = await s.ended(
+            work.with_inputs([work.inputs[0], {**work.inputs[0], "seed": 8}, work.inputs[0]])
         )
-
-
-def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> bool:
-    if "echo" in members:
-        return str(value[shown]).startswith(prompt)
-    if "logit_bias" in members:
-        return {*value[shown]} <= {0}
-    return shown in value
+        items = [item["value"] for item in (await s.read(job)).json["state"]["items"]]
+        same = [items[0]["token_ids"], items[2]["token_ids"]]
+        s.expect("TW-BAT-012", same == [one["token_ids"]] * 2, f"{one['token_ids']}", same, at=history)

@@ -5,14 +5,11 @@ import math
 from typing import Any
 
 from tidewire_conformance import specification
-from tidewire_conformance.checks.errors import refused
-from tidewire_conformance.history import Histories
-from tidewire_conformance.probe import Work
+from tidewire_conformance.checks.generation import LOGPROBS, TOKENS, generate, generated, generation, max_top
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
 from tidewire_conformance.wire import Exchange, resolve
 
-LOGPROBS = ["logprobs"]
 PER_TOKEN = (
     "token_ids",
     "logprobs",
@@ -25,41 +22,7 @@ PER_TOKEN = (
     "top_text",
 )
 """Columns of generated tokens (section 8.2)."""
-TOKENS = 8
-STOP = 9
-"""Characters of a stop string: more than most tokens have, so that it comes in parts."""
 TOP = 5
-
-
-def generation(s: Session, **members: Any) -> Work:
-    """Work of an endpoint with log-probabilities, with these members of chapter 8."""
-    work = s.server.with_logprobs() or s.untested("no example of an endpoint with `logprobs` ended well")
-    return work.with_input({**work.inputs[0], "max_tokens": TOKENS, "seed": 7, **members})
-
-
-async def _submit(s: Session, **members: Any) -> Job:
-    """Submit a generation; a member that the endpoint does not serve (TW-GEN-001) is no lack of it."""
-    work = generation(s, **members)
-    answer = await s.wire.ask("POST", work.submit_to, json=work.body)
-    pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
-    if answer.code == "invalid_input" and pointer.removeprefix("/input/") in members:
-        s.no_occasion(f"{work.endpoint} does not serve {pointer.removeprefix('/input/')}")
-    s.need(answer.status == 201, f"{answer}: {answer.status} {answer.code}")
-    return Job(answer.json["id"], work, answer)
-
-
-async def _value(s: Session, **members: Any) -> tuple[dict[str, Any], Exchange]:
-    """A generation, and the stream that shows it."""
-    job = await _submit(s, **members)
-    history = await s.history(job)
-    item = (await s.read(job)).json["state"]["items"][0]
-    s.need(item["status"] == "succeeded" and isinstance(item["value"], dict), f"the item is {item['status']}")
-    return item["value"], history
-
-
-def _max_top(s: Session) -> int:
-    work = generation(s)
-    return int(s.server.endpoints[work.endpoint].capability("logprobs")["max_top"])
 
 
 @check("TW-GEN-011", "TW-GEN-013", "TW-GEN-029", "TW-GEN-030", needs=LOGPROBS, over_all=True)
@@ -106,11 +69,11 @@ def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at:
 async def what_was_not_asked_for_is_not_there(s: Session) -> None:
     """Without log-probabilities no column of them; with them those of the table, `text` first in `columns`."""
     members = {"logprobs": False, "top_logprobs": 0}
-    plain, history = await _value(s, **members)
+    plain, history = await generated(s, **members)
     extra = {name for name in plain if name in PER_TOKEN[1:] or "logprob" in name}
     s.expect("TW-GEN-010", not extra, "no column that was not asked for", sorted(extra), at=history)
     s.expect("TW-GEN-006", not extra, "no log-probability that was not asked for", sorted(extra), at=history)
-    value, history = await _value(s, logprobs=True, top_logprobs=0)
+    value, history = await generated(s, logprobs=True, top_logprobs=0)
     s.expect("TW-GEN-010", {"logprobs", "token_ids"} <= value.keys() and "top_ids" not in value and "ranks" not in value,
              "logprobs and token_ids, no candidates and no ranks", sorted(value), at=history)  # fmt: skip
     columns = history.logged[0].json["columns"]
@@ -145,7 +108,7 @@ async def candidates_and_ranks_agree(s: Session) -> None:
     """`n` candidates a position in order; the chosen token's rank and log-probability are those of its candidate."""
     decimals = 6
     told: list[float] = []
-    value, history = await _value(
+    value, history = await generated(
         s, top_logprobs=TOP, ranks=True, logprob_decimals=decimals, logprobs_mode="raw"
     )
     s.expect(
@@ -213,8 +176,8 @@ async def candidates_and_ranks_agree(s: Session) -> None:
 @check("TW-GEN-033", needs=LOGPROBS)
 async def ranks_are_places_among_all_candidates(s: Session) -> None:
     """With as many candidates as are allowed, and a hot distribution, each chosen token has the rank of its candidate."""
-    top = min(_max_top(s), 20)
-    value, history = await _value(s, top_logprobs=top, ranks=True, temperature=3.0, max_tokens=4 * TOKENS)
+    top = min(max_top(s), 20)
+    value, history = await generated(s, top_logprobs=top, ranks=True, temperature=3.0, max_tokens=4 * TOKENS)
     for token, ids, found, rank in zip(value["token_ids"], value["top_ids"], value["top_logprobs"], value["ranks"],
                                        strict=True):  # fmt: skip
         place = ids.index(token) if token in ids else top
@@ -231,11 +194,11 @@ async def ranks_are_places_among_all_candidates(s: Session) -> None:
 @check("TW-GEN-022", "TW-GEN-029", "TW-GEN-031", needs=LOGPROBS)
 async def the_distribution_is_that_of_the_whole_vocabulary(s: Session) -> None:
     """As many candidates as are allowed make most of 1 or less, never more; fewer are the first of them."""
-    top = min(_max_top(s), 20)
+    top = min(max_top(s), 20)
     if top < 2:
         s.untested(f"max_top is {top}")
-    many, history = await _value(s, top_logprobs=top, temperature=0)
-    few, _ = await _value(s, top_logprobs=2, temperature=0)
+    many, history = await generated(s, top_logprobs=top, temperature=0)
+    few, _ = await generated(s, top_logprobs=2, temperature=0)
     s.expect("TW-GEN-022", many["top_logprobs"][0][:2] == few["top_logprobs"][0], "the same, however many were asked for",
              [few["top_logprobs"][0], many["top_logprobs"][0][:2]], at=history)  # fmt: skip
     for ids, found, first in zip(many["top_ids"], many["top_logprobs"], few["top_ids"], strict=False):
@@ -245,28 +208,6 @@ async def the_distribution_is_that_of_the_whole_vocabulary(s: Session) -> None:
         s.expect("TW-GEN-031", ids[:2] == first, f"{ids[:2]}", first, at=history)
 
 
-@check("TW-GEN-007", "TW-BAT-012", needs=LOGPROBS)
-async def a_seed_gives_the_same_tokens_again(s: Session) -> None:
-    """The same input with the same seed gives the same tokens, alone and among others."""
-    one, _ = await _value(s, logprobs=True, temperature=0.9)
-    two, history = await _value(s, logprobs=True, temperature=0.9)
-    s.expect(
-        "TW-GEN-007",
-        one["token_ids"] == two["token_ids"],
-        f"{one['token_ids']}",
-        two["token_ids"],
-        at=history,
-    )
-    work = generation(s, logprobs=True, temperature=0.9)
-    if s.server.limits_of_batch(work) >= 3:
-        job, history = await s.ended(
-            work.with_inputs([work.inputs[0], {**work.inputs[0], "seed": 8}, work.inputs[0]])
-        )
-        items = [item["value"] for item in (await s.read(job)).json["state"]["items"]]
-        same = [items[0]["token_ids"], items[2]["token_ids"]]
-        s.expect("TW-BAT-012", same == [one["token_ids"]] * 2, f"{one['token_ids']}", same, at=history)
-
-
 @check("TW-GEN-025", "TW-GEN-026", needs=LOGPROBS)
 async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> None:
     """Temperature changes the processed distribution of a first token, and not the raw one."""
@@ -274,7 +215,7 @@ async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> No
     for mode in ("raw", "processed"):
         for temperature in (0.5, 2.0):
             members = {"top_logprobs": 2, "max_tokens": 1, "temperature": temperature, "logprobs_mode": mode}
-            job = await _submit(s, **members)
+            job = await generate(s, **members)
             history = await s.history(job)
             item = (await s.read(job)).json["state"]["items"][0]
             if item["status"] != "succeeded":
@@ -302,115 +243,12 @@ async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> No
              "gaps between candidates that are divided by the temperature", gaps, at=history)  # fmt: skip
 
 
-@check("TW-GEN-002", "TW-GEN-001", "TW-GEN-003", needs=LOGPROBS)
-async def what_cannot_be_served_is_refused(s: Session) -> None:
-    """More candidates than `max_top`, both prompt and messages, an unknown member: 422 with a pointer; a twin runs."""
-    work, most = generation(s), _max_top(s)
-    given = work.inputs[0]
-    prompt = {"prompt": given.get("prompt", "a")}
-    for name in ("top_logprobs", "prompt_logprobs"):
-        answer = await s.wire.ask("POST", work.submit_to, json={"input": {**given, name: most + 1}})
-        if name == "prompt_logprobs" and answer.code == "invalid_input":
-            continue  # not served at all: one of two faults is told (TW-ERR-010)
-        refused(s, "TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
-        told = answer.json if answer.status == 422 else {}
-        s.expect("TW-GEN-002", told.get("pointer") == f"/input/{name}" and str(most) in str(told.get("detail")),
-                 f"a pointer to {name}, and {most} in detail", told, at=answer)  # fmt: skip
-    wrong = [
-        ("TW-GEN-003", {**given, **prompt, "messages": [{"role": "user", "content": "b"}]}),
-        ("TW-GEN-001", {**given, "foresight": True}),
-    ]
-    for sentence, body in wrong:
-        answer = await s.wire.ask("POST", work.submit_to, json={"input": body})
-        refused(s, sentence, answer, 422, "invalid_input", str(body)[:60])
-    twin = await s.wire.ask("POST", work.submit_to, json={"input": {**given, "top_logprobs": most}})
-    s.expect("TW-GEN-002", twin.status == 201, f"201 for {most}", f"{twin.status} {twin.code}", at=twin)
-
-
-@check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
-async def an_end_has_its_reason_and_its_count(s: Session) -> None:
-    """`finish_reason` is `length` where `max_tokens` are there; `usage` counts prompt and completion."""
-    value, history = await _value(s, logprobs=True)
-    count, reason = len(value["token_ids"]), value.get("finish_reason")
-    s.expect("TW-GEN-017", reason in {"stop", "length"}, "stop or length", reason, at=history)
-    s.expect(
-        "TW-GEN-017",
-        (reason == "length") == (count == TOKENS) or reason == "stop",
-        f"length at {TOKENS} tokens",
-        f"{reason} at {count}",
-        at=history,
-    )
-    usage = history.of_type("done")[0].json.get("usage", {})
-    s.expect(
-        "TW-GEN-018",
-        {"prompt_tokens", "completion_tokens"} <= usage.keys(),
-        "prompt_tokens and completion_tokens",
-        usage,
-        at=history,
-    )
-    s.expect(
-        "TW-GEN-018",
-        count <= usage.get("completion_tokens", 0) <= count + 1,
-        f"{count} completion tokens",
-        usage,
-        at=history,
-    )
-
-
-@check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS)
-async def a_stop_string_ends_the_text_before_it(s: Session) -> None:
-    """No part of it is in the text, not even on the way: what a seed gives is asked for once more, and stopped."""
-    whole, _ = await _value(s, temperature=0.9)
-    text, middle = whole["text"], len(whole["text"]) // 2
-    stop = text[middle : middle + STOP]
-    if len(stop) < STOP:
-        s.unclear(f"{text!r} is too short to be stopped")
-    wanted = text[: text.index(stop)]
-    alone, history = await _value(s, temperature=0.9, stop=stop)
-    s.expect("TW-GEN-016", alone["text"] == wanted, f"{wanted!r}, which the string {stop!r} ends as a list of it does",
-             repr(alone["text"]), at=history)  # fmt: skip
-    value, history = await _value(s, temperature=0.9, stop=[stop])
-    if not value["text"].startswith(wanted) and not wanted.startswith(value["text"]):
-        s.unclear(f"one seed gave {text!r}, and then {value['text']!r}")
-    s.expect(
-        "TW-GEN-016",
-        value["text"] == wanted,
-        f"{wanted!r}, which {stop!r} ends",
-        repr(value["text"]),
-        at=history,
-    )
-    s.expect(
-        "TW-GEN-017", value.get("finish_reason") == "stop", "stop", value.get("finish_reason"), at=history
-    )
-    for step in Histories([history]).steps:
-        shown = step.after.value["items"][0]["value"] if step.after else None
-        on_the_way = (shown or {}).get("text", "")
-        s.expect("TW-GEN-016", wanted.startswith(on_the_way), f"no more than {wanted!r} on the way", repr(on_the_way),
-                 at=history, block=step.block)  # fmt: skip
-
-
-@check("TW-GEN-008", "TW-GEN-009", needs=LOGPROBS)
-async def samples_are_items(s: Session) -> None:
-    """`n` samples of one input are n items of a job that says `batch`."""
-    job = await _submit(s, n=3)
-    await s.history(job)
-    read = await s.read(job)
-    s.expect(
-        "TW-GEN-008",
-        len(read.json["state"]["items"]) == 3,
-        "3 items",
-        len(read.json["state"]["items"]),
-        at=read,
-    )
-    s.expect("TW-GEN-009", read.json.get("batch") is True, '"batch": true', read.json.get("batch"), at=read)
-
-
 @check("TW-GEN-020", "TW-GEN-027", needs=LOGPROBS)
 async def the_first_token_of_the_prompt_has_no_logprob(s: Session) -> None:
     """`prompt_logprobs` begins with null and its candidates with `[]`; temperature does not change them."""
     found = []
     for temperature in (0.3, 1.7):
-        value, history = await _value(
+        value, history = await generated(
             s, prompt_logprobs=2, temperature=temperature, logprobs_mode="processed"
         )
         if not value.get("prompt_token_ids"):
@@ -453,7 +291,7 @@ async def the_vocabulary_spells_the_tokens(s: Session) -> None:
         other.status,
         at=other,
     )
-    value, history = await _value(s, logprobs=True)
+    value, history = await generated(s, logprobs=True)
     tokens, special = answer.json["tokens"], set(answer.json.get("special", ()))
     spelt = b"".join(base64.b64decode(tokens[each]) for each in value["token_ids"] if each not in special)
     s.expect(

@@ -180,7 +180,7 @@ _since(
 )
 _since(
     "texts are put together in another order as well",
-    "logprobs.a_stop_string_ends_the_text_before_it",
+    "generation.a_stop_string_ends_the_text_before_it",
     "ops_out_of_order",
 )
 _since(

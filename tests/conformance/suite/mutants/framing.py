@@ -299,7 +299,7 @@ def each_event_waits_for_the_next(hooks):
 @mutant(
     "TW-FRM-066",
     "ephemeral.progress_of_a_batch_names_its_item",
-    "logprobs.a_seed_gives_the_same_tokens_again",
+    "generation.a_seed_gives_the_same_tokens_again",
 )
 def progress_without_its_item(hooks):
     """`progress` of a batch job does not tell of which item."""

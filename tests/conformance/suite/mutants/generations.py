@@ -56,7 +56,7 @@ def raw_after_what_was_cut(hooks):
     changed(hooks, "top_logprobs", left)
 
 
-@mutant("TW-GEN-016", "logprobs.a_stop_string_ends_the_text_before_it")
+@mutant("TW-GEN-016", "generation.a_stop_string_ends_the_text_before_it")
 def a_stop_string_is_a_list_of_letters(hooks):
     """A `stop` that is a string is taken for a list of its letters."""
     of_the_input(hooks, "stop", change=lambda given, name: given.update(stop=[*given[name]]))

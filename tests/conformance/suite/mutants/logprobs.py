@@ -71,7 +71,7 @@ def logprobs_unasked(hooks):
     hooks.requests.append(more)
 
 
-@mutant("TW-GEN-007", "logprobs.a_seed_gives_the_same_tokens_again")
+@mutant("TW-GEN-007", "generation.a_seed_gives_the_same_tokens_again")
 def seeds_are_ignored(hooks):
     """The seed is ignored."""
 
@@ -92,7 +92,7 @@ def not_rounded(hooks):
     )
 
 
-@mutant("TW-GEN-002", "logprobs.what_cannot_be_served_is_refused")
+@mutant("TW-GEN-002", "generation.what_cannot_be_served_is_refused")
 def more_candidates_are_cut_silently(hooks):
     """More candidates than `max_top` are cut silently."""
     hooks.requests.append(
@@ -100,7 +100,7 @@ def more_candidates_are_cut_silently(hooks):
     )
 
 
-@mutant("TW-GEN-018", "logprobs.an_end_has_its_reason_and_its_count")
+@mutant("TW-GEN-018", "generation.an_end_has_its_reason_and_its_count")
 def usage_counts_nothing(hooks):
     """`usage` does not count the tokens."""
     hooks.frames.append(lambda talk, frame: frame.replace(b"completion_tokens", b"tokens_out"))
@@ -164,7 +164,7 @@ def the_first_token_of_the_prompt_is_sure(hooks):
     table_engine.prompt_columns = columns
 
 
-@mutant("TW-GEN-008", "logprobs.samples_are_items")
+@mutant("TW-GEN-008", "generation.samples_are_items")
 def one_sample_whatever_n_says(hooks):
     """One sample comes, whatever `n` says."""
     hooks.requests.append(
@@ -172,7 +172,7 @@ def one_sample_whatever_n_says(hooks):
     )
 
 
-@mutant("TW-GEN-009", "logprobs.samples_are_items")
+@mutant("TW-GEN-009", "generation.samples_are_items")
 def samples_are_no_batch(hooks):
     """The job of several samples does not say `batch`."""
     hooks.requests.append(take_samples)
@@ -204,7 +204,7 @@ def a_rollback_leaves_its_logprobs(hooks):
     )
 
 
-@mutant("TW-GEN-016", "logprobs.a_stop_string_ends_the_text_before_it")
+@mutant("TW-GEN-016", "generation.a_stop_string_ends_the_text_before_it")
 def the_beginning_of_a_stop_string_is_shown(hooks):
     """What could become a stop string is shown before it is known to be none."""
     table_engine.held_back = lambda text, stops: 0
