@@ -19,6 +19,8 @@ _SHOWN = 400
 """Characters of a value that are kept as what was got."""
 
 EVENT_STREAM: Final = {"Accept": "text/event-stream"}
+JSON: Final = {"Content-Type": "application/json"}
+"""Of a body that is given as bytes."""
 
 
 class Skip(Exception):  # noqa: N818 - nothing went wrong

@@ -5,8 +5,9 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from tidewire_conformance.checks.errors import refused, unfit
+from tidewire_conformance.checks.errors import refused
 from tidewire_conformance.checks.jobs import has_started, until
+from tidewire_conformance.checks.submits import unfit
 from tidewire_conformance.history import Histories, job_bodies
 from tidewire_conformance.probe import Work
 from tidewire_conformance.registry import check

@@ -1,12 +1,10 @@
-"""Sections 1.4 and 2.4 at their bounds: what is just allowed is taken, and what is wrong in a corner is not.
+"""Bodies of requests (sections 1.4, 2.4 and 6.1): what is just allowed is taken, what is wrong refused, all else is data."""
 
-The fault stands in a member of the submit that is not known: nothing but the rules of JSON can refuse it.
-"""
-
-from tidewire_conformance.checks.errors import JSON, refused, some_work
+from tidewire_conformance.checks.errors import refused, some_work, twin
 from tidewire_conformance.registry import check
-from tidewire_conformance.session import Session
+from tidewire_conformance.session import JSON, Session
 from tidewire_conformance.strict_json import compact
+from tidewire_conformance.wire import Body, Header
 
 LARGEST_BODY = 4 * 2**20
 """Bytes of a body that the suite sends to see it taken."""
@@ -18,6 +16,19 @@ def _deep(levels: int) -> bytes:
     return b"[" * levels + b"]" * levels
 
 
+MALFORMED = [
+    ("an object that does not end", b'{"input": {}'),
+    ("no JSON at all", b"input=1"),
+    ("a number that is not finite", b'{"input": 1e999}'),
+    ("NaN", b'{"input": NaN}'),
+    ("an integer beyond 2^53", b'{"input": 9007199254740993}'),
+    ("two members of one name", b'{"input": {}, "input": {}}'),
+    ("a lone surrogate", b'{"input": "\\ud800"}'),
+    ("65 levels", b'{"input": ' + _deep(64) + b"}"),
+    ("100000 levels", b'{"input": ' + _deep(100_000) + b"}"),
+    ("no UTF-8", b'{"input": "\xff"}'),
+]
+"""Bodies of a submit; what is wrong lies on the way, or within the input."""
 SOUND = [
     ("TW-OVR-003", "2^53", b"9007199254740992"),
     ("TW-OVR-003", "-2^53", b"-9007199254740992"),
@@ -43,6 +54,95 @@ WRONG = [
     ("TW-OVR-008", "a number with a leading zero", b"01"),
     ("TW-DSC-012", "65 levels", _deep(64)),
 ]
+"""Values, both of them, of a member of a submit that is not known: nothing but the rules of JSON can refuse them."""
+
+
+@check("TW-OVR-008", "TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-SEC-016")
+async def a_body_that_breaks_json_is_refused(s: Session) -> None:
+    """What section 1.4 forbids gets 400 `malformed_body`, or 422 where it lies within the input; a sound one 201."""
+    work = some_work(s)
+    limit = s.server.limits.get("max_body_bytes", 0)
+    for why, body in MALFORMED:
+        if len(body) > limit:
+            continue
+        answer = await s.wire.ask("POST", work.submit_to, body=body, header=JSON)
+        told = answer.status, answer.code
+        sound = told == (400, "malformed_body") or (told == (422, "invalid_input") and b'"input": ' in body)
+        s.expect("TW-SEC-016" if "levels" in why else "TW-OVR-008", sound, f"400 malformed_body for {why}",
+                 f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+    await twin(s, "TW-OVR-008", work, "a sound body")
+
+
+@check("TW-JOB-009", "TW-JOB-010", "TW-JOB-080")
+async def a_body_of_another_media_type_is_refused(s: Session) -> None:
+    """Another media type, a content coding and another charset get 415; JSON in its spellings is taken."""
+    work = some_work(s)
+    body = compact(work.body)
+    wrong: list[tuple[str, Header]] = [
+        ("TW-JOB-010", {"Content-Type": "text/plain"}),
+        ("TW-JOB-010", {"Content-Type": "application/x-www-form-urlencoded"}),
+        ("TW-JOB-010", {}),
+        ("TW-JOB-009", {**JSON, "Content-Encoding": "gzip"}),
+        ("TW-JOB-080", {"Content-Type": "application/json; charset=latin-1"}),
+    ]
+    for sentence, header in wrong:
+        answer = await s.wire.ask("POST", work.submit_to, body=body, header=header)
+        refused(s, sentence, answer, 415, "unsupported_media_type", str(header))
+    right = [
+        ("TW-JOB-010", "application/json"),
+        ("TW-JOB-010", "application/vnd.example+json"),
+        ("TW-JOB-080", "application/json; charset=UTF-8"),
+        ("TW-JOB-080", 'Application/JSON;charset="utf-8"'),
+    ]
+    for sentence, media in right:
+        answer = await s.wire.ask("POST", work.submit_to, body=body, header={"Content-Type": media})
+        s.expect(
+            sentence, answer.status == 201, f"201 for {media}", f"{answer.status} {answer.code}", at=answer
+        )
+    s.expect(
+        "TW-JOB-009",
+        (await s.wire.ask("POST", work.submit_to, body=body, header=JSON)).status == 201,
+        "201 without a coding",
+    )
+
+
+@check("TW-JOB-008")
+async def both_framings_of_a_body_are_taken(s: Session) -> None:
+    """A body in chunks is taken like one with a length."""
+    work = some_work(s)
+    body = compact(work.body)
+    pieces: list[Body] = [body, [body], [body[:1], body[1:5], body[5:]]]
+    for each in pieces:
+        answer = await s.wire.ask("POST", work.submit_to, body=each, header=JSON)
+        s.expect("TW-JOB-008", answer.status == 201, "201", f"{answer.status} {answer.code}", at=answer)
+
+
+@check("TW-SEC-018", "TW-SEC-019")
+async def what_a_client_sends_stays_data(s: Session) -> None:
+    """Line ends, markup and `__proto__` in a value come back as they were, inside JSON."""
+    text = "a\r\nid:9-9\n\ndata:x\r\u2028<script>\u0000"
+    work = s.server.script(
+        {"set": ["", {}]}, {"set": ["/__proto__", {"a": text}]}, {"set": ["/constructor", 1]}, initial=None
+    )
+    if work is None:
+        s.untested("needs tidewire.script")
+    job, history = await s.ended(work)
+    value = (await s.read(job)).json["state"]["items"][0]["value"]
+    s.expect(
+        "TW-SEC-019",
+        value == {"__proto__": {"a": text}, "constructor": 1},
+        "members of any name",
+        value,
+        at=history,
+    )
+    ids = [block.id for block in history.logged]
+    s.expect(
+        "TW-SEC-018",
+        "9-9" not in ids and history.reader.unfinished == b"",
+        "no event of a client's making",
+        ids,
+        at=history,
+    )
 
 
 @check(

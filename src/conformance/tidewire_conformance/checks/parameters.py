@@ -54,3 +54,26 @@ async def an_interval_is_a_number_without_a_sign(s: Session) -> None:
         answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={given}")
         s.expect("TW-JOB-007", answer.of_type("done"), f"the stream for min_interval_ms={given}",
                  f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+
+
+@check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078", "TW-OVR-009")
+async def parameters_and_members_are_read_as_said(s: Session) -> None:
+    """What is not known is ignored, what is empty is absent, what stands twice or has a wrong value is refused."""
+    work = some_work(s)
+    job, history = await s.ended(work)
+    for query in ("?colour=red", "?diffs=&errors=", "?after=&colour="):
+        answer = await s.stream(job, query=query)
+        s.expect("TW-JOB-006" if "colour" in query else "TW-JOB-078", answer.is_stream, f"a stream for {query}",
+                 f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+    first = history.logged[0].id
+    for query in (f"?after={first}&after={first}", "?diffs=2", "?errors=yes", "?diffs=0&min_interval_ms=x"):
+        answer = await s.stream(job, query=query)
+        refused(s, "TW-JOB-007", answer, 400, "bad_parameter", query)
+    answer = await s.wire.ask("POST", work.submit_to, json={**work.body, "x.colour": {"red": [1]}})
+    s.expect(
+        "TW-OVR-009",
+        answer.status == 201,
+        "201 for a member that is not known",
+        f"{answer.status} {answer.code}",
+        at=answer,
+    )

@@ -162,6 +162,11 @@ _since(
 )
 
 _since(
+    "what JSON forbids within an input is a fault of the input",
+    "bodies.a_body_that_breaks_json_is_refused",
+    "invalid_input_is_taken",
+)
+_since(
     "a job whose state has grown too large has failed",
     "sizes.a_state_that_grows_too_large_fails_the_job",
     "done_of_a_failed_job_without_error",
@@ -190,7 +195,7 @@ _since(
 )
 _since(
     "each pointer into a body names the input",
-    "errors.a_submit_of_another_shape_is_refused",
+    "submits.a_submit_of_another_shape_is_refused",
     "a_fault_of_shared_is_laid_on_an_input",
 )
 _since(

@@ -14,7 +14,7 @@ CANCELS = "bodies.a_cancel_of_another_shape_cancels_nothing"
 SAME = "parameters.what_means_the_same_as_nothing_is_taken"
 PAGES = "parameters.a_limit_is_a_number_from_1_to_1000"
 PATHS = "errors.what_there_is_not_is_refused"
-SHAPES = "errors.a_submit_of_another_shape_is_refused"
+SHAPES = "submits.a_submit_of_another_shape_is_refused"
 ACCEPT = "framing.a_stream_that_is_not_accepted_is_refused"
 
 

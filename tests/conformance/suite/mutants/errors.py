@@ -51,7 +51,7 @@ def everything_is_400(hooks):
     hooks.bodies.append(flatten)
 
 
-@mutant("TW-ERR-003", REGISTRY, "errors.a_submit_of_another_shape_is_refused")
+@mutant("TW-ERR-003", REGISTRY, "submits.a_submit_of_another_shape_is_refused")
 def the_body_names_another_status(hooks):
     """The status of the answer is not that of its body."""
     hooks.heads.append(lambda talk, status, headers: 400 if status == 422 else status)
@@ -83,7 +83,7 @@ def no_allow(hooks):
     hooks.heads.append(lambda talk, status, headers: headers.pop("allow", None) and None)
 
 
-@mutant("TW-JOB-014", "errors.an_input_that_does_not_fit_is_refused")
+@mutant("TW-JOB-014", "submits.an_input_that_does_not_fit_is_refused")
 def invalid_input_is_taken(hooks):
     """An input that breaks the schema is taken, and fails later."""
     good = {"input": {"script": [{"fail": "a wrong input"}]}}
@@ -109,7 +109,7 @@ def _fits(given):
     )
 
 
-@mutant("TW-OVR-009", "errors.parameters_and_members_are_read_as_said")
+@mutant("TW-OVR-009", "parameters.parameters_and_members_are_read_as_said")
 def unknown_members_are_refused(hooks):
     """A member that is not known is refused."""
     hooks.instead.append(
@@ -117,7 +117,7 @@ def unknown_members_are_refused(hooks):
     )
 
 
-@mutant("TW-JOB-007", "errors.parameters_and_members_are_read_as_said")
+@mutant("TW-JOB-007", "parameters.parameters_and_members_are_read_as_said")
 def the_first_of_two_parameters_counts(hooks):
     """A parameter that stands twice is taken once."""
 
@@ -128,7 +128,7 @@ def the_first_of_two_parameters_counts(hooks):
     hooks.requests.append(once)
 
 
-@mutant("TW-OVR-008", "errors.a_body_that_breaks_json_is_refused")
+@mutant("TW-OVR-008", "bodies.a_body_that_breaks_json_is_refused")
 def json_is_read_kindly(hooks):
     """JSON is read by a kind reader, which takes NaN and two members of one name."""
 
@@ -150,13 +150,13 @@ def bodies_are_not_read(hooks):
     hooks.requests.append(empty)
 
 
-@mutant("TW-JOB-009", "errors.a_body_of_another_media_type_is_refused")
+@mutant("TW-JOB-009", "bodies.a_body_of_another_media_type_is_refused")
 def codings_are_ignored(hooks):
     """A content coding of a body is ignored."""
     hooks.requests.append(lambda talk: talk.set_header("content-encoding", None))
 
 
-@mutant("TW-JOB-017", "errors.accept_decides_the_form_of_the_answer")
+@mutant("TW-JOB-017", "submits.accept_decides_the_form_of_the_answer")
 def accept_is_searched_for_a_word(hooks):
     """`Accept` is searched for the media type, whatever its weight."""
 
@@ -167,7 +167,7 @@ def accept_is_searched_for_a_word(hooks):
     hooks.requests.append(search)
 
 
-@mutant("TW-JOB-016", "errors.a_submit_of_another_shape_is_refused")
+@mutant("TW-JOB-016", "submits.a_submit_of_another_shape_is_refused")
 def no_pointer(hooks):
     """422 without a pointer."""
 
@@ -254,7 +254,7 @@ def a_large_body_in_chunks_is_taken(hooks):
     hooks.requests.append(cut)
 
 
-@mutant("TW-JOB-008", "errors.both_framings_of_a_body_are_taken")
+@mutant("TW-JOB-008", "bodies.both_framings_of_a_body_are_taken")
 def a_body_needs_its_length(hooks):
     """A body in chunks is refused."""
     hooks.instead.append(

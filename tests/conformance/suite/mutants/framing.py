@@ -262,7 +262,7 @@ def accept_is_not_looked_at(hooks):
 
 
 @mutant(
-    "TW-FRM-073", "ephemeral.goaway_says_its_wait_twice", "errors.parameters_and_members_are_read_as_said"
+    "TW-FRM-073", "ephemeral.goaway_says_its_wait_twice", "parameters.parameters_and_members_are_read_as_said"
 )
 def goaway_without_retry(hooks):
     """`goaway` has no `retry` field."""
@@ -275,7 +275,7 @@ def goaway_without_retry(hooks):
 @mutant(
     "TW-FRM-072",
     "ephemeral.no_stream_is_closed_without_a_word",
-    "errors.parameters_and_members_are_read_as_said",
+    "parameters.parameters_and_members_are_read_as_said",
 )
 def streams_end_without_a_word(hooks):
     """A stream is closed before `done`, and without `goaway`."""

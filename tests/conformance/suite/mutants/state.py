@@ -248,7 +248,7 @@ def rollback_is_kept_secret(hooks):
     )
 
 
-@mutant("TW-SEC-019", "errors.what_a_client_sends_stays_data")
+@mutant("TW-SEC-019", "bodies.what_a_client_sends_stays_data")
 def prototypes_are_dropped(hooks):
     """A member `__proto__` is dropped, as by objects of JavaScript."""
     hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'"__proto__":\{[^}]*\},?', b"", body)))

@@ -11,7 +11,7 @@ from conformance.suite.mutants.durable import OTHER_EPOCH, RESTART, after_a_rest
 from tidewire_server import service
 
 ORIGINS = "browser.pages_of_an_allowed_origin_may_read_every_answer"
-SHAPES = "errors.a_submit_of_another_shape_is_refused"
+SHAPES = "submits.a_submit_of_another_shape_is_refused"
 KEYS = "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte"
 IDS = "resume.a_cursor_that_is_no_id_is_refused"
 
@@ -186,9 +186,9 @@ def who_may_not_read_is_told_by_the_status(hooks):
 @mutant(
     "TW-JOB-023",
     "jobs.ids_of_jobs_show_no_order",
-    "errors.accept_decides_the_form_of_the_answer",
-    "errors.a_body_of_another_media_type_is_refused",
-    "errors.both_framings_of_a_body_are_taken",
+    "submits.accept_decides_the_form_of_the_answer",
+    "bodies.a_body_of_another_media_type_is_refused",
+    "bodies.both_framings_of_a_body_are_taken",
 )
 def ids_of_jobs_are_counted_up(hooks):
     """Ids of jobs are counted up."""

@@ -1,0 +1,134 @@
+"""Section 6.2: submits that are refused, and the form in which one is answered."""
+
+from typing import Any
+
+from tidewire_conformance.checks.errors import refused, some_work, twin
+from tidewire_conformance.probe import Work
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Session
+
+
+@check("TW-JOB-011", "TW-JOB-077", "TW-JOB-016", "TW-JOB-079", "TW-JOB-012", "TW-JOB-083")
+async def a_submit_of_another_shape_is_refused(s: Session) -> None:
+    """Both `input` and `inputs`, neither, an empty list, null, no object, a value that the table has not: 422, a pointer."""
+    work = some_work(s)
+    given = work.inputs[0]
+    wrong: list[tuple[str, Any]] = [
+        ("TW-JOB-077", []),
+        ("TW-JOB-077", 7),
+        ("TW-JOB-077", "input"),
+        ("TW-JOB-011", {}),
+        ("TW-JOB-011", {"input": given, "inputs": [given]}),
+        ("TW-JOB-011", {"inputs": []}),
+        ("TW-JOB-079", {"input": given, "deadline_ms": None}),
+        ("TW-JOB-079", {"input": given, "on_disconnect": None}),
+        ("TW-JOB-012", {"input": 7, "shared": {}}),
+        ("TW-JOB-083", {"input": given, "deadline_ms": 0}),
+        ("TW-JOB-083", {"input": given, "deadline_ms": "9"}),
+        ("TW-JOB-083", {"input": given, "deadline_ms": 600_000.5}),
+        ("TW-JOB-083", {"input": given, "deadline_ms": True}),
+        ("TW-JOB-083", {"input": given, "grace_ms": -1}),
+        ("TW-JOB-083", {"input": given, "on_disconnect": "stay"}),
+        ("TW-JOB-083", {"input": given, "shared": []}),
+    ]
+    for sentence, body in wrong:
+        answer = await s.wire.ask("POST", work.submit_to, json=body)
+        refused(s, sentence, answer, 422, "invalid_input", str(body)[:80])
+        if answer.status == 422:
+            pointer = answer.json.get("pointer")
+            s.expect("TW-JOB-016", isinstance(pointer, str) and _leads(body, pointer), "a pointer into the body", pointer,
+                     at=answer)  # fmt: skip
+    await twin(s, "TW-JOB-011", work, "one input")
+
+
+def _leads(body: Any, pointer: str) -> bool:
+    """Whether a pointer names a place of a body, or a member that it lacks."""
+    value = body
+    for token in pointer.split("/")[1:]:
+        if isinstance(value, dict) and token in value:
+            value = value[token]
+        elif isinstance(value, list) and token.isdigit() and int(token) < len(value):
+            value = value[int(token)]
+        else:
+            return pointer.endswith(f"/{token}") and isinstance(value, dict | list)
+    return True
+
+
+@check("TW-JOB-014", "TW-JOB-015", "TW-JOB-021", "TW-JOB-016")
+async def an_input_that_does_not_fit_is_refused(s: Session) -> None:
+    """An input that breaks the endpoint's own schema gets 422 before anything runs, also where a stream was asked for."""
+    found = next(((work, bad) for work in _candidates(s) for bad in unfit(s, work)), None)
+    if found is None:
+        s.untested("no endpoint has a schema that refuses null, a number, a list or an unknown member")
+    work, bad = found
+    for accept in ("application/json", "text/event-stream"):
+        answer = await s.wire.ask("POST", work.submit_to, json={"input": bad}, header={"Accept": accept})
+        refused(
+            s,
+            "TW-JOB-014" if accept == "application/json" else "TW-JOB-021",
+            answer,
+            422,
+            "invalid_input",
+            str(bad)[:80],
+        )
+        refused(s, "TW-JOB-015", answer, 422, "invalid_input", str(bad)[:80])
+        pointer = answer.json.get("pointer", "") if answer.status == 422 else ""
+        s.expect(
+            "TW-JOB-016",
+            str(pointer).startswith("/input"),
+            "a pointer that begins with /input",
+            pointer,
+            at=answer,
+        )
+    await twin(s, "TW-JOB-015", work, "an input that fits")
+
+
+def _candidates(s: Session) -> list[Work]:
+    script = s.server.any_work()
+    return ([script] if script else []) + [work for work in s.server.seen if work.ended == "succeeded"]
+
+
+def unfit(s: Session, work: Work) -> list[Any]:
+    """Inputs that the endpoint's own schema refuses."""
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - beside its one use
+
+    validator = Draft202012Validator(s.server.endpoints[work.endpoint].description["input_schema"])
+    good = work.inputs[0]
+    tries: list[Any] = [None, 7, []]
+    if isinstance(good, dict):
+        tries = [{**good, name: {"no": "such"}} for name in good] + [{**good, "no such member": 1}, *tries]
+    return [each for each in tries if not validator.is_valid(each)]
+
+
+@check("TW-JOB-017", "TW-JOB-005")
+async def accept_decides_the_form_of_the_answer(s: Session) -> None:
+    """JSON unless an event stream is named with a weight; 406 where neither is admitted."""
+    work = some_work(s)
+    forms = [
+        (None, "application/json"),
+        ("", "application/json"),
+        ("*/*", "application/json"),
+        ("application/json", "application/json"),
+        ("application/json, text/event-stream;q=0", "application/json"),
+        ("text/event-stream", "text/event-stream"),
+        ("application/json, text/event-stream;q=0.1", "text/event-stream"),
+        ("TEXT/event-stream", "text/event-stream"),
+        ("text/html", "application/problem+json"),
+        ("text/event-stream;q=0", "application/problem+json"),
+    ]
+    for accept, media in forms:
+        answer = await s.wire.ask(
+            "POST", work.submit_to, json=work.body, header={"Accept": accept}, seconds=30 + work.seconds
+        )
+        s.expect("TW-JOB-017", answer.media_type == media, f"{media} for Accept: {accept}",
+                 f"{answer.status} {answer.media_type}", at=answer)  # fmt: skip
+        if media == "application/problem+json":
+            refused(s, "TW-JOB-017", answer, 406, "not_acceptable", f"Accept: {accept}")
+    read = await s.wire.ask("GET", "/v1", header={"Accept": "application/json, */*;q=0.1"})
+    s.expect(
+        "TW-JOB-005",
+        read.media_type == "application/json",
+        "application/json",
+        read.says("content-type"),
+        at=read,
+    )
