@@ -17,6 +17,8 @@ MARK: Final = b"\xef\xbb\xbf"
 
 LOGGED: Final = frozenset({"snapshot", "message", "done"})
 """Types of events that the log holds (section 3.4)."""
+CLOSING: Final = frozenset({"done", "goaway", "problem"})
+"""Types of events after which a stream is closed."""
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _KNOWN = frozenset({"event", "data", "id", "retry"})

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from tidewire_conformance import fold
 from tidewire_conformance.event_stream import Block
+from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.fold import Refused, State
-from tidewire_conformance.wire import Exchange
 
 Key = tuple[int, int]
 """Epoch and seq."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from tidewire_conformance.wire import Exchange, NoAnswerError, Wire, resolve
+from tidewire_conformance.exchange import Exchange, resolve
+from tidewire_conformance.wire import NoAnswerError, Wire
 
 SCRIPT: Final = "tidewire.script"
 EXAMPLES: Final = 2

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from tidewire_conformance.event_stream import Block
+from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.history import Histories
 from tidewire_conformance.probe import CLOSE_SECONDS, Server, Work
 from tidewire_conformance.verdict import Assertion, Why
-from tidewire_conformance.wire import Exchange, Header, Stream, Wire
+from tidewire_conformance.wire import Header, Stream, Wire
 
 JOB_SECONDS: Final = 30.0
 """How long a job may take to end, beside what its example took; times `patience`."""
@@ -141,6 +142,10 @@ class Session:
             self.folded.clear()
             self.folded[count] = Histories(self.wire.record)
         return self.folded[count]
+
+    def streams(self) -> list[Exchange]:
+        """The event streams of the run so far of which something came."""
+        return [each for each in self.wire.record if each.is_stream and each.chunks]
 
     # ---- requests ----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from tidewire_conformance import specification
 from tidewire_conformance.event_stream import Block
-from tidewire_conformance.wire import Exchange
+from tidewire_conformance.exchange import Exchange
 
 
 class Outcome(enum.StrEnum):

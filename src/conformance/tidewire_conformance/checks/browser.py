@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 from tidewire_conformance import specification
 from tidewire_conformance.checks.errors import UNKNOWN_JOB, some_work
+from tidewire_conformance.exchange import Exchange, resolve
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
-from tidewire_conformance.wire import Exchange, resolve
 
 INBAND = ["inband_problems"]
 TOKENS = ["stream_tokens"]

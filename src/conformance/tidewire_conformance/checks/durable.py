@@ -9,10 +9,11 @@ from tidewire_conformance.checks.errors import refused, some_work
 from tidewire_conformance.checks.jobs import first_has_ended, until
 from tidewire_conformance.checks.resume import differing, growing, told
 from tidewire_conformance.event_stream import Block
+from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.history import job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
-from tidewire_conformance.wire import Exchange, NoAnswerError, Wire
+from tidewire_conformance.wire import NoAnswerError, Wire
 
 RESTART_SECONDS = 60.0
 """How long a command may take, and the server to answer again; times `patience`."""

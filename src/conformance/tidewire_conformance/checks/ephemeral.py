@@ -4,12 +4,12 @@ import asyncio
 from contextlib import AsyncExitStack
 from itertools import pairwise
 
-from tidewire_conformance.checks.framing import ENDS, streams
-from tidewire_conformance.event_stream import Block
+from tidewire_conformance.event_stream import CLOSING, Block
+from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.history import job_bodies, job_of
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
-from tidewire_conformance.wire import Exchange, Stream
+from tidewire_conformance.wire import Stream
 
 BEATS = 2
 """Pings that each silent stream is waited for."""
@@ -74,7 +74,7 @@ async def progress_is_told_again_on_each_connection(s: Session) -> None:
 async def progress_of_a_batch_names_its_item(s: Session) -> None:
     """`progress` of a job of several inputs has `item`."""
     batches = {body["id"] for each in s.wire.record for body in job_bodies(each) if body.get("batch") is True}
-    for each in (each for each in streams(s) if job_of(each) in batches):
+    for each in (each for each in s.streams() if job_of(each) in batches):
         for block in each.of_type("progress"):
             told = block.json if isinstance(block.json, dict) else {}
             s.expect("TW-FRM-066", "item" in told, "item", told, at=each, block=block)
@@ -131,7 +131,7 @@ async def _judge_beats(s: Session, stream: Stream, beat: float) -> None:
 @check("TW-FRM-073", over_all=True)
 async def goaway_says_its_wait_twice(s: Session) -> None:
     """`retry_ms` of a `goaway` is its `retry` field as well."""
-    seen = [(each, block) for each in streams(s) for block in each.of_type("goaway")]
+    seen = [(each, block) for each in s.streams() for block in each.of_type("goaway")]
     if not seen:
         s.no_occasion("no stream of this run was closed by goaway")
     for each, block in seen:
@@ -142,11 +142,11 @@ async def goaway_says_its_wait_twice(s: Session) -> None:
 @check("TW-FRM-072", over_all=True)
 async def no_stream_is_closed_without_a_word(s: Session) -> None:
     """A stream that the server ends holds `done`, `goaway` or a `problem`."""
-    for each in (each for each in streams(s) if each.is_whole and not each.check.startswith("durable.")):
+    for each in (each for each in s.streams() if each.is_whole and not each.check.startswith("durable.")):
         kinds = [block.type for block in each.events]
         s.expect(
             "TW-FRM-072",
-            ENDS & {*kinds},
+            CLOSING & {*kinds},
             "goaway, where a stream is closed before done",
             kinds[-3:],
             at=each,

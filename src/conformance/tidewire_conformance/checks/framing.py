@@ -3,32 +3,25 @@
 import re
 
 from tidewire_conformance import specification
-from tidewire_conformance.event_stream import Block
+from tidewire_conformance.event_stream import CLOSING, Block
+from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.history import Key, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
-from tidewire_conformance.wire import Exchange
 
 HELLO_SECONDS = 1.0
 """TW-FRM-005."""
 LONGEST_RETRY_MS = 30_000
-ENDS = {"done", "goaway", "problem"}
-"""Events after which a stream is closed."""
 _ID = re.compile(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}", re.ASCII)
 _NARROW = re.compile(
     rb"(?:id:[^\n]+\n|event:[A-Za-z][A-Za-z0-9_]*\n|retry:[0-9]{1,7}\n|data:[^\n]+\n|:[\x20-\x7e]*\n)*\n"
 )
 
 
-def streams(s: Session) -> list[Exchange]:
-    """Those of the run of which something came."""
-    return [each for each in s.wire.record if each.is_stream and each.chunks]
-
-
 @check("TW-FRM-001", "TW-FRM-002", "TW-FRM-003", over_all=True)
 async def streams_have_their_header(s: Session) -> None:
     """Each event stream says its media type, and that nobody may store, transform or hold it back."""
-    for each in streams(s):
+    for each in s.streams():
         media = each.says("content-type").lower().replace(" ", "").replace('"', "")
         s.expect("TW-FRM-001", media in {"text/event-stream", "text/event-stream;charset=utf-8"},
                  "Content-Type: text/event-stream", media, at=each)  # fmt: skip
@@ -64,7 +57,7 @@ async def a_stream_has_no_coding_whatever_is_accepted(s: Session) -> None:
 @check("TW-FRM-009", "TW-FRM-010", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", over_all=True)
 async def streams_are_framed_as_the_grammar_says(s: Session) -> None:
     """UTF-8, one line of JSON an event, an empty line after each, no empty id."""
-    for each in streams(s):
+    for each in s.streams():
         _judge_text(s, each)
         for block in each.blocks:
             _judge_block(s, each, block)
@@ -108,7 +101,7 @@ async def events_are_those_of_the_table(s: Session) -> None:
     tables = {"snapshot": "snapshot", "message": "diff", "done": "done", "hello": "hello", "queue": "queue",
               "progress": "progress", "ping": "ping", "goaway": "goaway", "problem": "problem"}  # fmt: skip
     misfits: dict[tuple[str, bytes], str] = {}
-    for each in streams(s):
+    for each in s.streams():
         for block in each.events:
             if block.type in tables and block.reading.is_json:
                 said = block.type, block.data
@@ -155,7 +148,7 @@ async def streams_begin_with_hello(s: Session) -> None:
     """`hello` first, of this job, with its link and its head; `retry` before it or in it."""
     heads = _Heads()
     ends = {job_of(each): key(block.id) for each in s.wire.record for block in each.of_type("done")}
-    for each in streams(s):
+    for each in s.streams():
         known = heads.before(each)
         first = each.events[0] if each.events else None
         if first is None or first.type == "problem":
@@ -232,7 +225,7 @@ class _Heads:
 async def retry_is_short_and_drawn_anew(s: Session) -> None:
     """`retry` is at most 30 s, and not the same on every connection."""
     found = []
-    for each in streams(s):
+    for each in s.streams():
         for block in (block for block in each.blocks if block.values("retry")):
             value = block.values("retry")[-1]
             sound = bool(re.fullmatch(rb"[0-9]{1,7}", value)) and int(value) <= LONGEST_RETRY_MS
@@ -245,9 +238,9 @@ async def retry_is_short_and_drawn_anew(s: Session) -> None:
 @check("TW-FRM-054", "TW-FRM-007", over_all=True)
 async def nothing_follows_the_end(s: Session) -> None:
     """After `done`, `goaway` or `problem` comes nothing but the end of the answer."""
-    for each in streams(s):
+    for each in s.streams():
         kinds = [block.type for block in each.events]
-        ends = [at for at, kind in enumerate(kinds) if kind in ENDS]
+        ends = [at for at, kind in enumerate(kinds) if kind in CLOSING]
         if not ends:
             continue
         kind, after = kinds[ends[0]], kinds[ends[0] + 1 :]

@@ -3,11 +3,11 @@
 from typing import Any
 
 from tidewire_conformance.checks.errors import refused
+from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.history import Histories
 from tidewire_conformance.probe import LONG_TOKENS, Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
-from tidewire_conformance.wire import Exchange
 
 LOGPROBS = ["logprobs"]
 """What a server declares that generates."""

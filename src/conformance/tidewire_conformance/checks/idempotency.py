@@ -4,11 +4,12 @@ import asyncio
 import secrets
 
 from tidewire_conformance.checks.errors import refused, some_work
+from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, JSON, Session
 from tidewire_conformance.strict_json import compact
-from tidewire_conformance.wire import Exchange, Header
+from tidewire_conformance.wire import Header
 
 
 def _keyed(s: Session) -> Work:

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 from tidewire_conformance import fold, specification
 from tidewire_conformance.checks.errors import some_work
+from tidewire_conformance.exchange import Exchange, resolve
 from tidewire_conformance.history import Histories, job_bodies, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
-from tidewire_conformance.wire import Exchange, resolve
 
 DONE = ("status", "usage", "error", "check", "digest", "expires_at")
 """Members of `done` (section 3.6)."""

@@ -3,9 +3,10 @@
 import secrets
 
 from tidewire_conformance.checks.errors import UNKNOWN_JOB, some_work
+from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
-from tidewire_conformance.wire import Exchange, Wire
+from tidewire_conformance.wire import Wire
 
 
 def other_principal(s: Session) -> Wire:

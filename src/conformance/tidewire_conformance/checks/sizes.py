@@ -1,6 +1,5 @@
 """Section 3.5: how long an event and a state may be, and what comes of a change that is longer."""
 
-from tidewire_conformance.checks.framing import streams
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
@@ -12,7 +11,7 @@ LARGEST_STATE = 16 * 2**20
 async def events_are_no_longer_than_discovery_says(s: Session) -> None:
     """A snapshot has at most `max_state_bytes`, any other event `max_event_bytes`."""
     limits = s.server.limits
-    for each in streams(s):
+    for each in s.streams():
         for block in each.events:
             name, sentence = (
                 ("max_state_bytes", "TW-FRM-048")
