@@ -252,13 +252,15 @@ def test_a_compressed_body_that_is_broken_or_was_not_asked_for_is_an_error_of_ou
 
 
 def test_a_small_body_that_stands_for_a_large_one_is_given_up_before_it_is_unpacked(monkeypatch):
-    monkeypatch.setattr("tidewire.transport.MAX_BODY_BYTES", 2**20)
+    monkeypatch.setattr("tidewire.transport.LEAST_BODY_BYTES", 2**19)
     body = gzip.compress(bytes(2**26))
     with ScriptedServer(lambda _: [answer(200, body, Content_Encoding="gzip")]) as server:
-        with hurrying(server.url) as client:
+        with hurrying(server.url, max_state_bytes=2**20) as client:
             tracemalloc.start()
             try:
-                with pytest.raises(ProtocolError, match="an answer of more than 1048576 bytes"):
+                with pytest.raises(
+                    ProtocolError, match=r"an answer of more than 1048576 bytes.*max_state_bytes=…"
+                ):
                     client.discover()
                 assert tracemalloc.get_traced_memory()[1] < 2**23
             finally:

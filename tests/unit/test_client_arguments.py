@@ -24,6 +24,8 @@ EXAMPLE = "http://proxy.example:3128"
         ({"grace": float("inf")}, "grace .* leave it out"),
         ({"idempotency_key": 5}, "visible ASCII characters, not 5"),
         ({"retry": 5}, "retry is a RetryPolicy, not 5"),
+        ({"max_state_bytes": 1e6}, "max_state_bytes is a whole number of bytes, not 1000000.0"),
+        ({"max_state_bytes": 0}, "max_state_bytes must be at least 1, not 0"),
         ({"headers": "X: a"}, "headers: {'Authorization': .* are expected, not str"),
         ({"headers": None}, "headers: {'Authorization': .* are expected, not NoneType"),
         ({"headers": {"": "a"}}, "headers: '' is no name"),

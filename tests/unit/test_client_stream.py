@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import itertools
 
 import anyio
 import anyio.lowlevel
@@ -39,6 +40,7 @@ from tidewire.errors import (
     RateLimitError,
     RequestError,
     SilenceTimeoutError,
+    StateTooLargeError,
     TotalTimeoutError,
     TransportError,
     UnsupportedProtocolError,
@@ -254,11 +256,44 @@ async def test_a_malformed_event_drops_the_cursor_and_a_snapshot_mends_it():
 
 
 async def test_an_event_beyond_the_bound_drops_the_cursor_and_what_came_before_it_is_used(monkeypatch):
-    monkeypatch.setattr(tidewire.stream, "MAX_EVENT_BYTES", 1000)
+    monkeypatch.setattr(tidewire.stream, "LEAST_EVENT_BYTES", 500)
     huge = STREAM + OPENING + FIRST + event("x" * 1000, id="1-4")
     mended = STREAM + hello() + snapshot("1-3", state("Hello"), columns=[TEXT], reason="compacted")
-    texts, cursors, _ = await follow(by_turn([huge, HOLD], [mended + LAST + END, CLOSE]))
+    texts, cursors, _ = await follow(
+        by_turn([huge, HOLD], [mended + LAST + END, CLOSE]), max_state_bytes=1000
+    )
     assert (texts, cursors) == (["Hel", "lo", " world"], [None, None])
+
+
+async def test_a_text_that_grows_without_end_is_given_up_at_the_bound():
+    def endless(request):
+        yield STREAM + OPENING + event([["s", TEXT, ""]], id="1-2")
+        for seq in itertools.count(3):
+            yield event("x" * 97, id=f"1-{seq}")
+
+    with ScriptedServer(endless) as server:
+        async with AsyncClient(server.url) as client:
+            following = client.with_options(max_state_bytes=100_000).job("j1")
+            texts, into = read_into(following)
+            with pytest.raises(StateTooLargeError, match=r"larger than max_state_bytes=100000") as caught:
+                await into
+            assert 99_000 < len("".join(texts)) < 100_000 * 17 / 16
+            assert following.checkpoint().cursor == caught.value.last_event_id
+            assert caught.value.job_id == "j1"
+            assert "max_state_bytes=…" in caught.value.advice
+            with pytest.raises(StateTooLargeError):
+                await following.result()
+            assert len((await anext(client.job("j1").iter_text_deltas())).text) < 100
+        server.wait_until_none_is_open()
+
+
+async def test_a_snapshot_that_is_larger_than_may_be_held_says_so():
+    timing, _ = hurried()
+    large = STREAM + hello() + snapshot("1-1", state("x" * 2**20), columns=[TEXT])
+    with ScriptedServer(by_turn([large, HOLD])) as server:
+        async with AsyncClient(server.url, _timing=timing, max_state_bytes=1000) as client:
+            with pytest.raises(StateTooLargeError, match=r"max_event_bytes=1048576 .*max_state_bytes=…"):
+                await client.job("j1").result()
 
 
 async def test_a_server_that_keeps_sending_nonsense_is_given_up():

@@ -4,11 +4,13 @@ import json
 import threading
 import tracemalloc
 from pathlib import Path
+from random import Random
 from zlib import crc32
 
 import pytest
 
-from json_pairs import spelling
+from json_pairs import a_value, spelling
+from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError
 from tidewire.protocol.document import Document, TextChange
 from tidewire.protocol.growing import GrowingText
@@ -513,3 +515,15 @@ def test_stable_means_nothing_outside_of_items():
     document = Document({"stable": {"": 3}, "value": "abc", "items": "none"})
     document.apply([["t", "/value", 3], ["s", "/stable", 5], ["t", "/items", 4]])
     assert document.value() == {"stable": 5, "value": "", "items": ""}
+
+
+def test_the_size_of_a_document_is_that_of_its_json():
+    random = Random(4)
+    for _ in range(300):
+        document = Document({"grown": "é\n", "list": [0.5], "value": a_value(random)}, ["/grown", "/list"])
+        document.apply(
+            [["r", 'a "b" \u2028\t', a_value(random)], ["a", "/grown", "🎉\x01" * random.randrange(3)]]
+        )
+        assert document.json_bytes() == len(strict_json.dumps(document.value()).encode())
+    document.apply([["s", "", [True, False, None, {}, [], 1e22, "x" * 70_000]]])
+    assert document.json_bytes() == len(strict_json.dumps(document.value()).encode())

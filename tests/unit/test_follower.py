@@ -3,12 +3,14 @@
 
 import json
 import random
+import tracemalloc
 
 import pytest
 
 from tidewire.protocol.backoff import Backoff, RetryPolicy
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.description import JobResource
+from tidewire.protocol.document import Document
 from tidewire.protocol.follower import (
     MAX_RESYNCS,
     RESYNC_HEALED,
@@ -84,6 +86,87 @@ def reader():
 def begun(reader):
     reader.snapshot("1-1", state("Hel"))
     return reader
+
+
+# ---- how large a state may become ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def narrow(reader):
+    reader.follower.max_state_bytes = 1000
+    reader.snapshot("1-1", state(""))
+    return reader
+
+
+def json_size(value):
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+@pytest.mark.parametrize(
+    "diff",
+    [
+        "x" * 50,
+        "ü" * 25,
+        "\n" * 25,
+        [["r", "x" * 50]],
+        [["a", "/notes", [{"level": "info", "text": "x" * 30}]]],
+    ],
+    ids=["text", "beyond ASCII", "escaped", "row", "another place"],
+)
+def test_a_state_that_grows_without_end_is_given_up_at_its_bound(narrow, diff):
+    seq = 2
+    while isinstance(outcome := narrow.diff(f"1-{seq}", diff), Advance):
+        before, seq = outcome.view.value(), seq + 1
+    assert (outcome.kind, f"diff 1-{seq} " in outcome.why) == (FatalKind.TOO_LARGE, True)
+    assert 1000 - 70 < json_size(before) <= 1000 * 17 / 16
+    # Nothing of it was applied, and asking again does not help.
+    assert narrow.follower.cursor == Cursor(1, seq - 1)
+    assert narrow.follower.document.value() == before
+    narrow.connect()
+    narrow.hello()
+    assert narrow.diff(f"1-{seq}", diff).kind is FatalKind.TOO_LARGE
+
+
+def test_a_state_may_be_as_large_as_the_bound(narrow):
+    room = 1000 - json_size(state(""))
+    assert isinstance(narrow.diff("1-2", [["s", TEXT, "x" * room]]), Advance)
+    assert isinstance(narrow.diff("1-3", [["s", TEXT, "y" * room]]), Advance)
+    assert narrow.diff("1-4", [["s", TEXT, "z" * (room + 1)]]).kind is FatalKind.TOO_LARGE
+    assert narrow.value == "y" * room
+
+
+def test_a_snapshot_or_a_job_as_read_beyond_the_bound_is_not_held(narrow):
+    room = 1000 - json_size(state(""))
+    narrow.diff("1-2", "abc")
+    assert narrow.snapshot("1-3", state("x" * (room + 1))).kind is FatalKind.TOO_LARGE
+    assert (narrow.value, narrow.follower.cursor) == ("abc", Cursor(1, 2))
+    assert isinstance(narrow.snapshot("1-3", state("x" * room)), Advance)
+    assert narrow.follower.adopt(resource(state("x" * (room + 1)), "1-4")).kind is FatalKind.TOO_LARGE
+    assert isinstance(narrow.follower.adopt(resource(state("y" * room), "1-4")), Advance)
+
+
+def test_a_value_that_is_replaced_for_ever_is_seldom_measured(narrow, monkeypatch):
+    measured = []
+    whole = Document.json_bytes
+    monkeypatch.setattr(Document, "json_bytes", lambda self: measured.append(1) or whole(self))
+    narrow.follower.max_state_bytes = 16_000
+    narrow.diff("1-2", [["s", "/usage", {"filler": "x" * 15_900}]])
+    sent = 0
+    for seq in range(3, 3000):
+        ops = [["s", TEXT, str(seq)]]
+        sent += len(json.dumps(ops))
+        assert isinstance(narrow.diff(f"1-{seq}", ops), Advance)
+    assert 10 < len(measured) <= 2 + sent / (16_000 // 16)
+
+
+def test_appends_of_nothing_are_not_kept(narrow):
+    ops = [["r", ""], ["a", "/notes", []]]
+    narrow.diff("1-2", ops)
+    tracemalloc.start()
+    for seq in range(3, 3003):
+        narrow.diff(f"1-{seq}", ops if seq % 2 else "")
+    assert tracemalloc.get_traced_memory()[0] < 20_000
+    tracemalloc.stop()
 
 
 # ---- a logged event that continues from here ---------------------------------------------------------------------

@@ -28,6 +28,7 @@ from tidewire.network_settings import check_proxy, check_verify
 from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, Options
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.description import API_ROOT, JobList, JobResource
+from tidewire.protocol.size import MAX_STATE_BYTES
 from tidewire.starting import Starter
 from tidewire.transport import Transport
 from tidewire.types import UNSET, Returns, Shape, Unset
@@ -51,6 +52,7 @@ class AsyncClient(Starter):
         connect_timeout: Seconds for a connection to be made.
         queue_timeout: Seconds that one call waits for a job that stands in the server's queue; see `with_options`.
         retry: How often and how patiently what failed is repeated.
+        max_state_bytes: How large a job's state may become as JSON before it is given up; see `with_options`.
         verify: Whether certificates are checked, or the TLS context that does.
         proxy: Address of a proxy that all requests go through, such as `http://proxy.example:3128`; it goes before
             what the environment says.
@@ -69,6 +71,7 @@ class AsyncClient(Starter):
         connect_timeout: float = CONNECT_TIMEOUT,
         queue_timeout: float | None = None,
         retry: RetryPolicy | None = None,
+        max_state_bytes: int = MAX_STATE_BYTES,
         verify: bool | ssl.SSLContext = True,
         proxy: str | None = None,
         hooks: Hooks | None = None,
@@ -79,6 +82,7 @@ class AsyncClient(Starter):
             connect_timeout=connect_timeout,
             queue_timeout=queue_timeout,
             retry=retry or RetryPolicy(),
+            max_state_bytes=max_state_bytes,
         ).changed(headers={} if headers is None else headers)
         transport = Transport(verify=check_verify(verify), proxy=check_proxy(proxy))
         self._exchange = Exchange(url, transport, auth=auth, timing=_timing or Timing(), hooks=hooks)
@@ -108,6 +112,7 @@ class AsyncClient(Starter):
         grace: float | Unset | None = UNSET,
         deadline: float | Unset | None = UNSET,
         retry: RetryPolicy | Unset = UNSET,
+        max_state_bytes: int | Unset = UNSET,
         headers: Mapping[str, str] | Unset = UNSET,
     ) -> Self:
         """A view of this client with other settings, on the same connections.
@@ -124,6 +129,8 @@ class AsyncClient(Starter):
             grace: Seconds without a reader before that; at least 60.
             deadline: Seconds from the submit after which the server ends the job as failed.
             retry: How often and how patiently what failed is repeated.
+            max_state_bytes: How large the state of a job may become as JSON: what passes that by more than a sixteenth
+                ends in a StateTooLargeError. The job keeps running on the server.
             headers: Sent beside those that are set already.
         """
         given = {
@@ -135,6 +142,7 @@ class AsyncClient(Starter):
             "grace": grace,
             "deadline": deadline,
             "retry": retry,
+            "max_state_bytes": max_state_bytes,
             "headers": headers,
         }
         view = object.__new__(type(self))

@@ -18,6 +18,7 @@
     ├── CheckpointError                 a checkpoint cannot be read, or is of another job or server
     ├── ConcurrentReadError             two loops read one job object at the same time
     ├── ClientClosedError               the client was closed
+    ├── StateTooLargeError              a job's state passes `max_state_bytes` of this client
     ├── ProtocolError                   the other side does not keep to the protocol
     │   ├── UnsupportedProtocolError    it speaks a version, an event or an op that this client does not know
     │   └── NotATidewireServerError     it speaks something else altogether
@@ -255,6 +256,12 @@ class ClientClosedError(TidewireError, RuntimeError):
     """The client was closed."""
 
     default_advice = "Make a new client; a job goes on with client.job(checkpoint=job.checkpoint())."
+
+
+class StateTooLargeError(TidewireError):
+    """A job's state would become larger than this client's `max_state_bytes`. The job itself goes on."""
+
+    default_advice = "Allow more, with max_state_bytes=… of the client or of with_options; what was received until then is right."
 
 
 class ProtocolError(TidewireError):

@@ -219,8 +219,9 @@ class Exchange:
         method, url, body, timing = request.method, request.url, request.body, self.timing
         headers = await self.headers(options, request.headers, body)
         request.credentials = self.credentials.now
-        limits = {
+        limits: dict[str, Any] = {
             "connect_timeout": options.connect_timeout,
+            "max_state_bytes": options.max_state_bytes,
             "answer_timeout": timing.answer_timeout,
             "whole_timeout": timing.whole_answer_timeout,
         }

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
 from tidewire.protocol.backoff import RetryPolicy
+from tidewire.protocol.size import MAX_STATE_BYTES
 
 OnDisconnect = Literal["continue", "cancel"]
 
@@ -50,6 +51,8 @@ class Options:
     deadline: float | None = None
     """Seconds from the submit after which the server ends the job as failed. None: no deadline."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    max_state_bytes: int = MAX_STATE_BYTES
+    """How large a job's state may become as JSON before it is given up."""
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Sent with every request, to this server's origin only."""
 
@@ -69,6 +72,10 @@ class Options:
             raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters, not {key!r:.80}")
         if not isinstance(self.retry, RetryPolicy):
             raise TypeError(f"retry is a RetryPolicy, not {self.retry!r}")
+        if type(self.max_state_bytes) is not int:
+            raise TypeError(f"max_state_bytes is a whole number of bytes, not {self.max_state_bytes!r}")
+        if self.max_state_bytes < 1:
+            raise ValueError(f"max_state_bytes must be at least 1, not {self.max_state_bytes}")
         check_headers("headers", self.headers)
 
     def changed(self, **members: Any) -> Self:

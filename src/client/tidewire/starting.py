@@ -172,7 +172,11 @@ class Starter:
         """The stream of a job; `events` is the URL of an answer, and the link to the stream in it."""
         exchange = self._exchange
         job_url = exchange.job_url(job_id)
-        follower = Follower(backoff=Backoff(self._options.retry, exchange.timing.rng), job_id=job_id)
+        follower = Follower(
+            backoff=Backoff(self._options.retry, exchange.timing.rng),
+            job_id=job_id,
+            max_state_bytes=self._options.max_state_bytes,
+        )
         events_url = f"{job_url}/events" if events is None else exchange.here(*events, f"{job_url}/events")
         return JobStream(exchange, follower, self._options, job_url=job_url, events_url=events_url)
 

@@ -18,6 +18,7 @@ from tidewire.errors import (
     NotATidewireServerError,
     ProtocolError,
     SilenceTimeoutError,
+    StateTooLargeError,
     TidewireError,
     TransportError,
     UnsupportedProtocolError,
@@ -45,8 +46,8 @@ from tidewire.protocol.follower import (
 )
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
 
-MAX_EVENT_BYTES: Final = 64 * 2**20
-"""Bytes of one event, snapshots included, that the client is ready to hold."""
+LEAST_EVENT_BYTES: Final = 2**20
+"""Bytes of one event that are held in any case; else an event may be as large as a state. [TW-FRM-078]"""
 
 log: Final = logging.getLogger("tidewire")
 
@@ -163,7 +164,7 @@ class JobStream:
         """Bring in events, or what is due without any."""
         if self._oversized is not None:
             why, self._oversized = self._oversized, None
-            return self.follower.malformed(why)
+            return self.follower.oversized(why)
         connection = self._connection
         if connection is not None and connection.stale:
             await self.aclose()
@@ -284,7 +285,8 @@ class JobStream:
         self._answered_at = url
         self._exchange.contacted = True
         self._server_faults = 0
-        self._decoder = Decoder(max_event_bytes=MAX_EVENT_BYTES, last_event_id=cursor)
+        most = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
+        self._decoder = Decoder(max_event_bytes=most, last_event_id=cursor)
         self._hello_by = None
 
     async def _no_answer(self, error: TidewireError) -> Outcome:
@@ -355,6 +357,8 @@ class JobStream:
                 return refusal(fatal.problem, where)
             case FatalKind.UNSUPPORTED:
                 return UnsupportedProtocolError(fatal.why, where=where)
+            case FatalKind.TOO_LARGE:
+                return StateTooLargeError(fatal.why, where=where)
             case FatalKind.EXHAUSTED:
                 # The next call starts with fresh attempts: who asks again has a reason to.
                 self.follower.backoff.progress()

@@ -24,6 +24,7 @@ from tidewire.options import CONNECT_TIMEOUT, OnDisconnect
 from tidewire.portal import LoopThread
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
+from tidewire.protocol.size import MAX_STATE_BYTES
 from tidewire.starting import NO_COPY
 from tidewire.types import UNSET, Returns, Shape, Unset
 
@@ -47,6 +48,7 @@ class Client:
         connect_timeout: float = CONNECT_TIMEOUT,
         queue_timeout: float | None = None,
         retry: RetryPolicy | None = None,
+        max_state_bytes: int = MAX_STATE_BYTES,
         verify: bool | ssl.SSLContext = True,
         proxy: str | None = None,
         hooks: Hooks | None = None,
@@ -61,6 +63,7 @@ class Client:
             connect_timeout=connect_timeout,
             queue_timeout=queue_timeout,
             retry=retry,
+            max_state_bytes=max_state_bytes,
             verify=verify,
             proxy=proxy,
             hooks=hooks,
@@ -99,6 +102,7 @@ class Client:
         grace: float | Unset | None = UNSET,
         deadline: float | Unset | None = UNSET,
         retry: RetryPolicy | Unset = UNSET,
+        max_state_bytes: int | Unset = UNSET,
         headers: Mapping[str, str] | Unset = UNSET,
     ) -> Self:
         """A view of this client with other settings, on the same connections; see `AsyncClient.with_options`."""
@@ -113,6 +117,7 @@ class Client:
             grace=grace,
             deadline=deadline,
             retry=retry,
+            max_state_bytes=max_state_bytes,
             headers=headers,
         )
         return view

@@ -34,14 +34,15 @@ from tidewire.handshake import Handshake
 from tidewire.home_loop import HomeLoop
 from tidewire.options import CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.answers import is_event_stream
+from tidewire.protocol.size import MAX_STATE_BYTES
 from tidewire.unpacking import CODING, Unpacking, UnpackingError
 
 ANSWER_TIMEOUT: Final = 30.0
 """Seconds without a byte of the answer to a request that is answered at once."""
 WHOLE_ANSWER_TIMEOUT: Final = 300.0
 """Seconds for the whole of such an answer, however its bytes trickle in."""
-MAX_BODY_BYTES: Final = 64 * 2**20
-"""Bytes of the body of one answer that is no stream."""
+LEAST_BODY_BYTES: Final = 16 * 2**20
+"""Bytes of the body of one answer that are held in any case; else it may be as large as a state. [TW-FRM-078]"""
 KEPT_ALIVE: Final = 100
 """Idle connections that are kept for the next request. Open ones are not bounded here: servers bound streams."""
 
@@ -75,6 +76,7 @@ class Transport:
         connect_timeout: float = CONNECT_TIMEOUT,
         answer_timeout: float = ANSWER_TIMEOUT,
         whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
+        max_state_bytes: int = MAX_STATE_BYTES,
     ) -> Answer:
         """Make one request and read its answer.
 
@@ -86,11 +88,12 @@ class Transport:
             connect_timeout: Seconds for the connection.
             answer_timeout: Seconds without a byte of the answer.
             whole_timeout: Seconds for the whole answer, those for the connection among them.
+            max_state_bytes: Bytes of the body, unless they are fewer than `LEAST_BODY_BYTES`.
 
         Raises:
             TransportError: No connection, or it broke; `sent` says whether the request may have arrived.
             NotATidewireServerError: What answered does not speak HTTP.
-            ProtocolError: The body is larger than `MAX_BODY_BYTES`.
+            ProtocolError: The body is larger than allowed.
         """
         client = await self._ready()
         timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
@@ -99,7 +102,7 @@ class Transport:
                 method, url, headers=_headers(headers), content=body, timeout=timeout
             )
             async with contextlib.aclosing(await client.send(request, stream=True)) as response:
-                answer = await _whole(method, response)
+                answer = await _whole(method, response, max_state_bytes)
         return answer
 
     async def open_stream(
@@ -143,6 +146,7 @@ class Transport:
         connect_timeout: float = CONNECT_TIMEOUT,
         answer_timeout: float = ANSWER_TIMEOUT,
         whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
+        max_state_bytes: int = MAX_STATE_BYTES,
     ) -> Answer | Connection:
         """POST, and ask for an event stream as the answer. What comes instead is read whole.
 
@@ -161,7 +165,7 @@ class Transport:
                 ):
                     answer: Answer | Connection = self._connection("POST", response, stack.pop_all())
                 else:
-                    answer = await _whole("POST", response)
+                    answer = await _whole("POST", response, max_state_bytes)
         return answer
 
     def _connection(
@@ -305,14 +309,16 @@ def _body_of(response: httpx.Response) -> Body:
     return segments_of(response.stream, response.headers, response.extensions) or _Chunks(response)
 
 
-async def _whole(method: str, response: httpx.Response) -> Answer:
+async def _whole(method: str, response: httpx.Response, max_state_bytes: int) -> Answer:
     where = Where(method, str(response.url), status_code=response.status_code)
+    most = max(LEAST_BODY_BYTES, max_state_bytes)
     try:
-        unpacking = Unpacking(response.headers.get("content-encoding", ""), MAX_BODY_BYTES)
+        unpacking = Unpacking(response.headers.get("content-encoding", ""), most)
         async for chunk in response.aiter_raw():
             unpacking.feed(chunk)
             if unpacking.too_long:
-                raise ProtocolError(f"an answer of more than {MAX_BODY_BYTES} bytes", where=where)
+                advice = "If it is right to be so long, allow more with max_state_bytes=…."
+                raise ProtocolError(f"an answer of more than {most} bytes", where=where, advice=advice)
         body = unpacking.end()
     except UnpackingError as error:
         raise TransportError(str(error), where=where) from error

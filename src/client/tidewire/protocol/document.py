@@ -19,6 +19,7 @@ from tidewire.protocol.growing import LATEST, GrowingArray, GrowingText, in_piec
 from tidewire.protocol.integrity import verify
 from tidewire.protocol.ops import DiffError
 from tidewire.protocol.pointer import array_index, parse
+from tidewire.protocol.size import json_bytes
 from tidewire.protocol.strict_json import StrictJsonError
 from tidewire.protocol.values import admit, common_prefix, is_text
 from tidewire.protocol.view import View
@@ -173,6 +174,10 @@ class Document(Fold):
     def in_pieces(self, pointer: str) -> Any:
         """The same, but long texts are not joined: for `integrity.digest`."""
         return in_pieces(find(self._top, parse(pointer)))
+
+    def json_bytes(self) -> int:
+        """Bytes of the document as compact JSON. Costs a look at the whole."""
+        return json_bytes(self._top[0])
 
     @property
     def text_changes(self) -> tuple[TextChange, ...]:

@@ -10,6 +10,7 @@ reads bytes, decodes events, and does what each outcome says. The table (ids: se
   a base that is not mine, a malformed event, a failed      | Reconnect(RESYNC): nothing of it is handed over, the
     check or digest, a breach of `stable`, an unknown       |   cursor is dropped. More than `MAX_RESYNCS` without
     logged event or op, a logged event before `hello`       |   `RESYNC_HEALED` applied events between: Fatal
+  what would make the state larger than `max_state_bytes`   | Fatal, nothing of it is applied
   `done`                                                    | Advance with `done`: close at once, never reconnect
   `hello` of another protocol or another job                | Fatal
   `goaway`                                                  | Reconnect(GOAWAY) after its `retry_ms`; a failure only
@@ -50,6 +51,7 @@ from tidewire.protocol.document import Document, TextChange, View
 from tidewire.protocol.integrity import IntegrityError, digest, verify
 from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, MessageError, Ping, Snapshot
 from tidewire.protocol.problems import Problem
+from tidewire.protocol.size import MAX_STATE_BYTES, cost, room_for_more
 from tidewire.protocol.sse import Event
 from tidewire.protocol.state import changes_value, check_shape
 from tidewire.protocol.values import same
@@ -80,6 +82,7 @@ class FatalKind(Enum):
     PROTOCOL = "protocol"
     UNSUPPORTED = "unsupported"
     PROBLEM = "problem"
+    TOO_LARGE = "too large"
     EXHAUSTED = "exhausted"
 
 
@@ -149,9 +152,9 @@ class _Connection:
 
 
 class _Broken(Exception):  # noqa: N818 - never leaves this file
-    def __init__(self, why: str, *, unknown: bool = False) -> None:
+    def __init__(self, why: str, kind: FatalKind = FatalKind.PROTOCOL) -> None:
         super().__init__(why)
-        self.unknown = unknown
+        self.kind = kind
 
 
 @dataclass(slots=True)
@@ -172,6 +175,10 @@ class Follower:
     """Logged events that were dropped because they were known."""
     resyncs: int = 0
     """Resyncs since the stream last healed."""
+    max_state_bytes: int = MAX_STATE_BYTES
+    """How large the state may become as JSON; see `size`."""
+    _room: int = 0
+    """Bytes that may come before the state is measured."""
     _healing: int = 0
     _handed: Cursor | None = None
     _connection: _Connection = field(default_factory=_Connection)
@@ -190,6 +197,7 @@ class Follower:
         self.document = Document(state, columns)
         self.cursor = self._handed = cursor
         self.done = done
+        self._room = 0
         return self.document.view()
 
     def connected(self) -> None:
@@ -212,19 +220,19 @@ class Follower:
         here.last_id = event.id
         try:
             if event.type == "snapshot":
-                cursor, snapshot = self._logged_id(event), _snapshot_in(event)
+                cursor, snapshot, size = self._logged_id(event), _snapshot_in(event), cost(event.data)
                 # Its data may be as long as the document. Nothing may hold it beside what is made of it.
                 event = event._replace(data="")
-                return self._snapshot(event, snapshot, cursor, fresh_id=fresh_id)
+                return self._snapshot(event, snapshot, cursor, size, fresh_id=fresh_id)
             if event.type in messages.LOGGED:
                 cursor = self._logged_id(event)
                 return self._done(event, cursor) if event.type == "done" else self._diff(event, cursor)
             if event.type in EPHEMERAL:
                 return self._ephemeral(event)
         except _Broken as broken:
-            return self._resync(str(broken), unknown=broken.unknown)
+            return self._resync(str(broken), kind=broken.kind)
         if fresh_id:
-            return self._resync(f"unknown logged event {event.type!r}", unknown=True)
+            return self._resync(f"unknown logged event {event.type!r}", kind=FatalKind.UNSUPPORTED)
         return Ignored(f"unknown event {event.type!r}")
 
     def lost(self, why: str, *, at_least: float | None = None, spent: float = 0.0) -> Outcome:
@@ -239,8 +247,12 @@ class Follower:
         return self._reconnect(Cause.CUT if at_least is None else Cause.BUSY, why, at_least=at_least)
 
     def malformed(self, why: str) -> Outcome:
-        """What came cannot be used: the cursor was refused (400), or an event is larger than can be held."""
+        """What came cannot be used: the cursor was refused (400)."""
         return self._resync(why)
+
+    def oversized(self, why: str) -> Outcome:
+        """An event is larger than may be held: a snapshot may say the same in less."""
+        return self._resync(why, kind=FatalKind.TOO_LARGE)
 
     def read_job(self, job: JobResource) -> Outcome:
         """The stream had nothing for this cursor (204), so the job was read."""
@@ -259,6 +271,8 @@ class Follower:
             document = Document(job.state, job.columns)
         except (CursorError, MessageError, DiffError, IntegrityError) as error:
             return self._resync(f"the job as read: {error}")
+        if not self._fits(document, self.max_state_bytes, room=0):
+            return self._too_large(f"the job as read, {job.cursor}")
         return self._replace(document, cursor, reason=None, done=job.done)
 
     # ---- logged events -----------------------------------------------------------------------------------------
@@ -271,7 +285,9 @@ class Follower:
         except CursorError as error:
             raise _Broken(str(error)) from None
 
-    def _snapshot(self, event: Event, snapshot: Snapshot, cursor: Cursor, *, fresh_id: bool) -> Outcome:
+    def _snapshot(
+        self, event: Event, snapshot: Snapshot, cursor: Cursor, size: int, *, fresh_id: bool
+    ) -> Outcome:
         try:
             state = messages.check_state(snapshot.state, what="snapshot")
             if state.status in ENDED:
@@ -286,6 +302,8 @@ class Follower:
             document = Document(snapshot.state, snapshot.columns)
         except (MessageError, DiffError) as error:
             raise _Broken(str(error)) from None
+        if not self._fits(document, size, room=self.max_state_bytes):
+            return self._too_large(f"snapshot {event.id}")
         return self._replace(document, cursor, reason=snapshot.reason)
 
     def _diff(self, event: Event, cursor: Cursor) -> Outcome:
@@ -306,12 +324,16 @@ class Follower:
         try:
             document.apply(diff)
         except (DiffError, IntegrityError) as error:
-            raise _Broken(f"diff {event.id}: {error}", unknown=isinstance(error, UnknownOpError)) from None
+            kind = FatalKind.UNSUPPORTED if isinstance(error, UnknownOpError) else FatalKind.PROTOCOL
+            raise _Broken(f"diff {event.id}: {error}", kind) from None
         try:
             check_shape(document, diff)
         except MessageError as error:
             self.document = Document(before.value(), document.columns)
             raise _Broken(str(error)) from None
+        if not self._fits(document, cost(event.data), room=self._room):
+            self.document = Document(before.value(), document.columns)
+            return self._too_large(f"diff {event.id}")
         return self._moved(cursor, document, document.text_changes, visible=changes_value(diff), diff=diff)
 
     def _grown(self, event: Event) -> Advance | None:
@@ -321,7 +343,8 @@ class Follower:
         if document is None or mine is None or "\\" in data:
             return None
         epoch, seq = mine
-        if id_ != f"{epoch}-{seq + 1}" or seq >= MAX_SEQ:
+        size = len(data) if data.isascii() else cost(data)
+        if id_ != f"{epoch}-{seq + 1}" or seq >= MAX_SEQ or size > self._room:
             return None
         try:
             text, end = scanstring(data, 1)
@@ -331,6 +354,7 @@ class Follower:
         except (ValueError, DiffError, IntegrityError):
             # Nothing was applied: the exact way says what is wrong.
             return None
+        self._room -= size
         self._connection.last_id = id_
         return self._moved(Cursor(epoch, seq + 1), document, document.text_changes, visible=True, diff=text)
 
@@ -461,12 +485,25 @@ class Follower:
         self.repeats += 1
         return Ignored(f"{event.type} {event.id} is known already")
 
-    def _resync(self, why: str, *, unknown: bool = False) -> Outcome:
+    def _fits(self, document: Document, size: int, *, room: int) -> bool:
+        """Whether a document that grew by so many bytes at most, where there was room for so many, may be held."""
+        self._room = room - size
+        if self._room < 0:
+            measured = document.json_bytes()
+            if measured > self.max_state_bytes:
+                return False
+            self._room = room_for_more(self.max_state_bytes, measured)
+        return True
+
+    def _too_large(self, what: str) -> Fatal:
+        why = f"{what} would make the job's state larger than max_state_bytes={self.max_state_bytes}"
+        return Fatal(FatalKind.TOO_LARGE, why)
+
+    def _resync(self, why: str, *, kind: FatalKind = FatalKind.PROTOCOL) -> Outcome:
         self.resyncs += 1
         self._healing = 0
         self.cursor = None
         if self.resyncs > MAX_RESYNCS:
-            kind = FatalKind.UNSUPPORTED if unknown else FatalKind.PROTOCOL
             return Fatal(kind, f"{why} (after {MAX_RESYNCS} fresh starts)")
         return self._reconnect(Cause.RESYNC, why)
 

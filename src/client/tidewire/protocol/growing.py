@@ -74,6 +74,9 @@ class GrowingText(_Growing):
     def extend(self, piece: str, stamp: int) -> None:
         """Grow by one piece. The caller has made sure that it is text."""
         if self.stamp != stamp:
+            if not piece:
+                # It would leave a note, and nothing bounds how often it comes.
+                return
             # As `_note`: it is what each token of a stream costs.
             self._lengths.append(self.length)
             self._stamps.append(self.stamp)
@@ -185,6 +188,8 @@ class GrowingArray(_Growing):
     def extend(self, elements: list[Any], stamp: int) -> None:
         """Grow by some elements, which the node takes over."""
         if self.stamp != stamp:
+            if not elements:
+                return
             self._note(stamp)
         self.items.extend(elements)
         self.length += len(elements)
