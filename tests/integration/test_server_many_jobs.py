@@ -51,10 +51,11 @@ def test_what_a_job_took_is_let_go_at_its_end_and_not_when_the_garbage_collector
     with serving(server) as peer:
         gc.collect()
         gc.disable()
+        others = alive()  # which other tests may have left
         try:
             for endpoint, value in (("talk", {}), ("plain", {"n": 1}), ("together", {"n": 1})):
                 assert peer.events(peer.start(endpoint, value))[-1].type == "done"
-            eventually(lambda: alive() == 0)
+            eventually(lambda: alive() <= others)
         finally:
             gc.enable()
 
