@@ -1,8 +1,9 @@
 """What a check is given: callers to talk as, work to ask for, and a place for what it finds."""
 
+import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
@@ -16,6 +17,10 @@ from tidewire_conformance.wire import Header, Stream, Wire
 
 JOB_SECONDS: Final = 30.0
 """How long a job may take to end, beside what its example took; times `patience`."""
+READS: Final = 100
+"""Of a job, until something holds of it."""
+READ_SECONDS: Final = 0.05
+"""Between two of them; times `patience`."""
 _SHOWN = 400
 """Characters of a value that are kept as what was got."""
 
@@ -147,6 +152,39 @@ class Session:
         """The event streams of the run so far of which something came."""
         return [each for each in self.wire.record if each.is_stream and each.chunks]
 
+    def refused(self, sentence: str, answer: Exchange, status: int, code: str, why: str = "") -> None:
+        """Judge that a request was refused, and for the right reason."""
+        self.expect(sentence, (answer.status, answer.code) == (status, code), f"{status} {code}{why and f' for {why}'}",
+                    f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+
+    # ---- work by traits, without which there is nothing to check it by -----------------------------------------
+
+    def some_work(self) -> Work:
+        """Work that ends well."""
+        return self.server.any_work() or self.untested("no example of an endpoint ended well")
+
+    def growing(self) -> Work:
+        """Work with a history that can be cut."""
+        return self.server.growing() or self.untested(
+            "no example grows by several events; tidewire.script would serve"
+        )
+
+    def lasting(self, seconds: float = 0.5) -> Work:
+        """Work that grows at once, and can be watched, cut and cancelled before it ends."""
+        return self.server.lasting(seconds) or self.untested(
+            "no example lasts and grows; tidewire.script would serve"
+        )
+
+    def batching(self) -> Work:
+        """Work of an endpoint that takes several inputs."""
+        return self.server.batching() or self.untested(
+            "no endpoint with `batch` has an example that ended well"
+        )
+
+    def scripted(self, *steps: dict[str, Any], **members: Any) -> Work:
+        """Work that does as it is told."""
+        return self.server.script(*steps, **members) or self.untested("needs tidewire.script")
+
     # ---- requests ----------------------------------------------------------------------------------------------
 
     async def submit(self, work: Work, *, wire: Wire | None = None, **more: Any) -> Job:
@@ -171,6 +209,27 @@ class Session:
     async def read(self, job: Job, wire: Wire | None = None) -> Exchange:
         """Read the job."""
         return await (wire or self.wire).ask("GET", job.path)
+
+    async def read_until(self, job: Job, holds: Callable[[Exchange], object]) -> Exchange:
+        """Read the job until something holds of the answer."""
+        answer = await self.read(job)
+        for _ in range(READS):
+            if holds(answer):
+                break
+            await asyncio.sleep(READ_SECONDS * self.wire.patience)
+            answer = await self.read(job)
+        else:
+            self.unclear(
+                f"{answer} had not come so far after {READS * READ_SECONDS * self.wire.patience:g} s"
+            )
+        return answer
+
+    async def twin(self, sentence: str, work: Work, why: str) -> None:
+        """The same submit without the fault."""
+        answer = await self.wire.ask("POST", work.submit_to, json=work.body)
+        self.expect(
+            sentence, answer.status == 201, f"201 for {why}", f"{answer.status} {answer.code}", at=answer
+        )
 
     @asynccontextmanager
     async def follow(

@@ -5,8 +5,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from tidewire_conformance.checks.errors import refused
-from tidewire_conformance.checks.jobs import has_started, until
+from tidewire_conformance.checks.jobs import has_started
 from tidewire_conformance.checks.submits import unfit
 from tidewire_conformance.history import Histories, job_bodies
 from tidewire_conformance.probe import Work
@@ -18,7 +17,7 @@ BATCHES = ["batches"]
 
 def _batch(s: Session, *values: Any, **more: Any) -> Work:
     """Work of several inputs: those given where there is `tidewire.script`, else examples."""
-    work = s.server.batching() or s.untested("no endpoint with `batch` has an example that ended well")
+    work = s.batching()
     if s.server.has_script and values:
         return work.with_inputs(values, **more)
     return work.with_inputs([work.inputs[0]] * max(2, len(values)))
@@ -103,13 +102,13 @@ async def items_end_one_by_one(s: Session) -> None:
 @check("TW-BAT-003", "TW-DSC-012", needs=BATCHES)
 async def too_many_inputs_are_refused(s: Session) -> None:
     """One more than the limit gets 422 `batch_too_large` at `/inputs`; two are taken."""
-    work = s.server.batching() or s.untested("no endpoint with `batch` has an example that ended well")
+    work = s.batching()
     limit = s.server.limits_of_batch(work)
     if limit * len(str(work.inputs[0])) > s.server.limits.get("max_body_bytes", 0):
         s.untested(f"{limit} inputs do not fit a body")
     answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * (limit + 1)})
     for sentence in ("TW-BAT-003", "TW-DSC-012"):
-        refused(s, sentence, answer, 422, "batch_too_large", f"{limit + 1} inputs")
+        s.refused(sentence, answer, 422, "batch_too_large", f"{limit + 1} inputs")
     pointer = answer.json.get("pointer") if answer.status == 422 else ""
     s.expect("TW-BAT-003", pointer == "/inputs", "the pointer /inputs", pointer, at=answer)
     twin = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * min(2, limit)})
@@ -119,13 +118,13 @@ async def too_many_inputs_are_refused(s: Session) -> None:
 @check("TW-JOB-016", "TW-JOB-015", needs=BATCHES)
 async def a_wrong_input_is_named_by_its_place(s: Session) -> None:
     """One input of several breaks the schema: the submit is refused as a whole, and the pointer leads to that input."""
-    work = s.server.batching() or s.untested("no endpoint with `batch` has an example that ended well")
+    work = s.batching()
     bad = next(iter(unfit(s, work)), s)
     if bad is s:
         s.untested(f"{work.endpoint} refuses neither null nor a number, a list or an unknown member")
     good = work.inputs[0]
     answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [good, bad]})
-    refused(s, "TW-JOB-015", answer, 422, "invalid_input", "one wrong input")
+    s.refused("TW-JOB-015", answer, 422, "invalid_input", "one wrong input")
     pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
     s.expect("TW-JOB-016", re.match("/inputs/1(/|$)", pointer), "a pointer to /inputs/1", pointer, at=answer)
 
@@ -137,7 +136,7 @@ async def an_endpoint_without_batches_takes_none(s: Session) -> None:
     if plain is None:
         s.no_occasion("each endpoint declares `batch`")
     answer = await s.wire.ask("POST", plain.submit_to, json={"inputs": [{}]})
-    refused(s, "TW-BAT-002", answer, 422, "invalid_input")
+    s.refused("TW-BAT-002", answer, 422, "invalid_input")
     s.expect(
         "TW-BAT-002",
         answer.json.get("pointer") == "/inputs",
@@ -150,7 +149,7 @@ async def an_endpoint_without_batches_takes_none(s: Session) -> None:
 @check("TW-BAT-008", "TW-BAT-009", "TW-JOB-014", needs=BATCHES)
 async def shared_members_complete_each_input(s: Session) -> None:
     """`shared` fills in what an input does not have; a wrong member of it is named there."""
-    work = s.server.batching() or s.untested("no endpoint with `batch` has an example that ended well")
+    work = s.batching()
     given = work.inputs[0]
     if not s.server.has_script:
         if not isinstance(given, dict) or not given:
@@ -175,7 +174,7 @@ async def shared_members_complete_each_input(s: Session) -> None:
     answer = await s.wire.ask(
         "POST", job.work.submit_to, json={"inputs": [says("own"), {}], "shared": {"script": 7}}
     )
-    refused(s, "TW-JOB-014", answer, 422, "invalid_input", "a wrong member of shared")
+    s.refused("TW-JOB-014", answer, 422, "invalid_input", "a wrong member of shared")
     for given in ({"inputs": [{"script": [], "initial": {"a": 1}}]}, {"input": {"initial": {"a": 1}}}):
         body = {**given, "shared": {"initial": {"b": 2}, "script": []}}
         taken = await s.wire.ask("POST", job.work.submit_to, json=body)
@@ -199,13 +198,13 @@ async def a_cancel_of_one_item_leaves_the_others(s: Session) -> None:
         return
     work = _batch(s, says("a", {"sleep_ms": 700}, {"append": "b"}), says("c", {"sleep_ms": 30_000}))
     job = await s.submit(work)
-    await until(s, job, has_started)
+    await s.read_until(job, has_started)
     wrong = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 2]})
-    refused(s, "TW-JOB-054", wrong, 422, "invalid_input", "an item that is not there")
+    s.refused("TW-JOB-054", wrong, 422, "invalid_input", "an item that is not there")
     answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 1]})
     for sentence in ("TW-JOB-057", "TW-JOB-082"):
         s.expect(sentence, answer.status == 202, "202", f"{answer.status} {answer.code}", at=answer)
-    read = await until(s, job, lambda now: now.json.get("done"))
+    read = await s.read_until(job, lambda now: now.json.get("done"))
     ends = [(item["status"], item["value"]) for item in read.json["state"]["items"]]
     s.expect("TW-JOB-056", ends[0] == ("succeeded", "ab"), "succeeded with ab", ends[0], at=read)
     s.expect("TW-JOB-057", ends[1] == ("cancelled", "c"), "cancelled with c", ends[1], at=read)
@@ -221,15 +220,15 @@ async def _cancel_of_a_generation(s: Session) -> None:
     )
     alone = (await s.read((await s.ended(work.with_input(work.inputs[0])))[0])).json["state"]["items"][0]
     job = await s.submit(work)
-    begun = await until(
-        s, job, lambda now: "queued" not in [item["status"] for item in now.json["state"]["items"]]
+    begun = await s.read_until(
+        job, lambda now: "queued" not in [item["status"] for item in now.json["state"]["items"]]
     )
     wrong = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 2]})
-    refused(s, "TW-JOB-054", wrong, 422, "invalid_input", "an item that is not there")
+    s.refused("TW-JOB-054", wrong, 422, "invalid_input", "an item that is not there")
     answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 1]})
     for sentence in ("TW-JOB-057", "TW-JOB-082"):
         s.expect(sentence, answer.status in {200, 202}, "202", f"{answer.status} {answer.code}", at=answer)
-    read = await until(s, job, lambda now: now.json.get("done"))
+    read = await s.read_until(job, lambda now: now.json.get("done"))
     first, second = read.json["state"]["items"]
     if second["status"] == "succeeded" and answer.status == 200:
         s.unclear("the job had ended before it was cancelled")

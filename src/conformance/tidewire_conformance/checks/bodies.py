@@ -1,6 +1,5 @@
 """Bodies of requests (sections 1.4, 2.4 and 6.1): what is just allowed is taken, what is wrong refused, all else is data."""
 
-from tidewire_conformance.checks.errors import refused, some_work, twin
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import JSON, Session
 from tidewire_conformance.strict_json import compact
@@ -60,7 +59,7 @@ WRONG = [
 @check("TW-OVR-008", "TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-SEC-016")
 async def a_body_that_breaks_json_is_refused(s: Session) -> None:
     """What section 1.4 forbids gets 400 `malformed_body`, or 422 where it lies within the input; a sound one 201."""
-    work = some_work(s)
+    work = s.some_work()
     limit = s.server.limits.get("max_body_bytes", 0)
     for why, body in MALFORMED:
         if len(body) > limit:
@@ -70,13 +69,13 @@ async def a_body_that_breaks_json_is_refused(s: Session) -> None:
         sound = told == (400, "malformed_body") or (told == (422, "invalid_input") and b'"input": ' in body)
         s.expect("TW-SEC-016" if "levels" in why else "TW-OVR-008", sound, f"400 malformed_body for {why}",
                  f"{answer.status} {answer.code}", at=answer)  # fmt: skip
-    await twin(s, "TW-OVR-008", work, "a sound body")
+    await s.twin("TW-OVR-008", work, "a sound body")
 
 
 @check("TW-JOB-009", "TW-JOB-010", "TW-JOB-080")
 async def a_body_of_another_media_type_is_refused(s: Session) -> None:
     """Another media type, a content coding and another charset get 415; JSON in its spellings is taken."""
-    work = some_work(s)
+    work = s.some_work()
     body = compact(work.body)
     wrong: list[tuple[str, Header]] = [
         ("TW-JOB-010", {"Content-Type": "text/plain"}),
@@ -87,7 +86,7 @@ async def a_body_of_another_media_type_is_refused(s: Session) -> None:
     ]
     for sentence, header in wrong:
         answer = await s.wire.ask("POST", work.submit_to, body=body, header=header)
-        refused(s, sentence, answer, 415, "unsupported_media_type", str(header))
+        s.refused(sentence, answer, 415, "unsupported_media_type", str(header))
     right = [
         ("TW-JOB-010", "application/json"),
         ("TW-JOB-010", "application/vnd.example+json"),
@@ -109,7 +108,7 @@ async def a_body_of_another_media_type_is_refused(s: Session) -> None:
 @check("TW-JOB-008")
 async def both_framings_of_a_body_are_taken(s: Session) -> None:
     """A body in chunks is taken like one with a length."""
-    work = some_work(s)
+    work = s.some_work()
     body = compact(work.body)
     pieces: list[Body] = [body, [body], [body[:1], body[1:5], body[5:]]]
     for each in pieces:
@@ -121,11 +120,9 @@ async def both_framings_of_a_body_are_taken(s: Session) -> None:
 async def what_a_client_sends_stays_data(s: Session) -> None:
     """Line ends, markup and `__proto__` in a value come back as they were, inside JSON."""
     text = "a\r\nid:9-9\n\ndata:x\r\u2028<script>\u0000"
-    work = s.server.script(
+    work = s.scripted(
         {"set": ["", {}]}, {"set": ["/__proto__", {"a": text}]}, {"set": ["/constructor", 1]}, initial=None
     )
-    if work is None:
-        s.untested("needs tidewire.script")
     job, history = await s.ended(work)
     value = (await s.read(job)).json["state"]["items"][0]["value"]
     s.expect(
@@ -157,7 +154,7 @@ async def what_a_client_sends_stays_data(s: Session) -> None:
 )
 async def the_rules_of_json_hold_up_to_their_bounds(s: Session) -> None:
     """Each value that section 1.4 just allows is taken, and each that it forbids gets 400 `malformed_body`."""
-    work = some_work(s)
+    work = s.some_work()
     whole = compact(work.body)
 
     async def told(body: bytes) -> tuple[int, str]:
@@ -183,7 +180,7 @@ async def the_rules_of_json_hold_up_to_their_bounds(s: Session) -> None:
 @check("TW-DSC-004")
 async def a_limit_is_reached_before_it_is_passed(s: Session) -> None:
     """A body of exactly `max_body_bytes` is taken, and so is a job of exactly as many inputs as are allowed."""
-    work = some_work(s)
+    work = s.some_work()
     limit = s.server.limits.get("max_body_bytes", LARGEST_BODY + 1)
     if limit <= LARGEST_BODY:
         body = compact(work.body).ljust(limit)
@@ -208,17 +205,17 @@ async def a_limit_is_reached_before_it_is_passed(s: Session) -> None:
 @check("TW-JOB-077", "TW-JOB-079", "TW-JOB-010", "TW-OVR-008")
 async def a_cancel_of_another_shape_cancels_nothing(s: Session) -> None:
     """A body that is no object, `items` of null, another media type and no JSON are refused; the job goes on."""
-    work = s.server.lasting(1.0) or s.untested("no example lasts and grows; tidewire.script would serve")
+    work = s.lasting(1.0)
     job = await s.submit(work)
     for sentence, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):
         answer = await s.wire.ask("POST", f"{job.path}/cancel", json=body)
-        refused(s, sentence, answer, 422, "invalid_input", f"the body {body}")
+        s.refused(sentence, answer, 422, "invalid_input", f"the body {body}")
     for sentence, text, media, status, code in (
         ("TW-JOB-010", b"{}", "text/plain", 415, "unsupported_media_type"),
         ("TW-OVR-008", b"{", "application/json", 400, "malformed_body"),
     ):
         answer = await s.wire.ask("POST", f"{job.path}/cancel", body=text, header={"Content-Type": media})
-        refused(s, sentence, answer, status, code, f"{text!r} as {media}")
+        s.refused(sentence, answer, status, code, f"{text!r} as {media}")
     done = (await s.stream(job)).of_type("done")
     ended = done[0].json.get("status") if done else "no done"
     if all(each.holds for each in s.assertions):

@@ -5,7 +5,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from tidewire_conformance import specification
-from tidewire_conformance.checks.errors import UNKNOWN_JOB, some_work
+from tidewire_conformance.checks.errors import UNKNOWN_JOB
 from tidewire_conformance.exchange import Exchange, resolve
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
@@ -21,7 +21,7 @@ TOKEN_SECONDS = 300
 @check("TW-ERR-014", "TW-ERR-015", "TW-ERR-017", "TW-ERR-018", "TW-FRM-007", needs=INBAND)
 async def a_problem_comes_in_band_where_the_url_says_so(s: Session) -> None:
     """An unknown job and a wrong cursor give 200, `retry`, and a `problem` with the id `0-1`, then the end."""
-    job, _ = await s.ended(some_work(s))
+    job, _ = await s.ended(s.some_work())
     asked = [
         (f"/v1/jobs/{UNKNOWN_JOB}/events?errors=inband", "job_not_found"),
         (f"{job.events}?errors=inband&after=x", "bad_cursor"),
@@ -41,7 +41,7 @@ async def a_problem_comes_in_band_where_the_url_says_so(s: Session) -> None:
                 "TW-ERR-018", not answer.of_type("hello"), "no hello of a job that is not known", at=answer
             )
     if "delete" in s.server.capabilities and s.server.limits.get("tombstone_ttl_s", 0):
-        gone, _ = await s.ended(some_work(s))
+        gone, _ = await s.ended(s.some_work())
         await s.wire.ask("DELETE", gone.path)
         answer = await s.stream(gone, query="?errors=inband")
         told = [block.json.get("code") for block in answer.of_type("problem")]
@@ -98,7 +98,7 @@ async def _token(s: Session, job: Job) -> tuple[Exchange, str]:
 @check("TW-BRW-012", "TW-BRW-014", "TW-BRW-017", "TW-BRW-020", "TW-BRW-015", needs=TOKENS)
 async def a_stream_token_opens_its_stream(s: Session) -> None:
     """Its URL gives the stream without credentials, with problems in-band and no referrer."""
-    job, history = await s.ended(some_work(s))
+    job, history = await s.ended(s.some_work())
     answer = await s.wire.ask("POST", f"{job.path}/stream-token")
     misfit = specification.misfit("stream-token", answer.json)
     s.expect("TW-BRW-012", answer.status == 200 and not misfit, "200, and a body by stream-token.schema.json",
@@ -138,7 +138,7 @@ def _judge_life(s: Session, answer: Exchange) -> None:
 @check("TW-BRW-013", "TW-BRW-018", needs=TOKENS)
 async def a_stream_token_opens_nothing_else(s: Session) -> None:
     """Not the stream of another job, and not with one character changed: `unauthorized`, in-band."""
-    work = some_work(s)
+    work = s.some_work()
     (job, _), (other, _) = await s.ended(work), await s.ended(work)
     _, url = await _token(s, job)
     token = urlsplit(url).query.partition("token=")[2].partition("&")[0]
@@ -177,7 +177,7 @@ async def a_stream_token_opens_nothing_else(s: Session) -> None:
 async def pages_of_an_allowed_origin_may_read_every_answer(s: Session) -> None:
     """Streams, answers and errors name the origin, vary by it, and expose what a page needs."""
     origin = s.hooks.origin or s.no_occasion("no origin that the server allows was given with --origin")
-    job, _ = await s.ended(some_work(s))
+    job, _ = await s.ended(s.some_work())
     header = {"Origin": origin}
     answers = [
         await s.wire.ask("GET", "/v1", header=header),
@@ -241,7 +241,7 @@ async def a_preflight_allows_what_a_page_needs(s: Session) -> None:
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "content-type",
     }
-    answer = await s.wire.ask("OPTIONS", some_work(s).submit_to, header=header)
+    answer = await s.wire.ask("OPTIONS", s.some_work().submit_to, header=header)
     told = {name.strip().lower() for name in answer.says("access-control-allow-headers").split(",")}
     allowed = answer.says("access-control-allow-origin")
     s.expect(

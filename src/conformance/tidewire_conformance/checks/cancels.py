@@ -1,7 +1,6 @@
 """Section 6.6: cancels, of a job that runs, of one that has ended, and of items that there are not."""
 
-from tidewire_conformance.checks.errors import refused, some_work
-from tidewire_conformance.checks.jobs import has_started, until
+from tidewire_conformance.checks.jobs import has_started
 from tidewire_conformance.checks.resume import told
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
@@ -10,9 +9,9 @@ from tidewire_conformance.session import Session
 @check("TW-JOB-050", "TW-JOB-051", "TW-JOB-057", "TW-JOB-055", "TW-JOB-001")
 async def a_cancel_ends_the_job(s: Session) -> None:
     """202 with the job, then `done` as cancelled with the value it had; a second cancel answers 200."""
-    work = s.server.lasting(30) or s.untested("no example lasts and grows; tidewire.script would serve")
+    work = s.lasting(30)
     job = await s.submit(work)
-    started = await until(s, job, lambda answer: has_started(answer) or answer.json.get("done"))
+    started = await s.read_until(job, lambda answer: has_started(answer) or answer.json.get("done"))
     if started.json.get("done"):
         s.unclear("the job ended before it could be cancelled")
     answer = await s.wire.ask("POST", f"{job.path}/cancel")
@@ -47,7 +46,7 @@ async def a_cancel_ends_the_job(s: Session) -> None:
 @check("TW-JOB-055", "TW-JOB-051")
 async def a_cancel_after_the_end_changes_nothing(s: Session) -> None:
     """A job that has ended answers a cancel with 200, and stays as it ended."""
-    job, history = await s.ended(some_work(s))
+    job, history = await s.ended(s.some_work())
     answer = await s.wire.ask("POST", f"{job.path}/cancel")
     s.expect("TW-JOB-051", answer.status == 200, "200", f"{answer.status} {answer.code}", at=answer)
     s.expect("TW-JOB-055", answer.json.get("status") == history.of_type("done")[0].json.get("status"),
@@ -57,13 +56,13 @@ async def a_cancel_after_the_end_changes_nothing(s: Session) -> None:
 @check("TW-JOB-053", "TW-JOB-054", "TW-JOB-016")
 async def a_cancel_that_names_no_item_cancels_none(s: Session) -> None:
     """An empty `items` cancels nothing; an index that the job has not gets 422 and cancels nothing."""
-    work = s.server.lasting(1.5) or s.untested("no example lasts and grows; tidewire.script would serve")
+    work = s.lasting(1.5)
     job = await s.submit(work)
     none = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": []})
     s.expect("TW-JOB-053", none.status in {200, 202}, "202", f"{none.status} {none.code}", at=none)
     for items in ([0, 1], [-1], [0.5], ["0"], 0):
         answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": items})
-        refused(s, "TW-JOB-054", answer, 422, "invalid_input", f"items {items}")
+        s.refused("TW-JOB-054", answer, 422, "invalid_input", f"items {items}")
         pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
         s.expect("TW-JOB-016", pointer.startswith("/items"), "a pointer to the item", pointer, at=answer)
     status = (await s.stream(job)).of_type("done")[0].json.get("status")

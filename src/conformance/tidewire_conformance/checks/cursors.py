@@ -9,7 +9,7 @@ from tidewire_conformance.session import Session
 @check("TW-RES-009", "TW-RES-012")
 async def a_cursor_in_the_url_is_as_good_as_a_header(s: Session) -> None:
     """`after` is taken as it is decoded, and answered like the header: also `0-0`, `0-1` and the id of `done`."""
-    work = s.server.any_work() or s.untested("no example of an endpoint ended well")
+    work = s.some_work()
     job, history = await s.ended(work)
     ids = [block.id or "" for block in history.logged]
     for spelt in (ids[-2].replace("-", "%2D"), f"%31{ids[-2][1:]}"):
@@ -30,7 +30,7 @@ async def a_cursor_in_the_url_is_as_good_as_a_header(s: Session) -> None:
 @check("TW-RES-047", "TW-RES-012")
 async def a_job_that_runs_does_not_wait_for_a_cursor_to_come_true(s: Session) -> None:
     """A cursor past its head, or of an epoch that never was, gets a snapshot `rewound` while the job runs, and what follows."""
-    work = s.server.lasting(0.8) or s.untested("no example lasts and grows; tidewire.script would serve")
+    work = s.lasting(0.8)
     job = await s.submit(work)
     async with s.follow(job, "0-0") as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)

@@ -1,7 +1,5 @@
 """Sections 6.8 and 6.9: times that a submit names, and what has to be left alone until then."""
 
-from tidewire_conformance.checks.errors import some_work
-from tidewire_conformance.checks.jobs import until
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
@@ -12,7 +10,7 @@ async def a_deadline_leaves_what_has_ended(s: Session) -> None:
     if not s.server.has_script:
         s.untested("needs tidewire.script")
     slow = {"script": [{"append": "b"}, {"sleep_ms": 6000}]}
-    work = s.server.batching() or s.untested("no endpoint with `batch` has an example that ended well")
+    work = s.batching()
     job, history = await s.ended(
         work.with_inputs([{"script": [{"append": "a"}]}, slow, slow]), deadline_ms=1000
     )
@@ -31,14 +29,14 @@ async def a_deadline_leaves_what_has_ended(s: Session) -> None:
 @check("TW-JOB-065", "TW-JOB-063")
 async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
     """A job that is to be cancelled where nobody reads runs on for `grace_ms`, which is 60 s at least; here it ends before."""
-    work = s.server.lasting(1.0) or s.untested("no example lasts and grows; tidewire.script would serve")
+    work = s.lasting(1.0)
     body = work.body | {"on_disconnect": "cancel", "grace_ms": 0}
     async with s.wire.open("POST", work.submit_to, json=body, header=EVENT_STREAM) as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)
         place = stream.exchange.says("location")
     s.need("/v1/jobs/" in place, "the submit was not answered by a stream with a Location")
     job = Job(place.rpartition("/")[2], work, stream.exchange)
-    ended = await until(s, job, lambda answer: answer.json.get("done"))
+    ended = await s.read_until(job, lambda answer: answer.json.get("done"))
     s.expect("TW-JOB-065", ended.json.get("status") == work.ended, f"an end as {work.ended}, while the minute runs",
              ended.json.get("status"), at=ended)  # fmt: skip
 
@@ -46,7 +44,7 @@ async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
 @check("TW-JOB-069", "TW-JOB-070")
 async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
     """An item that has not ended at the deadline fails with `deadline_exceeded`, and the job with it; a twin ends."""
-    work = s.server.lasting(30) or s.untested("no example lasts; tidewire.script would serve")
+    work = s.lasting(30)
     deadline = 300 if work.seconds >= 1 else 1
     job, history = await s.ended(work, deadline_ms=deadline)
     done = history.of_type("done")[0].json
@@ -71,7 +69,7 @@ async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
             "none",
             at=stream.exchange,
         )
-    quick = some_work(s)
+    quick = s.some_work()
     _, twin = await s.ended(quick, deadline_ms=600_000)
     status = twin.of_type("done")[0].json.get("status")
     s.expect("TW-JOB-069", status == quick.ended, f"{quick.ended} before the deadline", status, at=twin)

@@ -5,9 +5,8 @@ import secrets
 from itertools import pairwise
 from typing import Any
 
-from tidewire_conformance.checks.errors import refused, some_work
-from tidewire_conformance.checks.jobs import first_has_ended, until
-from tidewire_conformance.checks.resume import differing, growing, told
+from tidewire_conformance.checks.jobs import first_has_ended
+from tidewire_conformance.checks.resume import differing, told
 from tidewire_conformance.event_stream import Block
 from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.history import job_of, key
@@ -65,8 +64,8 @@ async def what_was_sent_survives_a_restart(s: Session) -> None:
     if s.server.says.get("durability") == "process":
         s.not_declared("`durability` is process: nothing is promised beyond it")
     command = s.hooks.restart or s.untested("needs --restart-cmd")
-    ended, history = await s.ended(growing(s))
-    work = s.server.lasting(1.5) or s.untested("no example lasts; tidewire.script would serve")
+    ended, history = await s.ended(s.growing())
+    work = s.lasting(1.5)
     running = await s.submit(work)
     async with s.follow(running, "0-0") as stream:
         await stream.until(lambda now: len(now.logged) >= 3)
@@ -144,13 +143,13 @@ async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
     if s.server.says.get("durability") == "process":
         s.not_declared("`durability` is process: nothing is promised beyond it")
     command = s.hooks.restart or s.untested("needs --restart-cmd")
-    work = some_work(s)
+    work = s.some_work()
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
     first = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
     purged, _ = await s.ended(work)
     await s.wire.ask("DELETE", purged.path)
     two = await s.submit(uneven) if (uneven := s.server.uneven()) else None
-    before = (await until(s, two, first_has_ended)).json if two else {}
+    before = (await s.read_until(two, first_has_ended)).json if two else {}
     await _run(s, command)
     await _answering(s)
     if header:
@@ -158,7 +157,7 @@ async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
         s.expect("TW-OVR-024", again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')}, by its key",
                  f"{again.status} {again.json.get('id')}", at=again)  # fmt: skip
     if "delete" in s.server.capabilities and s.server.limits.get("tombstone_ttl_s", 0):
-        refused(s, "TW-JOB-062", await s.read(purged), 410, "job_expired", "a job that was purged before")
+        s.refused("TW-JOB-062", await s.read(purged), 410, "job_expired", "a job that was purged before")
     if two is None or not before:
         return
     after = await s.read(two)
@@ -184,7 +183,7 @@ async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
 async def an_expired_job_is_gone(s: Session) -> None:
     """Once its time is over, a job is answered with 410 `job_expired` while its tombstone lives."""
     command = s.hooks.expire or s.untested("needs --expire-cmd")
-    work = some_work(s)
+    work = s.some_work()
     job, history = await s.ended(work)
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
     keyed = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
@@ -192,12 +191,12 @@ async def an_expired_job_is_gone(s: Session) -> None:
     await _run(s, command)
     if s.server.limits.get("tombstone_ttl_s", 0) < 1:
         s.no_occasion("tombstone_ttl_s is 0")
-    refused(s, "TW-RES-028", await s.read(job), 410, "job_expired")
-    refused(s, "TW-RES-028", await s.stream(job, history.logged[-1].id or ""), 410, "job_expired")
-    refused(s, "TW-RES-028", await s.wire.ask("POST", f"{job.path}/cancel"), 410, "job_expired", "a cancel")
+    s.refused("TW-RES-028", await s.read(job), 410, "job_expired")
+    s.refused("TW-RES-028", await s.stream(job, history.logged[-1].id or ""), 410, "job_expired")
+    s.refused("TW-RES-028", await s.wire.ask("POST", f"{job.path}/cancel"), 410, "job_expired", "a cancel")
     if header:
         again = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
-        refused(s, "TW-JOB-033", again, 410, "job_expired", "the key of an expired job")
+        s.refused("TW-JOB-033", again, 410, "job_expired", "the key of an expired job")
 
 
 @check("TW-DEP-006", "TW-RES-007", "TW-RES-045")
@@ -208,7 +207,7 @@ async def any_replica_answers_for_any_job(s: Session) -> None:
     other = Wire(s.hooks.replica.base_url, header=s.hooks.replica.header, patience=s.wire.patience, record=s.wire.record,
                  began=s.wire.began)  # fmt: skip
     other.check = s.wire.check
-    job, history = await s.ended(growing(s))
+    job, history = await s.ended(s.growing())
     await _is_not_behind(s, other)
     there = await s.stream(job, "0-0", wire=other)
     s.expect("TW-DEP-006", there.is_stream, "200 and the stream", f"{there.status} {there.code}", at=there)
@@ -223,7 +222,7 @@ async def any_replica_answers_for_any_job(s: Session) -> None:
 
 async def _is_not_behind(s: Session, other: Wire) -> None:
     """A cursor that one replica has just given is held by the others, however far behind they are."""
-    job = await s.submit(growing(s))
+    job = await s.submit(s.growing())
     async with s.follow(job, "0-0") as stream:
         while not stream.exchange.of_type("done") and await stream.next():
             cursor = stream.exchange.logged[-1].id if stream.exchange.logged else None

@@ -47,11 +47,9 @@ def _runs(block: Block) -> bool:
 @check("TW-FRM-067", "TW-FRM-065")
 async def progress_is_told_again_on_each_connection(s: Session) -> None:
     """The latest `progress` of an item that runs follows `hello` on a new connection."""
-    work = s.server.script(
+    work = s.scripted(
         {"append": "x"}, {"progress": {"current": 3, "total": 7, "unit": "step"}}, {"sleep_ms": 20_000}
     )
-    if work is None:
-        s.untested("needs tidewire.script")
     job = await s.submit(work)
     for _ in range(2):
         async with s.follow(job) as stream:
@@ -85,9 +83,7 @@ async def a_silent_stream_is_pinged(s: Session) -> None:
     """A stream on which nothing happens gets a `ping` each heartbeat, whoever opened it how, with a head that it holds."""
     beat = s.server.heartbeat
     s.expect("TW-FRM-071", beat <= 15, "a heartbeat of at most 15000 ms", beat * 1000, at=s.server.discovery)
-    work = s.server.script({"append": "x"}, {"sleep_ms": int(beat * 1000 * (2 * BEATS + 1)) + 4000})
-    if work is None:
-        s.untested("silence needs tidewire.script")
+    work = s.scripted({"append": "x"}, {"sleep_ms": int(beat * 1000 * (2 * BEATS + 1)) + 4000})
     async with s.wire.open("POST", work.submit_to, json=work.body, header=EVENT_STREAM) as own:
         await own.until(lambda seen: len(seen.logged) >= 3)
         s.need("/v1/jobs/" in own.exchange.says("location"), "the submit was not answered by a stream")

@@ -6,7 +6,6 @@ from typing import Any
 from tidewire_conformance import specification
 from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.history import job_bodies
-from tidewire_conformance.probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 from tidewire_conformance.strict_json import compact
@@ -15,23 +14,6 @@ _INSIDES = re.compile(
     r'Traceback|File \\?"|site-packages|\bat .+\.(?:js|mjs|java|go|rs):\d+|/(?:home|usr|root|srv)/\S+\.\w+'
 )
 UNKNOWN_JOB = "A" * 22
-
-
-def some_work(s: Session) -> Work:
-    """Work that ends well."""
-    return s.server.any_work() or s.untested("no example of an endpoint ended well")
-
-
-def refused(s: Session, sentence: str, answer: Exchange, status: int, code: str, why: str = "") -> None:
-    """Judge that a request was refused, and for the right reason."""
-    s.expect(sentence, (answer.status, answer.code) == (status, code), f"{status} {code}{why and f' for {why}'}",
-             f"{answer.status} {answer.code}", at=answer)  # fmt: skip
-
-
-async def twin(s: Session, sentence: str, work: Work, why: str) -> None:
-    """The same submit without the fault."""
-    answer = await s.wire.ask("POST", work.submit_to, json=work.body)
-    s.expect(sentence, answer.status == 201, f"201 for {why}", f"{answer.status} {answer.code}", at=answer)
 
 
 @check("TW-ERR-001", "TW-ERR-002", "TW-ERR-003", "TW-ERR-004", "TW-ERR-020", over_all=True)
@@ -120,30 +102,28 @@ async def nothing_of_the_insides_gets_out(s: Session) -> None:
 @check("TW-JOB-002", "TW-JOB-003", "TW-JOB-013", "TW-JOB-043", "TW-DSC-016", "TW-RES-029")
 async def what_there_is_not_is_refused(s: Session) -> None:
     """Unknown URLs, endpoints and jobs get 404 with a code of their own; a wrong method gets 405 and `Allow`."""
-    refused(s, "TW-JOB-002", await s.wire.ask("GET", "/v1/nothing"), 404, "not_found")
-    refused(
-        s, "TW-DSC-016", await s.wire.ask("GET", "/v1/endpoints/there-is-none"), 404, "endpoint_not_found"
-    )
+    s.refused("TW-JOB-002", await s.wire.ask("GET", "/v1/nothing"), 404, "not_found")
+    s.refused("TW-DSC-016", await s.wire.ask("GET", "/v1/endpoints/there-is-none"), 404, "endpoint_not_found")
     answer = await s.wire.ask("POST", "/v1/endpoints/there-is-none/jobs", json={"input": {}})
-    refused(s, "TW-JOB-013", answer, 404, "endpoint_not_found")
+    s.refused("TW-JOB-013", answer, 404, "endpoint_not_found")
     asked = [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("GET", "/events?after=1-1")]
     asked += [("DELETE", "")] if "delete" in s.server.capabilities else []
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
         answer = await s.wire.ask(method, f"/v1/jobs/{UNKNOWN_JOB}{place}")
-        refused(s, "TW-JOB-043", answer, 404, "job_not_found")
-        refused(s, "TW-RES-029", answer, 404, "job_not_found")
-    work = some_work(s)
+        s.refused("TW-JOB-043", answer, 404, "job_not_found")
+        s.refused("TW-RES-029", answer, 404, "job_not_found")
+    work = s.some_work()
     for method, place, right in (
         ("POST", "/v1", "GET"),
         ("GET", work.submit_to, "POST"),
         ("PUT", "/v1", "GET"),
     ):
         answer = await s.wire.ask(method, place)
-        refused(s, "TW-JOB-003", answer, 405, "method_not_allowed", f"{method} {place}")
+        s.refused("TW-JOB-003", answer, 405, "method_not_allowed", f"{method} {place}")
         allowed = [each.strip() for each in answer.says("allow").split(",")]
         s.expect("TW-JOB-003", right in allowed, f"Allow: {right}", answer.says("allow"), at=answer)
     job = await s.submit(work)
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
-        refused(s, "TW-JOB-002", await s.wire.ask("GET", place), 404, "not_found", place)
+        s.refused("TW-JOB-002", await s.wire.ask("GET", place), 404, "not_found", place)
     s.expect("TW-JOB-043", (await s.read(job)).status == 200, "200 for a job that there is")

@@ -35,7 +35,7 @@ async def streams_have_their_header(s: Session) -> None:
 @check("TW-FRM-001")
 async def an_answer_to_a_stream_request_is_an_event_stream(s: Session) -> None:
     """A stream that is asked for comes as one, with status 200."""
-    work = s.server.any_work() or s.untested("no example of an endpoint ended well")
+    work = s.some_work()
     job = await s.submit(work)
     answer = await s.stream(job)
     s.expect("TW-FRM-001", answer.is_stream, "200 with Content-Type: text/event-stream",
@@ -45,7 +45,7 @@ async def an_answer_to_a_stream_request_is_an_event_stream(s: Session) -> None:
 @check("TW-FRM-004")
 async def a_stream_has_no_coding_whatever_is_accepted(s: Session) -> None:
     """A request that offers codings gets the stream without one."""
-    work = s.server.any_work() or s.untested("no example of an endpoint ended well")
+    work = s.some_work()
     job = await s.submit(work)
     answer = await s.stream(job, header={"Accept-Encoding": "gzip, br, deflate, zstd"})
     coding = answer.says("content-encoding")
@@ -256,7 +256,7 @@ async def nothing_follows_the_end(s: Session) -> None:
 @check("TW-FRM-007", "TW-FRM-013")
 async def a_stream_is_closed_after_done(s: Session) -> None:
     """Once `done` is there the answer ends; a heartbeat and a half of silence tell that it does not."""
-    work = s.server.any_work() or s.untested("no example of an endpoint ended well")
+    work = s.some_work()
     job = await s.submit(work)
     async with s.follow(job) as stream:
         s.need(
@@ -272,7 +272,7 @@ async def a_stream_is_closed_after_done(s: Session) -> None:
 @check("TW-FRM-005")
 async def hello_comes_within_a_second(s: Session) -> None:
     """Status line, header, `retry` and `hello` come within one second; the quickest of three tells."""
-    work = s.server.lasting() or s.server.any_work() or s.untested("no example of an endpoint ended well")
+    work = s.server.lasting() or s.some_work()
     job = await s.submit(work)
     waits = []
     for _ in range(3):
@@ -297,7 +297,7 @@ async def hello_comes_within_a_second(s: Session) -> None:
 @check("TW-FRM-006", alone=True)
 async def events_are_sent_when_they_are_due(s: Session) -> None:
     """What a job that still runs has given is there before its next event is; the best of three jobs tells."""
-    work = s.server.lasting(1.5) or s.untested("no example lasts and grows; tidewire.script would serve")
+    work = s.lasting(1.5)
     for _ in range(3):
         job = await s.submit(work)
         async with s.follow(job, "0-0") as stream:
@@ -318,7 +318,7 @@ async def events_are_sent_when_they_are_due(s: Session) -> None:
 @check("TW-FRM-008")
 async def a_stream_that_is_not_accepted_is_refused(s: Session) -> None:
     """`Accept` that does not admit an event stream gets 406; its twin, and none at all, get the stream."""
-    work = s.server.any_work() or s.untested("no example of an endpoint ended well")
+    work = s.some_work()
     job = await s.submit(work)
     for wrong in ("application/json", "text/event-stream;q=0", "*/*, text/event-stream;q=0"):
         refused = await s.stream(job, header={"Accept": wrong})

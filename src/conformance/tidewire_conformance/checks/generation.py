@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from tidewire_conformance.checks.errors import refused
 from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.history import Histories
 from tidewire_conformance.probe import LONG_TOKENS, Work
@@ -69,7 +68,7 @@ async def what_cannot_be_served_is_refused(s: Session) -> None:
         answer = await s.wire.ask("POST", work.submit_to, json={"input": {**given, name: most + 1}})
         if name == "prompt_logprobs" and answer.code == "invalid_input":
             continue  # not served at all: one of two faults is told (TW-ERR-010)
-        refused(s, "TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
+        s.refused("TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
         told = answer.json if answer.status == 422 else {}
         s.expect("TW-GEN-002", told.get("pointer") == f"/input/{name}" and str(most) in str(told.get("detail")),
                  f"a pointer to {name}, and {most} in detail", told, at=answer)  # fmt: skip
@@ -79,7 +78,7 @@ async def what_cannot_be_served_is_refused(s: Session) -> None:
     ]
     for sentence, body in wrong:
         answer = await s.wire.ask("POST", work.submit_to, json={"input": body})
-        refused(s, sentence, answer, 422, "invalid_input", str(body)[:60])
+        s.refused(sentence, answer, 422, "invalid_input", str(body)[:60])
     twin = await s.wire.ask("POST", work.submit_to, json={"input": {**given, "top_logprobs": most}})
     s.expect("TW-GEN-002", twin.status == 201, f"201 for {most}", f"{twin.status} {twin.code}", at=twin)
 

@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 
-from tidewire_conformance.checks.errors import refused, some_work
 from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.probe import Work
 from tidewire_conformance.registry import check
@@ -16,7 +15,7 @@ def _keyed(s: Session) -> Work:
     """Work that may be submitted with a key."""
     if "idempotency" not in s.server.capabilities and not s.wire.header:
         s.not_declared("`idempotency`, and no credentials were given")
-    return some_work(s)
+    return s.some_work()
 
 
 def _key() -> str:
@@ -81,7 +80,7 @@ async def a_key_with_another_body_is_refused(s: Session) -> None:
     key = _key()
     await _submit(s, work, key)
     answer = await _submit(s, work, key, compact(work.body) + b" ")
-    refused(s, "TW-JOB-031", answer, 422, "idempotency_key_reused")
+    s.refused("TW-JOB-031", answer, 422, "idempotency_key_reused")
 
 
 @check("TW-JOB-026")
@@ -104,8 +103,7 @@ async def a_key_has_visible_characters(s: Session) -> None:
     """1 to 255 of them; any other key gets 400 `bad_parameter`."""
     work = _keyed(s)
     for key in ("with a space", "x" * 256, ""):
-        refused(
-            s,
+        s.refused(
             "TW-JOB-025",
             await _submit(s, work, key),
             400,
@@ -152,7 +150,7 @@ async def the_key_of_a_purged_job_is_not_free(s: Session) -> None:
     key = _key()
     first = await _submit(s, work, key)
     await s.wire.ask("DELETE", f"/v1/jobs/{first.json.get('id')}")
-    refused(s, "TW-JOB-033", await _submit(s, work, key), 410, "job_expired")
+    s.refused("TW-JOB-033", await _submit(s, work, key), 410, "job_expired")
 
 
 @check("TW-JOB-028", "TW-JOB-032")

@@ -1,41 +1,21 @@
 """Sections 6.1 to 6.5: how a submit is answered, and what reads and lists tell of a job."""
 
-import asyncio
-from collections.abc import Callable
 from itertools import pairwise
 
 from tidewire_conformance import fold, specification
-from tidewire_conformance.checks.errors import some_work
 from tidewire_conformance.exchange import Exchange, resolve
 from tidewire_conformance.history import Histories, job_bodies, key
 from tidewire_conformance.registry import check
-from tidewire_conformance.session import EVENT_STREAM, Job, Session
+from tidewire_conformance.session import EVENT_STREAM, Session
 
 DONE = ("status", "usage", "error", "check", "digest", "expires_at")
 """Members of `done` (section 3.6)."""
-TRIES = 100
-"""Reads of a job until something holds of it."""
 ALIKE = 12
 """Characters, of which each says 4 bits at least: among a thousand random ids no two share so many, but for one run in 10^8."""
 ENOUGH = 12
 """Jobs: ids of so many have in common only what all have in front."""
 ROOM = 22
 """Characters of which each says 6 bits at most."""
-PAUSE = 0.05
-"""Seconds between two of them."""
-
-
-async def until(s: Session, job: Job, holds: Callable[[Exchange], object]) -> Exchange:
-    """Read a job until something holds of the answer."""
-    answer = await s.read(job)
-    for _ in range(TRIES):
-        if holds(answer):
-            break
-        await asyncio.sleep(PAUSE * s.wire.patience)
-        answer = await s.read(job)
-    else:
-        s.unclear(f"{answer} had not come so far after {TRIES * PAUSE * s.wire.patience:g} s")
-    return answer
 
 
 def _has_grown(answer: Exchange) -> bool:
@@ -56,7 +36,7 @@ def first_has_ended(answer: Exchange) -> bool:
 @check("TW-JOB-018", "TW-JOB-038", "TW-OVR-015", "TW-JOB-001")
 async def a_submit_is_answered_with_the_job(s: Session) -> None:
     """201 with `Location` and a job by its schema; reading it answers 200 with the same job."""
-    work = some_work(s)
+    work = s.some_work()
     answer = await s.wire.ask("POST", work.submit_to, json=work.body)
     misfit = specification.misfit("job", answer.json)
     s.expect("TW-JOB-018", answer.status == 201 and not misfit, "201, and a body by job.schema.json",
@@ -121,7 +101,7 @@ def _alike(one: str, other: str) -> int:
 @check("TW-JOB-019", "TW-JOB-020", "TW-JOB-001")
 async def a_submit_may_be_answered_by_the_stream(s: Session) -> None:
     """200 with `Location` and `Content-Location`; after `hello` comes a snapshot."""
-    work = some_work(s)
+    work = s.some_work()
     header = EVENT_STREAM | {"Last-Event-ID": "1-3"}
     answer = await s.wire.ask(
         "POST", work.submit_to, json=work.body, header=header, seconds=60 + work.seconds
@@ -185,7 +165,7 @@ async def links_lead_to_what_they_name(s: Session) -> None:
 @check("TW-JOB-041", "TW-JOB-042", "TW-JOB-001")
 async def a_job_that_has_ended_tells_its_end(s: Session) -> None:
     """Its `cursor` is the id of `done`, and its member `done` what that event held."""
-    job, history = await s.ended(some_work(s))
+    job, history = await s.ended(s.some_work())
     done = history.of_type("done")[0]
     read = await s.read(job)
     s.expect(
@@ -210,11 +190,11 @@ async def a_job_that_has_ended_tells_its_end(s: Session) -> None:
 @check("TW-JOB-040", "TW-JOB-039")
 async def a_read_can_be_followed_from_its_cursor(s: Session) -> None:
     """A stream that is opened with the `cursor` of a read goes on from its `state`."""
-    work = s.server.lasting() or s.untested("no example lasts and grows; tidewire.script would serve")
+    work = s.lasting()
     job = await s.submit(work)
     for at in range(4):
         # At once, where little is there, and then in the midst of it.
-        read = await s.read(job) if at == 0 else await until(s, job, _has_grown)
+        read = await s.read(job) if at == 0 else await s.read_until(job, _has_grown)
         if read.json.get("done"):
             break
         rest = await s.stream(job, read.json["cursor"])
@@ -241,7 +221,7 @@ def _jumps(rest: Exchange) -> bool:
 @check("TW-JOB-045", "TW-JOB-047", "TW-JOB-048", needs=["list"], alone=True)
 async def jobs_are_listed_newest_first(s: Session) -> None:
     """`GET /v1/jobs` has the caller's jobs by its schema, newest first; `next` leads through all of them."""
-    work = some_work(s)
+    work = s.some_work()
     mine = [(await s.ended(work))[0].id for _ in range(3)]
     page = first = await s.wire.ask("GET", "/v1/jobs?limit=2")
     misfit = specification.misfit("job-list", page.json)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from tidewire_conformance.checks.errors import refused
 from tidewire_conformance.checks.ownership import other_principal
 from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.probe import Work
@@ -56,14 +55,14 @@ async def _submit(wire: Wire, work: Work) -> Exchange:
 async def a_stream_too_many_is_refused(s: Session) -> None:
     """With 429 `too_many_streams`, in-band without an id; those that are open stay, and another caller is served."""
     limit = _limit(s, "max_streams_per_principal")
-    work = s.server.lasting(20) or s.untested("no example lasts and grows; tidewire.script would serve")
+    work = s.lasting(20)
     job = await s.submit(work)
     async with AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(s.follow(job)) for _ in range(limit)]
         s.need(all(each.exchange.is_stream for each in streams), f"{limit} streams cannot be opened")
         late = await _stream(s.wire, job.events)
         for sentence in ("TW-SEC-024", "TW-DSC-012"):
-            refused(s, sentence, late, 429, "too_many_streams", f"stream {limit + 1}")
+            s.refused(sentence, late, 429, "too_many_streams", f"stream {limit + 1}")
         if "inband_problems" in s.server.capabilities:
             told = await _stream(s.wire, f"{job.events}?errors=inband")
             block = next(iter(told.of_type("problem")), None)
@@ -92,7 +91,7 @@ async def a_stream_too_many_is_refused(s: Session) -> None:
 async def a_job_too_many_is_refused(s: Session) -> None:
     """With 429 `too_many_jobs`; another caller is served, and the same one again once jobs have ended."""
     limit = _limit(s, "max_jobs_per_principal")
-    work = s.server.script({"sleep_ms": 20_000}) or s.untested("needs tidewire.script")
+    work = s.scripted({"sleep_ms": 20_000})
     jobs = []
     for _ in range(limit + 1):
         answer = await _submit(s.wire, work)
@@ -100,7 +99,7 @@ async def a_job_too_many_is_refused(s: Session) -> None:
             break
         jobs.append(f"/v1/jobs/{answer.json['id']}")
     for sentence in ("TW-SEC-024", "TW-DSC-012"):
-        refused(s, sentence, answer, 429, "too_many_jobs", f"job {limit + 1}")
+        s.refused(sentence, answer, 429, "too_many_jobs", f"job {limit + 1}")
     if s.wire.header and s.hooks.second is not None:
         other = other_principal(s)
         theirs = await _submit(other, work)

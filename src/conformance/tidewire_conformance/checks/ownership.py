@@ -2,7 +2,7 @@
 
 import secrets
 
-from tidewire_conformance.checks.errors import UNKNOWN_JOB, some_work
+from tidewire_conformance.checks.errors import UNKNOWN_JOB
 from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
@@ -31,7 +31,7 @@ def _told(answer: Exchange) -> tuple[int, object]:
 async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
     """Reads, streams, resumes, cancels and purges of another's job are answered like those of one that never was."""
     other = other_principal(s)
-    work = s.server.lasting() or some_work(s)
+    work = s.server.lasting() or s.some_work()
     job = await s.submit(work)
     asked = [
         ("GET", "", ""),
@@ -68,7 +68,7 @@ async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
 async def a_list_has_the_callers_jobs_alone(s: Session) -> None:
     """A job of one principal does not stand in the list of another."""
     other = other_principal(s)
-    job = await s.submit(some_work(s))
+    job = await s.submit(s.some_work())
     lists = [await wire.ask("GET", "/v1/jobs?limit=1000") for wire in (s.wire, other)]
     mine, theirs = ([entry["id"] for entry in each.json.get("jobs", [])] for each in lists)
     told = f"{lists[0].status} {lists[0].code}, {len(mine)} jobs"
@@ -83,7 +83,7 @@ async def wrong_credentials_are_refused(s: Session) -> None:
         s.no_occasion("the server serves callers without credentials, and none were given with --header")
     bare = Wire(s.wire.base_url, patience=s.wire.patience, record=s.wire.record, began=s.wire.began)
     bare.check = s.wire.check
-    job = await s.submit(some_work(s))
+    job = await s.submit(s.some_work())
     asked = [
         ("GET", job.path),
         ("GET", job.events),
@@ -112,7 +112,7 @@ async def a_credential_in_the_url_opens_nothing(s: Session) -> None:
     given = dict(s.wire.header).get("Authorization", "")
     if not given.startswith("Bearer "):
         s.no_occasion("no bearer token was given with --header")
-    job = await s.submit(some_work(s))
+    job = await s.submit(s.some_work())
     secret = given.removeprefix("Bearer ")
     for name in ("access_token", "token", "api_key"):
         answer = await s.wire.ask("GET", f"{job.path}?{name}={secret}", header={"Authorization": None})

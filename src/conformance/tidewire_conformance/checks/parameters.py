@@ -1,6 +1,5 @@
 """The table of section 6.1 on parameters of the query, word by word, and `Accept` of an event stream."""
 
-from tidewire_conformance.checks.errors import refused, some_work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
@@ -8,7 +7,7 @@ from tidewire_conformance.session import Session
 @check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078")
 async def what_means_the_same_as_nothing_is_taken(s: Session) -> None:
     """`diffs=1` and `errors=http` mean what their absence means; a parameter of another URL is one that is not known."""
-    job, _ = await s.ended(some_work(s))
+    job, _ = await s.ended(s.some_work())
     for query in ("?diffs=1", "?errors=http", "?diffs=1&errors=http&after=&token=&min_interval_ms="):
         answer = await s.stream(job, query=query)
         sentence = "TW-JOB-078" if "after" in query else "TW-JOB-007"
@@ -36,7 +35,7 @@ async def a_limit_is_a_number_from_1_to_1000(s: Session) -> None:
     """Another `limit` of the list gets 400 `bad_parameter`; an empty one is none."""
     for given in ("0", "1001", "-1", "+1", "x", "1.0", "1&limit=1", "9" * 400):
         answer = await s.wire.ask("GET", f"/v1/jobs?limit={given}")
-        refused(s, "TW-JOB-007", answer, 400, "bad_parameter", f"limit={given[:20]}")
+        s.refused("TW-JOB-007", answer, 400, "bad_parameter", f"limit={given[:20]}")
     for given in ("", "1", "1000"):
         answer = await s.wire.ask("GET", f"/v1/jobs?limit={given}")
         s.expect("TW-JOB-007" if given else "TW-JOB-078", answer.status == 200, f"200 for limit={given}",
@@ -46,10 +45,10 @@ async def a_limit_is_a_number_from_1_to_1000(s: Session) -> None:
 @check("TW-JOB-007", needs=["snapshots_only"])
 async def an_interval_is_a_number_without_a_sign(s: Session) -> None:
     """Another `min_interval_ms` of a stream without diffs gets 400 `bad_parameter`; the greatest one is taken."""
-    job, _ = await s.ended(some_work(s))
+    job, _ = await s.ended(s.some_work())
     for given in ("-1", "+1", "1.5", "1e3", "2147483649", "9" * 400):
         answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={given}")
-        refused(s, "TW-JOB-007", answer, 400, "bad_parameter", f"min_interval_ms={given[:20]}")
+        s.refused("TW-JOB-007", answer, 400, "bad_parameter", f"min_interval_ms={given[:20]}")
     for given in ("0", "2147483648"):
         answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={given}")
         s.expect("TW-JOB-007", answer.of_type("done"), f"the stream for min_interval_ms={given}",
@@ -59,7 +58,7 @@ async def an_interval_is_a_number_without_a_sign(s: Session) -> None:
 @check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078", "TW-OVR-009")
 async def parameters_and_members_are_read_as_said(s: Session) -> None:
     """What is not known is ignored, what is empty is absent, what stands twice or has a wrong value is refused."""
-    work = some_work(s)
+    work = s.some_work()
     job, history = await s.ended(work)
     for query in ("?colour=red", "?diffs=&errors=", "?after=&colour="):
         answer = await s.stream(job, query=query)
@@ -68,7 +67,7 @@ async def parameters_and_members_are_read_as_said(s: Session) -> None:
     first = history.logged[0].id
     for query in (f"?after={first}&after={first}", "?diffs=2", "?errors=yes", "?diffs=0&min_interval_ms=x"):
         answer = await s.stream(job, query=query)
-        refused(s, "TW-JOB-007", answer, 400, "bad_parameter", query)
+        s.refused("TW-JOB-007", answer, 400, "bad_parameter", query)
     answer = await s.wire.ask("POST", work.submit_to, json={**work.body, "x.colour": {"red": [1]}})
     s.expect(
         "TW-OVR-009",

@@ -23,7 +23,7 @@ async def checks_come_when_they_are_owed(s: Session) -> None:
 async def the_64th_change_is_proved(s: Session) -> None:
     """A text that only grows, by more than 64 events, is proved on the way."""
     steps = [step for n in range(100) for step in ({"append": f"{n} é "}, {"sleep_ms": 8})]
-    work = s.server.script(*steps) or s.untested("needs tidewire.script")
+    work = s.scripted(*steps)
     _, history = await s.ended(work)
     if len(history.of_type("message")) < CHECK_AFTER + 2:
         s.no_occasion("its changes were merged into fewer than 64")

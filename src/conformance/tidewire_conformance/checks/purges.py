@@ -1,6 +1,5 @@
 """Section 6.7: what `DELETE` leaves of a job, and of the streams that were open."""
 
-from tidewire_conformance.checks.errors import refused, some_work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
@@ -8,7 +7,7 @@ from tidewire_conformance.session import Session
 @check("TW-JOB-059", "TW-JOB-062", "TW-RES-028", needs=["delete"])
 async def a_purged_job_is_gone(s: Session) -> None:
     """`DELETE` answers 204; then every request for the job gets 410 `job_expired`."""
-    job, history = await s.ended(some_work(s))
+    job, history = await s.ended(s.some_work())
     answer = await s.wire.ask("DELETE", job.path)
     s.expect("TW-JOB-059", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
     tombstone = s.server.limits.get("tombstone_ttl_s", 0)
@@ -18,16 +17,16 @@ async def a_purged_job_is_gone(s: Session) -> None:
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
         gone = await s.wire.ask(method, job.path + place)
-        refused(s, "TW-JOB-062", gone, 410, "job_expired", f"{method} {place}")
-        refused(s, "TW-RES-028", gone, 410, "job_expired", f"{method} {place}")
+        s.refused("TW-JOB-062", gone, 410, "job_expired", f"{method} {place}")
+        s.refused("TW-RES-028", gone, 410, "job_expired", f"{method} {place}")
     late = await s.stream(job, history.logged[-1].id or "")
-    refused(s, "TW-RES-028", late, 410, "job_expired", "the cursor of done")
+    s.refused("TW-RES-028", late, 410, "job_expired", "the cursor of done")
 
 
 @check("TW-JOB-060", "TW-JOB-059", needs=["delete"])
 async def a_purge_ends_the_streams_of_the_job(s: Session) -> None:
     """A reader that is attached when a running job is purged gets `done`."""
-    work = s.server.lasting(30) or s.untested("no example lasts and grows; tidewire.script would serve")
+    work = s.lasting(30)
     job = await s.submit(work)
     async with s.follow(job) as stream:
         await stream.until(lambda now: now.logged)

@@ -8,7 +8,6 @@ from tidewire_conformance import fold
 from tidewire_conformance.event_stream import Block
 from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.history import Histories, key
-from tidewire_conformance.probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
 
@@ -50,11 +49,6 @@ def differing(history: Exchange, other: Exchange) -> list[str]:
         for step in found
         if step.after is None or (known.get(step.block.id) or step.after).value != step.after.value
     ]
-
-
-def growing(s: Session) -> Work:
-    """Work with a history that can be cut."""
-    return s.server.growing() or s.untested("no example grows by several events; tidewire.script would serve")
 
 
 @check("TW-RES-003", "TW-RES-004", "TW-RES-006", "TW-RES-043", "TW-DIF-009", over_all=True)
@@ -103,7 +97,7 @@ def _base(block: Block, seq: int) -> int:
 @check("TW-RES-005", "TW-RES-003", "TW-DIF-007", "TW-RES-017", "TW-DIF-045")
 async def a_history_begins_at_1_1_and_has_no_gap(s: Session) -> None:
     """The answer to `0-0` is every event as it was logged: `1-1`, a snapshot `start`, and each next id."""
-    _, history = await s.ended(growing(s))
+    _, history = await s.ended(s.growing())
     ids = [block.id for block in history.logged]
     first = history.logged[0]
     s.expect("TW-RES-005", ids[0] == "1-1", "1-1 as the first id", ids[0], at=history, block=first)
@@ -113,7 +107,7 @@ async def a_history_begins_at_1_1_and_has_no_gap(s: Session) -> None:
     s.expect("TW-RES-003", ids == wanted, f"{wanted[0]}…{wanted[-1]}", ids, at=history)
     merged = [block for block in history.logged if isinstance(block.json, dict) and "on" in block.json]
     s.expect("TW-DIF-045", not merged, "no `on` in an event as it was logged", ids, at=history)
-    again = await s.stream(Job(_job(history), growing(s), history), "0-0")
+    again = await s.stream(Job(_job(history), s.growing(), history), "0-0")
     same_ids = [block.id for block in again.logged] == ids
     s.expect("TW-RES-017", same_ids and not differing(history, again), "the same events each time",
              f"{len(again.logged)} events, and {len(history.logged)} before", at=again)  # fmt: skip
@@ -126,7 +120,7 @@ def _job(history: Exchange) -> str:
 @check("TW-RES-009", "TW-RES-012", "TW-RES-019", "TW-RES-020", "TW-RES-021", "TW-FRM-056")
 async def every_cut_point_of_a_job_that_has_ended_resumes(s: Session) -> None:
     """Each id as a cursor is answered with exactly the events after it, the last of them `done`."""
-    job, history = await s.ended(growing(s))
+    job, history = await s.ended(s.growing())
     whole = history.logged
     for at in _sample(s.rng, len(whole) - 1):
         cursor = whole[at].id or ""
@@ -175,7 +169,7 @@ def _sample(rng: random.Random, count: int) -> list[int]:
 async def a_running_job_resumes_after_each_cut(s: Session) -> None:
     """Connections are cut inside an event, again and again; what they gave together is the history, each event once."""
     steps = [step for n in range(12) for step in ({"append": f"né 😀 {n} "}, {"sleep_ms": 20})]
-    work = s.server.script(*steps) or growing(s)
+    work = s.server.script(*steps) or s.growing()
     job = await s.submit(work)
     seen: list[Block] = []
     parts: list[Exchange] = []
@@ -218,7 +212,7 @@ def _bridged(seen: Sequence[Block], wanted: Sequence[str | None]) -> bool:
 @check("TW-RES-009")
 async def the_header_is_younger_than_the_url(s: Session) -> None:
     """Where both are there `Last-Event-ID` is the cursor, in any case of its letters; alone, `after` is."""
-    job, history = await s.ended(growing(s))
+    job, history = await s.ended(s.growing())
     ids = [block.id or "" for block in history.logged]
     early, late = ids[0], ids[-2]
     alone = await s.stream(job, query=f"?after={late}")
@@ -236,7 +230,7 @@ async def the_header_is_younger_than_the_url(s: Session) -> None:
 @check("TW-RES-010", "TW-RES-022", "TW-RES-023", "TW-RES-016", "TW-RES-015", "TW-DIF-010", "TW-FRM-055")
 async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) -> None:
     """An empty cursor is none; the snapshot has the id before `done`, a status that is no end, and `done` follows."""
-    job, history = await s.ended(growing(s))
+    job, history = await s.ended(s.growing())
     whole = history.logged
     for query, header in (("", {}), ("?after=", {}), ("", {"Last-Event-ID": ""})):
         answer = await s.stream(job, query=query, header=header)
@@ -267,7 +261,7 @@ async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) ->
 @check("TW-RES-011", "TW-RES-012")
 async def a_cursor_that_is_no_id_is_refused(s: Session) -> None:
     """What is no id by the grammar gets 400 `bad_cursor`; its twin, an id, gets the stream."""
-    job, history = await s.ended(s.server.any_work() or growing(s))
+    job, history = await s.ended(s.server.any_work() or s.growing())
     for cursor in NOT_IDS:
         answer = await s.stream(job, query=f"?after={quote(cursor)}")
         s.expect("TW-RES-011", (answer.status, answer.code) == (400, "bad_cursor"), f"400 bad_cursor for {cursor!r}",
@@ -279,7 +273,7 @@ async def a_cursor_that_is_no_id_is_refused(s: Session) -> None:
 @check("TW-RES-012")
 async def the_cursor_of_done_has_nothing_after_it(s: Session) -> None:
     """The id of `done`, and the cursor `0-1`, are answered with 204."""
-    job, history = await s.ended(s.server.any_work() or growing(s))
+    job, history = await s.ended(s.server.any_work() or s.growing())
     for cursor in (history.logged[-1].id or "", "0-1"):
         async with s.follow(job, cursor) as stream:
             await stream.until(lambda now: now.ended, 5)
@@ -290,7 +284,7 @@ async def the_cursor_of_done_has_nothing_after_it(s: Session) -> None:
 @check("TW-RES-012", "TW-RES-047", "TW-RES-016")
 async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> None:
     """Past the head, or of an epoch that never was: a snapshot at the head with the reason `rewound`, then the rest."""
-    job, history = await s.ended(growing(s))
+    job, history = await s.ended(s.growing())
     head = key(history.logged[-1].id) or (1, 1)
     for cursor, sentence in (
         (f"{head[0]}-{head[1] + 5}", "TW-RES-047"),
@@ -323,7 +317,7 @@ async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
         )
     piece = min(limit // 8, s.server.limits.get("max_event_bytes", limit) // 2)
     steps = [step for _ in range(limit * 3 // 2 // piece) for step in ({"bytes": piece}, {"sleep_ms": 12})]
-    work = s.server.script(*steps) or s.untested("needs tidewire.script")
+    work = s.scripted(*steps)
     job = await s.submit(work)
     end = await s.stream(job)
     head = key(end.logged[-1].id) or (1, 1)
@@ -364,7 +358,7 @@ async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
 @check("TW-OVR-025", "TW-JOB-063")
 async def a_closed_connection_leaves_the_job_alone(s: Session) -> None:
     """A job whose readers all went away runs on, and ends as it would have."""
-    work = s.server.lasting() or s.untested("no example lasts and grows; tidewire.script would serve")
+    work = s.lasting()
     header = {"Accept": "text/event-stream"}
     async with s.wire.open("POST", work.submit_to, json=work.body, header=header) as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)
@@ -380,7 +374,7 @@ async def a_closed_connection_leaves_the_job_alone(s: Session) -> None:
 @check("TW-DIF-066", "TW-RES-007")
 async def two_readers_see_the_same_history(s: Session) -> None:
     """A second reader takes nothing from the first; both hold equal states at each id that both have seen."""
-    work = s.server.lasting() or growing(s)
+    work = s.server.lasting() or s.growing()
     job = await s.submit(work)
     async with s.follow(job, "0-0") as one, s.follow(job, "0-0") as other:
         first, second = await one.to_end(60 + work.seconds), await other.to_end(60 + work.seconds)

@@ -28,7 +28,7 @@ async def a_state_that_grows_too_large_fails_the_job(s: Session) -> None:
     limit = s.server.limits.get("max_state_bytes", 0)
     if limit > LARGEST_STATE:
         s.untested(f"max_state_bytes is {limit}: at most {LARGEST_STATE} can be tried")
-    work = s.server.script({"bytes": limit + 1}) or s.untested("needs tidewire.script")
+    work = s.scripted({"bytes": limit + 1})
     _, history = await s.ended(work)
     done = history.of_type("done")[0].json
     s.expect(
@@ -47,7 +47,7 @@ async def a_change_that_is_too_long_for_an_event_comes_in_several(s: Session) ->
     size = limits.get("max_event_bytes", 0) + 1000
     if size > 2 * 2**20 or size + 2000 > limits.get("max_state_bytes", 0):
         s.untested(f"max_event_bytes is {size - 1000}: too large to be tried, or as large as a state")
-    work = s.server.script({"bytes": size}) or s.untested("needs tidewire.script")
+    work = s.scripted({"bytes": size})
     job, history = await s.ended(work)
     longest = max((len(block.data) for block in history.of_type("message")), default=0)
     s.expect("TW-FRM-047", longest < size, f"at most {size - 1000} bytes of data", longest, at=history)

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-from tidewire_conformance.checks.errors import refused, some_work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
@@ -11,7 +10,7 @@ from tidewire_conformance.session import Session
 async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
     """`?diffs=0` gives snapshots, `done` and ephemeral events; two snapshots are `min_interval_ms` apart."""
     steps = [step for n in range(30) for step in ({"append": f"{n} "}, {"sleep_ms": 25})]
-    work = s.server.script(*steps) or s.server.lasting() or some_work(s)
+    work = s.server.script(*steps) or s.server.lasting() or s.some_work()
     job = await s.submit(work)
     least = max(int(s.server.says.get("min_interval_ms", 0)), 300)
     answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={least}")
@@ -37,10 +36,10 @@ async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
 @check("TW-JOB-081", needs=["snapshots_only"])
 async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
     """With `?diffs=0` the id of `done` gets 204, what is no id 400, and an id that never was a snapshot `rewound`."""
-    job, history = await s.ended(some_work(s))
+    job, history = await s.ended(s.some_work())
     done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
     s.expect("TW-JOB-081", done.status == 204, "204 for the id of done", done.status, at=done)
-    refused(s, "TW-JOB-081", await s.stream(job, query="?diffs=0&after=x"), 400, "bad_cursor", "x")
+    s.refused("TW-JOB-081", await s.stream(job, query="?diffs=0&after=x"), 400, "bad_cursor", "x")
     for cursor, reason in (("40000-2", "rewound"), (history.logged[0].id or "", "compacted")):
         answer = await s.stream(job, cursor, query="?diffs=0")
         first = answer.logged[0] if answer.logged else None
@@ -59,7 +58,7 @@ async def an_interval_below_that_of_discovery_is_raised(s: Session) -> None:
     ):
         return
     steps = [step for n in range(50) for step in ({"append": f"{n} "}, {"sleep_ms": 12})]
-    work = s.server.script(*steps) or s.server.lasting() or some_work(s)
+    work = s.server.script(*steps) or s.server.lasting() or s.some_work()
     answer = await s.stream(await s.submit(work), query="?diffs=0&min_interval_ms=0")
     took = 1000 * (answer.finished - answer.began)
     count = len(answer.of_type("snapshot"))

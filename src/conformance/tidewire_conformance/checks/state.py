@@ -233,7 +233,7 @@ async def texts_are_counted_in_code_points(s: Session) -> None:
         {"append": "é🎉"},
         {"truncate": 1},
     ]
-    work = s.server.script(*steps) or s.untested("needs tidewire.script")
+    work = s.scripted(*steps)
     job, history = await s.ended(work)
     wanted = kept + "é"
     body = (await s.read(job)).json
@@ -277,7 +277,7 @@ async def diffs_rebuild_the_value(s: Session) -> None:
         },
     ]
     steps = [step for value in values for step in ({"emit": value}, {"sleep_ms": 15})]
-    work = s.server.script(*steps, initial={}, columns=[]) or s.untested("needs tidewire.script")
+    work = s.scripted(*steps, initial={}, columns=[])
     job, history = await s.ended(work)
     folded = Histories([history]).streams[0][1][-1]
     got = (

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from tidewire_conformance.checks.errors import refused, some_work, twin
 from tidewire_conformance.probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
@@ -11,7 +10,7 @@ from tidewire_conformance.session import Session
 @check("TW-JOB-011", "TW-JOB-077", "TW-JOB-016", "TW-JOB-079", "TW-JOB-012", "TW-JOB-083")
 async def a_submit_of_another_shape_is_refused(s: Session) -> None:
     """Both `input` and `inputs`, neither, an empty list, null, no object, a value that the table has not: 422, a pointer."""
-    work = some_work(s)
+    work = s.some_work()
     given = work.inputs[0]
     wrong: list[tuple[str, Any]] = [
         ("TW-JOB-077", []),
@@ -33,12 +32,12 @@ async def a_submit_of_another_shape_is_refused(s: Session) -> None:
     ]
     for sentence, body in wrong:
         answer = await s.wire.ask("POST", work.submit_to, json=body)
-        refused(s, sentence, answer, 422, "invalid_input", str(body)[:80])
+        s.refused(sentence, answer, 422, "invalid_input", str(body)[:80])
         if answer.status == 422:
             pointer = answer.json.get("pointer")
             s.expect("TW-JOB-016", isinstance(pointer, str) and _leads(body, pointer), "a pointer into the body", pointer,
                      at=answer)  # fmt: skip
-    await twin(s, "TW-JOB-011", work, "one input")
+    await s.twin("TW-JOB-011", work, "one input")
 
 
 def _leads(body: Any, pointer: str) -> bool:
@@ -63,15 +62,14 @@ async def an_input_that_does_not_fit_is_refused(s: Session) -> None:
     work, bad = found
     for accept in ("application/json", "text/event-stream"):
         answer = await s.wire.ask("POST", work.submit_to, json={"input": bad}, header={"Accept": accept})
-        refused(
-            s,
+        s.refused(
             "TW-JOB-014" if accept == "application/json" else "TW-JOB-021",
             answer,
             422,
             "invalid_input",
             str(bad)[:80],
         )
-        refused(s, "TW-JOB-015", answer, 422, "invalid_input", str(bad)[:80])
+        s.refused("TW-JOB-015", answer, 422, "invalid_input", str(bad)[:80])
         pointer = answer.json.get("pointer", "") if answer.status == 422 else ""
         s.expect(
             "TW-JOB-016",
@@ -80,7 +78,7 @@ async def an_input_that_does_not_fit_is_refused(s: Session) -> None:
             pointer,
             at=answer,
         )
-    await twin(s, "TW-JOB-015", work, "an input that fits")
+    await s.twin("TW-JOB-015", work, "an input that fits")
 
 
 def _candidates(s: Session) -> list[Work]:
@@ -103,7 +101,7 @@ def unfit(s: Session, work: Work) -> list[Any]:
 @check("TW-JOB-017", "TW-JOB-005")
 async def accept_decides_the_form_of_the_answer(s: Session) -> None:
     """JSON unless an event stream is named with a weight; 406 where neither is admitted."""
-    work = some_work(s)
+    work = s.some_work()
     forms = [
         (None, "application/json"),
         ("", "application/json"),
@@ -123,7 +121,7 @@ async def accept_decides_the_form_of_the_answer(s: Session) -> None:
         s.expect("TW-JOB-017", answer.media_type == media, f"{media} for Accept: {accept}",
                  f"{answer.status} {answer.media_type}", at=answer)  # fmt: skip
         if media == "application/problem+json":
-            refused(s, "TW-JOB-017", answer, 406, "not_acceptable", f"Accept: {accept}")
+            s.refused("TW-JOB-017", answer, 406, "not_acceptable", f"Accept: {accept}")
     read = await s.wire.ask("GET", "/v1", header={"Accept": "application/json, */*;q=0.1"})
     s.expect(
         "TW-JOB-005",
