@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from integration.reference_server import QUICK, Fold, data, eventually, serving
-from tidewire_server import ItemError, Server, Stream
+from tidewire_server import Context, ItemError, Server, Stream
 from tidewire_server.errors import StreamClosedError
 
 
@@ -156,6 +156,36 @@ def test_usage_that_no_reader_could_take_is_refused_where_it_is_reported(number)
     with serving(server) as peer:
         assert peer.run("report", inputs=[{}, {}])["done"]["usage"] == {"tokens": 2.0**54}
         assert "'tokens' is not one" in said[0]
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        lambda ctx: ctx.note(3),
+        lambda ctx: ctx.note(None),
+        lambda ctx: ctx.note("\ud800"),
+        lambda ctx: ctx.note("x", "bad"),
+        lambda ctx: ctx.progress(float("nan")),
+        lambda ctx: ctx.progress(2**53 + 1),
+        lambda ctx: ctx.progress(1, True),
+        lambda ctx: ctx.progress(1, "2"),
+        lambda ctx: ctx.progress(1, unit=2),
+        lambda ctx: ctx.progress(1, phase="\ud800"),
+        lambda ctx: ctx.progress(1, phase="x" * 1001),
+    ],
+)
+def test_a_report_that_no_reader_could_take_is_refused_where_it_is_made(report):
+    server = Server(**QUICK)
+
+    @server.endpoint
+    def tells(ctx: Context) -> str:
+        with pytest.raises(ValueError, match="^(a note|progress)"):
+            report(ctx)
+        ctx.progress(2**53, 1.5, unit="x", phase="x" * 1000)
+        ctx.note("x" * 2000, "error")
+        return "told"
+
+    assert server.call("tells") == "told"
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ class Context:
         """Tell how far the function is; see `Stream.progress`.
 
         Raises:
+            ValueError: See `Stream.progress`.
             StreamClosedError: The item has ended; not in a batched call, whose other rows go on.
         """
         self._tell(lambda stream: stream.progress(current, total, unit=unit, phase=phase))
@@ -49,7 +50,7 @@ class Context:
         """Leave a note for whoever reads the job; see `Stream.note`.
 
         Raises:
-            ValueError: The level is another.
+            ValueError: It is no text, or the level is another.
             StreamClosedError: The item has ended; not in a batched call.
         """
         self._tell(lambda stream: stream.note(text, level))

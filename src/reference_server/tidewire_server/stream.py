@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
-from tidewire.protocol import messages
 from tidewire.protocol.diff import Op
 from tidewire.protocol.pointer import escape, parse
-from tidewire.protocol.strict_json import MAX_INTEGER
+from tidewire_server import reports
 from tidewire_server.deltas import NotPlainError, Shadow
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.plain import PLAIN, plain
 from tidewire_server.runs import NO_ROWS, NO_TEXTS
 
 if TYPE_CHECKING:
+    from tidewire.protocol import messages
     from tidewire_server.journal import Journal
 
 T = TypeVar("T")
@@ -225,22 +225,20 @@ class Stream(Generic[T]):
         """Tell how far the function is. Readers see the latest; earlier ones may be lost.
 
         Raises:
+            ValueError: A number is not finite, or an integer passes ±2^53; or a text has more than 1000 characters.
             StreamClosedError: The item has ended.
         """
         self._check_open()
-        message = messages.Progress(current=current, total=total, unit=unit, phase=phase, item=self._index)
-        self._tell(self._index, message)
+        self._tell(self._index, reports.progress(current, total, unit, phase, self._index))
 
     def note(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
         """Leave a note for whoever reads the job; it is part of the job's state.
 
         Raises:
-            ValueError: The level is another.
+            ValueError: It is no text, or the level is another.
             StreamClosedError: The item has ended.
         """
-        if level not in {"info", "warning", "error"}:
-            raise ValueError(f"a note's level is 'info', 'warning' or 'error', not {level!r}")
-        self._write(self._journal.change, [["a", "/notes", [{"level": level, "text": text}]]])
+        self._write(self._journal.change, [["a", "/notes", [reports.note(text, level)]]])
 
     def usage(self, **numbers: float) -> None:
         """Report what was used (`prompt_tokens=12`). A later call replaces numbers of the same name; the job's usage
@@ -251,11 +249,7 @@ class Stream(Generic[T]):
             StreamClosedError: The item has ended.
         """
         self._check_open()
-        checked: Any = plain(numbers)
-        for name, number in checked.items():
-            if type(number) not in {int, float} or not abs(number) <= MAX_INTEGER:
-                raise ValueError(f"usage takes numbers up to ±2^53, and {name!r} is not one")
-        self._usage |= checked
+        self._usage |= reports.usage(numbers)
 
     @property
     def cancelled(self) -> bool:
