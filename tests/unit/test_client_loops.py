@@ -8,7 +8,19 @@ import warnings
 import anyio
 import pytest
 
-from scripted_server import HOLD, STREAM, ScriptedServer, answer, done, event, hello, job, snapshot, state
+from scripted_server import (
+    HOLD,
+    STREAM,
+    ScriptedServer,
+    answer,
+    done,
+    event,
+    hello,
+    job,
+    problem,
+    snapshot,
+    state,
+)
 from tidewire import AsyncClient
 from tidewire.errors import TidewireError
 
@@ -17,7 +29,9 @@ TEXT = "/items/0/value"
 
 def script(request):
     """A job whose stream stands after two events, and ends for those who come back."""
-    if request.method == "POST":
+    if request.headers.get("authorization") == "Bearer 0" and request.path.endswith("/j1"):
+        yield problem(401, "unauthorized")
+    elif request.method == "POST":
         yield answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
     elif not request.path.endswith("/events"):
         yield answer(200, job(state("a"), columns=[TEXT]))
@@ -29,28 +43,35 @@ def script(request):
         yield done("1-3", [{"status": "succeeded", "value": "ab"}])
 
 
-def live(url, backend):
+def live(url, first, second, *, asks):
+    async def auth():
+        return {"Authorization": f"Bearer {next(tokens)}"}
+
     async def begin():
         job = await client.submit("count")
         updates = job.updates()
         return job, updates, [(await anext(updates)).text]
 
     async def go_on():
-        assert await job.status() == "running"
+        assert not asks or await job.status() == "running"
         texts.extend([update.text async for update in updates])
+        assert await job.status() == "running"
         return await job.result()
 
-    client = AsyncClient(url)
-    job, updates, texts = anyio.run(begin, backend=backend)
-    result = anyio.run(go_on, backend=backend)
-    anyio.run(client.aclose, backend=backend)
+    tokens = iter([0, 1])
+    client = AsyncClient(url, auth=auth)
+    job, updates, texts = anyio.run(begin, backend=first)
+    result = anyio.run(go_on, backend=second)
+    anyio.run(client.aclose, backend=second)
     return texts, result
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_client_and_its_jobs_go_on_where_the_next_event_loop_runs(backend):
+@pytest.mark.parametrize("asks", [True, False], ids=["asks first", "reads on"])
+@pytest.mark.parametrize("second", ["asyncio", "trio"])
+@pytest.mark.parametrize("first", ["asyncio", "trio"])
+def test_a_client_and_its_jobs_go_on_where_the_next_event_loop_runs(first, second, asks):
     with ScriptedServer(script) as server:
-        assert live(server.url, backend) == (["a", "b"], "ab")
+        assert live(server.url, first, second, asks=asks) == (["a", "b"], "ab")
         assert len(server.paths("POST")) == 1
         with warnings.catch_warnings():
             # What its loop could have closed and was not told to, Python complains of.

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import anyio
 
 from tidewire.errors import SilenceTimeoutError, TransportError, Where
+from tidewire.home_loop import running_loop
 
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds that closing a connection in good order may take."""
@@ -104,12 +105,18 @@ class Connection:
         self._closing = closing
         self._opened_at = anyio.current_time()
         self._process = os.getpid()
+        self._loop = running_loop()
         owner.open.add(self)
 
     @property
     def unread(self) -> bool:
         """Whether it answers a submit, stands open, and nobody has read anything of it."""
         return self.method == "POST" and not self.begun and not self.closed
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it belongs to another event loop than the one that runs here."""
+        return self._loop is not running_loop()
 
     @property
     def stale(self) -> bool:

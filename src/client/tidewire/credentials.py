@@ -4,8 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-import anyio
-
+from tidewire.home_loop import HomeLock
 from tidewire.options import check_headers
 
 Auth = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
@@ -30,7 +29,7 @@ class Credentials:
             raise TypeError(f"{what}: credentials that stay the same go into headers={{…}}")
         self.now: Mapping[str, str] | None = None
         self._auth = auth
-        self._lock: anyio.Lock | None = None
+        self._lock = HomeLock()
 
     async def given(self) -> Mapping[str, str]:
         """Those to send."""
@@ -44,10 +43,7 @@ class Credentials:
         """Ask for others than those that were refused, unless another request has done so; whether there are some to try."""
         if self._auth is None:
             return False
-        # Made where it is used: a lock belongs to the library whose loop runs when it is made.
-        if self._lock is None:
-            self._lock = anyio.Lock()
-        async with self._lock:
+        async with self._lock.here():
             if self.now is refused:
                 given: Any = self._auth()
                 if inspect.isawaitable(given):

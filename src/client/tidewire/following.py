@@ -22,6 +22,7 @@ from tidewire.errors import (
     TotalTimeoutError,
     Where,
 )
+from tidewire.home_loop import HomeLock
 from tidewire.protocol.description import JobResource
 from tidewire.protocol.document import TextChange
 from tidewire.protocol.follower import Advance, Told
@@ -73,7 +74,7 @@ class FollowedJob(ABC, Generic[U]):
         self._options = options
         self._stream = stream
         self._cancel_url = cancel_url
-        self._lock: anyio.Lock | None = None
+        self._turn = HomeLock(fast_acquire=True)
         self._ready: deque[U] = deque()
         self._folded: dict[int, _Fold[U]] = {}
         self._taken = taken
@@ -121,7 +122,7 @@ class FollowedJob(ABC, Generic[U]):
         queue_until = self.queue_deadline()
         with self.bounded(self.deadline()):
             while not self.ended:
-                async with self._turn():
+                async with self._turn.here():
                     await self._advance(queue_until, fold=True)
 
     def checkpoint(self) -> Checkpoint:
@@ -176,7 +177,7 @@ class FollowedJob(ABC, Generic[U]):
             QueueTimeoutError: It has not.
             TidewireError: The stream is over without the job's end.
         """
-        async with self._turn():
+        async with self._turn.here():
             while not self._ready and not self._folded and not self.ended:
                 await self._advance(queue_until, silent=silent)
             updates = [*self._ready, *self._unfold()]
@@ -207,15 +208,9 @@ class FollowedJob(ABC, Generic[U]):
 
     # ---- driving -----------------------------------------------------------------------------------------------
 
-    def _turn(self) -> anyio.Lock:
-        # Made where it is used: a lock belongs to the library whose loop runs when it is made.
-        if self._lock is None:
-            self._lock = anyio.Lock(fast_acquire=True)
-        return self._lock
-
     @property
     def _driven(self) -> bool:
-        return self._lock is not None and self._lock.locked()
+        return self._turn.locked()
 
     async def _advance(self, queue_until: float | None, *, silent: bool = False, fold: bool = False) -> None:
         """Wait for what comes next, and take with it what can be had without waiting."""

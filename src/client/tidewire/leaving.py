@@ -8,6 +8,7 @@ import anyio
 
 from tidewire.batch import AsyncBatchJob
 from tidewire.errors import TidewireError
+from tidewire.home_loop import HomeLock
 
 LEAVE_TIMEOUT: Final = 2.0
 """Seconds that cancelling what runs may take, all in all, when a loop is left early."""
@@ -26,7 +27,7 @@ class Leftovers:
 
     def __init__(self) -> None:
         self._jobs: list[AsyncBatchJob[Any]] = []
-        self._lock: anyio.Lock | None = None
+        self._lock = HomeLock()
 
     def add(self, jobs: Iterable[AsyncBatchJob[Any]]) -> None:
         """Note jobs, from any thread."""
@@ -34,12 +35,9 @@ class Leftovers:
 
     async def cancel(self) -> None:
         """Cancel them. Whoever comes meanwhile waits for that: a client that is being closed, say."""
-        if not self._jobs and self._lock is None:
+        if not self._jobs and not self._lock.locked():
             return
-        # Made where it is used: a lock belongs to the library whose loop runs when it is made.
-        if self._lock is None:
-            self._lock = anyio.Lock()
-        async with self._lock:
+        async with self._lock.here():
             jobs = [*self._jobs]
             self._jobs.clear()
             await cancel_all(jobs)

@@ -194,7 +194,7 @@ class Transport:
 
     async def aclose(self) -> None:
         """Close every connection. Further requests are refused."""
-        self._settle()
+        self.settle()
         self._closed = True
         await self.bury()
         # One that is waited for ends with the pool, and its reader unwinds it.
@@ -206,7 +206,7 @@ class Transport:
     async def _ready(self) -> httpx.AsyncClient:
         if self._closed:
             raise ClientClosedError("this client was closed")
-        self._settle()
+        self.settle()
         await self.bury()
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
@@ -224,8 +224,12 @@ class Transport:
                 raise unusable_environment(error) from error
         return self._client
 
-    def _settle(self) -> None:
-        """Leave behind what belongs to an event loop that is over: nothing of it can be closed in good order any more."""
+    def settle(self) -> None:
+        """Leave behind what belongs to an event loop that is over: nothing of it can be closed in good order any more.
+
+        Raises:
+            TidewireError: It is not over.
+        """
         if self._home.moved():
             for connection in (*self.open, *self.abandoned):
                 connection.lose()
