@@ -250,6 +250,26 @@ def test_a_script_whose_server_cannot_serve_ends_with_one_line_that_says_why(tmp
         Server(log=f"sqlite:///{tmp_path}").run(port=0)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"host": "192.0.2.1"}, "Cannot assign requested address; no interface of this machine has that"),
+        ({"host": "no such host"}, "^cannot bind to no such host:0: [^;]*$"),
+        ({"port": 65536}, "^cannot bind to 127.0.0.1:65536: "),
+        ({"port_file": "no/folder/port"}, "^cannot write the port file no/folder/port: No such file"),
+        ({"port_file": "."}, r"^cannot write the port file \.: that is a folder$"),
+    ],
+)
+def test_what_keeps_a_server_from_starting_is_told_with_what_helps(options, said):
+    with pytest.raises(SystemExit, match=said):
+        Server().run(**({"port": 0} | options))
+
+
+def test_a_port_file_that_cannot_be_written_is_one_line_and_exit_code_1(folder):
+    code, said = refused(folder, "mine.py:server", "--port", "0", "--port-file", "no/folder/port")
+    assert (code, said.count("\n")) == (1, 1)
+
+
 def test_a_file_that_runs_its_server_when_it_is_imported_is_told_how_not_to(folder):
     (folder / "unguarded.py").write_text(
         "from tidewire_server import Server\nserver = Server()\nserver.run(port=0)\n"
@@ -363,3 +383,21 @@ def test_a_server_can_be_started_again_in_the_same_process():
     for _ in range(2):
         with serving(server) as peer:
             assert peer.value("one") == 1
+
+
+def test_a_server_that_runs_takes_no_endpoint_and_is_not_run_again():
+    server = Server()
+
+    def one() -> int:
+        return 1
+
+    with serving(server):
+        with pytest.raises(RuntimeError, match="register its endpoints before"):
+            server.endpoint(one)
+        with pytest.raises(RuntimeError, match="runs already"), server.running():
+            pass
+        with pytest.raises(RuntimeError, match="runs already"):
+            server.run(port=0)
+    server.endpoint(one)
+    with serving(server) as peer:
+        assert peer.value("one") == 1

@@ -131,6 +131,11 @@ class App:
             raise RuntimeError("the application was not started: use it through an ASGI server")
         return self._service
 
+    @property
+    def started(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._service is not None
+
     def open_log(self) -> None:
         """Open the log ahead of the start, for whoever wants to know at once that it cannot be.
 

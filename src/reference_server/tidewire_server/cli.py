@@ -71,6 +71,7 @@ def _serve(
     _set_up_logging(configuration.launch.log_level)
     try:
         from tidewire_server import serving  # noqa: PLC0415
+        from tidewire_server.port_file import PortFileError  # noqa: PLC0415
         from tidewire_server.screen import screen  # noqa: PLC0415 - the command's help needs no server
         from tidewire_server.script import add_script  # noqa: PLC0415
         from tidewire_server.store.base import StoreError  # noqa: PLC0415
@@ -94,9 +95,9 @@ def _serve(
         _show(configuration, server.settings)
         return
     try:
-        listener = serving.bind(launch.host, launch.port)
+        listener = serving.bind(launch.host, launch.port, free="--port 0")
     except OSError as error:
-        _fail(f"{error.strerror}; --port 0 takes a free one")
+        _fail(str(error.strerror))
     try:
         serving.serve(
             server,
@@ -105,7 +106,7 @@ def _serve(
             started=lambda url: print(screen(server, url), flush=True),
             switch_interval=launch.switch_interval,
         )
-    except StoreError as error:
+    except (StoreError, PortFileError) as error:
         _fail(str(error))
     _leave()
 

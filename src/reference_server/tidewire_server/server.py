@@ -20,6 +20,7 @@ from tidewire_server.errors import ItemError, UnknownEndpointError, refuse
 from tidewire_server.lanes import group_limits
 from tidewire_server.metrics import Metrics
 from tidewire_server.plain import plain
+from tidewire_server.port_file import PortFileError
 from tidewire_server.service import Service
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
 from tidewire_server.store.base import StoreError
@@ -167,6 +168,7 @@ class Server:
         Raises:
             TypeError: The signature cannot be an endpoint's.
             ValueError: An option is wrong, or the name is taken.
+            RuntimeError: The server runs.
         """
         of_batches = {
             "max_batch_size": max_batch_size,
@@ -199,6 +201,8 @@ class Server:
         )
 
         def register(function: F) -> F:
+            if self._app is not None and self._app.started:
+                raise RuntimeError("this server runs: register its endpoints before it is started")
             endpoint = Endpoint(function, options)
             if endpoint.name in self.endpoints:
                 raise ValueError(
@@ -265,9 +269,9 @@ class Server:
             switch_interval: Seconds after which Python takes a busy thread's turn away, while this runs.
 
         Raises:
-            SystemExit: The address cannot be bound to, or the log cannot be opened: left alone, this ends the script with
-                one line that says so, and with exit code 1.
-            RuntimeError: An event loop runs on this thread, as in a notebook.
+            SystemExit: The address cannot be bound to, or the log cannot be opened, or the port file not written: left
+                alone, this ends the script with one line that says so, and with exit code 1.
+            RuntimeError: An event loop runs on this thread, as in a notebook; or the server runs already.
         """
         from tidewire_server import serving  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
 
@@ -280,15 +284,16 @@ class Server:
                 "server.run() blocks, and an event loop runs on this thread already (a notebook?): "
                 "`with server.running() as url:` serves from a thread while its block runs"
             )
+        self._refuse_a_second_run()
         try:
             listener = listener or serving.bind(host, port)
         except OSError as error:
-            sys.exit(f"{error.strerror}; port=0 takes a free one")
+            sys.exit(error.strerror)
         try:
             serving.serve(
                 self, port_file=port_file, listener=listener, started=started, switch_interval=switch_interval
             )
-        except StoreError as error:
+        except (StoreError, PortFileError) as error:
             listener.close()
             sys.exit(str(error))
 
@@ -302,9 +307,11 @@ class Server:
         Raises:
             OSError: The address cannot be bound to.
             StoreError: The log cannot be opened, or another server has it.
+            RuntimeError: The server runs already.
         """
         from tidewire_server.serving import in_background  # noqa: PLC0415
 
+        self._refuse_a_second_run()
         with in_background(self, host=host, port=port) as url:
             yield url
 
@@ -330,6 +337,12 @@ class Server:
                 "server.call blocks; on a running event loop call it through asyncio.to_thread"
             )
         return asyncio.run(self._call(found, members))
+
+    def _refuse_a_second_run(self) -> None:
+        if self._app is not None and self._app.started:
+            raise RuntimeError(
+                "this server runs already: it has one queue and one log, and so one place to run at a time"
+            )
 
     def _endpoint(self, name: str) -> Endpoint:
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -10,7 +11,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
@@ -18,6 +18,7 @@ import uvicorn
 from tidewire_server.connection import SEND_BUFFER_BYTES
 from tidewire_server.daemon_threads import DaemonThreads
 from tidewire_server.descriptors import room_for, tell_seldom
+from tidewire_server.port_file import port_file as told_port
 from tidewire_server.repeated_warnings import SeldomRepeated
 from tidewire_server.request_head import http_protocol
 from tidewire_server.settings import SWITCH_INTERVAL
@@ -39,11 +40,16 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _log = logging.getLogger(__name__)
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, free: str = "port=0") -> socket.socket:
     """Bind and listen.
 
+    Args:
+        host: The address.
+        port: The port, 0 for a free one.
+        free: How whoever asked says that a free one is wanted.
+
     Raises:
-        OSError: The address cannot be bound to; its `strerror` names the address.
+        OSError: The address cannot be bound to; its `strerror` names the address, and says what to do.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -51,9 +57,16 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listener.close()
-        raise OSError(error.errno, f"cannot bind to {host}:{port}: {error.strerror or error}") from None
+        number = error.errno if isinstance(error, OSError) else None
+        why = (isinstance(error, OSError) and error.strerror) or error
+        hint = {
+            errno.EADDRINUSE: f"; {free} takes a free one",
+            errno.EACCES: "; ports below 1024 are the system's: name one above",
+            errno.EADDRNOTAVAIL: "; no interface of this machine has that address: 0.0.0.0 is all that it has",
+        }.get(number or 0, "")
+        raise OSError(number, f"cannot bind to {host}:{port}: {why}{hint}") from None
     except BaseException:
         listener.close()
         raise
@@ -92,23 +105,27 @@ def serve(
 
     Raises:
         OSError: The address cannot be bound to.
+        StoreError: The log cannot be opened, or another server has it.
+        PortFileError: The port file cannot be written.
     """
     listener = listener or bind(host, port)
     url = url_of(listener, server.settings.root_path)
-    bound = listener.getsockname()[1]
+    with (
+        told_port(port_file, listener.getsockname()[1]) as put,
+        _short_turns(switch_interval),
+        _brief_collections(),
+    ):
 
-    def answering() -> None:
-        if port_file is not None:
-            _write_whole(Path(port_file), f"{bound}\n")
-        (started or _say)(url)
+        def answering() -> None:
+            put()
+            (started or _say)(url)
 
-    server.app.open_log()
-    connections = room_for(server.settings.max_connections, raise_limit=True)
-    body = UvicornServer(server.app, uvicorn_config(server, connections), answering)
-    loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
-    loop.set_default_executor(pool := DaemonThreads())
-    tell_seldom(loop)
-    with _short_turns(switch_interval), _brief_collections():
+        server.app.open_log()
+        connections = room_for(server.settings.max_connections, raise_limit=True)
+        body = UvicornServer(server.app, uvicorn_config(server, connections), answering)
+        loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
+        loop.set_default_executor(pool := DaemonThreads())
+        tell_seldom(loop)
         try:
             asyncio.set_event_loop(loop)
             loop.run_until_complete(body.serve(sockets=[listener]))
@@ -202,13 +219,6 @@ def _brief_collections() -> Iterator[None]:
 
 def _say(url: str) -> None:
     print(f"serving on {url}", flush=True)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Whoever waits for the file never reads half of it."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(text)
-    beside.replace(path)
 
 
 def uvicorn_config(server: "Server", connections: int) -> uvicorn.Config:
