@@ -4,7 +4,9 @@ import base64
 import contextlib
 import logging
 import socket
+from collections import Counter
 
+import anyio
 import pytest
 
 from scripted_server import (
@@ -26,12 +28,14 @@ from scripted_server import (
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.errors import (
     ConnectTimeoutError,
+    EndpointNotFoundError,
     QueueTimeoutError,
     RateLimitError,
     SilenceTimeoutError,
     TotalTimeoutError,
     TransportError,
 )
+from tidewire.exchange import Timing
 
 pytestmark = pytest.mark.anyio
 
@@ -214,3 +218,30 @@ async def test_an_address_that_is_none_is_told_without_its_password():
     with pytest.raises(ValueError, match="no address") as caught:
         AsyncClient("ftp://user:secret@host/")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("call", ["submit", "submit_batch", "describe"])
+@pytest.mark.parametrize("endpoint", [None, "nope"])
+async def test_the_timeout_counts_once_for_all_that_a_call_asks(call, endpoint):
+    asked, ends = Counter(), set()
+
+    def busy_at_first(request):
+        asked[request.path] += 1
+        if asked[request.path] == 1:
+            yield problem(503, "overloaded", retryable=True, retry_after="1")
+        elif request.path == "/v1":
+            yield answer(200, discovery("count"))
+        else:
+            yield problem(404, "endpoint_not_found")
+
+    async def sleep(_seconds):
+        ends.add(anyio.current_effective_deadline())
+
+    with ScriptedServer(busy_at_first) as server:
+        async with AsyncClient(server.url, timeout=60, _timing=Timing(sleep=sleep)) as client:
+            given = ([{}],) if call == "submit_batch" else ()
+            with pytest.raises(EndpointNotFoundError):
+                await getattr(client, call)(endpoint, *given)
+    assert set(asked.values()) == {2}
+    assert len(asked) == (1 if (call, endpoint) == ("describe", "nope") else 2)
+    assert len(ends) == 1

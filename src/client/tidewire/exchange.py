@@ -108,6 +108,7 @@ class Exchange:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         job_id: str | None = None,
+        since: float | None = None,
     ) -> Answer:
         """Make a request, again where that is safe and may help, and return the answer that is to be used.
 
@@ -119,16 +120,23 @@ class Exchange:
             headers: Beside those of the options.
             body: JSON.
             job_id: For errors.
+            since: When the call began that this is a part of, by the event loop's clock; None: now.
 
         Raises:
             TidewireError: What the answer means, or why there is none.
             TotalTimeoutError: The options' timeout passed.
         """
         request = _Request(method, url, asked, headers, body, job_id)
-        return cast("Answer", await self._bounded(request, options))
+        return cast("Answer", await self._bounded(request, options, since))
 
     async def submit(
-        self, url: str, options: Options, *, headers: Mapping[str, str], body: bytes
+        self,
+        url: str,
+        options: Options,
+        *,
+        headers: Mapping[str, str],
+        body: bytes,
+        since: float | None = None,
     ) -> Answer | Connection:
         """Submit a job: the answer is its stream where that may be, or the job.
 
@@ -140,6 +148,7 @@ class Exchange:
             options: See `ask`.
             headers: An idempotency key among them.
             body: JSON.
+            since: See `ask`.
 
         Raises:
             TidewireError: What the answer means, or why there is none.
@@ -147,10 +156,14 @@ class Exchange:
         """
         request = _Request("POST", url, Asked.SUBMIT, headers, body, None)
         request.stream = options.on_disconnect == "continue" and self.transport.unread < UNREAD_STREAMS
-        return await self._bounded(request, options)
+        return await self._bounded(request, options, since)
 
-    async def _bounded(self, request: "_Request", options: Options) -> Answer | Connection:
-        with anyio.move_on_after(options.timeout):
+    async def _bounded(
+        self, request: "_Request", options: Options, since: float | None
+    ) -> Answer | Connection:
+        if options.timeout is None:
+            return await self._ask(request, options)
+        with anyio.CancelScope(deadline=(anyio.current_time() if since is None else since) + options.timeout):
             return await self._ask(request, options)
         what = f"the timeout of {options.timeout:g} s passed"
         advice = MAY_RUN if request.asked is Asked.SUBMIT else None
@@ -308,10 +321,10 @@ class Exchange:
 
     # ---- what the server says of itself ------------------------------------------------------------------------
 
-    async def discover(self, options: Options) -> Discovery:
+    async def discover(self, options: Options, since: float | None = None) -> Discovery:
         """The server's discovery, asked for once."""
         if self._discovery is None:
-            answer = await self.ask("GET", self.base + API_ROOT, options)
+            answer = await self.ask("GET", self.base + API_ROOT, options, since=since)
             discovery = self.read(Discovery, answer, what="discovery")
             if discovery.protocol != PROTOCOL:
                 what = f"the server speaks {discovery.protocol!r}, this client {PROTOCOL!r}"
@@ -319,10 +332,12 @@ class Exchange:
             self._discovery = discovery
         return self._discovery
 
-    async def describe(self, endpoint: str, options: Options) -> EndpointDescription:
+    async def describe(
+        self, endpoint: str, options: Options, since: float | None = None
+    ) -> EndpointDescription:
         """One endpoint's description, asked for once."""
         if endpoint not in self._descriptions:
-            answer = await self.ask("GET", self.endpoint_url(endpoint), options)
+            answer = await self.ask("GET", self.endpoint_url(endpoint), options, since=since)
             self._descriptions[endpoint] = self.read(EndpointDescription, answer, what="endpoint")
         return self._descriptions[endpoint]
 

@@ -3,6 +3,8 @@
 import secrets
 from typing import Any, Final, NoReturn
 
+import anyio
+
 from tidewire.batch import AsyncBatchJob
 from tidewire.checkpoint import NO_CHECKPOINT, Checkpoint
 from tidewire.connection import Connection
@@ -52,12 +54,15 @@ class Starter:
         Args:
             endpoint: Its name; None is the server's only one.
         """
-        return await self._exchange.describe(await self._endpoint(endpoint), self._options)
+        since = anyio.current_time()
+        name = await self._endpoint(endpoint, since)
+        return await self._exchange.describe(name, self._options, since)
 
-    async def _endpoint(self, name: str | None) -> str:
+    async def _endpoint(self, name: str | None, since: float | None = None) -> str:
         if name is not None:
             return _checked(name, "an endpoint's name")
-        names = [endpoint.name for endpoint in (await self.discover()).endpoints]
+        discovery = await self._exchange.discover(self._options, since)
+        names = [endpoint.name for endpoint in discovery.endpoints]
         if len(names) == 1:
             return names[0]
         what = (
@@ -72,15 +77,16 @@ class Starter:
 
     async def _start(self, endpoint: str | None, given: dict[str, Any], shape: Shape[Any]) -> AsyncJob[Any]:
         """Submit one input. The answer is the job's stream, where its reader finds it, or the job."""
-        name = await self._endpoint(endpoint)
+        since = anyio.current_time()
+        name = await self._endpoint(endpoint, since)
         content = encoded(given | options_on_the_wire(self._options))
         await self._left.cancel()
         try:
             answer = await self._exchange.submit(
-                self._jobs_url(name), self._options, headers=self._key(), body=content
+                self._jobs_url(name), self._options, headers=self._key(), body=content, since=since
             )
         except EndpointNotFoundError as error:
-            error.advice = await self._names(but=error.what)
+            error.advice = await self._names(since, but=error.what)
             raise
         if isinstance(answer, Connection):
             stream, begun = await self._streamed(answer), None
@@ -119,18 +125,20 @@ class Starter:
 
     async def _submit(self, endpoint: str | None, given: dict[str, Any]) -> tuple[JobResource, str]:
         """Submit many inputs, and ask for the job."""
-        name = await self._endpoint(endpoint)
-        return await self._send(name, encoded(given | options_on_the_wire(self._options)))
+        since = anyio.current_time()
+        name = await self._endpoint(endpoint, since)
+        return await self._send(name, encoded(given | options_on_the_wire(self._options)), since)
 
-    async def _send(self, name: str, content: bytes) -> tuple[JobResource, str]:
+    async def _send(self, name: str, content: bytes, since: float | None = None) -> tuple[JobResource, str]:
+        since = anyio.current_time() if since is None else since
         await self._left.cancel()
         url = self._jobs_url(name)
         try:
             answer = await self._exchange.ask(
-                "POST", url, self._options, asked=Asked.SUBMIT, headers=self._key(), body=content
+                "POST", url, self._options, asked=Asked.SUBMIT, headers=self._key(), body=content, since=since
             )
         except EndpointNotFoundError as error:
-            error.advice = await self._names(but=error.what)
+            error.advice = await self._names(since, but=error.what)
             raise
         return self._exchange.read(JobResource, answer, what="submitted job"), answer.url
 
@@ -140,10 +148,11 @@ class Starter:
     def _key(self) -> dict[str, str]:
         return {"Idempotency-Key": self._options.idempotency_key or secrets.token_urlsafe(16)}
 
-    async def _names(self, *, but: str) -> str:
+    async def _names(self, since: float, *, but: str) -> str:
         """Which endpoints there are, in words, unless they were said already."""
         try:
-            names = [endpoint.name for endpoint in (await self.discover()).endpoints]
+            discovery = await self._exchange.discover(self._options, since)
+            names = [endpoint.name for endpoint in discovery.endpoints]
         except TidewireError:
             return ""
         if names and all(name in but for name in names):
