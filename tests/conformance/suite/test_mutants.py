@@ -72,6 +72,12 @@ def test_each_mutant_names_a_check_that_names_its_sentence():
             assert {*mutant.beside} <= checks.keys(), mutant.name
 
 
+def test_a_mutant_stands_in_the_file_of_the_area_that_has_to_notice():
+    for mutant in MUTANTS.values():
+        area = mutant.check.partition(".")[0] or "unusual"
+        assert mutant.meddle.__module__.rpartition(".")[2] == area, mutant.name
+
+
 def test_a_mutant_is_one_small_hook():
     for mutant in MUTANTS.values():
         _, _, hook = inspect.getsource(mutant.meddle).partition(f'"""{mutant.about}"""\n')

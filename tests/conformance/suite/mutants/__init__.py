@@ -1,11 +1,13 @@
 """Wrong servers, and servers that are only unusual: each the reference server with one hook.
 
-A mutant names the sentence that it breaks and the check that has to notice; a benign variant breaks none.
+A mutant names the sentence that it breaks and the check that has to notice, and stands in the file of that check's
+area; a benign variant breaks none, and stands in `unusual`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 
@@ -47,25 +49,5 @@ def benign(meddle: Callable[[Any], None]) -> Callable[[Any], None]:
     return meddle
 
 
-for _area in (
-    "framing",
-    "resume",
-    "durable",
-    "restarts",
-    "state",
-    "jobs",
-    "pages",
-    "errors",
-    "limits",
-    "logprobs",
-    "subtle",
-    "corners",
-    "doors",
-    "silence",
-    "promises",
-    "losses",
-    "generations",
-    "company",
-    "unusual",
-):
-    import_module(f"{__name__}.{_area}")
+for _area in iter_modules(__path__):
+    import_module(f"{__name__}.{_area.name}")

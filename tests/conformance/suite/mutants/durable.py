@@ -1,12 +1,11 @@
 """Logs that lose what they should keep, epochs that are none, and replicas that know less than they say."""
 
+import json
 import re
 
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
 
-RESTART = "durable.what_was_sent_survives_a_restart"
-REPLICA = "durable.any_replica_answers_for_any_job"
 OTHER_EPOCH = re.compile(rb"^id:(?!1-)(\d+)-(\d+)\n")
 
 
@@ -17,7 +16,14 @@ def after_a_restart(hooks, change):
         hooks.frames.append(change)
 
 
-@mutant("TW-DSC-010", RESTART)
+def in_the_second_life(hooks, change):
+    """Change requests of the second life of a server with a log that lasts."""
+    hooks.lasts = True
+    if hooks.shared["life"] > 1:
+        hooks.requests.append(change)
+
+
+@mutant("TW-DSC-010", "durable.what_was_sent_survives_a_restart")
 def memory_is_called_a_host(hooks):
     """A log in memory is declared as one that survives the host."""
     hooks.bodies.append(
@@ -29,13 +35,13 @@ def memory_is_called_a_host(hooks):
     )
 
 
-@mutant("TW-OVR-023", RESTART)
+@mutant("TW-OVR-023", "durable.what_was_sent_survives_a_restart")
 def a_restart_loses_a_sent_event(hooks):
     """A restart loses an event that was sent before."""
     after_a_restart(hooks, lambda talk, frame: b"" if frame.startswith(b"id:1-4\n") else frame)
 
 
-@mutant("TW-OVR-024", RESTART)
+@mutant("TW-OVR-024", "durable.what_was_sent_survives_a_restart")
 def a_restart_loses_what_runs(hooks):
     """After a restart a job that had not ended is unknown."""
     hooks.lasts = True
@@ -47,7 +53,7 @@ def a_restart_loses_what_runs(hooks):
     hooks.bodies.append(forget)
 
 
-@mutant("TW-RES-034", RESTART)
+@mutant("TW-RES-034", "durable.what_was_sent_survives_a_restart")
 def a_diff_across_an_epoch(hooks):
     """A new epoch begins with a diff on the state of the old one."""
     after_a_restart(
@@ -55,29 +61,19 @@ def a_diff_across_an_epoch(hooks):
     )
 
 
-@mutant("TW-RES-033", RESTART)
+@mutant("TW-RES-033", "durable.what_was_sent_survives_a_restart")
 def an_epoch_is_used_twice(hooks):
     """After a restart a new attempt goes on in the epoch of the old one."""
     after_a_restart(hooks, lambda talk, frame: OTHER_EPOCH.sub(rb"id:1-\2\n", frame))
 
 
-@mutant("TW-RES-006", "resume.ids_go_up_without_a_gap", RESTART)
-def a_zombie_writes_on(hooks):
-    """The writer of the old epoch goes on after the new one was opened."""
-    late = b'id:1-4\ndata:"late"\n\n'
-    after_a_restart(
-        hooks,
-        lambda talk, frame: frame + late if OTHER_EPOCH.match(frame) and b'"restart"' in frame else frame,
-    )
-
-
-@mutant("TW-RES-035", RESTART)
+@mutant("TW-RES-035", "durable.what_was_sent_survives_a_restart")
 def a_new_attempt_is_called_compacted(hooks):
     """The snapshot of a new attempt tells that nothing has happened."""
     after_a_restart(hooks, lambda talk, frame: frame.replace(b'"reason":"restart"', b'"reason":"compacted"'))
 
 
-@mutant("TW-RES-036", RESTART)
+@mutant("TW-RES-036", "durable.what_was_sent_survives_a_restart")
 def a_new_attempt_keeps_old_values(hooks):
     """A new attempt begins with items that run already, and their old values."""
     old = b'{"status":"running","value":"Hel"}'
@@ -91,14 +87,14 @@ def a_new_attempt_keeps_old_values(hooks):
     )
 
 
-@mutant("TW-RES-037", RESTART)
+@mutant("TW-RES-037", "durable.what_was_sent_survives_a_restart")
 def attempts_are_not_counted(hooks):
     """A new attempt is called the first one."""
     hooks.lasts = True
     hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'"attempt":\d+', b'"attempt":1', body)))
 
 
-@mutant("TW-RES-038", "durable.epochs_are_opened_by_a_snapshot", RESTART)
+@mutant("TW-RES-038", "durable.epochs_are_opened_by_a_snapshot", "durable.what_was_sent_survives_a_restart")
 def an_epoch_after_done(hooks):
     """After a restart a job that had ended begins a new epoch."""
 
@@ -118,7 +114,7 @@ def an_expired_job_is_unknown(hooks):
     )
 
 
-@mutant("TW-RES-045", REPLICA)
+@mutant("TW-RES-045", "durable.any_replica_answers_for_any_job")
 def a_lagging_replica_rewinds(hooks):
     """A replica takes a cursor past its own copy for one that is lost, without a look at the primary copy."""
     hooks.requests.append(
@@ -130,7 +126,7 @@ def a_lagging_replica_rewinds(hooks):
     )
 
 
-@mutant("TW-DEP-006", REPLICA)
+@mutant("TW-DEP-006", "durable.any_replica_answers_for_any_job")
 def a_replica_knows_its_own_jobs_alone(hooks):
     """A replica answers for the jobs alone that were submitted to it."""
     hooks.instead.append(
@@ -142,7 +138,7 @@ def a_replica_knows_its_own_jobs_alone(hooks):
     )
 
 
-@mutant("TW-RES-007", REPLICA)
+@mutant("TW-RES-007", "durable.any_replica_answers_for_any_job")
 def a_replica_numbers_by_itself(hooks):
     """Replicas count the events of a job each by itself."""
 
@@ -151,3 +147,95 @@ def a_replica_numbers_by_itself(hooks):
         return re.sub(rb"^id:1-(\d+)\n", more, frame) if talk.is_to_the_replica else frame
 
     hooks.frames.append(count)
+
+
+@mutant("TW-RES-037", "durable.what_was_sent_survives_a_restart")
+def attempts_are_counted_twice(hooks):
+    """Each start of a worker counts as two attempts."""
+    hooks.lasts = True
+    twice = lambda found: b'"attempt":%d' % (2 * int(found[1]) - 1)  # noqa: E731
+    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'"attempt":(\d+)', twice, body)))
+
+
+@mutant("TW-RES-012", "durable.what_was_sent_survives_a_restart")
+def ids_of_the_old_epoch_are_rewound(hooks):
+    """After a restart each id of the old epoch is taken for one that never was."""
+    in_the_second_life(
+        hooks,
+        lambda talk: talk.cursor.startswith("1-") and talk.set_header("last-event-id", "999999-1"),
+    )
+
+
+@mutant("TW-RES-012", "durable.what_was_sent_survives_a_restart")
+def only_seqs_are_compared(hooks):
+    """A cursor past the end of the old epoch is answered with what comes after its seq, without a snapshot."""
+    past = lambda talk, frame: talk.cursor.startswith("1-") and b'"reason":"rewound"' in frame  # noqa: E731
+    after_a_restart(hooks, lambda talk, frame: b"" if past(talk, frame) else frame)
+
+
+@mutant("TW-FRM-060", "durable.what_was_sent_survives_a_restart")
+def hello_knows_the_first_life_alone(hooks):
+    """After a restart `head` of `hello` is the first id of the job."""
+    after_a_restart(
+        hooks,
+        lambda talk, frame: (
+            re.sub(rb'"head":"[^"]*"', b'"head":"1-1"', frame) if b"event:hello" in frame else frame
+        ),
+    )
+
+
+@mutant("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
+def keys_are_forgotten_at_a_restart(hooks):
+    """Keys are kept in memory alone."""
+    in_the_second_life(
+        hooks,
+        lambda talk: talk.key and talk.set_header("idempotency-key", f"{talk.key}-{talk.shared['life']}"),
+    )
+
+
+@mutant("TW-JOB-062", "durable.what_had_ended_stays_so_after_a_restart")
+def tombstones_are_forgotten_at_a_restart(hooks):
+    """After a restart a job that was purged is answered like one that never was."""
+    hooks.lasts = True
+    if hooks.shared["life"] > 1:
+        hooks.bodies.append(
+            lambda talk, status, body: problem(404, "job_not_found")[::2] if status == 410 else None
+        )
+
+
+@mutant("TW-RES-036", "durable.what_had_ended_stays_so_after_a_restart")
+def a_new_attempt_runs_all_items(hooks):
+    """A new attempt voids the values of all items, also of those that had ended."""
+
+    def again(talk, frame):
+        if not OTHER_EPOCH.match(frame) or b'"reason":"restart"' not in frame:
+            return frame
+        return re.sub(rb'"status":"succeeded","value":"[^"]*"', b'"status":"queued","value":""', frame)
+
+    after_a_restart(hooks, again)
+
+
+@mutant("TW-JOB-033", "durable.an_expired_job_is_gone")
+def an_expiry_frees_the_key(hooks):
+    """The key of a job that has expired starts another one."""
+
+    def note(talk, status, body):
+        if talk.method == "DELETE":
+            hooks.shared[talk.path] = "purged"
+        if talk.key and status == 201:
+            hooks.shared[talk.key] = json.loads(body)
+        job = hooks.shared.get(talk.key, {})
+        freed = status == 410 and job and hooks.shared.get(f"/v1/jobs/{job['id']}") != "purged"
+        return (201, json.dumps(job).encode()) if freed else None
+
+    hooks.bodies.append(note)
+
+
+@mutant("TW-RES-028", "durable.an_expired_job_is_gone")
+def a_cancel_of_an_expired_job_finds_nothing(hooks):
+    """Reads know the tombstone of a job, and a cancel does not."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            problem(404, "job_not_found")[::2] if status == 410 and talk.path.endswith("/cancel") else None
+        )
+    )

@@ -1,23 +1,59 @@
-"""Refusals and descriptions that are wrong."""
+"""Refusals that are told wrongly."""
 
 import json
-import re
 
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
-from tidewire_conformance import strict_json
-
-REGISTRY = "errors.errors_are_problems_of_the_registry"
-JSON = {"content-type": "application/json", "cache-control": "no-store"}
 
 
-@mutant("TW-ERR-001", REGISTRY, "errors.what_there_is_not_is_refused")
+@mutant("TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job")
+def in_flight_without_retry_after(hooks):
+    """409 has no `Retry-After`."""
+
+    def busy(talk):
+        seen = hooks.shared.setdefault("keys", [])
+        seen.append(talk.key)
+        in_flight = talk.key and seen.count(talk.key) == 3
+        return (
+            problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000) if in_flight else None
+        )
+
+    hooks.instead.append(busy)
+
+
+@mutant("TW-ERR-007", "errors.who_has_to_wait_is_told_how_long", "jobs.a_submit_is_answered_with_the_job")
+def two_waits_that_differ(hooks):
+    """`retry_after_ms` is longer than `Retry-After` says."""
+
+    def busy(talk):
+        hooks.shared["n"] = hooks.shared.get("n", 0) + 1
+        status, headers, body = problem(429, "rate_limited", retryable=True, retry_after_ms=5000)
+        return (status, headers | {"retry-after": "1"}, body) if hooks.shared["n"] == 8 else None
+
+    hooks.instead.append(busy)
+
+
+@mutant("TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job")
+def retry_after_as_a_date(hooks):
+    """`Retry-After` is a date."""
+
+    def busy(talk):
+        seen = hooks.shared.setdefault("keys", [])
+        seen.append(talk.key)
+        told = problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000)
+        told[1]["retry-after"] = "Wed, 21 Oct 2026 07:28:00 GMT"
+        return told if talk.key and seen.count(talk.key) == 3 else None
+
+    hooks.instead.append(busy)
+
+
+@mutant("TW-ERR-001", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused")
 def errors_in_plain_text(hooks):
     """The body of an error is no problem document."""
     hooks.bodies.append(lambda talk, status, body: (status, b"error") if status >= 400 else None)
 
 
-@mutant("TW-ERR-002", REGISTRY, "errors.what_there_is_not_is_refused")
+@mutant("TW-ERR-002", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused")
 def errors_as_json(hooks):
     """Problems come as `application/json`."""
 
@@ -41,7 +77,7 @@ def stack_trace_leaked(hooks):
     hooks.bodies.append(leak)
 
 
-@mutant("TW-ERR-004", REGISTRY, "errors.what_there_is_not_is_refused")
+@mutant("TW-ERR-004", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused")
 def everything_is_400(hooks):
     """Every refusal is 400."""
 
@@ -51,13 +87,15 @@ def everything_is_400(hooks):
     hooks.bodies.append(flatten)
 
 
-@mutant("TW-ERR-003", REGISTRY, "submits.a_submit_of_another_shape_is_refused")
+@mutant(
+    "TW-ERR-003", "errors.errors_are_problems_of_the_registry", "submits.a_submit_of_another_shape_is_refused"
+)
 def the_body_names_another_status(hooks):
     """The status of the answer is not that of its body."""
     hooks.heads.append(lambda talk, status, headers: 400 if status == 422 else status)
 
 
-@mutant("TW-ERR-020", REGISTRY, "errors.what_there_is_not_is_refused")
+@mutant("TW-ERR-020", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused")
 def a_code_of_its_own(hooks):
     """A code that is neither of the registry nor a name with a dot."""
     hooks.bodies.append(lambda talk, status, body: (status, body.replace(b'"not_found"', b'"nothing_here"')))
@@ -83,220 +121,57 @@ def no_allow(hooks):
     hooks.heads.append(lambda talk, status, headers: headers.pop("allow", None) and None)
 
 
-@mutant("TW-JOB-014", "submits.an_input_that_does_not_fit_is_refused")
-def invalid_input_is_taken(hooks):
-    """An input that breaks the schema is taken, and fails later."""
-    good = {"input": {"script": [{"fail": "a wrong input"}]}}
-
-    def forgive(talk):
-        if (
-            talk.is_submit
-            and isinstance(talk.json, dict)
-            and set(talk.json) == {"input"}
-            and "script" in talk.path
-            and not _fits(talk.json["input"])
-        ):
-            talk.body = json.dumps(good).encode()
-
-    hooks.requests.append(forgive)
-
-
-def _fits(given):
-    return (
-        isinstance(given, dict)
-        and isinstance(given.get("script"), list)
-        and set(given) <= {"script", "initial", "columns"}
+@mutant("TW-JOB-003", "errors.what_there_is_not_is_refused")
+def allow_names_what_was_asked(hooks):
+    """`Allow` names the method that is not allowed."""
+    hooks.heads.append(
+        lambda talk, status, headers: headers.update(allow=talk.method) if status == 405 else None
     )
 
 
-@mutant("TW-OVR-009", "parameters.parameters_and_members_are_read_as_said")
-def unknown_members_are_refused(hooks):
-    """A member that is not known is refused."""
-    hooks.instead.append(
-        lambda talk: problem(422, "invalid_input", pointer="/x.colour") if b"x.colour" in talk.body else None
-    )
-
-
-@mutant("TW-JOB-007", "parameters.parameters_and_members_are_read_as_said")
-def the_first_of_two_parameters_counts(hooks):
-    """A parameter that stands twice is taken once."""
-
-    def once(talk):
-        query = talk.scope["query_string"]
-        talk.scope["query_string"] = query.partition(b"&after=")[0] if query.count(b"after=") > 1 else query
-
-    hooks.requests.append(once)
-
-
-@mutant("TW-OVR-008", "bodies.a_body_that_breaks_json_is_refused")
-def json_is_read_kindly(hooks):
-    """JSON is read by a kind reader, which takes NaN and two members of one name."""
-
-    def kind(talk):
-        if talk.is_submit and talk.json is not None and strict_json.read(talk.body).faults:
-            talk.body = json.dumps({"input": {"script": []}}).encode()
-
-    hooks.requests.append(kind)
-
-
-@mutant("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
-def bodies_are_not_read(hooks):
-    """The body of a submit is not read: each runs an empty script."""
-
-    def empty(talk):
-        if talk.is_submit and talk.json is not None:
-            talk.body = json.dumps({"input": {"script": []}}).encode()
-
-    hooks.requests.append(empty)
-
-
-@mutant("TW-JOB-009", "bodies.a_body_of_another_media_type_is_refused")
-def codings_are_ignored(hooks):
-    """A content coding of a body is ignored."""
-    hooks.requests.append(lambda talk: talk.set_header("content-encoding", None))
-
-
-@mutant("TW-JOB-017", "submits.accept_decides_the_form_of_the_answer")
-def accept_is_searched_for_a_word(hooks):
-    """`Accept` is searched for the media type, whatever its weight."""
-
-    def search(talk):
-        if "text/event-stream" in talk.header("accept"):
-            talk.set_header("accept", "text/event-stream")
-
-    hooks.requests.append(search)
-
-
-@mutant("TW-JOB-016", "submits.a_submit_of_another_shape_is_refused")
-def no_pointer(hooks):
-    """422 without a pointer."""
-
-    def drop(talk, status, body):
-        found = json.loads(body) if status == 422 else {}
-        return (
-            (status, json.dumps({name: found[name] for name in found if name != "pointer"}).encode())
-            if found
-            else None
-        )
-
-    hooks.bodies.append(drop)
-
-
-@mutant("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
-def a_capability_is_kept_secret(hooks):
-    """Discovery does not name a capability that is there."""
-    hooks.bodies.append(
-        lambda talk, status, body: (status, body.replace(b'"delete",', b"")) if talk.path == "/v1" else None
-    )
-
-
-@mutant("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
-def a_capability_is_made_up(hooks):
-    """Discovery names a capability that is not there."""
-    hooks.instead.append(
-        lambda talk: problem(404, "not_found") if talk.path.endswith("/stream-token") else None
-    )
-
-
-@mutant("TW-DSC-001", "discovery.discovery_fits_its_schema")
-def a_limit_is_missing(hooks):
-    """Discovery lacks a limit."""
+@mutant("TW-JOB-002", "errors.what_there_is_not_is_refused")
+def below_a_job_all_is_about_the_job(hooks):
+    """A URL below that of a job that there is not is answered like an unknown job."""
     hooks.bodies.append(
         lambda talk, status, body: (
-            (status, body.replace(b'"max_depth"', b'"depth"')) if talk.path == "/v1" else None
-        )
-    )
-
-
-@mutant("TW-DSC-019", "discovery.examples_are_taken")
-def an_example_that_does_not_fit(hooks):
-    """An example that the endpoint's own schema refuses."""
-    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b'{"words":8}', b'{"words":"8"}')))
-
-
-@mutant("TW-DSC-020", "discovery.values_fit_their_schema", "jobs.a_job_that_has_ended_tells_its_end")
-def the_schema_tells_another_type(hooks):
-    """Values do not fit the `value_schema`."""
-    describes = b"/v1/endpoints/"
-
-    def lie(talk, status, body):
-        if talk.method == "GET" and talk.path.encode().startswith(describes) and status == 200:
-            found = json.loads(body)
-            return status, json.dumps(
-                found | {"value_schema": {"type": "boolean"}}
-            ).encode() if "value_schema" in found else body
-        return None
-
-    hooks.bodies.append(lie)
-
-
-@mutant("TW-DSC-005", "discovery.discovery_stays")
-def discovery_changes(hooks):
-    """Discovery says something else each time."""
-
-    def count(talk, status, body):
-        if talk.path != "/v1":
-            return None
-        hooks.shared["n"] = hooks.shared.get("n", 0) + 1
-        return status, json.dumps(json.loads(body) | {"heartbeat_ms": 400 + hooks.shared["n"]}).encode()
-
-    hooks.bodies.append(count)
-
-
-@mutant("TW-SEC-014", "discovery.a_body_that_is_too_large_is_refused")
-def a_large_body_in_chunks_is_taken(hooks):
-    """Only `Content-Length` is held against the limit."""
-
-    def cut(talk):
-        if not talk.header("content-length") and len(talk.body) > 1024 * 1024:
-            talk.body = talk.body.strip()
-
-    hooks.requests.append(cut)
-
-
-@mutant("TW-JOB-008", "bodies.both_framings_of_a_body_are_taken")
-def a_body_needs_its_length(hooks):
-    """A body in chunks is refused."""
-    hooks.instead.append(
-        lambda talk: (
-            problem(411, "x.length_required") if talk.header("transfer-encoding") and talk.is_submit else None
-        )
-    )
-
-
-@mutant("TW-DSC-022", "discovery.endpoints_describe_themselves")
-def a_schema_that_has_to_be_fetched(hooks):
-    """A schema refers to another document."""
-    elsewhere = b'"value_schema":{"$ref":"https://schemas.example/value.json"}'
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            (status, body.replace(b'"value_schema":{"type":"integer"}', elsewhere))
-            if "square" in talk.path
+            problem(404, "job_not_found")[::2]
+            if b'"not_found"' in body and talk.path.startswith("/v1/jobs/")
             else None
         )
     )
 
 
-@mutant("TW-DSC-017", "discovery.endpoints_describe_themselves")
-def a_schema_that_is_none(hooks):
-    """A schema names a type that JSON Schema has not."""
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            (status, body.replace(b'{"type":"integer"}', b'{"type":"int"}'))
-            if "square" in talk.path
+@mutant("TW-JOB-043", "errors.what_there_is_not_is_refused")
+def an_unknown_job_is_purged_all_the_same(hooks):
+    """`DELETE` of a job that never was is answered with 204."""
+
+    def gone(talk):
+        unknown = talk.method == "DELETE" and talk.path == f"/v1/jobs/{'A' * 22}"
+        return (204, {"cache-control": "no-store"}, b"") if unknown else None
+
+    hooks.instead.append(gone)
+
+
+@mutant("TW-JOB-043", "errors.what_there_is_not_is_refused")
+def anything_gets_a_stream_token(hooks):
+    """A stream token is signed without a look at its job."""
+    token = {"url": "/v1/jobs/x/events?token=x", "expires_at": "2030-01-01T00:00:00Z"}
+
+    def sign(talk):
+        unknown = talk.path == f"/v1/jobs/{'A' * 22}/stream-token"
+        header = {"content-type": "application/json", "cache-control": "no-store"}
+        return (200, header, json.dumps(token).encode()) if unknown else None
+
+    hooks.instead.append(sign)
+
+
+@mutant("TW-JOB-005", "errors.json_is_called_json")
+def a_cancel_is_answered_in_plain_text(hooks):
+    """The answer to a cancel is called plain text."""
+    hooks.heads.append(
+        lambda talk, status, headers: (
+            headers.update({"content-type": "text/plain"})
+            if talk.path.endswith("/cancel") and status < 300
             else None
         )
     )
-
-
-@mutant("TW-OVR-018", "framing.a_job_ends_by_one_done")
-def a_failure_is_a_success_without_a_value(hooks):
-    """A job that failed ends as one that has succeeded with null."""
-
-    def hide(talk, frame):
-        frame = re.sub(rb'\["s","/items/0/error",\{[^}]*\}\]', b'["s","/items/0/value",null]', frame)
-        return frame.replace(b'"status":"failed","usage"', b'"status":"succeeded","usage"').replace(
-            b'"failed"', b'"succeeded"'
-        )
-
-    hooks.frames.append(hide)

@@ -1,13 +1,12 @@
-"""Streams that are answered, framed or ended wrongly."""
+"""Streams that are answered, framed, begun or ended wrongly."""
 
 import asyncio
 import gzip
 import re
 
+from conformance.suite.changes import DONE, refusing
 from conformance.suite.meddling import CUT, HANG
 from conformance.suite.mutants import mutant
-
-DONE = b"event:done\n"
 
 
 @mutant("TW-FRM-001", "framing.an_answer_to_a_stream_request_is_an_event_stream")
@@ -167,22 +166,6 @@ def large_event_cut_at_64_kib(hooks):
     hooks.frames.append(lambda talk, frame: frame if len(frame) <= 65536 else frame[:65534] + b"\n\n")
 
 
-@mutant("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
-def no_ping(hooks):
-    """No ping within the heartbeat."""
-    hooks.frames.append(lambda talk, frame: b"" if b"event:ping" in frame else frame)
-
-
-@mutant("TW-FRM-069", "ephemeral.a_silent_stream_is_pinged")
-def ping_of_a_head_that_never_comes(hooks):
-    """A ping names a head that is not sent."""
-    hooks.frames.append(
-        lambda talk, frame: (
-            re.sub(rb'"head":"1-\d+"', b'"head":"1-99"', frame) if b"event:ping" in frame else frame
-        )
-    )
-
-
 @mutant("TW-FRM-057", "framing.streams_begin_with_hello")
 def no_hello(hooks):
     """No `hello`."""
@@ -229,58 +212,11 @@ def newline_in_an_id(hooks):
     hooks.frames.append(lambda talk, frame: re.sub(rb"^id:(\d+)-(\d*3)\n", b"id:\\1-\n\\2\n", frame))
 
 
-LIMITED = "sizes.a_change_that_is_too_long_for_an_event_comes_in_several"
-
-
-@mutant("TW-FRM-047", LIMITED)
-def a_long_change_comes_whole(hooks):
-    """A change that is longer than `max_event_bytes` is sent in one event."""
-    hooks.settings["max_event_bytes"] = 256 * 1024
-    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b":262144,", b":65536,")))
-
-
-@mutant("TW-FRM-047", "sizes.events_are_no_longer_than_discovery_says", LIMITED)
-def discovery_knows_a_smaller_limit(hooks):
-    """Discovery names a `max_event_bytes` below that which is kept."""
-    hooks.settings["max_event_bytes"] = 100 * 1024
-    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b":102400,", b":65536,")))
-
-
-@mutant("TW-FRM-050", "sizes.a_state_that_grows_too_large_fails_the_job")
-def a_state_may_grow_too_large(hooks):
-    """A state passes `max_state_bytes`, and its job succeeds."""
-    hooks.settings["max_state_bytes"] = 8 * 1024 * 1024
-    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b":8388608,", b":3145728,")))
-
-
 @mutant("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
 def accept_is_not_looked_at(hooks):
     """A stream comes whatever `Accept` says."""
     hooks.requests.append(
         lambda talk: talk.path.endswith("/events") and talk.set_header("accept", "text/event-stream")
-    )
-
-
-@mutant(
-    "TW-FRM-073", "ephemeral.goaway_says_its_wait_twice", "parameters.parameters_and_members_are_read_as_said"
-)
-def goaway_without_retry(hooks):
-    """`goaway` has no `retry` field."""
-    away = b'event:goaway\ndata:{"reason":"rotate","retry_ms":100}\n\n'
-    hooks.frames.append(
-        lambda talk, frame: away if DONE in frame and b"colour" in talk.scope["query_string"] else frame
-    )
-
-
-@mutant(
-    "TW-FRM-072",
-    "ephemeral.no_stream_is_closed_without_a_word",
-    "parameters.parameters_and_members_are_read_as_said",
-)
-def streams_end_without_a_word(hooks):
-    """A stream is closed before `done`, and without `goaway`."""
-    hooks.frames.append(
-        lambda talk, frame: b"" if DONE in frame and b"colour" in talk.scope["query_string"] else frame
     )
 
 
@@ -294,18 +230,6 @@ def each_event_waits_for_the_next(hooks):
         return before + frame if DONE in frame else before
 
     hooks.frames.append(late)
-
-
-@mutant(
-    "TW-FRM-066",
-    "ephemeral.progress_of_a_batch_names_its_item",
-    "generation.a_seed_gives_the_same_tokens_again",
-)
-def progress_without_its_item(hooks):
-    """`progress` of a batch job does not tell of which item."""
-    hooks.frames.append(
-        lambda talk, frame: re.sub(rb',"item":\d+', b"", frame) if b"event:progress" in frame else frame
-    )
 
 
 @mutant(
@@ -331,3 +255,65 @@ def hello_knows_the_beginning_alone(hooks):
             re.sub(rb'"head":"[^"]+"', b'"head":"1-1"', frame) if b"event:hello" in frame else frame
         )
     )
+
+
+@mutant("TW-OVR-018", "framing.a_job_ends_by_one_done")
+def a_failure_is_a_success_without_a_value(hooks):
+    """A job that failed ends as one that has succeeded with null."""
+
+    def hide(talk, frame):
+        frame = re.sub(rb'\["s","/items/0/error",\{[^}]*\}\]', b'["s","/items/0/value",null]', frame)
+        return frame.replace(b'"status":"failed","usage"', b'"status":"succeeded","usage"').replace(
+            b'"failed"', b'"succeeded"'
+        )
+
+    hooks.frames.append(hide)
+
+
+@mutant("TW-FRM-060", "framing.streams_begin_with_hello", "framing.a_job_ends_by_one_done")
+def head_of_hello_is_the_next_id(hooks):
+    """`head` of `hello` is the id that the next event would have."""
+    after = lambda found: b'"head":"1-%d"' % (int(found[1]) + 1)  # noqa: E731
+    hooks.frames.append(
+        lambda talk, frame: re.sub(rb'"head":"1-(\d+)"', after, frame) if b"event:hello" in frame else frame
+    )
+
+
+@mutant("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
+def only_whole_media_types_admit_a_stream(hooks):
+    """`Accept: text/*` does not admit an event stream."""
+    refusing(
+        hooks,
+        lambda talk: talk.path.endswith("/events") and talk.header("accept") == "text/*",
+        406,
+        "not_acceptable",
+    )
+
+
+@mutant("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
+def a_weight_of_0_admits_a_stream(hooks):
+    """What `Accept` names with a weight of 0 is sent."""
+    hooks.requests.append(
+        lambda talk: (
+            talk.path.endswith("/events")
+            and ";q=0" in talk.header("accept")
+            and talk.set_header("accept", "*/*")
+        )
+    )
+
+
+@mutant("TW-FRM-005", "framing.hello_comes_within_a_second")
+def a_submit_waits_for_its_job(hooks):
+    """A submit that asks for a stream is answered once its job has begun to give something."""
+
+    async def wait(talk):
+        if talk.is_submit and "event-stream" in talk.header("accept"):
+            await asyncio.sleep(1.3)
+
+    hooks.requests.append(wait)
+
+
+@mutant("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says", "framing.hello_comes_within_a_second")
+def an_empty_event_keeps_a_stream_awake(hooks):
+    """An event without data, and so one of the log without a state, follows `hello`."""
+    hooks.frames.append(lambda talk, frame: frame + b"data:\n\n" if b"event:hello" in frame else frame)

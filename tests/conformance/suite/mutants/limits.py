@@ -5,8 +5,6 @@ import re
 from conformance.suite.meddling import CUT, problem
 from conformance.suite.mutants import mutant
 
-STREAMS, JOBS = "limits.a_stream_too_many_is_refused", "limits.a_job_too_many_is_refused"
-
 
 def unkept(hooks, name):
     """Have discovery declare a limit that is not kept."""
@@ -15,19 +13,19 @@ def unkept(hooks, name):
     hooks.bodies.append(lambda talk, status, body: (status, declare(body)) if talk.path == "/v1" else None)
 
 
-@mutant("TW-SEC-024", STREAMS)
+@mutant("TW-SEC-024", "limits.a_stream_too_many_is_refused")
 def streams_without_a_limit(hooks):
     """As many streams as anybody likes."""
     unkept(hooks, "max_streams_per_principal")
 
 
-@mutant("TW-DSC-012", JOBS)
+@mutant("TW-DSC-012", "limits.a_job_too_many_is_refused")
 def jobs_without_a_limit(hooks):
     """As many jobs as anybody likes."""
     unkept(hooks, "max_jobs_per_principal")
 
 
-@mutant("TW-DSC-013", STREAMS)
+@mutant("TW-DSC-013", "limits.a_stream_too_many_is_refused")
 def the_oldest_stream_makes_room(hooks):
     """One that asks for a stream too many is refused, and the oldest stream is closed all the same."""
 
@@ -41,7 +39,7 @@ def the_oldest_stream_makes_room(hooks):
     )
 
 
-@mutant("TW-SEC-024", JOBS)
+@mutant("TW-SEC-024", "limits.a_job_too_many_is_refused")
 def all_callers_share_a_limit(hooks):
     """The jobs of all callers are counted together."""
 
@@ -57,13 +55,13 @@ def all_callers_share_a_limit(hooks):
     hooks.instead.append(refuse)
 
 
-@mutant("TW-ERR-016", STREAMS)
+@mutant("TW-ERR-016", "limits.a_stream_too_many_is_refused")
 def a_problem_that_passes_ends_an_event_source(hooks):
     """A problem in-band has an id, also where it passes."""
     hooks.frames.append(lambda talk, frame: frame.replace(b"event:problem", b"id:0-1\nevent:problem"))
 
 
-@mutant("TW-ERR-016", STREAMS)
+@mutant("TW-ERR-016", "limits.a_stream_too_many_is_refused")
 def a_problem_names_its_wait_for_people_alone(hooks):
     """The `retry` of a problem that passes is that of any stream."""
     hooks.frames.append(

@@ -1,13 +1,11 @@
 """Log-probabilities that are none."""
 
+import json
 import math
 import re
 
 from conformance.suite import table_engine
 from conformance.suite.mutants import mutant
-from conformance.suite.mutants.unusual import take_samples
-
-AGREE = "logprobs.candidates_and_ranks_agree"
 
 
 def on_candidates(hooks, change):
@@ -18,19 +16,30 @@ def on_candidates(hooks, change):
     hooks.deltas.append(apply)
 
 
+def changed(hooks, name, change):
+    """Change one list of what the engine says of a block of tokens."""
+
+    def hook(delta, request):
+        if getattr(delta, name):
+            setattr(delta, name, [change(each, request) for each in getattr(delta, name)])
+        return delta
+
+    hooks.deltas.append(hook)
+
+
 @mutant("TW-GEN-030", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree")
 def candidates_ascending(hooks):
     """Candidates come in ascending order."""
     on_candidates(hooks, lambda ids, found: (ids[::-1], found[::-1]))
 
 
-@mutant("TW-GEN-022", AGREE)
+@mutant("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
 def probabilities_for_logs(hooks):
     """Probabilities stand where their logarithms should."""
     on_candidates(hooks, lambda ids, found: (ids, [round(math.exp(each), 6) for each in found]))
 
 
-@mutant("TW-GEN-031", AGREE)
+@mutant("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
 def a_candidate_too_few(hooks):
     """n - 1 candidates."""
     on_candidates(hooks, lambda ids, found: (ids[:-1], found[:-1]))
@@ -44,7 +53,7 @@ def probabilities_above_one(hooks):
     )
 
 
-@mutant("TW-GEN-022", AGREE)
+@mutant("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
 def base_two(hooks):
     """Logarithms to the base 2 for the chosen token."""
     hooks.deltas.append(
@@ -52,7 +61,7 @@ def base_two(hooks):
     )
 
 
-@mutant("TW-GEN-033", AGREE)
+@mutant("TW-GEN-033", "logprobs.candidates_and_ranks_agree")
 def ranks_from_zero(hooks):
     """Ranks are counted from 0."""
     hooks.deltas.append(lambda delta, request: setattr(delta, "ranks", [each + 1 for each in delta.ranks]))
@@ -71,20 +80,7 @@ def logprobs_unasked(hooks):
     hooks.requests.append(more)
 
 
-@mutant("TW-GEN-007", "generation.a_seed_gives_the_same_tokens_again")
-def seeds_are_ignored(hooks):
-    """The seed is ignored."""
-
-    def reseed(talk):
-        if talk.is_submit and b'"seed":7' in talk.body:
-            hooks.shared["n"] = hooks.shared.get("n", 10) + 1
-            talk.body = talk.body.replace(b'"seed":7', b'"seed":%d' % hooks.shared["n"])
-            talk.set_header("content-length", str(len(talk.body)))
-
-    hooks.requests.append(reseed)
-
-
-@mutant("TW-GEN-024", AGREE)
+@mutant("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
 def not_rounded(hooks):
     """Log-probabilities are not rounded."""
     hooks.deltas.append(
@@ -92,26 +88,11 @@ def not_rounded(hooks):
     )
 
 
-@mutant("TW-GEN-002", "generation.what_cannot_be_served_is_refused")
-def more_candidates_are_cut_silently(hooks):
-    """More candidates than `max_top` are cut silently."""
-    hooks.requests.append(
-        lambda talk: setattr(talk, "body", talk.body.replace(b'"top_logprobs":21', b'"top_logprobs":20'))
-    )
-
-
-@mutant("TW-GEN-018", "generation.an_end_has_its_reason_and_its_count")
-def usage_counts_nothing(hooks):
-    """`usage` does not count the tokens."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b"completion_tokens", b"tokens_out"))
-
-
 @mutant("TW-GEN-038", "logprobs.the_vocabulary_spells_the_tokens")
 def the_vocabulary_is_shifted(hooks):
     """The vocabulary is shifted by one."""
 
     def shift(talk, status, body):
-        import json
 
         if talk.path.endswith("/vocabulary") and status == 200:
             found = json.loads(body)
@@ -164,22 +145,7 @@ def the_first_token_of_the_prompt_is_sure(hooks):
     table_engine.prompt_columns = columns
 
 
-@mutant("TW-GEN-008", "generation.samples_are_items")
-def one_sample_whatever_n_says(hooks):
-    """One sample comes, whatever `n` says."""
-    hooks.requests.append(
-        lambda talk: talk.is_submit and setattr(talk, "body", talk.body.replace(b'"n":3', b'"n":1'))
-    )
-
-
-@mutant("TW-GEN-009", "generation.samples_are_items")
-def samples_are_no_batch(hooks):
-    """The job of several samples does not say `batch`."""
-    hooks.requests.append(take_samples)
-    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b'"batch":true', b'"batch":false')))
-
-
-@mutant("TW-GEN-031", AGREE)
+@mutant("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
 def the_chosen_token_is_no_candidate(hooks):
     """The chosen token is left out of the candidates, where it belongs among them."""
 
@@ -204,7 +170,29 @@ def a_rollback_leaves_its_logprobs(hooks):
     )
 
 
-@mutant("TW-GEN-016", "generation.a_stop_string_ends_the_text_before_it")
-def the_beginning_of_a_stop_string_is_shown(hooks):
-    """What could become a stop string is shown before it is known to be none."""
-    table_engine.held_back = lambda text, stops: 0
+@mutant("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
+def four_decimals_whatever_is_asked_for(hooks):
+    """Log-probabilities have four decimals, whatever `logprob_decimals` says."""
+    changed(hooks, "logprobs", lambda each, request: round(each, 4))
+    changed(hooks, "top_logprobs", lambda row, request: [round(each, 4) for each in row])
+
+
+@mutant("TW-GEN-033", "logprobs.ranks_are_places_among_all_candidates")
+def ranks_end_after_a_few(hooks):
+    """A rank is looked for among the first six tokens alone."""
+    changed(hooks, "ranks", lambda rank, request: min(rank, 6))
+
+
+@mutant("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
+def raw_after_what_was_cut(hooks):
+    """Raw log-probabilities are those of the tokens that `top_k` left."""
+    left = lambda row, request: [0.0, *[None] * (len(row) - 1)] if request.top_k else row  # noqa: E731
+    changed(hooks, "top_logprobs", left)
+
+
+@mutant("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
+def any_tag_fits(hooks):
+    """Every `If-None-Match` is answered with 304."""
+    asks = lambda talk: talk.path.endswith("/vocabulary") and talk.header("if-none-match")  # noqa: E731
+    hooks.heads.append(lambda talk, status, headers: 304 if asks(talk) else None)
+    hooks.bodies.append(lambda talk, status, body: (304, b"") if asks(talk) else None)

@@ -1,18 +1,11 @@
 """Cursors and ids that are answered wrongly."""
 
-import json
 import re
 
+from conformance.suite.changes import DONE, on_query, seq_of
 from conformance.suite.meddling import HANG
 from conformance.suite.mutants import mutant
-
-ENDED = "resume.every_cut_point_of_a_job_that_has_ended_resumes"
-DONE = b"event:done\n"
-
-
-def seq_of(frame):
-    found = re.match(rb"id:\d+-(\d+)\n", frame)
-    return int(found[1]) if found else 0
+from conformance.suite.mutants.durable import OTHER_EPOCH, after_a_restart
 
 
 def moved_cursor(hooks, by):
@@ -23,19 +16,19 @@ def moved_cursor(hooks, by):
     hooks.requests.append(move)
 
 
-@mutant("TW-RES-019", ENDED)
+@mutant("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def cursor_ignored(hooks):
     """`Last-Event-ID` is ignored: a full replay."""
     hooks.requests.append(lambda talk: talk.cursor and talk.set_header("last-event-id", "0-0"))
 
 
-@mutant("TW-RES-019", ENDED)
+@mutant("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def replays_the_event_of_the_cursor(hooks):
     """The event of the cursor is sent again."""
     moved_cursor(hooks, -1)
 
 
-@mutant("TW-RES-020", ENDED)
+@mutant("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def skips_the_event_after_the_cursor(hooks):
     """The event after the cursor is left out."""
     moved_cursor(hooks, +1)
@@ -85,7 +78,7 @@ def replay_reordered(hooks):
     hooks.frames.append(swap)
 
 
-@mutant("TW-RES-020", ENDED)
+@mutant("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def replay_renders_other_text(hooks):
     """A replay gives another text than the stream did."""
     hooks.frames.append(
@@ -113,7 +106,7 @@ def ids_begin_at_two(hooks):
     hooks.frames.append(lambda talk, frame: re.sub(rb"^id:1-(\d+)\n", more, frame))
 
 
-@mutant("TW-RES-019", ENDED)
+@mutant("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def ids_restart_after_a_reconnect(hooks):
     """After a reconnect ids begin at 1 again."""
 
@@ -152,7 +145,7 @@ def any_cursor_is_taken(hooks):
     hooks.requests.append(forgive)
 
 
-@mutant("TW-FRM-056", ENDED)
+@mutant("TW-FRM-056", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def resume_after_the_end_hangs(hooks):
     """A resume of a job that has ended gives its events, and hangs."""
     hooks.frames.append(
@@ -238,22 +231,9 @@ def the_header_in_one_case_alone(hooks):
     hooks.raw_head = lambda head: re.sub(rb"\r\n(last-event-id|LAST-EVENT-ID):", rb"\r\nX-\1:", head)
 
 
-@mutant("TW-DIF-043", "state.an_id_has_one_state", ENDED)
-def a_hole_is_merged_over(hooks):
-    """A diff is merged over an event that is lacking, as if it were there."""
-
-    def over(talk, frame):
-        if seq_of(frame) == 5 and talk.cursor not in {"", "0-0"} and b"event:" not in frame:
-            talk.own["hole"] = True
-            return b""
-        if talk.own.pop("hole", False) and (found := re.search(rb"data:(\".*\")", frame)):
-            return b'id:1-6\ndata:{"ops":[["a","/items/0/value",%b]],"on":4}\n\n' % found[1]
-        return frame
-
-    hooks.frames.append(over)
-
-
-@mutant("TW-RES-043", "resume.ids_go_up_without_a_gap", ENDED)
+@mutant(
+    "TW-RES-043", "resume.ids_go_up_without_a_gap", "resume.every_cut_point_of_a_job_that_has_ended_resumes"
+)
 def a_merged_diff_names_another_base(hooks):
     """The base of a merged diff is not where its reader stands."""
 
@@ -269,7 +249,7 @@ def a_merged_diff_names_another_base(hooks):
     hooks.frames.append(base)
 
 
-@mutant("TW-RES-020", ENDED)
+@mutant("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def the_overlap_is_sent_as_a_diff(hooks):
     """What a reader has seen already comes once more within the first diff of a resume."""
 
@@ -281,7 +261,7 @@ def the_overlap_is_sent_as_a_diff(hooks):
     hooks.frames.append(twice)
 
 
-@mutant("TW-RES-012", ENDED)
+@mutant("TW-RES-012", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def ids_are_compared_as_texts(hooks):
     """Ids are compared as texts: `1-9` is taken to be after `1-10`."""
     hooks.frames.append(
@@ -293,32 +273,72 @@ def ids_are_compared_as_texts(hooks):
     )
 
 
-def merged(hooks, change):
-    """Have a text and the diff with a check after it come as one, where a reader resumes; `change` is made to it."""
-
-    def join(talk, frame):
-        held = talk.own.pop("held", b"")
-        found = re.match(rb"id:1-(\d+)\ndata:(.*)\n\n$", frame)
-        data = json.loads(found[2]) if found and talk.cursor not in {"", "0-0"} else None
-        if isinstance(data, str):
-            talk.own["held"] = frame
-            return held
-        if not held or not isinstance(data, dict) or not data.get("check"):
-            return held + frame
-        append = ["a", data["check"][0][0], json.loads(held.partition(b"data:")[2])]
-        data = data | {"ops": [append, *data["ops"]], "on": int(found[1]) - 2}
-        change(data)
-        return b"id:1-%b\ndata:%b\n\n" % (found[1], json.dumps(data).encode())
-
-    hooks.frames.append(join)
+@mutant("TW-RES-006", "resume.ids_go_up_without_a_gap", "durable.what_was_sent_survives_a_restart")
+def a_zombie_writes_on(hooks):
+    """The writer of the old epoch goes on after the new one was opened."""
+    late = b'id:1-4\ndata:"late"\n\n'
+    after_a_restart(
+        hooks,
+        lambda talk, frame: frame + late if OTHER_EPOCH.match(frame) and b'"restart"' in frame else frame,
+    )
 
 
-@mutant(
-    "TW-DIF-044",
-    "slow_readers.a_merged_diff_proves_what_its_parts_proved",
-    "state.texts_are_counted_in_code_points",
-    ENDED,
-)
-def a_merged_diff_has_no_checks(hooks):
-    """A diff that stands for several events leaves their checks out."""
-    merged(hooks, lambda data: data.pop("check"))
+@mutant("TW-RES-004", "resume.ids_go_up_without_a_gap", "durable.what_was_sent_survives_a_restart")
+def seqs_begin_anew_in_each_epoch(hooks):
+    """In a new epoch seqs are counted from 1."""
+
+    def anew(talk, frame):
+        found = OTHER_EPOCH.match(frame)
+        if not found:
+            return frame
+        first = hooks.shared.setdefault(f"first of {talk.path}", int(found[2]))
+        return b"id:%b-%d\n" % (found[1], int(found[2]) - first + 1) + frame[found.end() :]
+
+    after_a_restart(hooks, anew)
+
+
+@mutant("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
+def zeros_before_a_seq(hooks):
+    """`1-03` is taken for `1-3`."""
+    on_query(hooks, rb"after=(\d+)-0+([1-9])", rb"after=\1-\2")
+
+
+@mutant("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
+def a_seq_of_sixteen_digits(hooks):
+    """A seq of sixteen digits is taken for an id."""
+    on_query(hooks, rb"after=(\d+)-(\d{15})\d+", rb"after=\1-\2")
+
+
+@mutant("TW-RES-009", "resume.the_header_is_younger_than_the_url")
+def an_empty_header_overrules_the_url(hooks):
+    """An empty `Last-Event-ID` takes away what the URL says."""
+
+    def overrule(talk):
+        if (b"last-event-id", b"") in talk.scope["headers"]:
+            talk.scope["query_string"] = b""
+
+    hooks.requests.append(overrule)
+
+
+@mutant("TW-RES-018", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
+def the_oldest_snapshot_is_called_the_start(hooks):
+    """The snapshot with which a trimmed log begins says that it is the start of the job."""
+    hooks.frames.append(
+        lambda talk, frame: (
+            frame.replace(b'"reason":"compacted"', b'"reason":"start"') if talk.cursor == "0-0" else frame
+        )
+    )
+
+
+@mutant("TW-RES-020", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
+def the_edge_of_the_log_is_off_by_one(hooks):
+    """After the oldest snapshot of a trimmed log an event is left out."""
+
+    def skip(talk, frame):
+        if talk.cursor == "0-0" and not talk.own.get("first") and seq_of(frame) > 1:
+            hooks.shared[talk.path] = seq_of(frame)
+        talk.own["first"] = talk.own.get("first") or seq_of(frame)
+        edge = hooks.shared.get(talk.path)
+        return b"" if edge and talk.cursor == f"1-{edge}" and seq_of(frame) == edge + 1 else frame
+
+    hooks.frames.append(skip)

@@ -1,27 +1,11 @@
-"""States, diffs, checks and digests that are wrong."""
+"""States, diffs and digests that are wrong."""
 
 import hashlib
 import json
 import re
 
-from conformance.suite.meddling import CUT
+from conformance.suite.changes import on_data, seq_of
 from conformance.suite.mutants import mutant
-
-FOLD = "state.histories_fold"
-
-
-def on_data(hooks, change):
-    """Change the JSON of each logged event; what `change` gives takes its place."""
-
-    def apply(talk, frame):
-        head, _, data = frame.partition(b"\ndata:")  # data may hold the word, but no line break
-        if not head.startswith(b"id:"):
-            return frame
-        kind = re.search(rb"event:(\w+)", head)
-        value = change(talk, kind[1].decode() if kind else "message", json.loads(data))
-        return head + b"\ndata:" + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
-
-    hooks.frames.append(apply)
 
 
 def on_checks(hooks, change):
@@ -33,13 +17,35 @@ def on_checks(hooks, change):
     on_data(hooks, apply)
 
 
-@mutant("TW-DIF-047", FOLD)
+def digest_by(write):
+    """Have digests be made of another form of JSON."""
+    from tidewire_server import journal
+
+    journal.digest = lambda items: hashlib.sha256(write(items).encode()).hexdigest()[:16]
+
+
+@mutant("TW-DIF-043", "state.an_id_has_one_state", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
+def a_hole_is_merged_over(hooks):
+    """A diff is merged over an event that is lacking, as if it were there."""
+
+    def over(talk, frame):
+        if seq_of(frame) == 5 and talk.cursor not in {"", "0-0"} and b"event:" not in frame:
+            talk.own["hole"] = True
+            return b""
+        if talk.own.pop("hole", False) and (found := re.search(rb"data:(\".*\")", frame)):
+            return b'id:1-6\ndata:{"ops":[["a","/items/0/value",%b]],"on":4}\n\n' % found[1]
+        return frame
+
+    hooks.frames.append(over)
+
+
+@mutant("TW-DIF-047", "state.histories_fold")
 def wrong_crc(hooks):
     """A CRC of another polynomial."""
     on_checks(hooks, lambda check: [*check[:2], check[2] ^ 1] if len(check) == 3 else check)
 
 
-@mutant("TW-DIF-046", FOLD)
+@mutant("TW-DIF-046", "state.histories_fold")
 def lengths_in_utf16_units(hooks):
     """Lengths are counted in UTF-16 units."""
 
@@ -55,7 +61,7 @@ def lengths_in_utf16_units(hooks):
     hooks.frames.append(count)
 
 
-@mutant("TW-DIF-055", FOLD)
+@mutant("TW-DIF-055", "state.histories_fold")
 def wrong_digest(hooks):
     """A digest of something else."""
     hooks.frames.append(
@@ -114,16 +120,6 @@ def columns_change_within_an_epoch(hooks):
             b'"columns":["/items/0/value"],"reason":"compacted"', b'"columns":[],"reason":"compacted"'
         )
     )
-
-
-@mutant("TW-DIF-051", "proofs.checks_come_when_they_are_owed", "framing.a_job_ends_by_one_done")
-def no_checks(hooks):
-    """No check ever comes."""
-
-    def drop(talk, kind, data):
-        return data | {"check": []} if isinstance(data, dict) and "check" in data else data
-
-    on_data(hooks, drop)
 
 
 @mutant("TW-DIF-057", "state.stable_text_stays")
@@ -195,90 +191,6 @@ def a_failed_item_makes_a_job_that_succeeded(hooks):
     )
 
 
-@mutant("TW-OVR-002", "notation.all_json_is_that_of_section_1_4")
-def nan_in_an_event(hooks):
-    """NaN in an event."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b'"heartbeat_ms":400', b'"heartbeat_ms":NaN'))
-
-
-@mutant("TW-OVR-004", "notation.all_json_is_that_of_section_1_4")
-def a_member_twice(hooks):
-    """A member stands twice."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b'{"protocol"', b'{"job":"x","protocol"'))
-
-
-@mutant("TW-OVR-026", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
-def null_where_there_is_no_value(hooks):
-    """Null in place of a member that is not there."""
-    hooks.bodies.append(
-        lambda talk, status, body: (status, body.replace(b'"attempt":', b'"expires_at":null,"attempt":'))
-    )
-
-
-@mutant("TW-OVR-011", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
-def times_with_an_offset(hooks):
-    """Times with an offset in place of `Z`."""
-    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'(_at":"[^"]+)Z"', rb'\1+00:00"', body)))
-
-
-@mutant("TW-DIF-067", "slow_readers.a_slow_reader_delays_nobody")
-def a_slow_reader_blocks_the_others(hooks):
-    """A reader that takes nothing holds up all others."""
-
-    async def wait(talk, frame):
-        first = hooks.shared.setdefault(talk.path, id(talk))
-        mine = first == id(talk)
-        return frame if mine or b"event:hello" in frame or not talk.path.endswith("/events") else CUT
-
-    hooks.frames.append(wait)
-
-
-@mutant("TW-DIF-004", "ephemeral.ephemeral_events_hold_nothing_of_a_result")
-def text_in_progress(hooks):
-    """Progress carries a text of the result."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b'{"current"', b'{"text":"so far","current"'))
-
-
-@mutant("TW-DSC-023", "discovery.text_is_not_taken_back_where_it_cannot_be", "state.texts_are_counted_in_code_points",
-        "jobs.a_submit_is_answered_with_the_job")  # fmt: skip
-def rollback_is_kept_secret(hooks):
-    """An endpoint that takes text back says that it does not."""
-    hooks.bodies.append(
-        lambda talk, status, body: (status, body.replace(b'"rollback":true', b'"rollback":false'))
-    )
-
-
-@mutant("TW-SEC-019", "bodies.what_a_client_sends_stays_data")
-def prototypes_are_dropped(hooks):
-    """A member `__proto__` is dropped, as by objects of JavaScript."""
-    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'"__proto__":\{[^}]*\},?', b"", body)))
-
-
-@mutant(
-    "TW-DSC-024",
-    "discovery.a_value_comes_once_where_nothing_streams",
-    "batch.the_company_of_an_item_changes_nothing",
-)
-def a_value_comes_early(hooks):
-    """An endpoint that does not stream sets a first value when it begins."""
-
-    def early(talk, kind, data):
-        starts = isinstance(data, list) and data[:1] == [["s", "/items/0/status", "running"]]
-        return (
-            [*data, ["s", "/items/0/value", 0]]
-            if starts and hooks.shared.get(talk.path) == "square"
-            else data
-        )
-
-    def note(talk, status, body):
-        if talk.is_submit and status == 201:
-            found = json.loads(body)
-            hooks.shared[f"/v1/jobs/{found['id']}/events"] = found["endpoint"]
-
-    hooks.bodies.append(note)
-    on_data(hooks, early)
-
-
 @mutant("TW-OVR-018", "state.items_move_by_the_table")
 def an_item_goes_back_to_the_queue(hooks):
     """An item that runs is queued once more."""
@@ -290,36 +202,13 @@ def an_item_goes_back_to_the_queue(hooks):
     on_data(hooks, back)
 
 
-@mutant("TW-OVR-010", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job")
-def integers_with_a_fraction(hooks):
-    """Integers of the protocol have a fraction, as of a language with one kind of number."""
-    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'("attempt":\d+)', rb"\1.0", body)))
-
-
-@mutant("TW-OVR-012", "discovery.discovery_fits_its_schema")
-def times_in_seconds_with_a_fraction(hooks):
-    """Times that are counted have a fraction."""
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            (status, re.sub(rb'("heartbeat_ms":\d+)', rb"\1.5", body)) if talk.path == "/v1" else None
-        )
-    )
-
-
-def digest_by(write):
-    """Have digests be made of another form of JSON."""
-    from tidewire_server import journal
-
-    journal.digest = lambda items: hashlib.sha256(write(items).encode()).hexdigest()[:16]
-
-
-@mutant("TW-DIF-055", FOLD, "framing.a_job_ends_by_one_done")
+@mutant("TW-DIF-055", "state.histories_fold", "framing.a_job_ends_by_one_done")
 def a_digest_of_members_as_they_stand(hooks):
     """The digest is of JSON whose members stand as they came."""
     digest_by(lambda items: json.dumps(items, ensure_ascii=False, separators=(",", ":")))
 
 
-@mutant("TW-DIF-055", FOLD, "state.diffs_rebuild_the_value")
+@mutant("TW-DIF-055", "state.histories_fold", "state.diffs_rebuild_the_value")
 def a_digest_of_members_by_code_points(hooks):
     """The members of what the digest is of are sorted by code points in place of UTF-16 units."""
     numbers = lambda text: text.replace("1e-07", "1e-7").replace("1e+21", "1e+21")  # noqa: E731
@@ -328,7 +217,7 @@ def a_digest_of_members_by_code_points(hooks):
     )
 
 
-@mutant("TW-DIF-055", FOLD, "state.diffs_rebuild_the_value")
+@mutant("TW-DIF-055", "state.histories_fold", "state.diffs_rebuild_the_value")
 def a_digest_of_numbers_as_python_writes_them(hooks):
     """The numbers of what the digest is of are written by the rules of another language."""
     import rfc8785
@@ -336,13 +225,9 @@ def a_digest_of_numbers_as_python_writes_them(hooks):
     digest_by(lambda items: rfc8785.dumps(items).decode().replace("1e-7", "1e-07"))
 
 
-@mutant("TW-JOB-038", "jobs.a_submit_is_answered_with_the_job")
-def two_statuses_that_differ(hooks):
-    """The status of a job is not that of its state."""
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            (status, body.replace(b'"status":"queued","batch"', b'"status":"running","batch"'))
-            if talk.is_submit
-            else None
-        )
-    )
+@mutant("TW-DIF-055", "state.diffs_rebuild_the_value")
+def a_digest_that_knows_a_zero_below_nothing(hooks):
+    """In what the digest is of, the zero with a sign keeps it."""
+    import rfc8785
+
+    digest_by(lambda items: rfc8785.dumps(items).decode().replace("0.5,0,", "0.5,-0,"))

@@ -4,9 +4,10 @@ import asyncio
 import json
 import re
 
+from conformance.suite.changes import PING, take_samples
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import benign
-from conformance.suite.mutants.resume import merged
+from conformance.suite.mutants.slow_readers import merged
 
 
 @benign
@@ -252,17 +253,6 @@ def samples_of_one_input(hooks):
     hooks.requests.append(take_samples)
 
 
-def take_samples(talk):
-    given = (
-        (talk.json or {}).get("input")
-        if talk.is_submit and "generate" in talk.path and b'"n":' in talk.body
-        else None
-    )
-    if isinstance(given, dict) and (count := given.pop("n", 1)) > 1:
-        talk.body = json.dumps({"inputs": [given | {"seed": seed} for seed in range(count)]}).encode()
-        talk.set_header("content-length", str(len(talk.body)))
-
-
 @benign
 def json_in_ascii(hooks):
     """What is not ASCII is escaped in JSON, and some of what is."""
@@ -294,3 +284,12 @@ def times_in_nanoseconds(hooks):
 def merged_at_each_resume(hooks):
     """A resume begins with a diff that stands for several events."""
     merged(hooks, lambda data: None)
+
+
+@benign
+def comments_in_place_of_pings(hooks):
+    """A comment comes before each heartbeat is over, so that no ping is owed."""
+    hooks.frames.append(lambda talk, frame: b":awake\n\n" if PING in frame else frame)
+    longer = lambda body: body.replace(b'"heartbeat_ms":400', b'"heartbeat_ms":600')  # noqa: E731
+    hooks.frames.append(lambda talk, frame: longer(frame))
+    hooks.bodies.append(lambda talk, status, body: (status, longer(body)))

@@ -1,0 +1,66 @@
+"""Cancels that cancel something else, or nothing."""
+
+import json
+import re
+
+from conformance.suite.meddling import problem
+from conformance.suite.mutants import mutant
+
+
+@mutant("TW-JOB-050", "cancels.a_cancel_ends_the_job")
+def cancel_answers_and_runs_on(hooks):
+    """A cancel is answered with 202, and the job runs on."""
+    body = json.dumps({"items": []}).encode()
+
+    def none(talk):
+        if talk.path.endswith("/cancel"):
+            talk.body = body
+            talk.set_header("content-type", "application/json")
+
+    hooks.requests.append(none)
+
+
+@mutant("TW-JOB-051", "cancels.a_cancel_ends_the_job")
+def cancel_is_not_idempotent(hooks):
+    """A second cancel is refused."""
+
+    def refuse(talk):
+        seen = hooks.shared.setdefault("cancelled", set())
+        again = talk.path.endswith("/cancel") and talk.path in seen
+        seen.add(talk.path)
+        return problem(409, "jobs.cancelled", retry_after_ms=1) if again else None
+
+    hooks.instead.append(refuse)
+
+
+@mutant("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
+def cancel_of_any_index(hooks):
+    """A cancel of an item that is not there cancels what is."""
+
+    def forgive(talk):
+        if talk.path.endswith("/cancel") and talk.json == {"items": [0, 1]}:
+            talk.body = b'{"items":[0]}'
+
+    hooks.requests.append(forgive)
+
+
+@mutant("TW-JOB-057", "cancels.a_cancel_ends_the_job")
+def cancel_drops_the_value(hooks):
+    """A job that was cancelled loses the value it had."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            status,
+            re.sub(rb'("status":"cancelled","value":)"[^"]*"', rb'\1""', body),
+        )
+    )
+
+
+@mutant("TW-JOB-055", "cancels.a_cancel_after_the_end_changes_nothing")
+def a_late_cancel_wins(hooks):
+    """A cancel makes a job that has ended a cancelled one."""
+
+    def cancelled(talk, status, body):
+        late = talk.path.endswith("/cancel") and status == 200
+        return (status, body.replace(b'"status":"succeeded"', b'"status":"cancelled"')) if late else None
+
+    hooks.bodies.append(cancelled)

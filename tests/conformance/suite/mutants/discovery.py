@@ -1,0 +1,179 @@
+"""Descriptions that are wrong."""
+
+import json
+import re
+
+from conformance.suite.changes import on_data
+from conformance.suite.meddling import problem
+from conformance.suite.mutants import mutant
+
+
+@mutant("TW-DSC-023", "discovery.text_is_not_taken_back_where_it_cannot_be", "state.texts_are_counted_in_code_points",
+        "jobs.a_submit_is_answered_with_the_job")  # fmt: skip
+def rollback_is_kept_secret(hooks):
+    """An endpoint that takes text back says that it does not."""
+    hooks.bodies.append(
+        lambda talk, status, body: (status, body.replace(b'"rollback":true', b'"rollback":false'))
+    )
+
+
+@mutant(
+    "TW-DSC-024",
+    "discovery.a_value_comes_once_where_nothing_streams",
+    "batch.the_company_of_an_item_changes_nothing",
+)
+def a_value_comes_early(hooks):
+    """An endpoint that does not stream sets a first value when it begins."""
+
+    def early(talk, kind, data):
+        starts = isinstance(data, list) and data[:1] == [["s", "/items/0/status", "running"]]
+        return (
+            [*data, ["s", "/items/0/value", 0]]
+            if starts and hooks.shared.get(talk.path) == "square"
+            else data
+        )
+
+    def note(talk, status, body):
+        if talk.is_submit and status == 201:
+            found = json.loads(body)
+            hooks.shared[f"/v1/jobs/{found['id']}/events"] = found["endpoint"]
+
+    hooks.bodies.append(note)
+    on_data(hooks, early)
+
+
+@mutant("TW-OVR-012", "discovery.discovery_fits_its_schema")
+def times_in_seconds_with_a_fraction(hooks):
+    """Times that are counted have a fraction."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, re.sub(rb'("heartbeat_ms":\d+)', rb"\1.5", body)) if talk.path == "/v1" else None
+        )
+    )
+
+
+@mutant(
+    "TW-RES-026",
+    "discovery.a_state_is_kept_as_long_as_discovery_says",
+    "jobs.a_job_that_has_ended_tells_its_end",
+)
+def a_clock_that_is_an_hour_slow(hooks):
+    """`expires_at` is taken from another clock than `ended_at`."""
+    hooks.settings["state_ttl"] = 60.0
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, body.replace(b'"state_ttl_s":60,', b'"state_ttl_s":3600,'))
+            if talk.path == "/v1"
+            else None
+        )
+    )
+
+
+@mutant("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
+def a_capability_is_kept_secret(hooks):
+    """Discovery does not name a capability that is there."""
+    hooks.bodies.append(
+        lambda talk, status, body: (status, body.replace(b'"delete",', b"")) if talk.path == "/v1" else None
+    )
+
+
+@mutant("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
+def a_capability_is_made_up(hooks):
+    """Discovery names a capability that is not there."""
+    hooks.instead.append(
+        lambda talk: problem(404, "not_found") if talk.path.endswith("/stream-token") else None
+    )
+
+
+@mutant("TW-DSC-001", "discovery.discovery_fits_its_schema")
+def a_limit_is_missing(hooks):
+    """Discovery lacks a limit."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, body.replace(b'"max_depth"', b'"depth"')) if talk.path == "/v1" else None
+        )
+    )
+
+
+@mutant("TW-DSC-019", "discovery.examples_are_taken")
+def an_example_that_does_not_fit(hooks):
+    """An example that the endpoint's own schema refuses."""
+    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b'{"words":8}', b'{"words":"8"}')))
+
+
+@mutant("TW-DSC-020", "discovery.values_fit_their_schema", "jobs.a_job_that_has_ended_tells_its_end")
+def the_schema_tells_another_type(hooks):
+    """Values do not fit the `value_schema`."""
+    describes = b"/v1/endpoints/"
+
+    def lie(talk, status, body):
+        if talk.method == "GET" and talk.path.encode().startswith(describes) and status == 200:
+            found = json.loads(body)
+            return status, json.dumps(
+                found | {"value_schema": {"type": "boolean"}}
+            ).encode() if "value_schema" in found else body
+        return None
+
+    hooks.bodies.append(lie)
+
+
+@mutant("TW-DSC-005", "discovery.discovery_stays")
+def discovery_changes(hooks):
+    """Discovery says something else each time."""
+
+    def count(talk, status, body):
+        if talk.path != "/v1":
+            return None
+        hooks.shared["n"] = hooks.shared.get("n", 0) + 1
+        return status, json.dumps(json.loads(body) | {"heartbeat_ms": 400 + hooks.shared["n"]}).encode()
+
+    hooks.bodies.append(count)
+
+
+@mutant("TW-SEC-014", "discovery.a_body_that_is_too_large_is_refused")
+def a_large_body_in_chunks_is_taken(hooks):
+    """Only `Content-Length` is held against the limit."""
+
+    def cut(talk):
+        if not talk.header("content-length") and len(talk.body) > 1024 * 1024:
+            talk.body = talk.body.strip()
+
+    hooks.requests.append(cut)
+
+
+@mutant("TW-DSC-022", "discovery.endpoints_describe_themselves")
+def a_schema_that_has_to_be_fetched(hooks):
+    """A schema refers to another document."""
+    elsewhere = b'"value_schema":{"$ref":"https://schemas.example/value.json"}'
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, body.replace(b'"value_schema":{"type":"integer"}', elsewhere))
+            if "square" in talk.path
+            else None
+        )
+    )
+
+
+@mutant("TW-DSC-017", "discovery.endpoints_describe_themselves")
+def a_schema_that_is_none(hooks):
+    """A schema names a type that JSON Schema has not."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, body.replace(b'{"type":"integer"}', b'{"type":"int"}'))
+            if "square" in talk.path
+            else None
+        )
+    )
+
+
+@mutant("TW-RES-026", "discovery.a_state_is_kept_as_long_as_discovery_says")
+def done_tells_another_end_of_its_state(hooks):
+    """`expires_at` of `done` is the time at which the job ended."""
+    past = rb'("expires_at":")\d{4}'
+    hooks.frames.append(lambda talk, frame: re.sub(past, rb"\g<1>2001", frame))
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            status,
+            re.sub(rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001", body),
+        )
+    )

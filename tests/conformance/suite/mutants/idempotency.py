@@ -1,0 +1,181 @@
+"""Keys that are forgotten, mistaken for one another, or kept where nothing was done."""
+
+import asyncio
+import json
+
+from conformance.suite.meddling import problem
+from conformance.suite.mutants import mutant
+
+
+@mutant("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job")
+def the_same_key_runs_twice(hooks):
+    """The same key starts two jobs."""
+    hooks.requests.append(lambda talk: talk.set_header("idempotency-key", None))
+
+
+@mutant("TW-JOB-031", "idempotency.a_key_with_another_body_is_refused")
+def a_key_takes_any_body(hooks):
+    """The same key with another body is taken."""
+
+    def first_body(talk):
+        if key := talk.header("idempotency-key"):
+            talk.body = hooks.shared.setdefault(key, talk.body)
+
+    hooks.requests.append(first_body)
+
+
+@mutant("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
+def a_refused_submit_burns_its_key(hooks):
+    """The key of a submit that was refused is kept."""
+
+    def burn(talk, status, body):
+        if status == 422 and talk.header("idempotency-key"):
+            hooks.shared[talk.header("idempotency-key")] = True
+
+    hooks.bodies.append(burn)
+    hooks.instead.append(
+        lambda talk: (
+            problem(422, "idempotency_key_reused")
+            if hooks.shared.get(talk.header("idempotency-key"))
+            else None
+        )
+    )
+
+
+@mutant("TW-JOB-029", "idempotency.a_repeated_submit_finds_its_job")
+def a_replay_is_not_told(hooks):
+    """A replay has no `Idempotency-Replayed`."""
+    hooks.heads.append(lambda talk, status, headers: headers.pop("idempotency-replayed", None) and None)
+
+
+@mutant("TW-JOB-033", "idempotency.the_key_of_a_purged_job_is_not_free")
+def a_purge_frees_the_key(hooks):
+    """The key of a job that was purged starts another one."""
+
+    def other_key(talk):
+        if talk.key in hooks.shared.get("free", ()):
+            talk.set_header("idempotency-key", f"{talk.key}-again")
+        if talk.method == "DELETE":
+            hooks.shared.setdefault("free", set()).add(hooks.shared.get(talk.path.rpartition("/")[2]))
+
+    def note(talk, status, body):
+        if talk.key and status == 201:
+            hooks.shared[json.loads(body)["id"]] = talk.key
+
+    hooks.requests.append(other_key)
+    hooks.bodies.append(note)
+
+
+@mutant("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
+def a_key_ends_with_its_job(hooks):
+    """A key is forgotten when its job ends."""
+
+    def other_key(talk):
+        if talk.key in hooks.shared.get("ended", ()):
+            talk.set_header("idempotency-key", f"{talk.key}-again")
+
+    def note(talk, frame):
+        if b"event:done" in frame and talk.key:
+            hooks.shared.setdefault("ended", set()).add(talk.key)
+        return frame
+
+    hooks.requests.append(other_key)
+    hooks.frames.append(note)
+
+
+@mutant("TW-JOB-030", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
+def a_replayed_stream_has_only_the_end(hooks):
+    """The stream that answers a repeated submit has `done` alone."""
+    hooks.frames.append(
+        lambda talk, frame: (
+            b"" if talk.key and b'"compacted"' in frame and b"event:snapshot" in frame else frame
+        )
+    )
+
+
+@mutant("TW-JOB-028", "idempotency.submits_at_once_start_one_job")
+def keys_race(hooks):
+    """Keys are looked up first and kept later: submits that come at once start several jobs."""
+
+    async def race(talk):
+        if key := talk.key:
+            flying = hooks.shared.setdefault("flying", [])
+            flying.append(key)
+            await asyncio.sleep(0.05)
+            if flying.count(key) > 1:
+                talk.set_header("idempotency-key", f"{key}-{flying.count(key)}")
+            flying.remove(key)
+
+    hooks.requests.append(race)
+
+
+@mutant("TW-JOB-025", "idempotency.a_key_has_visible_characters")
+def any_key_is_taken(hooks):
+    """Blanks in a key are taken away."""
+    hooks.requests.append(
+        lambda talk: " " in talk.key and talk.set_header("idempotency-key", talk.key.replace(" ", "-"))
+    )
+
+
+@mutant("TW-JOB-026", "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte")
+def keys_are_one_for_all_endpoints(hooks):
+    """A key that was used at one endpoint is taken for reused at another."""
+
+    def refuse(talk):
+        first = (
+            hooks.shared.setdefault((talk.header("authorization"), talk.key), talk.path) if talk.key else ""
+        )
+        return problem(422, "idempotency_key_reused") if first not in {"", talk.path} else None
+
+    hooks.instead.append(refuse)
+
+
+@mutant("TW-JOB-026", "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte")
+def keys_in_any_case(hooks):
+    """Keys that differ in the case of their letters are one."""
+    hooks.requests.append(
+        lambda talk: talk.set_header("idempotency-key", talk.key.lower()) if talk.key else None
+    )
+
+
+@mutant("TW-JOB-019", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
+def a_replay_does_not_tell_where_its_stream_is(hooks):
+    """The stream that answers a repeated submit has no `Content-Location`."""
+    hooks.heads.append(
+        lambda talk, status, headers: (
+            headers.pop("content-location", None) and None if "idempotency-replayed" in headers else None
+        )
+    )
+
+
+@mutant("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
+def a_key_is_kept_before_the_media_type_is_judged(hooks):
+    """The key of a submit of another media type is kept with what came."""
+
+    def refuse(talk):
+        if talk.key and "json" not in talk.header("content-type"):
+            hooks.shared[talk.key] = "kept"
+        elif talk.key and hooks.shared.get(talk.key) == "kept":
+            return problem(422, "idempotency_key_reused")
+        return None
+
+    hooks.instead.append(refuse)
+
+
+@mutant("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
+def not_acceptable_is_found_out_late(hooks):
+    """A submit that accepts neither form runs its job, and is refused when it comes to the answer."""
+    late = lambda talk: talk.own.get("accept") == "text/html"  # noqa: E731
+
+    def remember(talk):
+        talk.own["accept"] = talk.header("accept") if talk.is_submit else ""
+        if late(talk):
+            talk.set_header("accept", "application/json")
+
+    hooks.requests.append(remember)
+    hooks.heads.append(
+        lambda talk, status, headers: headers.update(problem(406, "")[1]) if late(talk) else None
+    )
+    hooks.bodies.append(
+        lambda talk, status, body: problem(406, "not_acceptable")[::2] if late(talk) else None
+    )

@@ -1,0 +1,109 @@
+"""Who is let in, and who is told: credentials that are looked at in some places alone."""
+
+import json
+import re
+
+from conformance.suite.mutants import mutant
+from conformance.suite.stage import ALICE
+
+
+def is_known(talk):
+    return re.match("Bearer (alice|bob)-", talk.header("authorization"))
+
+
+@mutant("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
+def anybody_may_read(hooks):
+    """Whoever knows the id of a job reads it."""
+
+    def borrow(talk):
+        if "/v1/jobs/" in talk.path and talk.header("authorization"):
+            owner = hooks.shared.get(talk.path.split("/")[3])
+            talk.set_header("authorization", owner or talk.header("authorization"))
+
+    def note(talk, status, body):
+        if talk.is_submit and status == 201:
+            hooks.shared[json.loads(body)["id"]] = talk.header("authorization")
+
+    hooks.requests.append(borrow)
+    hooks.bodies.append(note)
+
+
+@mutant("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
+def another_principal_is_told_forbidden(hooks):
+    """A job of another principal is answered with 403, and so betrayed."""
+    hooks.shared["jobs"] = set()
+
+    def note(talk, status, body):
+        if talk.is_submit and status == 201:
+            hooks.shared["jobs"].add(json.loads(body)["id"])
+        known = status == 404 and any(job in talk.path for job in hooks.shared["jobs"])
+        return (403, body.replace(b"job_not_found", b"forbidden").replace(b"404", b"403")) if known else None
+
+    hooks.bodies.append(note)
+
+
+@mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")
+def no_www_authenticate(hooks):
+    """401 without `WWW-Authenticate`."""
+    hooks.heads.append(lambda talk, status, headers: headers.pop("www-authenticate", None) and None)
+
+
+@mutant("TW-JOB-046", "ownership.a_list_has_the_callers_jobs_alone")
+def the_list_is_everybodys(hooks):
+    """The list has the jobs of all callers."""
+
+    def borrow(talk):
+        if talk.path == "/v1/jobs":
+            talk.set_header("authorization", hooks.shared.get("first") or talk.header("authorization"))
+        hooks.shared.setdefault("first", talk.header("authorization"))
+
+    hooks.requests.append(borrow)
+
+
+@mutant("TW-SEC-011", "ownership.a_credential_in_the_url_opens_nothing")
+def a_token_in_the_url_is_taken(hooks):
+    """A caller's own token is taken from the URL."""
+
+    def take(talk):
+        name, _, secret = talk.scope["query_string"].partition(b"=")
+        if name == b"access_token" and not talk.header("authorization"):
+            talk.set_header("authorization", f"Bearer {secret.decode()}")
+
+    hooks.requests.append(take)
+
+
+@mutant("TW-SEC-001", "ownership.a_job_of_another_principal_is_an_unknown_one")
+def anybody_gets_a_stream_token(hooks):
+    """A stream token is given to whoever knows the id of the job."""
+
+    def note(talk, status, body):
+        if talk.is_submit and status == 201:
+            hooks.shared[f"/v1/jobs/{json.loads(body)['id']}/stream-token"] = talk.header("authorization")
+
+    hooks.bodies.append(note)
+    hooks.requests.append(
+        lambda talk: (
+            is_known(talk)
+            and talk.path in hooks.shared
+            and talk.set_header("authorization", hooks.shared[talk.path])
+        )
+    )
+
+
+@mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")
+def anybody_may_submit(hooks):
+    """Credentials are asked for where jobs are read, and not where they are submitted."""
+    hooks.requests.append(
+        lambda talk: (
+            talk.is_submit and not is_known(talk) and talk.set_header("authorization", f"Bearer {ALICE}")
+        )
+    )
+
+
+@mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")
+def a_stranger_has_an_empty_list(hooks):
+    """The list of a caller who is unknown is empty."""
+    header = {"content-type": "application/json", "cache-control": "no-store"}
+    hooks.instead.append(
+        lambda talk: (200, header, b'{"jobs":[]}') if talk.path == "/v1/jobs" and not is_known(talk) else None
+    )

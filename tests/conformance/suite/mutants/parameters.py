@@ -1,0 +1,61 @@
+"""Parameters of the query that mean something else than is said."""
+
+from conformance.suite.changes import on_query, refusing
+from conformance.suite.meddling import problem
+from conformance.suite.mutants import mutant
+
+
+@mutant("TW-OVR-009", "parameters.parameters_and_members_are_read_as_said")
+def unknown_members_are_refused(hooks):
+    """A member that is not known is refused."""
+    hooks.instead.append(
+        lambda talk: problem(422, "invalid_input", pointer="/x.colour") if b"x.colour" in talk.body else None
+    )
+
+
+@mutant("TW-JOB-007", "parameters.parameters_and_members_are_read_as_said")
+def the_first_of_two_parameters_counts(hooks):
+    """A parameter that stands twice is taken once."""
+
+    def once(talk):
+        query = talk.scope["query_string"]
+        talk.scope["query_string"] = query.partition(b"&after=")[0] if query.count(b"after=") > 1 else query
+
+    hooks.requests.append(once)
+
+
+@mutant("TW-JOB-007", "parameters.what_means_the_same_as_nothing_is_taken")
+def diffs_is_known_with_0_alone(hooks):
+    """`diffs=1` is refused."""
+    refusing(hooks, lambda talk: b"diffs=1" in talk.scope["query_string"], 400, "bad_parameter")
+
+
+@mutant("TW-JOB-078", "parameters.what_means_the_same_as_nothing_is_taken")
+def an_empty_token_is_a_wrong_one(hooks):
+    """`token=` is taken for a token."""
+    refusing(hooks, lambda talk: b"token=&" in talk.scope["query_string"], 401, "unauthorized")
+
+
+@mutant("TW-JOB-006", "parameters.what_means_the_same_as_nothing_is_taken")
+def parameters_are_judged_at_every_url(hooks):
+    """A parameter of event streams is judged at other URLs as well."""
+    wrong = lambda talk: talk.path == "/v1" and b"diffs=2" in talk.scope["query_string"]  # noqa: E731
+    refusing(hooks, wrong, 400, "bad_parameter")
+
+
+@mutant("TW-JOB-007", "parameters.a_limit_is_a_number_from_1_to_1000")
+def a_page_of_nothing_is_one_of_all(hooks):
+    """`limit=0` means no limit."""
+    on_query(hooks, rb"limit=0", b"")
+
+
+@mutant("TW-JOB-007", "parameters.a_limit_is_a_number_from_1_to_1000")
+def a_page_of_too_many_is_cut_silently(hooks):
+    """A `limit` above 1000 is taken for 1000."""
+    on_query(hooks, rb"limit=1001", b"limit=1000")
+
+
+@mutant("TW-JOB-007", "parameters.an_interval_is_a_number_without_a_sign")
+def an_interval_below_nothing_is_taken(hooks):
+    """A `min_interval_ms` below 0 is taken for 0."""
+    on_query(hooks, rb"min_interval_ms=-\d+", b"min_interval_ms=0")

@@ -1,0 +1,38 @@
+"""Purges that leave too much, or say too little."""
+
+from conformance.suite.meddling import problem
+from conformance.suite.mutants import mutant
+
+
+@mutant("TW-JOB-062", "purges.a_purged_job_is_gone")
+def purge_answers_404(hooks):
+    """A job that was purged is answered with 404."""
+
+    def forget(talk, status, body):
+        return (
+            (404, body.replace(b"job_expired", b"job_not_found").replace(b"410", b"404"))
+            if status == 410
+            else None
+        )
+
+    hooks.bodies.append(forget)
+
+
+@mutant("TW-JOB-060", "purges.a_purge_ends_the_streams_of_the_job")
+def purge_without_done(hooks):
+    """Readers of a job that is purged get no `done`."""
+    hooks.frames.append(
+        lambda talk, frame: b":gone\n\n" if b'"status":"cancelled","usage"' in frame else frame
+    )
+
+
+@mutant("TW-JOB-062", "purges.a_purged_job_is_gone")
+def a_token_of_a_purged_job_is_looked_for_elsewhere(hooks):
+    """A stream token for a job that was purged is answered with 404."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            problem(404, "job_not_found")[::2]
+            if status == 410 and talk.path.endswith("/stream-token")
+            else None
+        )
+    )

@@ -1,0 +1,55 @@
+"""Streams without diffs that are like other streams."""
+
+import re
+
+from conformance.suite.changes import told_otherwise
+from conformance.suite.mutants import mutant
+
+
+@mutant("TW-JOB-072", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
+def diffs_0_is_ignored(hooks):
+    """`?diffs=0` gives diffs."""
+
+    def ignore(talk):
+        talk.scope["query_string"] = talk.scope["query_string"].replace(b"diffs=0", b"diffs=1")
+
+    hooks.requests.append(ignore)
+
+
+@mutant("TW-JOB-075", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
+def snapshots_come_twice(hooks):
+    """A stream of snapshots sends the last one again before `done`."""
+
+    def twice(talk, frame):
+        if b"event:snapshot" in frame:
+            talk.own["last"] = frame
+        again = b"diffs=0" in talk.scope["query_string"] and b"event:done" in frame
+        return talk.own.get("last", b"") + frame if again else frame
+
+    hooks.frames.append(twice)
+
+
+@mutant("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
+def snapshots_whatever_the_cursor(hooks):
+    """A stream of snapshots does not look at its cursor."""
+    hooks.requests.append(
+        lambda talk: b"diffs=0" in talk.scope["query_string"] and talk.set_header("last-event-id", None)
+    )
+
+
+@mutant("TW-JOB-073", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
+def snapshots_at_the_pace_of_the_job(hooks):
+    """Snapshots come at every change, whatever interval was asked for."""
+    hooks.settings["min_snapshot_interval"] = 0.001
+
+    def forget(talk):
+        talk.scope["query_string"] = re.sub(rb"&min_interval_ms=\d+", b"", talk.scope["query_string"])
+
+    hooks.requests.append(forget)
+
+
+@mutant("TW-JOB-074", "snapshots_only.an_interval_below_that_of_discovery_is_raised")
+def an_interval_of_nothing_is_taken(hooks):
+    """A `min_interval_ms` below that of discovery is taken as it is."""
+    hooks.settings["min_snapshot_interval"] = 0.005
+    told_otherwise(hooks, rb'"min_interval_ms":\d+', b'"min_interval_ms":200')

@@ -1,0 +1,82 @@
+"""Submits that are taken though they are wrong, or answered in another form."""
+
+import json
+
+from conformance.suite.changes import dropped, mended
+from conformance.suite.mutants import mutant
+
+
+def _fits(given):
+    return (
+        isinstance(given, dict)
+        and isinstance(given.get("script"), list)
+        and set(given) <= {"script", "initial", "columns"}
+    )
+
+
+@mutant("TW-JOB-014", "submits.an_input_that_does_not_fit_is_refused")
+def invalid_input_is_taken(hooks):
+    """An input that breaks the schema is taken, and fails later."""
+    good = {"input": {"script": [{"fail": "a wrong input"}]}}
+
+    def forgive(talk):
+        if (
+            talk.is_submit
+            and isinstance(talk.json, dict)
+            and set(talk.json) == {"input"}
+            and "script" in talk.path
+            and not _fits(talk.json["input"])
+        ):
+            talk.body = json.dumps(good).encode()
+
+    hooks.requests.append(forgive)
+
+
+@mutant("TW-JOB-017", "submits.accept_decides_the_form_of_the_answer")
+def accept_is_searched_for_a_word(hooks):
+    """`Accept` is searched for the media type, whatever its weight."""
+
+    def search(talk):
+        if "text/event-stream" in talk.header("accept"):
+            talk.set_header("accept", "text/event-stream")
+
+    hooks.requests.append(search)
+
+
+@mutant("TW-JOB-016", "submits.a_submit_of_another_shape_is_refused")
+def no_pointer(hooks):
+    """422 without a pointer."""
+
+    def drop(talk, status, body):
+        found = json.loads(body) if status == 422 else {}
+        return (
+            (status, json.dumps({name: found[name] for name in found if name != "pointer"}).encode())
+            if found
+            else None
+        )
+
+    hooks.bodies.append(drop)
+
+
+@mutant("TW-JOB-083", "submits.a_submit_of_another_shape_is_refused")
+def a_deadline_of_nothing(hooks):
+    """A deadline of 0 or less is taken for none."""
+    dropped(hooks, "deadline_ms", lambda value: isinstance(value, int) and value <= 0)
+
+
+@mutant("TW-JOB-083", "submits.a_submit_of_another_shape_is_refused")
+def any_word_on_disconnect(hooks):
+    """`on_disconnect` may be any word."""
+    dropped(hooks, "on_disconnect", lambda value: value is not None and value not in {"continue", "cancel"})
+
+
+@mutant("TW-JOB-083", "submits.a_submit_of_another_shape_is_refused")
+def a_deadline_with_a_fraction(hooks):
+    """A deadline may have a fraction."""
+    mended(hooks, rb'("deadline_ms": ?600000)\.5', rb"\1")
+
+
+@mutant("TW-JOB-083", "submits.a_submit_of_another_shape_is_refused")
+def a_deadline_of_true(hooks):
+    """A deadline of true is one of 1, as in Python."""
+    mended(hooks, rb'("deadline_ms": ?)true', rb"\g<1>1")
