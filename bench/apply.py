@@ -15,13 +15,13 @@ import argparse
 import importlib
 import importlib.metadata
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from measured import save
 
 from tidewire.protocol.diff import apply, diff
 from tidewire.protocol.document import Document
@@ -150,26 +150,11 @@ def main() -> None:
     packages = ("tidewire", "gradio", "gradio-client", "jsonpatch", "deepdiff")
     report = {
         "question": "What does applying and finding a diff cost, and does it grow with what is there?",
-        "machine": {
-            "python": platform.python_version(),
-            "system": platform.platform(),
-            "cpus": os.cpu_count(),
-        },
-        "versions": {package: version(package) for package in packages},
         "quick": options.quick,
         "repetitions": options.repetitions,
         "tables": tables,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(f"\n{options.out}")
-
-
-def version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    save(options.out, report, *packages)
 
 
 if __name__ == "__main__":

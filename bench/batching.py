@@ -25,7 +25,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -34,6 +33,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from measured import save
 
 SIZES = (1, 4, 20)
 AT_ONCE = 50
@@ -335,22 +336,14 @@ def main() -> None:
     if options.full:
         full["many"] = measure_many(options.many)
         full["images"] = measure_images(max(2 * AT_ONCE, options.calls // 10), options.repeat)
-    versions = {}
-    for package in ("gradio", "uvicorn", "starlette", "pydantic"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    options.out.parent.mkdir(exist_ok=True)
     result = {
         "rows": rows,
         **full,
         "bar": BAR,
         "repetitions": options.repeat,
         "at_once": AT_ONCE,
-        "python": platform.python_version(),
-        "cpus": os.cpu_count(),
-        "versions": versions,
     }
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    save(options.out, result, "gradio", "uvicorn", "starlette", "pydantic")
     sys.exit(verdict)
 
 

@@ -7,12 +7,12 @@ the functions yield in a second, of which a shorter interval might cost some.
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from http.client import HTTPConnection
 from pathlib import Path
 
+from measured import save
 from readers import serving
 
 FUNCTIONS = 5
@@ -96,10 +96,7 @@ def main() -> None:
                 f"five that {endpoint[:-1]}, interval {1000 * interval:3.1f} ms: /healthz {row['median_ms']:4.0f} ms, "
                 f"at worst {row['worst_ms']:4.0f} ms; {row['values_a_second']:8,.0f} values a second"
             )
-    arguments.json.parent.mkdir(exist_ok=True)
-    arguments.json.write_text(
-        json.dumps({"python": platform.python_version(), "rows": rows}, indent=1) + "\n"
-    )
+    save(arguments.json, {"rows": rows}, "tidewire", "uvicorn")
 
 
 if __name__ == "__main__":

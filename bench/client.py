@@ -22,7 +22,6 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import json
-import platform
 import resource
 import socket
 import ssl
@@ -33,6 +32,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from measured import save
 
 TOKEN = " the"
 DOCUMENTS = (1_000_000, 4_000_000, 12_000_000)
@@ -358,15 +359,7 @@ def main() -> None:
         "{jobs} jobs at once: async {async_s:.2f} s, blocking {blocking_s:.2f} s, threads of the client "
         "{client_threads}".format(**result["crowd"])
     )
-    packages = ("tidewire", "httpx", "httpx-sse", "openai")
-    versions = {}
-    for package in packages:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    arguments.json.parent.mkdir(exist_ok=True)
-    arguments.json.write_text(
-        json.dumps({"python": platform.python_version(), "versions": versions, **result}, indent=1) + "\n"
-    )
+    save(arguments.json, result, "tidewire", "httpx", "httpx-sse", "openai")
 
 
 if __name__ == "__main__":

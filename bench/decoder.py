@@ -19,9 +19,6 @@ import codecs
 import gc
 import importlib
 import importlib.metadata
-import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -32,6 +29,7 @@ from typing import Any
 import httpx
 import httpx_sse
 from httpx_sse._decoders import SSEDecoder, SSELineDecoder
+from measured import save
 
 from tidewire.protocol.sse import Decoder, Event
 
@@ -219,17 +217,7 @@ def linearity(quick: bool) -> list[dict[str, Any]]:
 # --- the report
 
 
-def version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def print_report(report: dict[str, Any]) -> None:
-    machine, versions = report["machine"], report["versions"]
-    print(f"Python {machine['python']}, {machine['system']}, {machine['cpus']} CPUs")
-    print(", ".join(f"{name} {number}" for name, number in versions.items() if number))
     for name, why in report["missing"].items():
         print(f"not installed, so not measured: {name} ({why})")
     print(f"\nns an event (times as fast as {BASE}), medians of {report['repetitions']}\n")
@@ -291,12 +279,6 @@ def main() -> None:
     packages = ("tidewire", "httpx", "httpx-sse", "openai", "anthropic", "launchdarkly-eventsource")
     report = {
         "question": "How fast are event streams decoded, against httpx-sse in the same run?",
-        "machine": {
-            "python": platform.python_version(),
-            "system": platform.platform(),
-            "cpus": os.cpu_count(),
-        },
-        "versions": {package: version(package) for package in packages},
         "missing": missing,
         "quick": options.quick,
         "repetitions": options.repetitions,
@@ -304,9 +286,7 @@ def main() -> None:
         "linearity": lines,
     }
     print_report(report)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(f"\n{options.out}")
+    save(options.out, report, *packages)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,6 @@ import importlib.metadata
 import importlib.util
 import itertools
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -36,6 +34,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from measured import save
 
 TOKEN = " the"
 LENGTHS = (2_000, 20_000)
@@ -277,16 +277,8 @@ def main() -> None:
     result = {
         "rounds": arguments.rounds,
         "rows": rows,
-        "python": platform.python_version(),
-        "cpus": os.cpu_count(),
-        "versions": {
-            package: importlib.metadata.version(package)
-            for package in packages
-            if importlib.util.find_spec(package.replace("-", "_"))
-        },
     }
-    arguments.json.parent.mkdir(exist_ok=True)
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    save(arguments.json, result, *packages)
 
 
 if __name__ == "__main__":

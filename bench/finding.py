@@ -21,8 +21,6 @@ import copy
 import importlib
 import importlib.metadata
 import json
-import os
-import platform
 import random
 import statistics
 import sys
@@ -30,6 +28,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from measured import save
 
 from tidewire.protocol.diff import apply
 from tidewire_server.committing import Commits
@@ -274,24 +274,12 @@ def main() -> None:
 
     packages = ("tidewire", "gradio", "jsonpatch", "jsondiff", "deepdiff")
     report = {
-        "python": platform.python_version(),
-        "cpus": os.cpu_count(),
-        "versions": {package: version(package) for package in packages},
         "repetitions": options.repetitions,
         "edits": EDITS,
         "exact": right,
         "tables": {title: {"unit": unit, "microseconds": table} for title, (unit, table) in tables.items()},
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(f"\n{options.out}")
-
-
-def version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    save(options.out, report, *packages)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ ended jobs; once it has that many, memory is to stay where it is. A line is prin
 import argparse
 import asyncio
 import json
-import platform
 import resource
 import time
 from pathlib import Path
 
 import uvloop
+from measured import save
 
 from tidewire_server import Server
 from tidewire_server.auth import ANONYMOUS
@@ -77,14 +77,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results/jobs.json")
     options = parser.parse_args()
     rows = uvloop.run(run(options.jobs, options.retained, options.log))
-    options.json.parent.mkdir(exist_ok=True)
     body = {
         "log": options.log.partition(":")[0],
         "retained": options.retained,
         "rows": rows,
-        "python": platform.python_version(),
     }
-    options.json.write_text(json.dumps(body, indent=1))
+    save(options.json, body, "tidewire", "uvicorn")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ Bars: in blocks of 100, memory at most 0.1 µs per event and SQLite at most 0.5 
 
 import argparse
 import asyncio
-import json
 import os
-import platform
 import signal
 import socket
 import sqlite3
@@ -31,6 +29,7 @@ from typing import NamedTuple
 
 import httpx
 import uvloop
+from measured import save
 
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.journal import first_block
@@ -231,16 +230,12 @@ def main() -> None:
         row("plain SQLite", size, 1, partial(plain, events, size))
     killed = kills(options.kills)
     print(killed)
-    options.json.parent.mkdir(exist_ok=True)
     result = {
-        "python": platform.python_version(),
-        "versions": {"sqlite": sqlite3.sqlite_version},
-        "cpus": os.cpu_count(),
         "repetitions": options.repetitions,
         "rows": rows,
         "kill": killed,
     }
-    options.json.write_text(json.dumps(result, indent=1))
+    save(options.json, result, also={"sqlite": sqlite3.sqlite_version})
 
 
 if __name__ == "__main__":

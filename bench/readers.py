@@ -15,7 +15,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import platform
 import resource
 import socket
 import statistics
@@ -25,6 +24,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from measured import save
 
 BAR = 150_000
 SETTLE = 6.0
@@ -201,21 +202,13 @@ def main() -> None:
     shares = {str(heartbeat): idle(arguments.idle, heartbeat) for heartbeat in (15.0, 1.0)}
     for heartbeat, share in shares.items():
         print(f"  a ping every {heartbeat} s: {share:.1%}")
-    versions = {
-        name: importlib.metadata.version(name)
-        for name in ("uvicorn", "sse-starlette")
-        if importlib.util.find_spec(name.replace("-", "_"))
-    }
     result = {
-        "python": platform.python_version(),
-        "versions": versions,
         "stalled": arguments.stalled,
         "rows": rows,
         "idle": arguments.idle,
         "idle_share": shares,
     }
-    arguments.json.parent.mkdir(exist_ok=True)
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    save(arguments.json, result, "uvicorn", "sse-starlette")
 
 
 if __name__ == "__main__":

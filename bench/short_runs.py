@@ -17,7 +17,6 @@ import importlib.metadata
 import importlib.util
 import json
 import math
-import platform
 import statistics
 import sys
 import time
@@ -28,6 +27,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.from_thread import start_blocking_portal
+from measured import save
 from wire import fn_index, folded, request, serving
 
 RATES = (20, 100, 200)
@@ -185,20 +185,11 @@ def main() -> None:
                     took = statistics.median(seconds)
                     rows.append({"server": name, "n": n, "rate": rate, "seconds": took, "bytes": size})
                     print(f"{name:24} N {n:4} at {rate:4}/s  {took:8.3f} s  {size:9,} B", flush=True)
-    versions = {
-        package: importlib.metadata.version(package)
-        for package in ("tidewire", "uvicorn", "gradio")
-        if importlib.util.find_spec(package)
-    }
     result = {
-        "python": platform.python_version(),
         "repetitions": arguments.repetitions,
-        "versions": versions,
         "rows": rows,
     }
-    arguments.json.parent.mkdir(exist_ok=True)
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written to {arguments.json}")
+    save(arguments.json, result, "tidewire", "uvicorn", "gradio")
 
 
 if __name__ == "__main__":

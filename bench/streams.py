@@ -22,7 +22,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import ticking
+from measured import save
 from uvloop import run  # so that what reads is not what is measured
 from wire import GRADIO, GROW, OURS, serving
 
@@ -330,17 +330,7 @@ def main() -> None:
         found["first"] = first()
     if "history" in asked:
         found["history"] = history(options.full)
-    found["python"], found["cpus"] = platform.python_version(), os.cpu_count()
-    found["versions"] = {
-        package: importlib.metadata.version(package)
-        for package in ("tidewire", "uvicorn", "sse-starlette", "fastapi", "gradio")
-        if importlib.util.find_spec(package.replace("-", "_"))
-    }
-    options.json.parent.mkdir(exist_ok=True)
-    options.json.write_text(json.dumps(found, indent=1) + "\n")
-    print(
-        f"\nPython {found['python']}, {found['cpus']} cores, {found['versions']}; written to {options.json}"
-    )
+    save(options.json, found, "tidewire", "uvicorn", "sse-starlette", "fastapi", "gradio")
 
 
 if __name__ == "__main__":

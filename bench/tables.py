@@ -25,8 +25,8 @@ def decoder() -> str:
     rows.append(["*bar for “" + JUDGED + "”*", *bars])
     return (
         f"{table(head, rows)}\n\n"
-        f"Medians of {result['repetitions']} repetitions in one process, Python {result['machine']['python']}, "
-        f"{result['machine']['cpus']} cores; {versions(result['versions'])}.\n"
+        f"Medians of {result['repetitions']} repetitions in one process, Python {result['python']}, "
+        f"{result['cpus']} cores; {versions(result['versions'])}.\n"
     )
 
 
@@ -359,7 +359,7 @@ def applying() -> str:
         )
     return (
         "\n\n".join(tables) + f"\n\nMedians of {result['repetitions']} repetitions, CPU time, "
-        f"Python {result['machine']['python']}; {versions(result['versions'])}.\n"
+        f"Python {result['python']}; {versions(result['versions'])}.\n"
     )
 
 

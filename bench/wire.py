@@ -19,7 +19,6 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import json
-import platform
 import socket
 import subprocess
 import sys
@@ -29,6 +28,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from measured import save
 
 SIZES = (200, 10_000, 20_000)
 START_LIMIT = 120.0
@@ -250,16 +251,7 @@ def main() -> None:
                     }
                     rows.append({"server": name, "value": endpoint, "n": n} | counts)
     report(rows)
-    versions = {
-        package: importlib.metadata.version(package)
-        for package in ("tidewire", "uvicorn", "gradio")
-        if importlib.util.find_spec(package)
-    }
-    arguments.json.parent.mkdir(exist_ok=True)
-    arguments.json.write_text(
-        json.dumps({"python": platform.python_version(), "versions": versions, "rows": rows}, indent=1) + "\n"
-    )
-    print(f"\nPython {platform.python_version()}, {versions}; written to {arguments.json}")
+    save(arguments.json, {"rows": rows}, "tidewire", "uvicorn", "gradio")
 
 
 def report(rows: list[dict]) -> None:
