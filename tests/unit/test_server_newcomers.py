@@ -155,7 +155,7 @@ def not_a_number() -> list[float]:
         (returns_one_of_the_loop_and_does_not_say_so, "annotate the function `-> AsyncIterator[T]`"),
         (forgot_to_be_async, "make the function `async def` and await it"),
         (picture, "pydantic.Base64Bytes"),
-        (not_a_number, "at '/1': nan"),
+        (not_a_number, "/1: nan"),
     ],
 )
 def test_what_a_function_gives_that_is_no_value_is_told_with_what_to_write(function, said):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from pydantic import BaseModel, field_serializer, model_serializer
 
 from tidewire.protocol import strict_json
+from tidewire_server import Server
 from tidewire_server.errors import InvalidValueError
 from tidewire_server.plain import plain
 from tidewire_server.schemas import shapes_of
@@ -92,3 +94,54 @@ def test_arrays_and_what_a_model_says_of_itself_are_taken(way):
         "b": {"x": 1.0, "y": [1.5, 2.0]},
         "c": [[3], None],
     }
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+class Box(BaseModel):
+    held: Any
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"a": [1, {"b": object()}]}, "/a/1/b: this is no JSON: object has no JSON form"),
+        (Box(held=[1, {2: object()}]), "/held/1/2: this is no JSON: object has no JSON form"),
+        ([{"a/b": b"\xff"}], "/0/a~1b: this is no JSON: 'utf-8' codec can't decode"),
+        ({"a": ["x", "b\ud800"]}, "/a/1: lone surrogate at character 1"),
+        ({"a": [{"b\ud800": 1}]}, "/a/0: this is no JSON: lone surrogate in the name"),
+        ([1, {"it's": math.nan}], "/1/it's: nan is not a JSON number"),
+        (2**60, "the value: integer beyond ±2^53; send it as a string"),
+        (object(), "the value: this is no JSON: object has no JSON form"),
+        ([[1]] * 2 + [nested(80)], "nested deeper than 56 levels"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["returned", "yielded_first", "yielded_later", "in_a_batch"])
+def test_what_is_wrong_with_a_value_is_told_with_its_place_within_the_value(kind, value, said):
+    server = Server()
+
+    @server.endpoint(name="returned")
+    def returned() -> Any:
+        return value
+
+    @server.endpoint(name="yielded_first")
+    def first() -> Iterator[Any]:
+        yield value
+
+    @server.endpoint(name="yielded_later")
+    def later() -> Iterator[Any]:
+        yield {"a": 1}
+        yield value
+
+    @server.endpoint(name="in_a_batch", batch=True)
+    def batched(n: list[int]) -> list[Any]:
+        return [value for _ in n]
+
+    with pytest.raises(InvalidValueError) as refused:
+        server.call(kind, **({"n": 1} if kind == "in_a_batch" else {}))
+    assert str(refused.value).startswith(said)

@@ -50,6 +50,7 @@ from tidewire_server.store.base import HeadMovedError, JobRecord, Log, Ticket
 from tidewire_server.stream import Stream
 from tidewire_server.told import forget_progress, tell_place, tell_progress
 from tidewire_server.unset import UNSET, Unset
+from tidewire_server.value_faults import said_of_value
 
 _log = logging.getLogger(__name__)
 
@@ -245,7 +246,8 @@ class Job:
         except StateTooLargeError as error:
             await self._fail_all(too_large(error))
         except ValueError as error:
-            await self._failed(index, InvalidValueError(str(error)))
+            said = said_of_value(error, f"/items/{index}/value")
+            await self._failed(index, InvalidValueError(said))
 
     async def _failed(self, index: int, raised: BaseException, *, told: bool = False) -> None:
         self._items[index].raised = raised

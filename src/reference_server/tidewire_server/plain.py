@@ -11,6 +11,7 @@ from pydantic_core import PydanticSerializationError
 
 from tidewire.protocol.conversion import converted, rows_of
 from tidewire_server.errors import InvalidValueError
+from tidewire_server.value_faults import said_of_part
 
 PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 """Types that are JSON already, and cannot change."""
@@ -28,12 +29,16 @@ def plain(value: Any) -> Any:
     if type(value) in PLAIN:
         return value
     try:
-        return made_by(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
+        return _plain(value)
     except UnicodeEncodeError as error:
-        raise InvalidValueError(f"this is no JSON: lone surrogate in the name {error.object!r}") from None
+        reason = f"lone surrogate in the name {error.object!r}"
     except (PydanticSerializationError, ValueError) as error:
-        hint = _BYTES if "invalid utf-8" in str(error) else ""
-        raise InvalidValueError(f"this is no JSON: {error}{hint}") from None
+        reason = f"{error}{_BYTES if 'invalid utf-8' in str(error) else ''}"
+    raise InvalidValueError(said_of_part(value, _plain, reason))
+
+
+def _plain(value: Any) -> Any:
+    return made_by(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
 
 
 _BYTES: Final = "; bytes that are no text travel as base64: annotate pydantic.Base64Bytes"

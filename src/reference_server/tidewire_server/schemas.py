@@ -30,6 +30,7 @@ from tidewire_server.context import Context
 from tidewire_server.errors import InvalidValueError, ProblemError, refuse
 from tidewire_server.plain import made_by, plain
 from tidewire_server.stream import Stream
+from tidewire_server.value_faults import named, said_of_value
 
 _STREAMED = (
     collections.abc.AsyncIterator,
@@ -180,17 +181,21 @@ class ValueShape:
         try:
             encoded = orjson.dumps(value)
         except TypeError as error:
+            _check_strictly(value)
             raise InvalidValueError(str(error)) from None
         try:
             self.adapter.validate_json(encoded, strict=True)
         except ValidationError as error:
-            try:  # NaN has become null on its way
-                strict_json.check(value)
-            except strict_json.StrictJsonError as no_json:
-                raise InvalidValueError(str(no_json)) from None
+            _check_strictly(value)  # NaN has become null on its way
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = build(first["loc"]) or "the value"
-            raise InvalidValueError(f"{where}: {first['msg']}") from None
+            raise InvalidValueError(f"{named(build(first['loc']))}: {first['msg']}") from None
+
+
+def _check_strictly(value: JsonValue) -> None:
+    try:
+        strict_json.check(value)
+    except strict_json.StrictJsonError as error:
+        raise InvalidValueError(said_of_value(error)) from None
 
 
 @dataclass(frozen=True)

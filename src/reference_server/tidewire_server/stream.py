@@ -10,13 +10,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
+from tidewire.protocol import strict_json
 from tidewire.protocol.diff import Op
 from tidewire.protocol.pointer import escape, parse
+from tidewire.protocol.values import MAX_VALUE_DEPTH
 from tidewire_server import reports
 from tidewire_server.deltas import NotPlainError, Shadow
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.plain import PLAIN, plain
 from tidewire_server.runs import NO_ROWS, NO_TEXTS
+from tidewire_server.value_faults import said_of_value
 
 if TYPE_CHECKING:
     from tidewire.protocol import messages
@@ -285,7 +288,7 @@ class Stream(Generic[T]):
                 self._put(ops)
                 self._shadow, self._yielded = shadow, value
         except ValueError as error:
-            raise InvalidValueError(str(error)) from None
+            raise self._refused(value, error) from None
 
     def catch_up(self) -> None:
         """Bring in what was found of the last value only in part, as it is now.
@@ -308,7 +311,17 @@ class Stream(Generic[T]):
             self._converts = True
             self.replace(self._yielded)
         except ValueError as error:
-            raise InvalidValueError(str(error)) from None
+            raise self._refused(self._yielded, error) from None
+
+    def _refused(self, value: Any, error: ValueError) -> InvalidValueError:
+        """What is wrong with a value that could not be made the document's."""
+        if isinstance(error, InvalidValueError):
+            return error
+        try:  # what the document was to be changed by names other places than the value has
+            strict_json.check(self._to_json(value), max_depth=MAX_VALUE_DEPTH)
+        except ValueError as found:
+            error = found
+        return InvalidValueError(said_of_value(error, self._place))
 
     def _let_go(self) -> None:
         """What is written now is not what was yielded: the next value is compared with the document."""
