@@ -188,6 +188,23 @@ def test_a_report_that_no_reader_could_take_is_refused_where_it_is_made(report):
     assert server.call("tells") == "told"
 
 
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_a_value_that_does_not_fit_is_told_to_whoever_runs_the_server_too(inputs, caplog):
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=inputs > 1)
+    def wrong(n: list[int]) -> list[int]:
+        return ["x" for _ in n]
+
+    with serving(server) as peer:
+        given = {"input": {"n": [1]}} if inputs == 1 else {"inputs": [{"n": 1}] * inputs}
+        assert peer.run("wrong", **given)["status"] == "failed"
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == inputs
+    assert all("endpoint 'wrong' gave what is no value of it: " in each for each in told)
+    assert all("Input should be a valid integer" in each for each in told)
+
+
 @pytest.mark.parametrize(
     ("message", "members"),
     [

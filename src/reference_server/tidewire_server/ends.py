@@ -39,6 +39,8 @@ def problem_of(raised: BaseException, here: str, endpoint: str, *, told: bool) -
         _log.error("%s: its ItemError cannot be told: %s", here, error)
         found = None
     if found is not None:
+        if isinstance(raised, InvalidValueError) and not told:  # the caller can do nothing about it
+            _log.error("%s: endpoint %r gave what is no value of it: %s", here, endpoint, found.detail)
         return found
     if not told:
         _log.error("%s: endpoint %r failed", here, endpoint, exc_info=raised)
