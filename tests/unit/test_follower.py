@@ -10,7 +10,7 @@ import pytest
 from tidewire.protocol.backoff import Backoff, RetryPolicy
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.description import JobResource
-from tidewire.protocol.document import Document
+from tidewire.protocol.document import Document, View
 from tidewire.protocol.follower import (
     MAX_RESYNCS,
     RESYNC_HEALED,
@@ -86,6 +86,71 @@ def reader():
 def begun(reader):
     reader.snapshot("1-1", state("Hel"))
     return reader
+
+
+# ---- what a diff may make of a state ------------------------------------------------------------------------------
+
+PROBLEM = {
+    "type": "about:blank",
+    "title": "t",
+    "status": 500,
+    "code": "internal",
+    "detail": "d",
+    "retryable": False,
+}
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        ["s", "/status", "running"],
+        ["s", "/usage/tokens", 5],
+        ["a", "/notes", [{"level": "info", "text": "x"}]],
+        ["s", "/items/1/status", "failed"],
+        ["s", "/items/1/error", PROBLEM],
+        ["s", "/items/1/batch", {"size": 4, "row": 0, "wait_ms": 1}],
+        ["s", "/items/1/stable", {"": 3}],
+        ["s", "/items/1/stable/", 3],
+        ["s", "/usage", {"tokens": 5}],
+        ["s", "/items/1/more", 1],
+    ],
+    ids=str,
+)
+def test_a_diff_beside_the_values_looks_at_none_of_them(reader, op, monkeypatch):
+    before = state("Hello") | {"items": [{"status": "running", "value": "Hello", "stable": {}}] * 2}
+    reader.snapshot("1-1", before)
+    monkeypatch.setattr(Document, "value", None)
+    monkeypatch.setattr(View, "value", None)
+    assert isinstance(reader.diff("1-2", [op]), Advance)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        ["s", "/status", "succeeded"],
+        ["s", "/status", []],
+        ["s", "/usage", 5],
+        ["d", "/items"],
+        ["s", "/items", []],
+        ["s", "/items", {}],
+        ["s", "/items/0", 5],
+        ["a", "/notes", [5]],
+        ["a", "/notes", [{"level": "info", "text": "x"}, {"level": "info"}]],
+        ["s", "/notes/0", {"level": 1, "text": "x"}],
+        ["s", "/items/0/status", "done"],
+        ["d", "/items/0/status"],
+        ["s", "/items/0/error", {"title": 5}],
+        ["s", "/items/0/batch", {"size": 0, "row": 0, "wait_ms": 1}],
+        ["s", "/items/0/stable", 5],
+        ["s", "/items/0/stable", {"": -1}],
+        ["s", "/error", 5],
+    ],
+    ids=str,
+)
+def test_a_diff_that_leaves_no_state_is_a_resync_and_nothing_of_it_is_applied(begun, op):
+    outcome = begun.diff("1-2", [["s", "/usage/n", 1], op])
+    assert (type(outcome), outcome.cause) == (Reconnect, Cause.RESYNC)
+    assert begun.follower.document.value() == state("Hel")
 
 
 # ---- how large a state may become ---------------------------------------------------------------------------------

@@ -1,8 +1,12 @@
+from random import Random
 from zlib import crc32
 
 import pytest
 
-from tidewire.protocol.growing import LATEST, MAX_LOOSE_PIECES, MAX_PIECE, GrowingArray, GrowingText
+from json_pairs import a_change_of, a_value
+from tidewire.protocol.document import Document
+from tidewire.protocol.growing import LATEST, MAX_LOOSE_PIECES, MAX_PIECE, GrowingArray, GrowingText, holds
+from tidewire.protocol.values import same
 
 
 def test_each_stamp_reads_the_length_that_it_had():
@@ -102,3 +106,21 @@ def test_a_long_piece_is_held_as_it_came_until_it_is_truncated():
         crc32(f"start {long}"[:MAX_PIECE].encode()),
     )
     assert text.text_at(LATEST) == f"start {long}!"
+
+
+def test_a_node_is_the_json_that_it_reads_as_and_no_other():
+    random = Random(5)
+    for _ in range(300):
+        value, other = a_value(random), a_value(random)
+        document = Document({"list": [0.5], "text": "é"}, ["/text", "/list"])
+        document.apply([["r", "\n🎉", value], ["a", "/text", "x" * random.randrange(3)]])
+        node, plain = document.view().node(()), document.value()
+        assert holds(node, plain)
+        for changed in (
+            a_change_of(random, plain),
+            {**plain, "list": [0.5, other]},
+            {**plain, "text": "é\n🎉y"},
+        ):
+            assert holds(node, changed) == same(plain, changed)
+    assert not holds(node, {**plain, "text": 1})
+    assert not holds(node, {**plain, "list": {}})

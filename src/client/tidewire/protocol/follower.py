@@ -48,13 +48,13 @@ from tidewire.protocol.cursor import (
 from tidewire.protocol.description import JobResource
 from tidewire.protocol.diff import DiffError, UnknownOpError
 from tidewire.protocol.document import Document, TextChange, View
+from tidewire.protocol.growing import LATEST, holds
 from tidewire.protocol.integrity import IntegrityError, digest, verify
 from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, MessageError, Ping, Snapshot
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.size import MAX_STATE_BYTES, cost, room_for_more
 from tidewire.protocol.sse import Event
 from tidewire.protocol.state import changes_value, check_shape
-from tidewire.protocol.values import same
 
 MAX_RESYNCS = 3
 RESYNC_HEALED = 256
@@ -443,7 +443,8 @@ class Follower:
         if texts:
             visible = True
         elif before is not None:
-            visible = not same(_values(document), _values(before))
+            old, new = _values(before), _values(document)
+            visible = len(old) != len(new) or not all(map(holds, old, new))
         else:
             # What an item holds while it waits is where it starts from, and nothing that it gave.
             visible = document.value("/status") != "queued" and any(
@@ -542,6 +543,7 @@ def _verify_digest(state: Any, done: Done) -> None:
         raise IntegrityError(f"the digest of the final items is {found}, done says {done.digest}")
 
 
-def _values(document: Document) -> list[JsonValue]:
-    items: Any = document.value("/items")
-    return [item.get("value") for item in items]
+def _values(document: Document) -> list[Any]:
+    """What the tree holds as the values of the items, nothing of it copied."""
+    items = document.view().node(("items",))
+    return [item.get("value") for item in (items if type(items) is list else items.items_at(LATEST))]

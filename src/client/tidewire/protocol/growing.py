@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from zlib import crc32
 
+from tidewire.protocol.values import same
+
 LATEST: Final = 2**62
 """A stamp above all others: the present."""
 
@@ -214,6 +216,29 @@ def in_pieces(node: Any) -> Any:
     if kind is GrowingArray:
         return [in_pieces(element) for element in node.items_at(LATEST)]
     return plain(node, LATEST) if kind is not GrowingText or node.length <= MAX_PIECE else node
+
+
+def holds(node: Any, value: Any) -> bool:
+    """Whether a node is, at present, the same JSON as a plain value; neither is copied. See `values.same`."""
+    kind = type(node)
+    if kind is GrowingText:
+        if type(value) is not str or len(value) != node.length:
+            return False
+        at = 0
+        for piece in node.pieces():
+            if not value.startswith(piece, at):
+                return False
+            at += len(piece)
+        return True
+    if kind is GrowingArray:
+        node = node.items_at(LATEST)
+    if type(node) is list:
+        return type(value) is list and len(node) == len(value) and all(map(holds, node, value))
+    if kind is dict:
+        if type(value) is not dict or len(node) != len(value):
+            return False
+        return all(name in value and holds(member, value[name]) for name, member in node.items())
+    return same(node, value)
 
 
 def plain(node: Any, stamp: int) -> Any:
