@@ -154,6 +154,8 @@ def test_kinds_of_callables_are_told_apart():
     ("options", "said"),
     [
         ({"name": "two words"}, "cannot name an endpoint"),
+        ({"name": ""}, "'' cannot name an endpoint"),
+        ({"name": 3}, "3 cannot name an endpoint"),
         ({"name": "1st"}, "cannot name an endpoint"),
         ({"name": "x" * 65}, "cannot name an endpoint"),
         ({"concurrency_limit": 0}, "concurrency_limit is 0"),
@@ -165,6 +167,8 @@ def test_kinds_of_callables_are_told_apart():
         ({"columns": ["text"]}, "columns: 'text': a JSON Pointer"),
         ({"initial": object()}, "initial: "),
         ({"links": {"jobs": b""}}, "cannot be called 'jobs'"),
+        ({"links": {"self": b""}}, "cannot be called 'self'"),
+        ({"links": {"card": object()}}, "link 'card' is neither bytes nor JSON: "),
         ({"links": {"a/b": b""}}, "cannot be called 'a/b'"),
     ],
 )

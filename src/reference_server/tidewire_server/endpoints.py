@@ -89,11 +89,11 @@ class Endpoint:
         body = called_first(function)
         _refuse_without_object(body)
         self.function = function
-        self.name: str = options.name or str(getattr(body, "__name__", ""))
-        if not options.name and self.name in {"", "<lambda>"}:
+        self.name: str = str(getattr(body, "__name__", "")) if options.name is None else options.name
+        if options.name is None and self.name in {"", "<lambda>"}:
             what = "a lambda" if self.name else f"an object of type {type(body).__name__}"
             raise ValueError(f"{what} has no name: give it one, name=…")
-        if _NAME.fullmatch(self.name) is None:
+        if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
             raise ValueError(
                 f"{self.name!r} cannot name an endpoint: a letter, then at most 63 letters, digits, '-', '_' and '.'"
             )
@@ -203,9 +203,14 @@ class Endpoint:
                 strict_json.check(self.value.to_json(options.initial))
             except ValueError as error:
                 raise ValueError(f"{here}: initial: {error}") from None
-        for name in options.links or {}:
-            if _NAME.fullmatch(name) is None or name == "jobs":
+        for name, resource in (options.links or {}).items():
+            if _NAME.fullmatch(name) is None or name in {"jobs", "self"}:
                 raise ValueError(f"{here}: a link cannot be called {name!r}: its URL would lead elsewhere")
+            if not callable(resource) and not isinstance(resource, bytes):
+                try:
+                    strict_json.check(resource)
+                except ValueError as error:
+                    raise ValueError(f"{here}: link {name!r} is neither bytes nor JSON: {error}") from None
 
     @property
     def rollback(self) -> bool:

@@ -282,7 +282,8 @@ def make_shapes(name: str, read: Signature, given: Any, *, grows: bool) -> tuple
         if error.code == "schema-for-unknown-type":
             said = (
                 f"{said.partition('. Set')[0]}; "
-                "say what it is as JSON: an array or a tensor is list[float] or list[list[float]]"
+                "say what it is as JSON: an array or a tensor is list[float] or list[list[float]], "
+                "an object a pydantic model or a dataclass"
             )
         raise TypeError(f"endpoint {name!r}: an annotation has no JSON Schema: {said}") from None
 
