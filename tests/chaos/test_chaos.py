@@ -10,15 +10,13 @@ import os
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
 
 from faulty_proxy import WEIGHTS, FaultyProxy
+from handed_over import Run
 from served import sentence, served
 from tidewire import AsyncClient, Client, RetryPolicy
 from tidewire.errors import ItemFailedError, JobCancelledError, JobFailedError, TotalTimeoutError
@@ -54,25 +52,6 @@ def broken(url):
         yield proxy
 
 
-@dataclass
-class Run:
-    """What a reader was handed."""
-
-    covered: list[tuple[int, int]] = field(default_factory=list)
-    text: str = ""
-    value: Any = None
-
-    def take(self, update):
-        self.covered.append((update.first_seq, update.seq))
-        self.text = self.text[: len(self.text) - update.deleted] + update.text
-        self.value = update.value
-
-    def assert_whole(self):
-        assert self.covered[0][0] == 1, self.covered[:3]
-        assert all(start <= end for start, end in self.covered)
-        assert all(after[0] == before[1] + 1 for before, after in pairwise(self.covered)), self.covered
-
-
 class Chaos:
     """Draws jobs, follows each in its own way, and compares it with what the server holds."""
 
@@ -103,7 +82,7 @@ class Chaos:
         self.ended[kind] += 1
 
     async def compare(self, job, run, text=None):
-        run.assert_whole()
+        assert run.assert_whole()[0] == 1
         held = await self.straight.job(job.id).read()
         [item] = held.state["items"]
         assert run.value == item["value"] == await job.result()
@@ -155,7 +134,7 @@ class Chaos:
                 run.take(update)
                 if len(run.covered) == 5:
                     await job.cancel()
-        run.assert_whole()
+        assert run.assert_whole()[0] == 1
         assert ("on and " * (len(run.text) // 7 + 1)).startswith(run.text)
 
     async def hand_over(self, client, size):
@@ -238,7 +217,7 @@ def test_the_blocking_client_in_many_threads_equals_clean_runs(url, broken):
             run, job = Run(), client.submit("talk", words=size, slow=True)
             for update in job:
                 run.take(update)
-            run.assert_whole()
+            assert run.assert_whole()[0] == 1
             assert run.text == run.value == job.result() == sentence(size)
             return "".join(client.submit("talk", words=size, slow=True).iter_text()) == sentence(size)
 

@@ -8,14 +8,13 @@ import os
 import random
 import socket
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import httpx
 import pytest
 
+from handed_over import Run
 from scripted_server import hurried
 from served import sentence, served
 from tidewire import AsyncClient, Checkpoint, Client, RetryPolicy
@@ -52,26 +51,6 @@ class Knife:
 
     def __call__(self, _: int) -> Cut | None:
         return self.cuts.pop(0) if self.cuts else None
-
-
-@dataclass
-class Run:
-    """What a reader was handed."""
-
-    covered: list[tuple[int, int]] = field(default_factory=list)
-    text: str = ""
-    value: Any = None
-
-    def take(self, update):
-        self.covered.append((update.first_seq, update.seq))
-        self.text = self.text[: len(self.text) - update.deleted] + update.text
-        self.value = update.value
-
-    def assert_whole(self):
-        first, last = self.covered[0][0], self.covered[-1][1]
-        assert all(after[0] == before[1] + 1 for before, after in pairwise(self.covered)), self.covered
-        assert all(start <= end for start, end in self.covered)
-        return first, last
 
 
 def address(url):

@@ -10,13 +10,13 @@ server's promise, not the client's.
 import os
 import random
 from functools import partial
-from itertools import pairwise
 
 import anyio
 import anyio.to_thread
 import pytest
 
 from faulty_proxy import FaultyProxy
+from handed_over import Run
 from killed_server import killed_server, said
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.exchange import Timing
@@ -40,16 +40,13 @@ def _seed():
 async def talk(client, straight, words, when_it_runs):
     """Read a text to its end; it may start over, and then says how much of it is void."""
     job = await client.submit("talk", words=words)
-    text, covered, value = "", [], None
+    run = Run()
     async for update in job:
-        covered.append((update.first_seq, update.seq))
-        text, value = text[: len(text) - update.deleted] + update.text, update.value
-        if len(covered) == 3:
+        run.take(update)
+        if len(run.covered) == 3:
             when_it_runs()
-    assert covered[0][0] == 1
-    assert all(start <= end for start, end in covered)
-    assert all(after[0] == before[1] + 1 for before, after in pairwise(covered)), covered
-    assert text == value == await job.result() == said(words)
+    assert run.assert_whole()[0] == 1
+    assert run.text == run.value == await job.result() == said(words)
     held = await straight.job(job.id).read()
     assert digest(held.state["items"]) == held.done.digest == job._stream.follower.done.digest
 
