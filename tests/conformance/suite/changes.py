@@ -9,51 +9,21 @@ DONE = b"event:done\n"
 PING = b"event:ping\n"
 
 
-def seq_of(frame):
-    """The seq of a logged event; 0 of any other."""
-    found = re.match(rb"id:\d+-(\d+)\n", frame)
-    return int(found[1]) if found else 0
-
-
-def on_data(hooks, change):
-    """Change the JSON of each logged event; what `change` gives takes its place."""
-
-    def apply(talk, frame):
-        head, _, data = frame.partition(b"\ndata:")  # data may hold the word, but no line break
-        if not head.startswith(b"id:"):
-            return frame
-        kind = re.search(rb"event:(\w+)", head)
-        value = change(talk, kind[1].decode() if kind else "message", json.loads(data))
-        return head + b"\ndata:" + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
-
-    hooks.frames.append(apply)
+# ---- requests, before the server sees them ---------------------------------------------------------------------------
 
 
 def on_query(hooks, pattern, by):
     """Have the server see another query."""
 
     def change(talk):
-        talk.scope["query_string"] = re.sub(pattern, by, talk.scope["query_string"])
+        talk.query = re.sub(pattern, by, talk.query)
 
     hooks.requests.append(change)
 
 
-def without(hooks, name, status):
-    """Leave a header out of the answers of one status."""
-    hooks.heads.append(
-        lambda talk, found, headers: headers.pop(name, None) and None if found == status else None
-    )
-
-
-def dropped(hooks, member, is_wrong):
-    """Have a member of a submit be left out where it is wrong."""
-
-    def drop(talk):
-        found = talk.json
-        if talk.is_submit and isinstance(found, dict) and member in found and is_wrong(found[member]):
-            talk.body = json.dumps({name: value for name, value in found.items() if name != member}).encode()
-
-    hooks.requests.append(drop)
+def asked_otherwise(hooks, name, value, holds=lambda talk: True):
+    """Have the server see another field in the header of requests; None leaves it out."""
+    hooks.requests.append(lambda talk: holds(talk) and talk.set_header(name, value))
 
 
 def mended(hooks, pattern, by):
@@ -65,18 +35,25 @@ def mended(hooks, pattern, by):
     hooks.requests.append(mend)
 
 
-def refusing(hooks, holds, status, code, **more):
-    """Refuse requests of which something holds."""
-    hooks.instead.append(lambda talk: problem(status, code, **more) if holds(talk) else None)
+def submits(hooks, change):
+    """Change submits whose body is an object."""
+
+    def hook(talk):
+        if talk.is_submit and isinstance(talk.json, dict) and (found := change(talk.json)):
+            talk.body = json.dumps(found).encode()
+
+    hooks.requests.append(hook)
 
 
-def told_otherwise(hooks, pattern, by, *, below="/"):
-    """Change what stands in bodies of answers."""
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            (status, re.sub(pattern, by, body)) if talk.path.startswith(below) else None
-        )
-    )
+def dropped(hooks, member, is_wrong):
+    """Have a member of a submit be left out where it is wrong."""
+
+    def drop(talk):
+        found = talk.json
+        if talk.is_submit and isinstance(found, dict) and member in found and is_wrong(found[member]):
+            talk.body = json.dumps({name: value for name, value in found.items() if name != member}).encode()
+
+    hooks.requests.append(drop)
 
 
 def of_the_input(hooks, *names, change=lambda given, name: given.pop(name)):
@@ -93,16 +70,6 @@ def of_the_input(hooks, *names, change=lambda given, name: given.pop(name)):
     hooks.requests.append(hook)
 
 
-def submits(hooks, change):
-    """Change submits whose body is an object."""
-
-    def hook(talk):
-        if talk.is_submit and isinstance(talk.json, dict) and (found := change(talk.json)):
-            talk.body = json.dumps(found).encode()
-
-    hooks.requests.append(hook)
-
-
 def take_samples(talk):
     """Make a batch of an input that asks for several samples."""
     given = (
@@ -112,4 +79,82 @@ def take_samples(talk):
     )
     if isinstance(given, dict) and (count := given.pop("n", 1)) > 1:
         talk.body = json.dumps({"inputs": [given | {"seed": seed} for seed in range(count)]}).encode()
-        talk.set_header("content-length", str(len(talk.body)))
+
+
+# ---- answers, by the server or in place of it ------------------------------------------------------------------------
+
+
+def refusing(hooks, holds, status, code, **more):
+    """Refuse requests of which something holds."""
+    hooks.instead.append(lambda talk: problem(status, code, **more) if holds(talk) else None)
+
+
+def with_header(hooks, name, value, holds=lambda talk, status: True):
+    """Have a field of the header of answers say something else."""
+
+    def put(talk, status, headers):
+        if holds(talk, status):
+            headers[name] = value
+
+    hooks.heads.append(put)
+
+
+def without(hooks, name, statuses=range(600)):
+    """Leave a header out of answers with these statuses."""
+
+    def leave_out(talk, status, headers):
+        if status in statuses:
+            headers.pop(name, None)
+
+    hooks.heads.append(leave_out)
+
+
+def told_otherwise(hooks, pattern, by, *, at=".*"):
+    """Change what stands in bodies of answers, of URLs with such a path."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, re.sub(pattern, by, body)) if re.fullmatch(at, talk.path) else None
+        )
+    )
+
+
+def gone_is_unknown(hooks, *, at=".*"):
+    """Answer requests for jobs that are gone as if they had never been."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            problem(404, "job_not_found")[::2] if status == 410 and re.fullmatch(at, talk.path) else None
+        )
+    )
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+
+def seq_of(frame):
+    """The seq of a logged event; 0 of any other."""
+    found = re.match(rb"id:\d+-(\d+)\n", frame)
+    return int(found[1]) if found else 0
+
+
+def on_event(hooks, mark, change):
+    """Have something take the place of each event in which a mark stands."""
+    hooks.frames.append(lambda talk, frame: change(frame) if mark in frame else frame)
+
+
+def retold(hooks, pattern, by, *, within=b""):
+    """Change what stands in events, of those in which a mark stands."""
+    on_event(hooks, within, lambda frame: re.sub(pattern, by, frame))
+
+
+def on_data(hooks, change):
+    """Change the JSON of each logged event; what `change` gives takes its place."""
+
+    def apply(talk, frame):
+        head, _, data = frame.partition(b"\ndata:")  # data may hold the word, but no line break
+        if not head.startswith(b"id:"):
+            return frame
+        kind = re.search(rb"event:(\w+)", head)
+        value = change(talk, kind[1].decode() if kind else "message", json.loads(data))
+        return head + b"\ndata:" + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+
+    hooks.frames.append(apply)

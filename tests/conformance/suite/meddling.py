@@ -50,6 +50,14 @@ class Talk:
     def path(self, path: str) -> None:
         self.scope["path"], self.scope["raw_path"] = path, path.encode()
 
+    @property
+    def query(self) -> bytes:
+        return self.scope["query_string"]
+
+    @query.setter
+    def query(self, query: bytes) -> None:
+        self.scope["query_string"] = query
+
     def header(self, name: str) -> str:
         return next(
             (value.decode("latin-1") for each, value in self.scope["headers"] if each == name.encode()), ""
@@ -135,6 +143,8 @@ class Meddling:
                     break
             talk = Talk(scope, body, self.shared)
             await _all(self.requests, talk)
+            if talk.header("content-length"):
+                talk.set_header("content-length", str(len(talk.body)))
             for hook in self.instead:
                 if (answer := await _value(hook(talk))) is not None:
                     await _answer(send, *answer)

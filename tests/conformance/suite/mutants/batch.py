@@ -3,7 +3,7 @@
 import json
 import re
 
-from conformance.suite.changes import submits
+from conformance.suite.changes import mended, retold, submits, told_otherwise
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
 
@@ -11,12 +11,7 @@ from conformance.suite.mutants import mutant
 @mutant("TW-JOB-056", "batch.a_cancel_of_one_item_leaves_the_others")
 def cancel_kills_a_sibling(hooks):
     """A cancel of one item ends all of them."""
-
-    def all_of_them(talk):
-        if talk.path.endswith("/cancel") and talk.json == {"items": [1, 1]}:
-            talk.body = b"{}"
-
-    hooks.requests.append(all_of_them)
+    mended(hooks, rb'^\{"items": ?\[1, ?1\]\}$', b"{}")
 
 
 @mutant("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
@@ -26,7 +21,6 @@ def results_in_wrong_slots(hooks):
     def reverse(talk):
         if talk.inputs:
             talk.body = json.dumps(talk.json | {"inputs": talk.inputs[::-1]}).encode()
-            talk.set_header("content-length", str(len(talk.body)))
 
     hooks.requests.append(reverse)
 
@@ -39,7 +33,6 @@ def a_poisoned_item_fails_all(hooks):
         if talk.is_submit and b'"fail"' in talk.body and talk.json and "inputs" in talk.json:
             bad = next(each for each in talk.json["inputs"] if "fail" in json.dumps(each))
             talk.body = json.dumps({"inputs": [bad] * len(talk.json["inputs"])}).encode()
-            talk.set_header("content-length", str(len(talk.body)))
 
     hooks.requests.append(poison)
 
@@ -101,7 +94,6 @@ def shared_overrules_an_input(hooks):
         if talk.inputs and isinstance(given.get("shared"), dict):
             given["inputs"] = [each | given["shared"] for each in given["inputs"]]
             talk.body = json.dumps(given).encode()
-            talk.set_header("content-length", str(len(talk.body)))
 
     hooks.requests.append(overrule)
 
@@ -109,9 +101,7 @@ def shared_overrules_an_input(hooks):
 @mutant("TW-BAT-009", "batch.shared_members_complete_each_input")
 def a_fault_of_shared_is_laid_on_an_input(hooks):
     """A wrong member of `shared` is named as one of an input."""
-    hooks.bodies.append(
-        lambda talk, status, body: (status, body.replace(b'"pointer":"/shared', b'"pointer":"/inputs/1'))
-    )
+    told_otherwise(hooks, b'"pointer":"/shared', b'"pointer":"/inputs/1')
 
 
 @mutant("TW-BAT-003", "batch.too_many_inputs_are_refused")
@@ -121,7 +111,6 @@ def too_many_inputs_are_left_out(hooks):
     def cut(talk):
         if talk.is_submit and isinstance(talk.json, dict) and len(talk.json.get("inputs") or ()) > 32:
             talk.body = json.dumps({"inputs": talk.json["inputs"][:32]}).encode()
-            talk.set_header("content-length", str(len(talk.body)))
 
     hooks.requests.append(cut)
 
@@ -146,7 +135,7 @@ def an_index_twice_is_refused(hooks):
 def rows_from_one(hooks):
     """The rows of a batch are counted from 1."""
     more = lambda found: b'"row":%d' % (int(found[1]) + 1)  # noqa: E731
-    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'"row":(\d+)', more, body)))
+    told_otherwise(hooks, rb'"row":(\d+)', more)
 
 
 @mutant("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
@@ -163,23 +152,13 @@ def bodies_are_not_read(hooks):
 @mutant("TW-JOB-016", "batch.a_wrong_input_is_named_by_its_place")
 def the_pointer_leads_to_the_first_input(hooks):
     """Whichever input of a batch is wrong, the pointer leads to the first."""
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            (status, re.sub(rb'"pointer":"/inputs/\d+', b'"pointer":"/inputs/0', body))
-            if status == 422
-            else None
-        )
-    )
+    told_otherwise(hooks, rb'"pointer":"/inputs/\d+', b'"pointer":"/inputs/0')
 
 
 @mutant("TW-FRM-066", "batch.progress_of_each_item_is_told")
 def all_progress_is_that_of_the_first_item(hooks):
     """`progress` names the first item, whichever it is about."""
-    hooks.frames.append(
-        lambda talk, frame: (
-            re.sub(rb'"item":\d+', b'"item":0', frame) if b"event:progress" in frame else frame
-        )
-    )
+    retold(hooks, rb'"item":\d+', b'"item":0', within=b"event:progress")
 
 
 @mutant("TW-FRM-067", "batch.progress_of_each_item_is_told")

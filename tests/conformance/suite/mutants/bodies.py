@@ -3,8 +3,7 @@
 import json
 import re
 
-from conformance.suite.changes import mended, refusing
-from conformance.suite.meddling import problem
+from conformance.suite.changes import asked_otherwise, mended, refusing, told_otherwise
 from conformance.suite.mutants import mutant
 from conformance.suite.stage import MIB
 from tidewire_conformance import strict_json
@@ -13,7 +12,7 @@ from tidewire_conformance import strict_json
 @mutant("TW-SEC-019", "bodies.what_a_client_sends_stays_data")
 def prototypes_are_dropped(hooks):
     """A member `__proto__` is dropped, as by objects of JavaScript."""
-    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'"__proto__":\{[^}]*\},?', b"", body)))
+    told_otherwise(hooks, rb'"__proto__":\{[^}]*\},?', b"")
 
 
 @mutant("TW-OVR-008", "bodies.a_body_that_breaks_json_is_refused")
@@ -30,16 +29,14 @@ def json_is_read_kindly(hooks):
 @mutant("TW-JOB-009", "bodies.a_body_of_another_media_type_is_refused")
 def codings_are_ignored(hooks):
     """A content coding of a body is ignored."""
-    hooks.requests.append(lambda talk: talk.set_header("content-encoding", None))
+    asked_otherwise(hooks, "content-encoding", None)
 
 
 @mutant("TW-JOB-008", "bodies.both_framings_of_a_body_are_taken")
 def a_body_needs_its_length(hooks):
     """A body in chunks is refused."""
-    hooks.instead.append(
-        lambda talk: (
-            problem(411, "x.length_required") if talk.header("transfer-encoding") and talk.is_submit else None
-        )
+    refusing(
+        hooks, lambda talk: talk.header("transfer-encoding") and talk.is_submit, 411, "x.length_required"
     )
 
 
@@ -129,6 +126,4 @@ def a_cancel_that_is_no_object_is_one_of_none(hooks):
 @mutant("TW-JOB-010", "bodies.a_cancel_of_another_shape_cancels_nothing")
 def a_cancel_of_any_media_type(hooks):
     """The media type of a cancel is not looked at."""
-    hooks.requests.append(
-        lambda talk: talk.path.endswith("/cancel") and talk.set_header("content-type", "application/json")
-    )
+    asked_otherwise(hooks, "content-type", "application/json", lambda talk: talk.path.endswith("/cancel"))

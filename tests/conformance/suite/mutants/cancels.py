@@ -1,8 +1,8 @@
 """Cancels that cancel something else, or nothing."""
 
 import json
-import re
 
+from conformance.suite.changes import mended, told_otherwise
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
 
@@ -36,23 +36,13 @@ def cancel_is_not_idempotent(hooks):
 @mutant("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
 def cancel_of_any_index(hooks):
     """A cancel of an item that is not there cancels what is."""
-
-    def forgive(talk):
-        if talk.path.endswith("/cancel") and talk.json == {"items": [0, 1]}:
-            talk.body = b'{"items":[0]}'
-
-    hooks.requests.append(forgive)
+    mended(hooks, rb'^\{"items": ?\[0, ?1\]\}$', b'{"items":[0]}')
 
 
 @mutant("TW-JOB-057", "cancels.a_cancel_ends_the_job")
 def cancel_drops_the_value(hooks):
     """A job that was cancelled loses the value it had."""
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            status,
-            re.sub(rb'("status":"cancelled","value":)"[^"]*"', rb'\1""', body),
-        )
-    )
+    told_otherwise(hooks, rb'("status":"cancelled","value":)"[^"]*"', rb'\1""')
 
 
 @mutant("TW-JOB-055", "cancels.a_cancel_after_the_end_changes_nothing")

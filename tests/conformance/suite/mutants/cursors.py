@@ -2,15 +2,14 @@
 
 import re
 
-from conformance.suite.meddling import HANG, problem
+from conformance.suite.changes import refusing, retold
+from conformance.suite.meddling import HANG
 from conformance.suite.mutants import mutant
 
 
 def left_out(hooks, pattern, by=b""):
     """Snapshots that are not in the log leave something out."""
-    hooks.frames.append(
-        lambda talk, frame: re.sub(pattern, by, frame) if b'"reason":"compacted"' in frame else frame
-    )
+    retold(hooks, pattern, by, within=b'"reason":"compacted"')
 
 
 @mutant("TW-RES-007", "cursors.a_snapshot_holds_all_that_the_diffs_gave")
@@ -40,21 +39,13 @@ def snapshots_tell_another_error(hooks):
 @mutant("TW-RES-009", "cursors.a_cursor_in_the_url_is_as_good_as_a_header")
 def after_is_not_decoded(hooks):
     """`after` is taken as it stands in the URL."""
-    hooks.instead.append(
-        lambda talk: (
-            problem(400, "bad_cursor")
-            if re.search(rb"after=[^&]*%(2D|31)", talk.scope["query_string"])
-            else None
-        )
-    )
+    refusing(hooks, lambda talk: re.search(rb"after=[^&]*%(2D|31)", talk.query), 400, "bad_cursor")
 
 
 @mutant("TW-RES-012", "cursors.a_cursor_in_the_url_is_as_good_as_a_header")
 def the_cursor_0_1_is_known_in_the_header_alone(hooks):
     """`after=0-1` is taken for no id."""
-    hooks.instead.append(
-        lambda talk: problem(400, "bad_cursor") if b"after=0-1" in talk.scope["query_string"] else None
-    )
+    refusing(hooks, lambda talk: b"after=0-1" in talk.query, 400, "bad_cursor")
 
 
 @mutant("TW-RES-047", "cursors.a_job_that_runs_does_not_wait_for_a_cursor_to_come_true")

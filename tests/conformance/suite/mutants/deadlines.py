@@ -2,6 +2,7 @@
 
 import json
 
+from conformance.suite.changes import told_otherwise
 from conformance.suite.mutants import mutant
 
 
@@ -18,7 +19,7 @@ def without_a_deadline(hooks, holds):
 @mutant("TW-JOB-069", "deadlines.a_deadline_fails_what_has_not_ended")
 def deadlines_are_ignored(hooks):
     """A deadline changes nothing but the status."""
-    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b"deadline_exceeded", b"internal")))
+    told_otherwise(hooks, b"deadline_exceeded", b"internal")
 
 
 @mutant("TW-JOB-069", "deadlines.a_deadline_leaves_what_has_ended")

@@ -1,10 +1,8 @@
 """Descriptions that are wrong."""
 
 import json
-import re
 
-from conformance.suite.changes import on_data
-from conformance.suite.meddling import problem
+from conformance.suite.changes import on_data, refusing, retold, told_otherwise
 from conformance.suite.mutants import mutant
 
 
@@ -12,9 +10,7 @@ from conformance.suite.mutants import mutant
         "jobs.a_submit_is_answered_with_the_job")  # fmt: skip
 def rollback_is_kept_secret(hooks):
     """An endpoint that takes text back says that it does not."""
-    hooks.bodies.append(
-        lambda talk, status, body: (status, body.replace(b'"rollback":true', b'"rollback":false'))
-    )
+    told_otherwise(hooks, b'"rollback":true', b'"rollback":false')
 
 
 @mutant(
@@ -45,11 +41,7 @@ def a_value_comes_early(hooks):
 @mutant("TW-OVR-012", "discovery.discovery_fits_its_schema")
 def times_in_seconds_with_a_fraction(hooks):
     """Times that are counted have a fraction."""
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            (status, re.sub(rb'("heartbeat_ms":\d+)', rb"\1.5", body)) if talk.path == "/v1" else None
-        )
-    )
+    told_otherwise(hooks, rb'("heartbeat_ms":\d+)', rb"\1.5", at="/v1")
 
 
 @mutant(
@@ -60,45 +52,31 @@ def times_in_seconds_with_a_fraction(hooks):
 def a_clock_that_is_an_hour_slow(hooks):
     """`expires_at` is taken from another clock than `ended_at`."""
     hooks.settings["state_ttl"] = 60.0
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            (status, body.replace(b'"state_ttl_s":60,', b'"state_ttl_s":3600,'))
-            if talk.path == "/v1"
-            else None
-        )
-    )
+    told_otherwise(hooks, b'"state_ttl_s":60,', b'"state_ttl_s":3600,', at="/v1")
 
 
 @mutant("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
 def a_capability_is_kept_secret(hooks):
     """Discovery does not name a capability that is there."""
-    hooks.bodies.append(
-        lambda talk, status, body: (status, body.replace(b'"delete",', b"")) if talk.path == "/v1" else None
-    )
+    told_otherwise(hooks, b'"delete",', b"", at="/v1")
 
 
 @mutant("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
 def a_capability_is_made_up(hooks):
     """Discovery names a capability that is not there."""
-    hooks.instead.append(
-        lambda talk: problem(404, "not_found") if talk.path.endswith("/stream-token") else None
-    )
+    refusing(hooks, lambda talk: talk.path.endswith("/stream-token"), 404, "not_found")
 
 
 @mutant("TW-DSC-001", "discovery.discovery_fits_its_schema")
 def a_limit_is_missing(hooks):
     """Discovery lacks a limit."""
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            (status, body.replace(b'"max_depth"', b'"depth"')) if talk.path == "/v1" else None
-        )
-    )
+    told_otherwise(hooks, b'"max_depth"', b'"depth"', at="/v1")
 
 
 @mutant("TW-DSC-019", "discovery.examples_are_taken")
 def an_example_that_does_not_fit(hooks):
     """An example that the endpoint's own schema refuses."""
-    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b'{"words":8}', b'{"words":"8"}')))
+    told_otherwise(hooks, b'{"words":8}', b'{"words":"8"}')
 
 
 @mutant("TW-DSC-020", "discovery.values_fit_their_schema", "jobs.a_job_that_has_ended_tells_its_end")
@@ -145,35 +123,18 @@ def a_large_body_in_chunks_is_taken(hooks):
 def a_schema_that_has_to_be_fetched(hooks):
     """A schema refers to another document."""
     elsewhere = b'"value_schema":{"$ref":"https://schemas.example/value.json"}'
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            (status, body.replace(b'"value_schema":{"type":"integer"}', elsewhere))
-            if "square" in talk.path
-            else None
-        )
-    )
+    told_otherwise(hooks, b'"value_schema":{"type":"integer"}', elsewhere, at=".*square.*")
 
 
 @mutant("TW-DSC-017", "discovery.endpoints_describe_themselves")
 def a_schema_that_is_none(hooks):
     """A schema names a type that JSON Schema has not."""
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            (status, body.replace(b'{"type":"integer"}', b'{"type":"int"}'))
-            if "square" in talk.path
-            else None
-        )
-    )
+    told_otherwise(hooks, b'{"type":"integer"}', b'{"type":"int"}', at=".*square.*")
 
 
 @mutant("TW-RES-026", "discovery.a_state_is_kept_as_long_as_discovery_says")
 def done_tells_another_end_of_its_state(hooks):
     """`expires_at` of `done` is the time at which the job ended."""
     past = rb'("expires_at":")\d{4}'
-    hooks.frames.append(lambda talk, frame: re.sub(past, rb"\g<1>2001", frame))
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            status,
-            re.sub(rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001", body),
-        )
-    )
+    retold(hooks, past, rb"\g<1>2001")
+    told_otherwise(hooks, rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001")

@@ -3,6 +3,7 @@
 import json
 import re
 
+from conformance.suite.changes import asked_otherwise, gone_is_unknown, refusing, told_otherwise
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
 
@@ -26,13 +27,7 @@ def in_the_second_life(hooks, change):
 @mutant("TW-DSC-010", "durable.what_was_sent_survives_a_restart")
 def memory_is_called_a_host(hooks):
     """A log in memory is declared as one that survives the host."""
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            (status, body.replace(b'"durability":"process"', b'"durability":"host"'))
-            if talk.path == "/v1"
-            else None
-        )
-    )
+    told_otherwise(hooks, b'"durability":"process"', b'"durability":"host"', at="/v1")
 
 
 @mutant("TW-OVR-023", "durable.what_was_sent_survives_a_restart")
@@ -91,7 +86,7 @@ def a_new_attempt_keeps_old_values(hooks):
 def attempts_are_not_counted(hooks):
     """A new attempt is called the first one."""
     hooks.lasts = True
-    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'"attempt":\d+', b'"attempt":1', body)))
+    told_otherwise(hooks, rb'"attempt":\d+', b'"attempt":1')
 
 
 @mutant("TW-RES-038", "durable.epochs_are_opened_by_a_snapshot", "durable.what_was_sent_survives_a_restart")
@@ -109,32 +104,21 @@ def an_epoch_after_done(hooks):
 @mutant("TW-RES-028", "durable.an_expired_job_is_gone")
 def an_expired_job_is_unknown(hooks):
     """A job whose time is over is answered like one that never was."""
-    hooks.bodies.append(
-        lambda talk, status, body: problem(404, "job_not_found")[::2] if status == 410 else None
-    )
+    gone_is_unknown(hooks)
 
 
 @mutant("TW-RES-045", "durable.any_replica_answers_for_any_job")
 def a_lagging_replica_rewinds(hooks):
     """A replica takes a cursor past its own copy for one that is lost, without a look at the primary copy."""
-    hooks.requests.append(
-        lambda talk: (
-            talk.is_to_the_replica
-            and talk.cursor not in {"", "0-0"}
-            and talk.set_header("last-event-id", "40000-2")
-        )
-    )
+    past = lambda talk: talk.is_to_the_replica and talk.cursor not in {"", "0-0"}  # noqa: E731
+    asked_otherwise(hooks, "last-event-id", "40000-2", past)
 
 
 @mutant("TW-DEP-006", "durable.any_replica_answers_for_any_job")
 def a_replica_knows_its_own_jobs_alone(hooks):
     """A replica answers for the jobs alone that were submitted to it."""
-    hooks.instead.append(
-        lambda talk: (
-            problem(404, "job_not_found")
-            if talk.is_to_the_replica and talk.path.startswith("/v1/jobs/")
-            else None
-        )
+    refusing(
+        hooks, lambda talk: talk.is_to_the_replica and talk.path.startswith("/v1/jobs/"), 404, "job_not_found"
     )
 
 
@@ -154,7 +138,7 @@ def attempts_are_counted_twice(hooks):
     """Each start of a worker counts as two attempts."""
     hooks.lasts = True
     twice = lambda found: b'"attempt":%d' % (2 * int(found[1]) - 1)  # noqa: E731
-    hooks.bodies.append(lambda talk, status, body: (status, re.sub(rb'"attempt":(\d+)', twice, body)))
+    told_otherwise(hooks, rb'"attempt":(\d+)', twice)
 
 
 @mutant("TW-RES-012", "durable.what_was_sent_survives_a_restart")
@@ -234,8 +218,4 @@ def an_expiry_frees_the_key(hooks):
 @mutant("TW-RES-028", "durable.an_expired_job_is_gone")
 def a_cancel_of_an_expired_job_finds_nothing(hooks):
     """Reads know the tombstone of a job, and a cancel does not."""
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            problem(404, "job_not_found")[::2] if status == 410 and talk.path.endswith("/cancel") else None
-        )
-    )
+    gone_is_unknown(hooks, at=".*/cancel")

@@ -1,8 +1,6 @@
 """Events that are not logged, told wrongly: places in the queue, progress, pings, and what closes a stream."""
 
-import re
-
-from conformance.suite.changes import DONE, PING
+from conformance.suite.changes import DONE, PING, on_event, retold
 from conformance.suite.mutants import mutant
 
 
@@ -14,17 +12,13 @@ def silent_where(hooks, holds):
 @mutant("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
 def no_ping(hooks):
     """No ping within the heartbeat."""
-    hooks.frames.append(lambda talk, frame: b"" if b"event:ping" in frame else frame)
+    on_event(hooks, b"event:ping", lambda frame: b"")
 
 
 @mutant("TW-FRM-069", "ephemeral.a_silent_stream_is_pinged")
 def ping_of_a_head_that_never_comes(hooks):
     """A ping names a head that is not sent."""
-    hooks.frames.append(
-        lambda talk, frame: (
-            re.sub(rb'"head":"1-\d+"', b'"head":"1-99"', frame) if b"event:ping" in frame else frame
-        )
-    )
+    retold(hooks, rb'"head":"1-\d+"', b'"head":"1-99"', within=b"event:ping")
 
 
 @mutant(
@@ -33,9 +27,7 @@ def ping_of_a_head_that_never_comes(hooks):
 def goaway_without_retry(hooks):
     """`goaway` has no `retry` field."""
     away = b'event:goaway\ndata:{"reason":"rotate","retry_ms":100}\n\n'
-    hooks.frames.append(
-        lambda talk, frame: away if DONE in frame and b"colour" in talk.scope["query_string"] else frame
-    )
+    hooks.frames.append(lambda talk, frame: away if DONE in frame and b"colour" in talk.query else frame)
 
 
 @mutant(
@@ -45,9 +37,7 @@ def goaway_without_retry(hooks):
 )
 def streams_end_without_a_word(hooks):
     """A stream is closed before `done`, and without `goaway`."""
-    hooks.frames.append(
-        lambda talk, frame: b"" if DONE in frame and b"colour" in talk.scope["query_string"] else frame
-    )
+    hooks.frames.append(lambda talk, frame: b"" if DONE in frame and b"colour" in talk.query else frame)
 
 
 @mutant(
@@ -57,22 +47,20 @@ def streams_end_without_a_word(hooks):
 )
 def progress_without_its_item(hooks):
     """`progress` of a batch job does not tell of which item."""
-    hooks.frames.append(
-        lambda talk, frame: re.sub(rb',"item":\d+', b"", frame) if b"event:progress" in frame else frame
-    )
+    retold(hooks, rb',"item":\d+', b"", within=b"event:progress")
 
 
 @mutant("TW-DIF-004", "ephemeral.ephemeral_events_hold_nothing_of_a_result")
 def text_in_progress(hooks):
     """Progress carries a text of the result."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b'{"current"', b'{"text":"so far","current"'))
+    retold(hooks, b'{"current"', b'{"text":"so far","current"')
 
 
 @mutant("TW-FRM-064", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
 def places_from_zero(hooks):
     """The first in the queue has place 0."""
     place = b'event:queue\ndata:{"position":0}\n\n'
-    hooks.frames.append(lambda talk, frame: frame + place if b"event:hello" in frame else frame)
+    on_event(hooks, b"event:hello", lambda frame: frame + place)
 
 
 @mutant("TW-FRM-067", "ephemeral.progress_is_told_again_on_each_connection")
@@ -92,7 +80,7 @@ def progress_is_told_once(hooks):
 def a_place_is_told_again_and_again(hooks):
     """`queue` is sent twice for each place."""
     place = b'event:queue\ndata:{"position":3}\n\n'
-    hooks.frames.append(lambda talk, frame: frame + 2 * place if b"event:hello" in frame else frame)
+    on_event(hooks, b"event:hello", lambda frame: frame + 2 * place)
 
 
 @mutant("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
@@ -121,18 +109,18 @@ def no_ping_where_a_submit_is_answered(hooks):
 @mutant("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
 def no_ping_without_diffs(hooks):
     """A stream of snapshots gets no ping."""
-    silent_where(hooks, lambda talk: b"diffs=0" in talk.scope["query_string"])
+    silent_where(hooks, lambda talk: b"diffs=0" in talk.query)
 
 
 @mutant("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
 def hello_promises_a_quicker_heartbeat(hooks):
     """`hello` names a heartbeat that is not kept."""
     hooks.settings["heartbeat"] = 5.0
-    hooks.frames.append(lambda talk, frame: re.sub(rb'"heartbeat_ms":\d+', b'"heartbeat_ms":100', frame))
+    retold(hooks, rb'"heartbeat_ms":\d+', b'"heartbeat_ms":100')
 
 
 @mutant("TW-FRM-063", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
 def a_job_that_runs_has_a_place(hooks):
     """`queue` is sent once more when the job has begun."""
     place = b'event:queue\ndata:{"position":1}\n\n'
-    hooks.frames.append(lambda talk, frame: frame + place if b'"/status","running"' in frame else frame)
+    on_event(hooks, b'"/status","running"', lambda frame: frame + place)

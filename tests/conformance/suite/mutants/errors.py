@@ -2,6 +2,7 @@
 
 import json
 
+from conformance.suite.changes import refusing, told_otherwise, with_header, without
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
 
@@ -98,7 +99,7 @@ def the_body_names_another_status(hooks):
 @mutant("TW-ERR-020", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused")
 def a_code_of_its_own(hooks):
     """A code that is neither of the registry nor a name with a dot."""
-    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b'"not_found"', b'"nothing_here"')))
+    told_otherwise(hooks, b'"not_found"', b'"nothing_here"')
 
 
 @mutant("TW-JOB-043", "errors.what_there_is_not_is_refused")
@@ -112,13 +113,13 @@ def unknown_job_is_empty(hooks):
 @mutant("TW-JOB-013", "errors.what_there_is_not_is_refused")
 def unknown_endpoint_is_500(hooks):
     """A submit to an unknown endpoint is answered with 500."""
-    hooks.instead.append(lambda talk: problem(500, "internal") if "there-is-none/jobs" in talk.path else None)
+    refusing(hooks, lambda talk: "there-is-none/jobs" in talk.path, 500, "internal")
 
 
 @mutant("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def no_allow(hooks):
     """405 without `Allow`."""
-    hooks.heads.append(lambda talk, status, headers: headers.pop("allow", None) and None)
+    without(hooks, "allow")
 
 
 @mutant("TW-JOB-003", "errors.what_there_is_not_is_refused")
@@ -168,10 +169,5 @@ def anything_gets_a_stream_token(hooks):
 @mutant("TW-JOB-005", "errors.json_is_called_json")
 def a_cancel_is_answered_in_plain_text(hooks):
     """The answer to a cancel is called plain text."""
-    hooks.heads.append(
-        lambda talk, status, headers: (
-            headers.update({"content-type": "text/plain"})
-            if talk.path.endswith("/cancel") and status < 300
-            else None
-        )
-    )
+    taken = lambda talk, status: talk.path.endswith("/cancel") and status < 300  # noqa: E731
+    with_header(hooks, "content-type", "text/plain", taken)

@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import re
 
-from conformance.suite.changes import DONE, refusing
+from conformance.suite.changes import DONE, asked_otherwise, on_event, refusing, retold, without
 from conformance.suite.meddling import CUT, HANG
 from conformance.suite.mutants import mutant
 
@@ -23,7 +23,7 @@ def content_type_text_plain(hooks):
 @mutant("TW-FRM-002", "framing.streams_have_their_header")
 def no_no_store(hooks):
     """No `no-store` on streams."""
-    hooks.heads.append(lambda talk, status, headers: headers.pop("cache-control", None) and None)
+    without(hooks, "cache-control")
 
 
 @mutant("TW-FRM-006", "framing.events_are_sent_when_they_are_due")
@@ -54,31 +54,31 @@ def gzip_where_it_is_accepted(hooks):
 @mutant("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says")
 def raw_newline_in_data(hooks):
     """A raw newline within the data."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b'"protocol":', b'"protocol":\n'))
+    retold(hooks, b'"protocol":', b'"protocol":\n')
 
 
 @mutant("TW-FRM-011", "framing.streams_are_framed_as_the_grammar_says")
 def two_data_lines(hooks):
     """The data in two `data` fields."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b'"protocol":', b'"protocol":\ndata:'))
+    retold(hooks, b'"protocol":', b'"protocol":\ndata:')
 
 
 @mutant("TW-FRM-013", "framing.streams_are_framed_as_the_grammar_says")
 def no_blank_line_after_the_last_event(hooks):
     """The blank line after the last event is missing."""
-    hooks.frames.append(lambda talk, frame: frame[:-1] if DONE in frame else frame)
+    on_event(hooks, DONE, lambda frame: frame[:-1])
 
 
 @mutant("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says")
 def lone_cr_inside_json(hooks):
     """A lone CR inside the JSON."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b'"protocol":', b'"protocol":\r'))
+    retold(hooks, b'"protocol":', b'"protocol":\r')
 
 
 @mutant("TW-FRM-009", "framing.streams_are_framed_as_the_grammar_says")
 def invalid_utf8(hooks):
     """Bytes that are no UTF-8."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b'{"protocol"', b'{"\xff":1,"protocol"'))
+    retold(hooks, b'{"protocol"', b'{"\xff":1,"protocol"')
 
 
 @mutant("TW-FRM-010", "framing.streams_are_framed_as_the_grammar_says")
@@ -90,69 +90,69 @@ def bom_before_every_event(hooks):
 @mutant("TW-FRM-015", "framing.events_are_those_of_the_table")
 def id_missing_on_some_logged_events(hooks):
     """The id is missing on some logged events."""
-    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:\d+-\d*3\n", b"", frame))
+    retold(hooks, rb"^id:\d+-\d*3\n", b"")
 
 
 @mutant("TW-FRM-014", "framing.events_are_those_of_the_table")
 def id_on_an_ephemeral_event(hooks):
     """An id on an ephemeral event."""
-    hooks.frames.append(lambda talk, frame: b"id:1-1\n" + frame if b"event:hello" in frame else frame)
+    on_event(hooks, b"event:hello", lambda frame: b"id:1-1\n" + frame)
 
 
 @mutant("TW-FRM-014", "framing.events_are_those_of_the_table", "ephemeral.a_silent_stream_is_pinged")
 def ping_moves_the_cursor(hooks):
     """A ping has an id, and so moves the cursor of an EventSource."""
-    hooks.frames.append(lambda talk, frame: b"id:1-1\n" + frame if b"event:ping" in frame else frame)
+    on_event(hooks, b"event:ping", lambda frame: b"id:1-1\n" + frame)
 
 
 @mutant("TW-RES-001", "framing.events_are_those_of_the_table")
 def nul_in_an_id(hooks):
     """NUL in an id."""
-    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:(\d+-\d*3)\n", b"id:\\1\0\n", frame))
+    retold(hooks, rb"^id:(\d+-\d*3)\n", b"id:\\1\0\n")
 
 
 @mutant("TW-FRM-051", "framing.a_job_ends_by_one_done")
 def no_terminal_event(hooks):
     """No terminal event."""
-    hooks.frames.append(lambda talk, frame: b":end\n\n" if DONE in frame else frame)
+    on_event(hooks, DONE, lambda frame: b":end\n\n")
 
 
 @mutant("TW-FRM-051", "framing.a_job_ends_by_one_done")
 def two_terminal_events(hooks):
     """Two terminal events."""
-    hooks.frames.append(lambda talk, frame: frame * 2 if DONE in frame else frame)
+    on_event(hooks, DONE, lambda frame: frame * 2)
 
 
 @mutant("TW-FRM-054", "framing.nothing_follows_the_end")
 def events_after_the_terminal(hooks):
     """An event after the terminal one."""
     extra = b'event:ping\ndata:{"head":"1-1"}\n\n'
-    hooks.frames.append(lambda talk, frame: frame + extra if DONE in frame else frame)
+    on_event(hooks, DONE, lambda frame: frame + extra)
 
 
 @mutant("TW-FRM-007", "framing.a_stream_is_closed_after_done")
 def open_after_the_terminal(hooks):
     """The connection is kept open after the terminal event."""
 
-    hooks.frames.append(lambda talk, frame: frame + HANG if DONE in frame else frame)
+    on_event(hooks, DONE, lambda frame: frame + HANG)
 
 
 @mutant("TW-FRM-051", "framing.a_job_ends_by_one_done")
 def failure_drops_the_connection(hooks):
     """A failure drops the connection."""
-    hooks.frames.append(lambda talk, frame: CUT if b'"failed"' in frame else frame)
+    on_event(hooks, b'"failed"', lambda frame: CUT)
 
 
 @mutant("TW-FRM-061", "framing.streams_begin_with_hello")
 def retry_abc(hooks):
     """`retry: abc`."""
-    hooks.frames.append(lambda talk, frame: re.sub(rb"retry:\d+", b"retry:abc", frame))
+    retold(hooks, rb"retry:\d+", b"retry:abc")
 
 
 @mutant("TW-FRM-018", "framing.retry_is_short_and_drawn_anew")
 def retry_of_an_hour(hooks):
     """A `retry` of an hour."""
-    hooks.frames.append(lambda talk, frame: re.sub(rb"retry:\d+", b"retry:3600000", frame))
+    retold(hooks, rb"retry:\d+", b"retry:3600000")
 
 
 @mutant(
@@ -169,7 +169,7 @@ def large_event_cut_at_64_kib(hooks):
 @mutant("TW-FRM-057", "framing.streams_begin_with_hello")
 def no_hello(hooks):
     """No `hello`."""
-    hooks.frames.append(lambda talk, frame: b"retry:100\n\n" if b"event:hello" in frame else frame)
+    on_event(hooks, b"event:hello", lambda frame: b"retry:100\n\n")
 
 
 @mutant("TW-FRM-005", "framing.hello_comes_within_a_second")
@@ -187,37 +187,31 @@ def hello_is_late(hooks):
 @mutant("TW-FRM-058", "framing.streams_begin_with_hello")
 def streams_of_two_jobs_cross(hooks):
     """`hello` names another job."""
-    hooks.frames.append(
-        lambda talk, frame: re.sub(rb'"job":"[^"]+"', b'"job":"AAAAAAAAAAAAAAAAAAAAAAAA"', frame)
-    )
+    retold(hooks, rb'"job":"[^"]+"', b'"job":"AAAAAAAAAAAAAAAAAAAAAAAA"')
 
 
 @mutant("TW-FRM-043", "framing.events_are_those_of_the_table")
 def hello_without_heartbeat(hooks):
     """`hello` lacks a member that its schema requires."""
-    hooks.frames.append(lambda talk, frame: re.sub(rb',"heartbeat_ms":\d+', b"", frame))
+    retold(hooks, rb',"heartbeat_ms":\d+', b"")
 
 
 @mutant("TW-FRM-053", "framing.a_job_ends_by_one_done")
 def done_of_a_failed_job_without_error(hooks):
     """`done` of a failed job has no `error`."""
-    hooks.frames.append(
-        lambda talk, frame: re.sub(rb',"error":\{[^}]*\}', b"", frame) if DONE in frame else frame
-    )
+    retold(hooks, rb',"error":\{[^}]*\}', b"", within=DONE)
 
 
 @mutant("TW-RES-001", "framing.events_are_those_of_the_table")
 def newline_in_an_id(hooks):
     """A newline in an id."""
-    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:(\d+)-(\d*3)\n", b"id:\\1-\n\\2\n", frame))
+    retold(hooks, rb"^id:(\d+)-(\d*3)\n", b"id:\\1-\n\\2\n")
 
 
 @mutant("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
 def accept_is_not_looked_at(hooks):
     """A stream comes whatever `Accept` says."""
-    hooks.requests.append(
-        lambda talk: talk.path.endswith("/events") and talk.set_header("accept", "text/event-stream")
-    )
+    asked_otherwise(hooks, "accept", "text/event-stream", lambda talk: talk.path.endswith("/events"))
 
 
 @mutant("TW-FRM-006", "framing.events_are_sent_when_they_are_due")
@@ -250,11 +244,7 @@ def another_charset(hooks):
 )
 def hello_knows_the_beginning_alone(hooks):
     """`head` of `hello` is the first id, whatever came since."""
-    hooks.frames.append(
-        lambda talk, frame: (
-            re.sub(rb'"head":"[^"]+"', b'"head":"1-1"', frame) if b"event:hello" in frame else frame
-        )
-    )
+    retold(hooks, rb'"head":"[^"]+"', b'"head":"1-1"', within=b"event:hello")
 
 
 @mutant("TW-OVR-018", "framing.a_job_ends_by_one_done")
@@ -274,9 +264,7 @@ def a_failure_is_a_success_without_a_value(hooks):
 def head_of_hello_is_the_next_id(hooks):
     """`head` of `hello` is the id that the next event would have."""
     after = lambda found: b'"head":"1-%d"' % (int(found[1]) + 1)  # noqa: E731
-    hooks.frames.append(
-        lambda talk, frame: re.sub(rb'"head":"1-(\d+)"', after, frame) if b"event:hello" in frame else frame
-    )
+    retold(hooks, rb'"head":"1-(\d+)"', after, within=b"event:hello")
 
 
 @mutant("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
@@ -293,13 +281,8 @@ def only_whole_media_types_admit_a_stream(hooks):
 @mutant("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
 def a_weight_of_0_admits_a_stream(hooks):
     """What `Accept` names with a weight of 0 is sent."""
-    hooks.requests.append(
-        lambda talk: (
-            talk.path.endswith("/events")
-            and ";q=0" in talk.header("accept")
-            and talk.set_header("accept", "*/*")
-        )
-    )
+    weighs = lambda talk: talk.path.endswith("/events") and ";q=0" in talk.header("accept")  # noqa: E731
+    asked_otherwise(hooks, "accept", "*/*", weighs)
 
 
 @mutant("TW-FRM-005", "framing.hello_comes_within_a_second")
@@ -316,4 +299,4 @@ def a_submit_waits_for_its_job(hooks):
 @mutant("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says", "framing.hello_comes_within_a_second")
 def an_empty_event_keeps_a_stream_awake(hooks):
     """An event without data, and so one of the log without a state, follows `hello`."""
-    hooks.frames.append(lambda talk, frame: frame + b"data:\n\n" if b"event:hello" in frame else frame)
+    on_event(hooks, b"event:hello", lambda frame: frame + b"data:\n\n")

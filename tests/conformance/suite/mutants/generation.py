@@ -1,9 +1,7 @@
 """Generations that end and count in a way of their own, and take what they do not serve."""
 
-import re
-
 from conformance.suite import table_engine
-from conformance.suite.changes import of_the_input, take_samples
+from conformance.suite.changes import mended, of_the_input, retold, take_samples, told_otherwise
 from conformance.suite.mutants import mutant
 
 
@@ -15,7 +13,6 @@ def seeds_are_ignored(hooks):
         if talk.is_submit and b'"seed":7' in talk.body:
             hooks.shared["n"] = hooks.shared.get("n", 10) + 1
             talk.body = talk.body.replace(b'"seed":7', b'"seed":%d' % hooks.shared["n"])
-            talk.set_header("content-length", str(len(talk.body)))
 
     hooks.requests.append(reseed)
 
@@ -23,30 +20,26 @@ def seeds_are_ignored(hooks):
 @mutant("TW-GEN-002", "generation.what_cannot_be_served_is_refused")
 def more_candidates_are_cut_silently(hooks):
     """More candidates than `max_top` are cut silently."""
-    hooks.requests.append(
-        lambda talk: setattr(talk, "body", talk.body.replace(b'"top_logprobs":21', b'"top_logprobs":20'))
-    )
+    mended(hooks, b'"top_logprobs":21', b'"top_logprobs":20')
 
 
 @mutant("TW-GEN-018", "generation.an_end_has_its_reason_and_its_count")
 def usage_counts_nothing(hooks):
     """`usage` does not count the tokens."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b"completion_tokens", b"tokens_out"))
+    retold(hooks, b"completion_tokens", b"tokens_out")
 
 
 @mutant("TW-GEN-008", "generation.samples_are_items")
 def one_sample_whatever_n_says(hooks):
     """One sample comes, whatever `n` says."""
-    hooks.requests.append(
-        lambda talk: talk.is_submit and setattr(talk, "body", talk.body.replace(b'"n":3', b'"n":1'))
-    )
+    mended(hooks, b'"n":3', b'"n":1')
 
 
 @mutant("TW-GEN-009", "generation.samples_are_items")
 def samples_are_no_batch(hooks):
     """The job of several samples does not say `batch`."""
     hooks.requests.append(take_samples)
-    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b'"batch":true', b'"batch":false')))
+    told_otherwise(hooks, b'"batch":true', b'"batch":false')
 
 
 @mutant("TW-GEN-016", "generation.a_stop_string_ends_the_text_before_it")
@@ -77,23 +70,19 @@ def what_is_not_served_is_taken(hooks):
 def a_cancel_leaves_no_reason(hooks):
     """`finish_reason` of an item that was cancelled stays null."""
     pattern = rb'(finish_reason"[,:])"cancelled"'
-    hooks.frames.append(lambda talk, frame: re.sub(pattern, rb"\1null", frame))
-    hooks.bodies.append(lambda talk, status, body: (status, re.sub(pattern, rb"\1null", body)))
+    retold(hooks, pattern, rb"\1null")
+    told_otherwise(hooks, pattern, rb"\1null")
 
 
 @mutant("TW-GEN-018", "generation.a_generation_that_is_cancelled_says_so")
 def a_cancel_costs_nothing(hooks):
     """`usage` of a job that was cancelled is empty."""
     pattern, less = rb'"status":"cancelled","usage":\{[^}]+\}', b'"status":"cancelled","usage":{}'
-    hooks.frames.append(lambda talk, frame: re.sub(pattern, less, frame))
-    hooks.bodies.append(lambda talk, status, body: (status, re.sub(pattern, less, body)))
+    retold(hooks, pattern, less)
+    told_otherwise(hooks, pattern, less)
 
 
 @mutant("TW-GEN-018", "generation.usage_counts_all_items")
 def usage_is_that_of_the_last_item(hooks):
     """`usage` of a job of several inputs is that of its last item."""
-    hooks.frames.append(
-        lambda talk, frame: (
-            re.sub(rb'("completion_tokens":)11\b', rb"\g<1>3", frame) if b"event:done" in frame else frame
-        )
-    )
+    retold(hooks, rb'("completion_tokens":)11\b', rb"\g<1>3", within=b"event:done")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+from conformance.suite.changes import asked_otherwise, refusing, without
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
 
@@ -10,7 +11,7 @@ from conformance.suite.mutants import mutant
 @mutant("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job")
 def the_same_key_runs_twice(hooks):
     """The same key starts two jobs."""
-    hooks.requests.append(lambda talk: talk.set_header("idempotency-key", None))
+    asked_otherwise(hooks, "idempotency-key", None)
 
 
 @mutant("TW-JOB-031", "idempotency.a_key_with_another_body_is_refused")
@@ -33,19 +34,15 @@ def a_refused_submit_burns_its_key(hooks):
             hooks.shared[talk.header("idempotency-key")] = True
 
     hooks.bodies.append(burn)
-    hooks.instead.append(
-        lambda talk: (
-            problem(422, "idempotency_key_reused")
-            if hooks.shared.get(talk.header("idempotency-key"))
-            else None
-        )
+    refusing(
+        hooks, lambda talk: hooks.shared.get(talk.header("idempotency-key")), 422, "idempotency_key_reused"
     )
 
 
 @mutant("TW-JOB-029", "idempotency.a_repeated_submit_finds_its_job")
 def a_replay_is_not_told(hooks):
     """A replay has no `Idempotency-Replayed`."""
-    hooks.heads.append(lambda talk, status, headers: headers.pop("idempotency-replayed", None) and None)
+    without(hooks, "idempotency-replayed")
 
 
 @mutant("TW-JOB-033", "idempotency.the_key_of_a_purged_job_is_not_free")

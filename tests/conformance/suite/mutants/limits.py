@@ -2,6 +2,7 @@
 
 import re
 
+from conformance.suite.changes import retold
 from conformance.suite.meddling import CUT, problem
 from conformance.suite.mutants import mutant
 
@@ -58,14 +59,12 @@ def all_callers_share_a_limit(hooks):
 @mutant("TW-ERR-016", "limits.a_stream_too_many_is_refused")
 def a_problem_that_passes_ends_an_event_source(hooks):
     """A problem in-band has an id, also where it passes."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b"event:problem", b"id:0-1\nevent:problem"))
+    retold(hooks, b"event:problem", b"id:0-1\nevent:problem")
 
 
 @mutant("TW-ERR-016", "limits.a_stream_too_many_is_refused")
 def a_problem_names_its_wait_for_people_alone(hooks):
     """The `retry` of a problem that passes is that of any stream."""
     hooks.frames.append(
-        lambda talk, frame: (
-            re.sub(rb"retry:\d+", b"retry:50", frame) if b"inband" in talk.scope["query_string"] else frame
-        )
+        lambda talk, frame: re.sub(rb"retry:\d+", b"retry:50", frame) if b"inband" in talk.query else frame
     )

@@ -2,9 +2,9 @@
 
 import json
 import math
-import re
 
 from conformance.suite import table_engine
+from conformance.suite.changes import retold
 from conformance.suite.mutants import mutant
 
 
@@ -163,11 +163,7 @@ def the_chosen_token_is_no_candidate(hooks):
 @mutant("TW-GEN-013", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree")
 def a_rollback_leaves_its_logprobs(hooks):
     """A truncation of the text leaves its tokens and log-probabilities behind."""
-    hooks.frames.append(
-        lambda talk, frame: re.sub(
-            rb'data:\[(\["r",.*\])\]', rb'data:[\1,["t","/items/0/value/text",1]]', frame
-        )
-    )
+    retold(hooks, rb'data:\[(\["r",.*\])\]', rb'data:[\1,["t","/items/0/value/text",1]]')
 
 
 @mutant("TW-GEN-024", "logprobs.candidates_and_ranks_agree")

@@ -3,6 +3,7 @@
 import json
 import re
 
+from conformance.suite.changes import asked_otherwise, without
 from conformance.suite.mutants import mutant
 from conformance.suite.stage import ALICE
 
@@ -45,7 +46,7 @@ def another_principal_is_told_forbidden(hooks):
 @mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def no_www_authenticate(hooks):
     """401 without `WWW-Authenticate`."""
-    hooks.heads.append(lambda talk, status, headers: headers.pop("www-authenticate", None) and None)
+    without(hooks, "www-authenticate")
 
 
 @mutant("TW-JOB-046", "ownership.a_list_has_the_callers_jobs_alone")
@@ -65,7 +66,7 @@ def a_token_in_the_url_is_taken(hooks):
     """A caller's own token is taken from the URL."""
 
     def take(talk):
-        name, _, secret = talk.scope["query_string"].partition(b"=")
+        name, _, secret = talk.query.partition(b"=")
         if name == b"access_token" and not talk.header("authorization"):
             talk.set_header("authorization", f"Bearer {secret.decode()}")
 
@@ -93,11 +94,8 @@ def anybody_gets_a_stream_token(hooks):
 @mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def anybody_may_submit(hooks):
     """Credentials are asked for where jobs are read, and not where they are submitted."""
-    hooks.requests.append(
-        lambda talk: (
-            talk.is_submit and not is_known(talk) and talk.set_header("authorization", f"Bearer {ALICE}")
-        )
-    )
+    strange = lambda talk: talk.is_submit and not is_known(talk)  # noqa: E731
+    asked_otherwise(hooks, "authorization", f"Bearer {ALICE}", strange)
 
 
 @mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")

@@ -1,16 +1,13 @@
 """Parameters of the query that mean something else than is said."""
 
 from conformance.suite.changes import on_query, refusing
-from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
 
 
 @mutant("TW-OVR-009", "parameters.parameters_and_members_are_read_as_said")
 def unknown_members_are_refused(hooks):
     """A member that is not known is refused."""
-    hooks.instead.append(
-        lambda talk: problem(422, "invalid_input", pointer="/x.colour") if b"x.colour" in talk.body else None
-    )
+    refusing(hooks, lambda talk: b"x.colour" in talk.body, 422, "invalid_input", pointer="/x.colour")
 
 
 @mutant("TW-JOB-007", "parameters.parameters_and_members_are_read_as_said")
@@ -18,8 +15,8 @@ def the_first_of_two_parameters_counts(hooks):
     """A parameter that stands twice is taken once."""
 
     def once(talk):
-        query = talk.scope["query_string"]
-        talk.scope["query_string"] = query.partition(b"&after=")[0] if query.count(b"after=") > 1 else query
+        query = talk.query
+        talk.query = query.partition(b"&after=")[0] if query.count(b"after=") > 1 else query
 
     hooks.requests.append(once)
 
@@ -27,19 +24,19 @@ def the_first_of_two_parameters_counts(hooks):
 @mutant("TW-JOB-007", "parameters.what_means_the_same_as_nothing_is_taken")
 def diffs_is_known_with_0_alone(hooks):
     """`diffs=1` is refused."""
-    refusing(hooks, lambda talk: b"diffs=1" in talk.scope["query_string"], 400, "bad_parameter")
+    refusing(hooks, lambda talk: b"diffs=1" in talk.query, 400, "bad_parameter")
 
 
 @mutant("TW-JOB-078", "parameters.what_means_the_same_as_nothing_is_taken")
 def an_empty_token_is_a_wrong_one(hooks):
     """`token=` is taken for a token."""
-    refusing(hooks, lambda talk: b"token=&" in talk.scope["query_string"], 401, "unauthorized")
+    refusing(hooks, lambda talk: b"token=&" in talk.query, 401, "unauthorized")
 
 
 @mutant("TW-JOB-006", "parameters.what_means_the_same_as_nothing_is_taken")
 def parameters_are_judged_at_every_url(hooks):
     """A parameter of event streams is judged at other URLs as well."""
-    wrong = lambda talk: talk.path == "/v1" and b"diffs=2" in talk.scope["query_string"]  # noqa: E731
+    wrong = lambda talk: talk.path == "/v1" and b"diffs=2" in talk.query  # noqa: E731
     refusing(hooks, wrong, 400, "bad_parameter")
 
 

@@ -1,6 +1,6 @@
 """Purges that leave too much, or say too little."""
 
-from conformance.suite.meddling import problem
+from conformance.suite.changes import gone_is_unknown, on_event
 from conformance.suite.mutants import mutant
 
 
@@ -21,18 +21,10 @@ def purge_answers_404(hooks):
 @mutant("TW-JOB-060", "purges.a_purge_ends_the_streams_of_the_job")
 def purge_without_done(hooks):
     """Readers of a job that is purged get no `done`."""
-    hooks.frames.append(
-        lambda talk, frame: b":gone\n\n" if b'"status":"cancelled","usage"' in frame else frame
-    )
+    on_event(hooks, b'"status":"cancelled","usage"', lambda frame: b":gone\n\n")
 
 
 @mutant("TW-JOB-062", "purges.a_purged_job_is_gone")
 def a_token_of_a_purged_job_is_looked_for_elsewhere(hooks):
     """A stream token for a job that was purged is answered with 404."""
-    hooks.bodies.append(
-        lambda talk, status, body: (
-            problem(404, "job_not_found")[::2]
-            if status == 410 and talk.path.endswith("/stream-token")
-            else None
-        )
-    )
+    gone_is_unknown(hooks, at=".*/stream-token")

@@ -2,7 +2,7 @@
 
 import re
 
-from conformance.suite.changes import DONE, on_query, seq_of
+from conformance.suite.changes import DONE, asked_otherwise, on_event, on_query, retold, seq_of
 from conformance.suite.meddling import HANG
 from conformance.suite.mutants import mutant
 from conformance.suite.mutants.durable import OTHER_EPOCH, after_a_restart
@@ -19,7 +19,7 @@ def moved_cursor(hooks, by):
 @mutant("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def cursor_ignored(hooks):
     """`Last-Event-ID` is ignored: a full replay."""
-    hooks.requests.append(lambda talk: talk.cursor and talk.set_header("last-event-id", "0-0"))
+    asked_otherwise(hooks, "last-event-id", "0-0", lambda talk: talk.cursor)
 
 
 @mutant("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
@@ -49,9 +49,7 @@ def skips_an_event_of_a_running_job(hooks):
 @mutant("TW-RES-009", "resume.the_header_is_younger_than_the_url")
 def the_url_overrules_the_header(hooks):
     """`?after=` is taken where there is a header as well."""
-    hooks.requests.append(
-        lambda talk: b"after=" in talk.scope["query_string"] and talk.set_header("last-event-id", None)
-    )
+    asked_otherwise(hooks, "last-event-id", None, lambda talk: b"after=" in talk.query)
 
 
 @mutant("TW-RES-010", "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done")
@@ -59,7 +57,7 @@ def an_empty_cursor_is_the_beginning(hooks):
     """An empty cursor is taken for `0-0`."""
 
     def begin(talk):
-        if talk.method == "GET" and talk.scope["query_string"] == b"after=":
+        if talk.method == "GET" and talk.query == b"after=":
             talk.set_header("last-event-id", "1-1")
 
     hooks.requests.append(begin)
@@ -90,20 +88,20 @@ def replay_renders_other_text(hooks):
 def ids_skip(hooks):
     """Every second id is left out."""
     odd = lambda found: b"id:1-%d\n" % (2 * int(found[1]) - 1)  # noqa: E731
-    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:1-(\d+)\n", odd, frame))
+    retold(hooks, rb"^id:1-(\d+)\n", odd)
 
 
 @mutant("TW-RES-006", "resume.ids_go_up_without_a_gap")
 def ids_repeat(hooks):
     """Two events have one id."""
-    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:1-4\n", b"id:1-3\n", frame))
+    retold(hooks, rb"^id:1-4\n", b"id:1-3\n")
 
 
 @mutant("TW-RES-005", "resume.a_history_begins_at_1_1_and_has_no_gap")
 def ids_begin_at_two(hooks):
     """Ids begin at 2."""
     more = lambda found: b"id:1-%d\n" % (int(found[1]) + 1)  # noqa: E731
-    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:1-(\d+)\n", more, frame))
+    retold(hooks, rb"^id:1-(\d+)\n", more)
 
 
 @mutant("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
@@ -122,7 +120,7 @@ def ids_restart_after_a_reconnect(hooks):
 @mutant("TW-RES-012", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
 def unknown_cursor_starts_from_now(hooks):
     """A cursor that nobody knows starts silently from now."""
-    hooks.frames.append(lambda talk, frame: b"" if b'"reason":"rewound"' in frame else frame)
+    on_event(hooks, b'"reason":"rewound"', lambda frame: b"")
 
 
 @mutant("TW-RES-012", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
@@ -138,9 +136,9 @@ def any_cursor_is_taken(hooks):
     """A cursor that is no id is taken for none."""
 
     def forgive(talk):
-        asked = re.search(rb"after=([^&]+)", talk.scope["query_string"])
+        asked = re.search(rb"after=([^&]+)", talk.query)
         if asked and not re.fullmatch(rb"\d+-\d+", asked[1]):
-            talk.scope["query_string"] = b""
+            talk.query = b""
 
     hooks.requests.append(forgive)
 
@@ -222,7 +220,7 @@ def second_reader_steals_events(hooks):
 def logged_diffs_name_a_base(hooks):
     """Events have `on` as they are logged."""
     base = lambda found: b'id:1-%b\ndata:{"ops":%b,"on":%d}' % (found[1], found[2], int(found[1]) - 1)  # noqa: E731
-    hooks.frames.append(lambda talk, frame: re.sub(rb"^id:1-(\d+)\ndata:(\[.*\])", base, frame))
+    retold(hooks, rb"^id:1-(\d+)\ndata:(\[.*\])", base)
 
 
 @mutant("TW-RES-009", "resume.the_header_is_younger_than_the_url")
@@ -315,7 +313,7 @@ def an_empty_header_overrules_the_url(hooks):
 
     def overrule(talk):
         if (b"last-event-id", b"") in talk.scope["headers"]:
-            talk.scope["query_string"] = b""
+            talk.query = b""
 
     hooks.requests.append(overrule)
 

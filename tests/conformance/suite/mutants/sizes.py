@@ -1,5 +1,6 @@
 """Events and states that are longer than what discovery says."""
 
+from conformance.suite.changes import told_otherwise
 from conformance.suite.mutants import mutant
 
 
@@ -7,7 +8,7 @@ from conformance.suite.mutants import mutant
 def a_long_change_comes_whole(hooks):
     """A change that is longer than `max_event_bytes` is sent in one event."""
     hooks.settings["max_event_bytes"] = 256 * 1024
-    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b":262144,", b":65536,")))
+    told_otherwise(hooks, b":262144,", b":65536,")
 
 
 @mutant(
@@ -18,11 +19,11 @@ def a_long_change_comes_whole(hooks):
 def discovery_knows_a_smaller_limit(hooks):
     """Discovery names a `max_event_bytes` below that which is kept."""
     hooks.settings["max_event_bytes"] = 100 * 1024
-    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b":102400,", b":65536,")))
+    told_otherwise(hooks, b":102400,", b":65536,")
 
 
 @mutant("TW-FRM-050", "sizes.a_state_that_grows_too_large_fails_the_job")
 def a_state_may_grow_too_large(hooks):
     """A state passes `max_state_bytes`, and its job succeeds."""
     hooks.settings["max_state_bytes"] = 8 * 1024 * 1024
-    hooks.bodies.append(lambda talk, status, body: (status, body.replace(b":8388608,", b":3145728,")))
+    told_otherwise(hooks, b":8388608,", b":3145728,")

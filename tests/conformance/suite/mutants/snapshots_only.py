@@ -2,7 +2,7 @@
 
 import re
 
-from conformance.suite.changes import told_otherwise
+from conformance.suite.changes import asked_otherwise, told_otherwise
 from conformance.suite.mutants import mutant
 
 
@@ -11,7 +11,7 @@ def diffs_0_is_ignored(hooks):
     """`?diffs=0` gives diffs."""
 
     def ignore(talk):
-        talk.scope["query_string"] = talk.scope["query_string"].replace(b"diffs=0", b"diffs=1")
+        talk.query = talk.query.replace(b"diffs=0", b"diffs=1")
 
     hooks.requests.append(ignore)
 
@@ -23,7 +23,7 @@ def snapshots_come_twice(hooks):
     def twice(talk, frame):
         if b"event:snapshot" in frame:
             talk.own["last"] = frame
-        again = b"diffs=0" in talk.scope["query_string"] and b"event:done" in frame
+        again = b"diffs=0" in talk.query and b"event:done" in frame
         return talk.own.get("last", b"") + frame if again else frame
 
     hooks.frames.append(twice)
@@ -32,9 +32,7 @@ def snapshots_come_twice(hooks):
 @mutant("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
 def snapshots_whatever_the_cursor(hooks):
     """A stream of snapshots does not look at its cursor."""
-    hooks.requests.append(
-        lambda talk: b"diffs=0" in talk.scope["query_string"] and talk.set_header("last-event-id", None)
-    )
+    asked_otherwise(hooks, "last-event-id", None, lambda talk: b"diffs=0" in talk.query)
 
 
 @mutant("TW-JOB-073", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
@@ -43,7 +41,7 @@ def snapshots_at_the_pace_of_the_job(hooks):
     hooks.settings["min_snapshot_interval"] = 0.001
 
     def forget(talk):
-        talk.scope["query_string"] = re.sub(rb"&min_interval_ms=\d+", b"", talk.scope["query_string"])
+        talk.query = re.sub(rb"&min_interval_ms=\d+", b"", talk.query)
 
     hooks.requests.append(forget)
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 
-from conformance.suite.changes import on_data, seq_of
+from conformance.suite.changes import on_data, on_event, retold, seq_of, told_otherwise
 from conformance.suite.mutants import mutant
 
 
@@ -64,17 +64,13 @@ def lengths_in_utf16_units(hooks):
 @mutant("TW-DIF-055", "state.histories_fold")
 def wrong_digest(hooks):
     """A digest of something else."""
-    hooks.frames.append(
-        lambda talk, frame: re.sub(rb'"digest":"[0-9a-f]{16}"', b'"digest":"0123456789abcdef"', frame)
-    )
+    retold(hooks, rb'"digest":"[0-9a-f]{16}"', b'"digest":"0123456789abcdef"')
 
 
 @mutant("TW-JOB-039", "state.an_id_has_one_state", "jobs.a_job_that_has_ended_tells_its_end")
 def final_state_is_not_the_fold(hooks):
     """A read of the job tells another value than its stream."""
-    hooks.bodies.append(
-        lambda talk, status, body: (status, body.replace(b'"value":"Hello"', b'"value":"Hallo"'))
-    )
+    told_otherwise(hooks, b'"value":"Hello"', b'"value":"Hallo"')
 
 
 @mutant("TW-DIF-012", "state.diffs_rebuild_the_value")
@@ -95,17 +91,13 @@ def ops_out_of_order(hooks):
 def insert_off_by_one(hooks):
     """What is inserted into an array goes to the place before."""
     before = lambda found: b'%b/%d"' % (found[1], int(found[2]) - 1)  # noqa: E731
-    hooks.frames.append(
-        lambda talk, frame: re.sub(rb'(\["[is]","/items/0/value/a)/([1-9]\d*)"', before, frame)
-    )
+    retold(hooks, rb'(\["[is]","/items/0/value/a)/([1-9]\d*)"', before)
 
 
 @mutant("TW-DIF-032", "state.texts_are_counted_in_code_points")
 def append_splits_a_surrogate_pair(hooks):
     """An append ends within a surrogate pair."""
-    hooks.frames.append(
-        lambda talk, frame: frame.replace("🎉".encode(), b"\\ud83c") if b'data:"' in frame else frame
-    )
+    on_event(hooks, b'data:"', lambda frame: frame.replace("🎉".encode(), b"\\ud83c"))
 
 
 @mutant(
@@ -186,9 +178,7 @@ def an_item_succeeds_from_the_queue(hooks):
 @mutant("TW-OVR-020", "state.items_move_by_the_table", "framing.a_job_ends_by_one_done")
 def a_failed_item_makes_a_job_that_succeeded(hooks):
     """The job of an item that failed ends as succeeded."""
-    hooks.frames.append(
-        lambda talk, frame: frame.replace(b'"status":"failed","usage"', b'"status":"succeeded","usage"')
-    )
+    retold(hooks, b'"status":"failed","usage"', b'"status":"succeeded","usage"')
 
 
 @mutant("TW-OVR-018", "state.items_move_by_the_table")

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 
-from conformance.suite.changes import PING, take_samples
+from conformance.suite.changes import PING, on_event, retold, take_samples, told_otherwise
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import benign
 from conformance.suite.mutants.slow_readers import merged
@@ -13,13 +13,13 @@ from conformance.suite.mutants.slow_readers import merged
 @benign
 def crlf(hooks):
     """Lines end in CR LF."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b"\n", b"\r\n"))
+    retold(hooks, b"\n", b"\r\n")
 
 
 @benign
 def cr(hooks):
     """Lines end in CR."""
-    hooks.frames.append(lambda talk, frame: frame.replace(b"\n", b"\r"))
+    retold(hooks, b"\n", b"\r")
 
 
 @benign
@@ -53,11 +53,7 @@ def one_leading_mark(hooks):
 @benign
 def unknown_ephemeral_events(hooks):
     """Events of a later edition, without an id."""
-    hooks.frames.append(
-        lambda talk, frame: (
-            frame + b'event:weather\ndata:{"rain":true}\n\n' if b"event:hello" in frame else frame
-        )
-    )
+    on_event(hooks, b"event:hello", lambda frame: frame + b'event:weather\ndata:{"rain":true}\n\n')
 
 
 @benign
@@ -67,9 +63,7 @@ def unknown_members_everywhere(hooks):
     def more(data):
         return data[:1] + b'"x.colour":[1,{"red":null}],' + data[1:] if data[:2] == b'{"' else data
 
-    hooks.frames.append(
-        lambda talk, frame: re.sub(rb'data:\{"', b'data:{"x.colour":[1,{"red":true}],"', frame)
-    )
+    retold(hooks, rb'data:\{"', b'data:{"x.colour":[1,{"red":true}],"')
     hooks.bodies.append(
         lambda talk, status, body: (
             status,
@@ -92,12 +86,8 @@ def other_white_space(hooks):
         )
 
     hooks.bodies.append(spread)
-    hooks.frames.append(
-        lambda talk, frame: re.sub(
-            rb"data:(\{.*\})",
-            lambda m: b"data:" + json.dumps(json.loads(m[1]), sort_keys=True).encode(),
-            frame,
-        )
+    retold(
+        hooks, rb"data:(\{.*\})", lambda m: b"data:" + json.dumps(json.loads(m[1]), sort_keys=True).encode()
     )
 
 
@@ -158,7 +148,7 @@ def one_429(hooks):
 @benign
 def hello_in_two_blocks(hooks):
     """`retry` comes by itself, before `hello`."""
-    hooks.frames.append(lambda talk, frame: re.sub(rb"^(retry:\d+\n)(event:hello)", rb"\1\n\2", frame))
+    retold(hooks, rb"^(retry:\d+\n)(event:hello)", rb"\1\n\2")
 
 
 @benign
@@ -223,7 +213,7 @@ def no_capability_at_all(hooks):
 
 
 def _without_capabilities(talk):
-    query = talk.scope["query_string"]
+    query = talk.query
     if talk.path == "/v1/jobs" or talk.path.endswith("/stream-token"):
         return problem(404, "not_found")
     if talk.method == "DELETE" and talk.path.startswith("/v1/jobs/"):
@@ -276,8 +266,8 @@ def times_in_nanoseconds(hooks):
     """Times have nine digits after the point."""
     longer = lambda found: b'%b%b"' % (found[1], (found[2] or b".").ljust(10, b"0") + b"Z")  # noqa: E731
     pattern = rb'(_at":"[^".]+?)(\.\d+)?Z"'
-    hooks.frames.append(lambda talk, frame: re.sub(pattern, longer, frame))
-    hooks.bodies.append(lambda talk, status, body: (status, re.sub(pattern, longer, body)))
+    retold(hooks, pattern, longer)
+    told_otherwise(hooks, pattern, longer)
 
 
 @benign
@@ -289,7 +279,7 @@ def merged_at_each_resume(hooks):
 @benign
 def comments_in_place_of_pings(hooks):
     """A comment comes before each heartbeat is over, so that no ping is owed."""
-    hooks.frames.append(lambda talk, frame: b":awake\n\n" if PING in frame else frame)
+    on_event(hooks, PING, lambda frame: b":awake\n\n")
     longer = lambda body: body.replace(b'"heartbeat_ms":400', b'"heartbeat_ms":600')  # noqa: E731
     hooks.frames.append(lambda talk, frame: longer(frame))
     hooks.bodies.append(lambda talk, status, body: (status, longer(body)))
