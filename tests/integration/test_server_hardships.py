@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from integration.reference_server import QUICK, Fold, data, eventually, serving
-from tidewire_server import Context, ItemError, Server, Stream
+from tidewire_server import Context, ItemError, Server, Stream, standstill
 from tidewire_server.errors import StreamClosedError
 
 
@@ -186,6 +186,28 @@ def test_a_report_that_no_reader_could_take_is_refused_where_it_is_made(report):
         return "told"
 
     assert server.call("tells") == "told"
+
+
+def test_a_function_that_holds_the_event_loop_is_told_by_name(monkeypatch, caplog):
+    monkeypatch.setattr(standstill, "LONGEST", 0.02)
+    monkeypatch.setattr(standstill, "SELDOM", 0.0)
+    server = Server(**QUICK)
+
+    @server.endpoint
+    async def holds() -> str:
+        threading.Event().wait(0.2)
+        return "at last"
+
+    @server.endpoint
+    async def idle() -> None: ...
+
+    with serving(server) as peer:
+
+        def named():
+            assert peer.value("holds") == "at last"
+            return any("what runs: 'holds'" in record.getMessage() for record in caplog.records)
+
+        eventually(named)
 
 
 @pytest.mark.parametrize("inputs", [1, 2])

@@ -33,6 +33,7 @@ from tidewire_server.reading import read_job
 from tidewire_server.recovery import Admitted, admit_again, complete_record, course_of
 from tidewire_server.scheduling import Scheduler
 from tidewire_server.settings import Settings
+from tidewire_server.standstill import Standstill
 from tidewire_server.store.base import JobRecord, Key, Log, LogReader, Store, Ticket, Tombstone
 from tidewire_server.submit import admit_inputs, read_submit
 
@@ -80,6 +81,7 @@ class Service:
             starting=self._starting,
             announce=self._announce,
         )
+        self._standstill = Standstill(lambda: [name for name in self.endpoints if self.depth(name)[0]])
 
     async def start(self) -> None:
         """Take up what an earlier server left, before any request is answered.
@@ -90,6 +92,7 @@ class Service:
         for job in await self.store.jobs.interrupted():
             await self._take_up(job)
         self._clearing.begin()
+        self._standstill.begin()
 
     # ---- submit ------------------------------------------------------------------------------------------------
 
@@ -373,6 +376,7 @@ class Service:
                         await job.abandon()
                 if functions:
                     await asyncio.wait(functions)
+        self._standstill.end()
         await self._clearing.end()
         # Before the clearing it never began: what the server before left is still to be taken up.
         await self.store.close(clean=self._clearing.began)
