@@ -143,6 +143,20 @@ async def test_each_update_is_of_an_item_that_changed(server):
     assert updates[-2].status == "succeeded"
 
 
+@pytest.mark.parametrize("path", ["", "/items"])
+async def test_a_diff_of_all_items_at_once_is_an_update_of_each(path):
+    items = [{"status": "running", "value": text} for text in ("a", "b", "c")]
+    said = event([["s", path, items if path else QUEUED | {"items": items}]], id="1-2")
+    with ScriptedServer(lambda request: script(request, events=[said], end=done("1-3", items))) as server:
+        async with AsyncClient(server.url) as client:
+            updates = [update async for update in client.batch_job("j1")]
+    assert [(update.index, update.value, update.seq) for update in updates] == [
+        (0, "a", 2),
+        (1, "b", 2),
+        (2, "c", 2),
+    ]
+
+
 async def test_an_attached_batch_begins_with_one_update_per_item(server):
     async with AsyncClient(server.url) as client:
         batch = client.batch_job("j1")

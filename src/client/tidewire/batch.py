@@ -108,10 +108,8 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
 
     def _updates(self, advance: Advance) -> Iterator[ItemUpdate[T]]:
         place = self._place(advance)
-        if advance.diff is None:
-            changed = self._changed(place)
-        else:
-            changed = sorted(_items_of(advance.diff, place.columns))
+        diff = advance.diff
+        changed = self._changed(place) if diff is None else sorted(_items_of(diff, place))
         for index in changed:
             deleted, text = self._text_change(index, place, advance.texts)
             yield ItemUpdate(
@@ -203,11 +201,14 @@ def _ended_in(view: View) -> frozenset[int]:
     )
 
 
-def _items_of(diff: JsonValue, columns: tuple[str, ...]) -> set[int]:
+def _items_of(diff: JsonValue, place: Place) -> set[int]:
     """The items that a diff touches."""
+    columns = place.columns
     if isinstance(diff, str):
         return _items_at(columns)
     ops: Any = diff["ops"] if isinstance(diff, dict) else diff
+    if any(op[1] in ("", "/items") for op in ops if op[0] != "r"):
+        return {*range(place.view.length("/items"))}
     return set().union(*(_items_at(columns) if op[0] == "r" else _items_at(op[1:2]) for op in ops))
 
 
