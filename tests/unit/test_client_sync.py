@@ -134,16 +134,25 @@ def test_it_works_without_with_and_ends_with_its_last_reference():
         server.wait_until_none_is_open()
 
 
-def test_a_closed_client_is_let_go_of_though_its_hook_refers_to_it():
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
+def test_a_client_is_let_go_of_though_its_hook_and_its_credentials_refer_to_it(closed):
     def use(url):
-        with Client(url, hooks=Hooks(on_end=lambda _: client.job("j1"))) as client:
-            client.run("count")
-            return weakref.ref(client)
+        def auth():
+            return {"Authorization": f"Bearer {id(client)}"}
+
+        client = Client(url, auth=auth, hooks=Hooks(on_end=lambda _: client.job("j1")))
+        client.run("count")
+        # Its stream is open, and nobody reads it.
+        client.submit("count")
+        if closed:
+            client.close()
+        return weakref.ref(client)
 
     with ScriptedServer(talking()) as server:
         gone = use(server.url)
         gc.collect()
         assert gone() is None
+        server.wait_until_none_is_open()
 
 
 def test_no_thread_runs_before_the_first_call():

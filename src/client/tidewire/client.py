@@ -22,7 +22,7 @@ from tidewire.exchange import MAY_RUN, Exchange, Timing
 from tidewire.hooks import Hooks
 from tidewire.inputs import jsonable, many_inputs, one_input
 from tidewire.job import AsyncJob
-from tidewire.leaving import Leftovers
+from tidewire.leaving import Leftovers, close
 from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.network_settings import check_proxy, check_verify
 from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, Options
@@ -98,8 +98,7 @@ class AsyncClient(Starter):
 
     async def aclose(self) -> None:
         """Close all connections. Jobs go on on the server, but for those of a `map` that was left."""
-        await self._left.cancel()
-        await self._exchange.transport.aclose()
+        await close(self._left, self._exchange.transport)
 
     def with_options(
         self,

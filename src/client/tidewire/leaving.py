@@ -9,6 +9,7 @@ import anyio
 from tidewire.batch import AsyncBatchJob
 from tidewire.errors import TidewireError
 from tidewire.home_loop import HomeLock
+from tidewire.transport import Transport
 
 LEAVE_TIMEOUT: Final = 2.0
 """Seconds that cancelling what runs may take, all in all, when a loop is left early."""
@@ -41,3 +42,9 @@ class Leftovers:
             jobs = [*self._jobs]
             self._jobs.clear()
             await cancel_all(jobs)
+
+
+async def close(left: Leftovers, transport: Transport) -> None:
+    """Close what a client holds open. Its hooks and credentials are not needed for that, and may refer to the client."""
+    await left.cancel()
+    await transport.aclose()

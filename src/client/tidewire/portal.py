@@ -30,9 +30,15 @@ X = TypeVar("X")
 
 
 class LoopThread:
-    """An event loop in a thread, started with the first call, ended with `close` or the interpreter."""
+    """An event loop in a thread, started with the first call, ended with `close`, its last reference or the interpreter."""
 
     def __init__(self, at_close: Callable[[], Awaitable[None]], bury: Callable[[], Awaitable[None]]) -> None:
+        """Begin nothing yet.
+
+        Args:
+            at_close: Called on the thread before it ends. It is held by it, and so must not refer to this object.
+            bury: Lets go of what a loop has left behind.
+        """
         self._state = _State(at_close)
         self._bury = bury
         # It stays when `close` is called: an interrupt may break that off anywhere.

@@ -19,6 +19,7 @@ from tidewire.errors import ItemFailedError
 from tidewire.exchange import Timing
 from tidewire.hooks import Hooks
 from tidewire.inputs import many_inputs
+from tidewire.leaving import close
 from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.options import CONNECT_TIMEOUT, OnDisconnect
 from tidewire.portal import LoopThread
@@ -69,7 +70,9 @@ class Client:
             hooks=hooks,
             _timing=_timing,
         )
-        self._thread = LoopThread(self._client.aclose, self._client._tidy)
+        # The thread lives as long as the client; what it holds must not hold the client.
+        closing = partial(close, self._client._left, self._client._exchange.transport)
+        self._thread = LoopThread(closing, self._client._tidy)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(NO_COPY)
