@@ -195,7 +195,7 @@ class PlainClient(PlainRequests):
             chunk = answer.read(self.at_most(limit))
             events = decoder.feed(chunk) if chunk else decoder.end()
             if decoder.retry is not None:
-                self.retry = decoder.retry / 1000
+                self.retry = max(decoder.retry, 1) / 1000
             for event in events:
                 if end := self.receive(event):
                     self.hang_up(answer)

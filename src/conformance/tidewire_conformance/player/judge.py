@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from tidewire_conformance.player.conversation import Conversation, Run, Talk
@@ -22,6 +22,9 @@ were are as near to each other once in ten million times."""
 
 _KEY_LENGTH = 20
 """Visible ASCII characters that 128 random bits take at least."""
+
+_DRAWN_ANEW = 12
+"""Places in which two keys differ at least that were drawn: of 20 characters one or two are alike by chance."""
 
 _LANE_NAMES = {"streams": "event stream", "submits": "submit", "cancels": "cancel", "unknown": "request"}
 
@@ -71,6 +74,8 @@ def _requests(scenario: Scenario, conversation: Conversation) -> Iterator[Findin
             yield Finding("foreign", ("TW-SEC-012",), "no credentials to another origin", "Authorization")
         if talk.lane == "streams":
             yield from _stream_request(talk, asked, rules, name, conversation)
+        if talk.lane == "submits" and "text/event-stream" in talk.headers.get("accept", ""):
+            yield from _coding(talk, name)
         key = talk.headers.get("idempotency-key")
         if talk.lane == "submits" and key is not None and len(key) < _KEY_LENGTH:
             expected = f"{name}: an Idempotency-Key of at least {_KEY_LENGTH} characters, for 128 random bits"
@@ -105,10 +110,7 @@ def _stream_request(
     if "text/event-stream" not in talk.headers.get("accept", ""):
         got = f"Accept: {talk.headers.get('accept')}"
         yield Finding("header", ("TW-CLI-008",), f"{name}: Accept: text/event-stream", got)
-    coding = talk.headers.get("accept-encoding")
-    if coding != "identity":
-        got = f"Accept-Encoding: {coding}"
-        yield Finding("header", ("TW-SEC-023",), f"{name}: Accept-Encoding: identity", got)
+    yield from _coding(talk, name)
     path = asked.get("path", f"/v1/jobs/{JOB}/events").replace("{job}", JOB).replace("{job2}", JOB_2)
     without_cursor = talk.target.partition("?after=")[0].partition("&after=")[0]
     # A page may ask for problems within the stream.
@@ -123,6 +125,12 @@ def _stream_request(
         if talk.cursor not in allowed:
             expected = " or ".join(str(cursor or "no cursor") for cursor in allowed)
             yield Finding("cursor", rules, f"{name}: {expected}", talk.cursor or "no cursor")
+
+
+def _coding(talk: Talk, name: str) -> Iterator[Finding]:
+    if (coding := talk.headers.get("accept-encoding")) != "identity":
+        got = f"Accept-Encoding: {coding}"
+        yield Finding("header", ("TW-SEC-023",), f"{name}: Accept-Encoding: identity", got)
 
 
 def _pace(talk: Talk, rules: tuple[str, ...], name: str, room: float) -> Iterator[Finding]:
@@ -158,6 +166,15 @@ def _after(
             )
         if talk.body != earlier.body:
             yield Finding("repeat", rules, f"{name}: {earlier.body!r}", repr(talk.body))
+    if asked.get("repeats") is False:
+        key, key_before = (one.headers.get("idempotency-key", "") for one in (talk, earlier))
+        if key and _differ(key, key_before) < _DRAWN_ANEW:
+            yield Finding("header", rules, f"{name}: an Idempotency-Key that was drawn anew", key)
+
+
+def _differ(one: str, other: str) -> int:
+    """In how many places: few for a key that is counted up, or made of the time."""
+    return sum(mine != theirs for mine, theirs in zip_longest(one, other))
 
 
 def _drawn(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:

@@ -116,8 +116,8 @@ def _events(step: Members) -> Iterator[str]:
     name = step.get("id")
     for _ in range(step.get("many", 1)):
         yield _event(name, step.get("event"), step.get("retry"), data)
-        if "many" in step:
-            epoch, seq = cursor_key(str(name))
+        if "many" in step and name is not None:
+            epoch, seq = cursor_key(name)
             name = f"{epoch}-{seq + 1}"
 
 
