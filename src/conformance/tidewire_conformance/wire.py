@@ -10,7 +10,7 @@ import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import h11
@@ -37,6 +37,19 @@ Body = bytes | Sequence[bytes] | None
 """Of a request: framed by its length, or in these chunks."""
 Header = Mapping[str, str | None]
 """Fields of a request; None leaves one out that would be sent else."""
+
+
+class Sent(TypedDict, total=False):
+    """What a request has beside its method and its URL."""
+
+    header: Header | None
+    """Beside that of the caller."""
+    json: Any
+    """A body, sent as `application/json`; it overrules `body`."""
+    body: Body
+    """A body as it is."""
+    once: bool
+    """Take an answer that asks to come again later as it is."""
 
 
 class NoAnswerError(Exception):
@@ -146,32 +159,20 @@ class Wire:
         return place if "://" in place else self.base_url + place
 
     async def ask(
-        self,
-        method: str,
-        place: str,
-        *,
-        header: Header | None = None,
-        json: Any = None,
-        body: Body = None,
-        seconds: float = ANSWER_SECONDS,
-        once: bool = False,
+        self, method: str, place: str, *, seconds: float = ANSWER_SECONDS, **sent: Unpack[Sent]
     ) -> Exchange:
         """Send a request, and read its answer to the end.
 
         Args:
             method: Of HTTP.
             place: A path below the base URL, or a URL.
-            header: Beside that of the caller.
-            json: A body, sent as `application/json`.
-            body: A body as it is.
             seconds: How long each part of the answer may take; times `patience`.
-            once: Take an answer that asks to come again later as it is.
+            **sent: The rest of the request.
 
         Raises:
             NoAnswerError: The connection failed, or no answer came whole in time.
         """
-        more = {"header": header, "json": json, "body": body, "seconds": seconds, "once": once}
-        async with self.open(method, place, **more) as stream:
+        async with self.open(method, place, seconds=seconds, **sent) as stream:
             exchange = stream.exchange
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, WHOLE_SECONDS) * self.patience):
@@ -187,33 +188,29 @@ class Wire:
         method: str,
         place: str,
         *,
-        header: Header | None = None,
-        json: Any = None,
-        body: Body = None,
         seconds: float = ANSWER_SECONDS,
         read_ahead: int = _READ,
-        once: bool = False,
+        **sent: Unpack[Sent],
     ) -> AsyncIterator[Stream]:
         """Send a request, read the header of its answer, and leave the rest to be read.
 
         Args:
             method: Of HTTP.
             place: A path below the base URL, or a URL.
-            header: Beside that of the caller.
-            json: A body, sent as `application/json`.
-            body: A body as it is.
             seconds: How long the header may take; times `patience`.
             read_ahead: Bytes that are taken in before they are asked for.
-            once: Take an answer that asks to come again later as it is.
+            **sent: The rest of the request.
 
         Raises:
             NoAnswerError: The connection failed, or no header came in time.
         """
-        url = self.url(place)
-        fields = self._fields(method, url, header or {}, json, body)
+        url, header, body = self.url(place), sent.get("header") or {}, sent.get("body")
+        if sent.get("json") is not None:
+            header, body = {"Content-Type": "application/json", **header}, strict_json.compact(sent["json"])
+        fields = self._fields(method, url, header, body)
         for attempt in range(BUSY_TRIES):
-            async with self._once(method, url, fields, json, body, seconds, read_ahead) as stream:
-                wait = None if once else _retry_after(stream.exchange)
+            async with self._once(method, url, fields, body, seconds, read_ahead) as stream:
+                wait = None if sent.get("once") else _retry_after(stream.exchange)
                 if wait is None or wait > BUSY_SECONDS * self.patience or attempt == BUSY_TRIES - 1:
                     yield stream
                     return
@@ -222,19 +219,23 @@ class Wire:
 
     @contextlib.asynccontextmanager
     async def _once(
-        self, method: str, url: str, fields: tuple[tuple[str, str], ...], json: Any, body: Body, seconds: float,
+        self,
+        method: str,
+        url: str,
+        fields: tuple[tuple[str, str], ...],
+        body: Body,
+        seconds: float,
         read_ahead: int,
-    ) -> AsyncIterator[Stream]:  # fmt: skip
+    ) -> AsyncIterator[Stream]:
         """One request, whatever comes of it."""
-        sent = strict_json.compact(json) if json is not None else body
-        whole = sent if isinstance(sent, bytes) else b"".join(sent or ())
+        whole = body if isinstance(body, bytes) else b"".join(body or ())
         exchange = Exchange(len(self.record) + 1, method, url, fields, whole, self.check, self.now())
         exchange.secrets = self.secrets
         self.record.append(exchange)
         connection = _Connection(exchange, self.now, read_ahead)
         try:
             async with asyncio.timeout(seconds * self.patience):
-                await connection.begin(sent)
+                await connection.begin(body)
         except TimeoutError:
             exchange.fault = exchange.fault or f"no header within {seconds * self.patience:g} s"
         except OSError as error:
@@ -248,20 +249,14 @@ class Wire:
             exchange.finished = self.now()
             connection.close()
 
-    def _fields(
-        self, method: str, url: str, header: Header, json: Any, body: Body
-    ) -> tuple[tuple[str, str], ...]:
-        split = urlsplit(url)
+    def _fields(self, method: str, url: str, header: Header, body: Body) -> tuple[tuple[str, str], ...]:
         own = self.header if _origin(url) == _origin(self.base_url) else ()
-        fields: dict[str, str | None] = {"Host": split.netloc}
+        fields: dict[str, str | None] = {"Host": urlsplit(url).netloc}
         fields |= {name: value for name, value in own if name not in header}
-        if json is not None:
-            fields["Content-Type"] = "application/json"
         fields |= header
-        content = strict_json.compact(json) if json is not None else body
-        if isinstance(content, bytes) or (content is None and method == "POST"):
-            fields.setdefault("Content-Length", str(len(content or b"")))
-        elif content is not None:
+        if isinstance(body, bytes) or (body is None and method == "POST"):
+            fields.setdefault("Content-Length", str(len(body or b"")))
+        elif body is not None:
             fields["Transfer-Encoding"] = "chunked"
         return tuple((name, value) for name, value in fields.items() if value is not None)
 
