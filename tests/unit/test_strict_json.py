@@ -50,6 +50,12 @@ def test_what_the_protocol_refuses_is_named(text, why):
         loads(text)
 
 
+def test_a_name_that_stands_twice_among_very_many_is_found_as_soon_as_one_among_few():
+    many = ",".join(f'"k{n}":1' for n in range(200_000))
+    with pytest.raises(StrictJsonError, match="'k199999' stands twice"):
+        loads('{"input":{' + many + ',"k199999":2}}')
+
+
 def test_bytes_that_are_not_utf8_are_refused_with_their_place():
     with pytest.raises(StrictJsonError, match="byte 1"):
         loads(b'"\xff"')

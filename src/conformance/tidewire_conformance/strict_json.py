@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from typing import Any, Final, NamedTuple
 
 MAX_INTEGER: Final = 2**53
@@ -53,8 +54,8 @@ def read(text: bytes) -> Reading:
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            fault("TW-OVR-004", f"{next(name for name in names if names.count(name) > 1)!r} stands twice")
+            twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+            fault("TW-OVR-004", f"{twice!r} stands twice")
         return found
 
     try:
