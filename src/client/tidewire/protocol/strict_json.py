@@ -4,8 +4,9 @@ Refused: NaN and infinities (also numbers that overflow to one, `1e400`), intege
 twice in an object, lone surrogates, and nesting deeper than the limit. A number with neither fraction nor exponent
 is an integer.
 
-Nearly every event is a short string or a row of numbers. One regular expression tells whether a text could break
-any rule; only those that could take the exact path.
+Nearly every event is a short string or a row of numbers. A few searches tell whether a text could break any rule; only
+those that could take the exact path. Words are looked for one by one: that runs at the speed of memory, and one regular
+expression for all of them took a hundred times as long.
 """
 
 import json
@@ -29,7 +30,7 @@ _BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[{\]}]', re.DOTALL)
 _PART = 2**16
 """Characters of a long text that are looked at in a copy of their own."""
 
-_SUSPECT = re.compile(r"\d{16}|\d[eE]|NaN|Infinity|\\u[dD]|[{\ud800-\udfff]")
+_SUSPECT_NUMBER = re.compile(r"[0-9](?:[0-9]{15}|[eE])")
 
 
 class StrictJsonError(ValueError):
@@ -51,7 +52,7 @@ def loads(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
             text = text.decode()
         except UnicodeDecodeError as error:
             raise StrictJsonError(f"not UTF-8: byte {error.start} cannot be decoded") from None
-    if _SUSPECT.search(text) is None and text.count("[") <= max_depth:
+    if not _is_suspect(text) and text.count("[") <= max_depth:
         try:
             return pydantic_core.from_json(text, allow_inf_nan=False)  # type: ignore[no-any-return]
         except ValueError as error:
@@ -141,6 +142,18 @@ def lone_surrogate(text: str) -> int | None:
         except UnicodeEncodeError as error:
             return start + error.start
     return None
+
+
+def _is_suspect(text: str) -> bool:
+    """Whether a text might break a rule, so that it must be read exactly."""
+    return (
+        "{" in text
+        or ("\\" in text and ("\\ud" in text or "\\uD" in text))
+        or "NaN" in text
+        or "Infinity" in text
+        or _SUSPECT_NUMBER.search(text) is not None
+        or (not text.isascii() and lone_surrogate(text) is not None)
+    )
 
 
 def _members(node: list[Any] | dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
