@@ -19,9 +19,9 @@ from pathlib import Path
 TESTS = Path(__file__).parents[2]
 sys.path.insert(0, str(TESTS))
 
+from conformance.suite.besides import BESIDES, UNHEARD_OF, has_to_do_with  # noqa: E402
 from conformance.suite.killing import is_killed, reds, survey  # noqa: E402 - found beside this file
 from conformance.suite.mutants import MUTANTS, Mutant  # noqa: E402
-from conformance.suite.mutants.besides import BESIDES, UNHEARD_OF, has_to_do_with  # noqa: E402
 from conformance.suite.stage import Nursery  # noqa: E402
 from tidewire_conformance import registry, specification  # noqa: E402
 

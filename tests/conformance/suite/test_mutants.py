@@ -5,9 +5,9 @@ from fnmatch import filter as filter_names
 
 import pytest
 
+from conformance.suite.besides import BESIDES
 from conformance.suite.killing import is_killed, red, report_of, survey
 from conformance.suite.mutants import MUTANTS
-from conformance.suite.mutants.besides import BESIDES
 from conformance.suite.stage import Nursery
 from tidewire_conformance import registry, specification
 from tidewire_conformance.verdict import Outcome
