@@ -6,13 +6,14 @@ import sys
 import threading
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
 from tidewire import AsyncClient, Client, portal, sync
 from tidewire.errors import ClientClosedError
 from tidewire.following import BLOCK
-from tidewire.read_ahead import AHEAD
+from tidewire.read_ahead import AHEAD, AHEAD_BYTES
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -112,6 +113,7 @@ def test_an_async_client_leaves_nothing(server, backend, leaves):
 CARELESS = """
 import sys
 import anyio
+import anyio.lowlevel
 from tidewire import AsyncClient
 
 async def careless():
@@ -271,3 +273,28 @@ def test_a_slow_reader_is_read_ahead_for_so_far_and_no_further():
             reading.status()
         assert follower.cursor.seq <= AHEAD + 2 * BLOCK
         assert "".join(next(updates).text for _ in range(many - 1)) == "b" * (many - 1)
+
+
+def test_of_large_values_a_slow_reader_is_brought_few():
+    large, many = AHEAD_BYTES // 3, 40
+
+    def script(_request):
+        yield STREAM + hello() + snapshot("1-1", state("", status="running"), columns=[TEXT])
+        for seq in range(2, many + 2):
+            yield event([["s", TEXT, str(seq) + "b" * large]], id=f"1-{seq}")
+        yield HOLD
+
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        reading = client.job("j1")
+        updates = iter(reading)
+        next(updates)
+        follower = reading._job._stream.follower
+        while follower.cursor.seq < 4:
+            reading._thread.call(anyio.lowlevel.checkpoint)
+        for _ in range(200):
+            # Each of these takes turns with the reading, on its own thread.
+            reading._thread.call(anyio.lowlevel.checkpoint)
+        assert follower.cursor.seq <= 5
+        for seq in range(2, many + 2):
+            assert next(updates).value.startswith(f"{seq}b")
+            assert follower.cursor.seq <= seq + 5

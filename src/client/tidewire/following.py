@@ -136,6 +136,11 @@ class FollowedJob(ABC, Generic[U]):
         )
 
     @property
+    def received(self) -> int:
+        """Bytes of the job's stream that were read."""
+        return self._stream.received
+
+    @property
     def taken(self) -> Place | None:
         """Up to where the job was handed over."""
         reading = None if self._reading is None else self._reading()

@@ -1,7 +1,7 @@
 """A reading that one thread brings in and another hands over.
 
-The thread of the event loop fetches updates and makes blocks of them, at most `AHEAD` things ahead; the reader's
-thread takes from the blocks without crossing. It is the reader's thread that an interrupt hits, at any moment: so
+The thread of the event loop fetches updates and makes blocks of them, at most `AHEAD` things or `AHEAD_BYTES` ahead; the
+reader's thread takes from the blocks without crossing. It is the reader's thread that an interrupt hits, at any moment: so
 what it takes stays where it is until it is counted as handed over, and all else happens on the other thread.
 """
 
@@ -19,6 +19,8 @@ from tidewire.reading import Block, Reading
 
 AHEAD: Final = 512
 """Things that are brought in before the reader takes them: then reading waits, and the connection fills up."""
+AHEAD_BYTES: Final = 2**20
+"""Bytes of the stream, likewise: a thing may be as large as a state. The last one brought in may pass it."""
 
 X = TypeVar("X")
 
@@ -31,6 +33,7 @@ class ReadAhead(Generic[X]):
         self._blocks: deque[Block[X]] = deque()
         self._brought = self._taken = 0
         """Things in all blocks, and in those that the reader is done with."""
+        self._brought_bytes = self._taken_bytes = 0
         self._started = self._over = self._left = False
         self._fault: BaseException | None = None
         self._room: anyio.Event | None = None
@@ -52,8 +55,9 @@ class ReadAhead(Generic[X]):
         reading = self._reading
         if self._blocks and self._blocks[0] is reading.block:
             self._taken += len(reading.block.items)
+            self._taken_bytes = reading.block.received
             self._blocks.popleft()
-        if self._room is not None and self._behind <= AHEAD // 2:
+        if self._room is not None and not self._is_behind(AHEAD // 2, AHEAD_BYTES // 2):
             portal().start_task_soon(self._go_on)
         if not self._started:
             self._started = True
@@ -91,18 +95,20 @@ class ReadAhead(Generic[X]):
 
     # ---- on the event loop's thread ----------------------------------------------------------------------------
 
-    @property
-    def _behind(self) -> int:
-        return self._brought - self._taken
+    def _is_behind(self, things: int = AHEAD, received: int = AHEAD_BYTES) -> bool:
+        """Whether the reader is so far behind what was brought in."""
+        if self._brought - self._taken >= things:
+            return True
+        return self._brought_bytes - self._taken_bytes >= received
 
     async def _bring(self) -> None:
         try:
             with anyio.CancelScope() as self._scope:
                 while not self._left and self._made(await self._reading.fetch()):
-                    if self._behind >= AHEAD:
+                    if self._is_behind():
                         self._room = anyio.Event()
                         # It is looked at again after the other thread can see that it is waited for.
-                        if self._behind >= AHEAD:
+                        if self._is_behind():
                             await self._room.wait()
                         self._room = None
         except Exception as fault:  # noqa: BLE001 - it is raised where the reader is
@@ -124,6 +130,7 @@ class ReadAhead(Generic[X]):
             if block is None:
                 return False
             self._brought += len(block.items)
+            self._brought_bytes = block.received = self._reading.received
             self._blocks.append(block)
         if self._waiting:
             self._wake.put(None)

@@ -91,9 +91,10 @@ class Block(Generic[X]):
     Attributes:
         items: What the reader gets.
         at: How many of them it has got.
+        received: Bytes of the stream that had been read when it was made, where somebody counts them.
     """
 
-    __slots__ = ("_covered", "at", "items")
+    __slots__ = ("_covered", "at", "items", "received")
 
     def __init__(self, items: Sequence[X], covered: Sequence[Sequence[Update[Any]]] | None = None) -> None:
         """Make a block.
@@ -105,6 +106,7 @@ class Block(Generic[X]):
         """
         self.items: Sequence[X] = items
         self.at: int = 0
+        self.received: int = 0
         self._covered = covered
 
     def place(self) -> Place | None:
@@ -229,6 +231,11 @@ class Reading(AsyncIterator[X], Generic[U, X]):
             raise
         self._ended = not updates
         return updates
+
+    @property
+    def received(self) -> int:
+        """Bytes of the job's stream that were read."""
+        return self._job.received
 
     async def _begin(self) -> None:
         self._job.enter(self)

@@ -59,6 +59,7 @@ class JobStream:
         follower: What is known of the job.
         events_url: Where the stream is.
         job_url: Where the job is.
+        received: Bytes that were read, of all connections.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class JobStream:
         self.follower = follower
         self.job_url = job_url
         self.events_url = events_url
+        self.received: int = 0
         self._exchange = exchange
         self._options = options
         self._connection: Connection | None = None
@@ -195,6 +197,7 @@ class JobStream:
             return self._cut(error)
         if segment is None:
             return self._cut(TransportError("the stream ended before the job did"))
+        self.received += len(segment)
         try:
             self._events.extend(decoder.feed(segment))
         except EventTooLargeError as error:
