@@ -5,6 +5,7 @@ import threading
 from typing import ClassVar
 
 from conformance.plain_requests import CutError, EndError
+from conformance.plain_state import Decoder
 from conformance.wrong_clients import WrongClient
 
 # ---- answers -------------------------------------------------------------------------------------------------
@@ -249,17 +250,10 @@ class WaitsForTheEndOfTheBodyAfterDone(WrongClient):
 class LosesWhatComesWithDone(WrongClient):
     scenario, kind = "done-in-one-piece", "end"
 
-    def new_decoder(self, answer):
-        decoder = super().new_decoder(answer)
-        right = decoder.feed
-
-        def feed(chunk):
-            events = right(chunk)
-            ends = [event for event in events if event.type == "done"]
-            return ends or events
-
-        decoder.feed = feed
-        return decoder
+    class Looks(Decoder):
+        def feed(self, chunk):
+            events = super().feed(chunk)
+            return [event for event in events if event.type == "done"] or events
 
     def base_of(self, name, on):
         return self.state

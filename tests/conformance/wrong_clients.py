@@ -1,6 +1,10 @@
 """Clients with one fault each: the plain client with one method changed. Each is caught by a scenario, for its reason."""
 
+from importlib import import_module
+from pathlib import Path
+
 from conformance.plain_client import PlainClient
+from conformance.plain_state import Decoder, Json, State
 
 
 class WrongClient(PlainClient):
@@ -17,36 +21,19 @@ class WrongClient(PlainClient):
     is_costly = False
     """Whether it takes seconds to catch it."""
 
+    def __init_subclass__(cls):
+        """A decoder, a state or a reader of JSON that stands within is the one that the client has."""
+        super().__init_subclass__()
+        for part in [each for each in vars(cls).values() if isinstance(each, type)]:
+            for name, right in (("decoder", Decoder), ("state_type", State), ("json", Json)):
+                if issubclass(part, right):
+                    setattr(cls, name, part)
+
 
 def all_wrong(kind=WrongClient):
     """Every client with a fault."""
-    from conformance import (
-        wrong_askers,
-        wrong_decoders,
-        wrong_folders,
-        wrong_lines,
-        wrong_provers,
-        wrong_rarely,
-        wrong_readers,
-        wrong_resumers,
-        wrong_states,
-        wrong_users,
-        wrong_waiters,
-    )
-
-    assert {
-        wrong_askers,
-        wrong_decoders,
-        wrong_folders,
-        wrong_lines,
-        wrong_provers,
-        wrong_rarely,
-        wrong_readers,
-        wrong_resumers,
-        wrong_states,
-        wrong_users,
-        wrong_waiters,
-    }
+    for file in sorted(Path(__file__).parent.glob("wrong_*.py")):
+        import_module(f"conformance.{file.stem}")
     for client in kind.__subclasses__():
         yield client
         yield from all_wrong(client)

@@ -32,8 +32,6 @@ class TakesTwoLfForTheEndOfAnEvent(WrongClient):
             *blocks, self.rest = (self.rest + chunk).split(b"\n\n")
             return [event for block in blocks for event in super(type(self), self).feed(block + b"\n\n")]
 
-    decoder = Splits
-
 
 class StripsTheValue(WrongClient):
     scenario, kind, breaks = "two-spaces-after-the-colon", "never", "TW-FRM-027"
@@ -51,8 +49,6 @@ class SplitsAtTheLastColon(WrongClient):
                 return []
             return super().line(line)
 
-    decoder = Splits
-
 
 class ReadsNamesInAnyCase(WrongClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
@@ -67,8 +63,6 @@ class KeepsTheLastDataOnly(WrongClient):
             self.data = self.data[-1:]
             return super().dispatch()
 
-    decoder = Keeps
-
 
 class RemembersTheTypeOfABlockWithoutData(WrongClient):
     scenario, kind, breaks = "type-without-data-is-forgotten", "count", "TW-FRM-031"
@@ -79,8 +73,6 @@ class RemembersTheTypeOfABlockWithoutData(WrongClient):
             found = super().dispatch()
             self.type = kind
             return found
-
-    decoder = Remembers
 
 
 class TakesAnEmptyTypeAsItIs(WrongClient):
@@ -97,8 +89,6 @@ class TakesAnEmptyTypeAsItIs(WrongClient):
             empty = self.named and not self.type
             self.named = False
             return [Event("", e.data, e.id, own_id=False) if empty else e for e in super().dispatch()]
-
-    decoder = Takes
 
 
 class TakesAnIdUpToItsNul(WrongClient):
@@ -119,8 +109,6 @@ class ReadsRetryInto32Bits(WrongClient):
         def take_retry(self, value):
             if value.isdigit():
                 self.retry = int.from_bytes(int(value).to_bytes(4))
-
-    decoder = Reads
 
 
 class ReadsRetryInSeconds(WrongClient):
@@ -170,8 +158,6 @@ class CopiesABufferWithEachPiece(WrongClient):
             self.rest = held
             return []
 
-    decoder = Copies
-
 
 class StripsAMarkFromEachChunk(WrongClient):
     """As a decoder of texts does that is made anew for each of them."""
@@ -192,8 +178,6 @@ class MendsJson(WrongClient):
         @classmethod
         def parse(cls, text):
             return super().parse(text + '"' if text.count('"') % 2 else text)
-
-    json = Mends
 
 
 class PassesOverABreach(WrongClient):
@@ -233,8 +217,6 @@ class ReplacesLoneSurrogates(WrongClient):
         def parse(cls, text):
             return super().parse(re.sub(r"\\u[dD][89a-fA-F]..(?!\\u[dD])", "\ufffd", text))
 
-    json = Replaces
-
 
 class LooksAtTextsAndNotAtNames(WrongClient):
     scenario, kind, breaks = "lone-surrogate-in-a-name", "hung", "TW-OVR-005"
@@ -243,8 +225,6 @@ class LooksAtTextsAndNotAtNames(WrongClient):
         @classmethod
         def walk(cls, value, depth):
             super().walk([*value.values()] if isinstance(value, dict) else value, depth)
-
-    json = Looks
 
 
 class NestsAsDeepAsItsLibrary(WrongClient):
@@ -261,8 +241,6 @@ class DiesOfDeepNesting(WrongClient):
             if text.count("[") > 500:
                 raise RecursionError
             return super().parse(text)
-
-    json = Dies
 
 
 class KnowsNoIntegers(WrongClient):
@@ -302,8 +280,6 @@ class BoundsAConnection(WrongClient):
         def feed(self, chunk):
             self.total += len(chunk)
             return super().feed(chunk) if self.total <= BOUND else _refuse()
-
-    decoder = Bounds
 
 
 class NestsLessDeep(WrongClient):

@@ -29,8 +29,6 @@ class KeepsTheFirstHalfOfADiff(WrongClient):
                     break
             return type(self)(root[""], self.columns)
 
-    state_type = Halves
-
 
 class CutsOpsToTheirLength(WrongClient):
     scenario, kind, breaks = "op-of-another-length", "never", "TW-DIF-013"
@@ -38,8 +36,6 @@ class CutsOpsToTheirLength(WrongClient):
     class Cuts(State):
         def op(self, root, op):
             super().op(root, op if op[0] == "r" else op[: 2 if op[0] == "d" else 3])
-
-    state_type = Cuts
 
 
 class PassesOverUnknownOps(WrongClient):
@@ -49,8 +45,6 @@ class PassesOverUnknownOps(WrongClient):
         def op(self, root, op):
             if op[0] in {"r", "a", "t", "s", "i", "d"}:
                 super().op(root, op)
-
-    state_type = Passes
 
 
 class PassesOverUnknownShapes(WrongClient):
@@ -62,8 +56,6 @@ class PassesOverUnknownShapes(WrongClient):
                 return super().ops_of(diff)
             except UnknownError:
                 return [], []
-
-    state_type = Passes
 
 
 class TakesNullForNoChange(WrongClient):
@@ -85,8 +77,6 @@ class RefusesADiffWithoutOps(WrongClient):
         def ops_of(self, diff):
             demand(diff, "a diff that changes nothing")
             return super().ops_of(diff)
-
-    state_type = Refuses
 
 
 # ---- places ------------------------------------------------------------------------------------------------------
@@ -120,8 +110,6 @@ class TakesADashForTheEnd(WrongClient):
         def set(self, parent, token, value):
             super().set(parent, str(len(parent)) if token == "-" else token, value)
 
-    state_type = Dashes
-
 
 class CountsFromTheEnd(WrongClient):
     scenario, kind, breaks = "index-below-zero", "never", "TW-DIF-019"
@@ -140,8 +128,6 @@ class SparesThePrototype(WrongClient):
             if token not in {"__proto__", "constructor"}:
                 super().set(parent, token, value)
 
-    state_type = Spares
-
 
 class AsksThePrototypeForMembers(WrongClient):
     """What has a name of the language's own seems to be there, and is set by whoever is first."""
@@ -152,8 +138,6 @@ class AsksThePrototypeForMembers(WrongClient):
         def set(self, parent, token, value):
             demand(token not in {"toString", "hasOwnProperty"}, "a member that is there")
             super().set(parent, token, value)
-
-    state_type = Asks
 
 
 class TakesAnEmptyNameForThePlaceItself(WrongClient):
@@ -175,8 +159,6 @@ class TakesANumberForAnIndex(WrongClient):
             else:
                 super().set(parent, token, value)
 
-    state_type = Numbers
-
 
 class MakesPlacesOnTheWay(WrongClient):
     scenario, kind, breaks = "place-that-is-missing", "never", "TW-DIF-021"
@@ -193,8 +175,6 @@ class MakesPlacesOnTheWay(WrongClient):
                     parent = parent[self.index(token)]
             return (parent, self.tokens(path)[-1]) if path else (root, "")
 
-    state_type = Makes
-
 
 # ---- ops ---------------------------------------------------------------------------------------------------------
 
@@ -206,8 +186,6 @@ class RefusesToAppendByAnIndex(WrongClient):
         def set(self, parent, token, value):
             demand(isinstance(parent, dict) or self.index(token) < len(parent), "past the end")
             super().set(parent, token, value)
-
-    state_type = Refuses
 
 
 class FillsArraysUp(WrongClient):
@@ -222,8 +200,6 @@ class FillsArraysUp(WrongClient):
         def check(self, state):
             pass
 
-    state_type = Fills
-
 
 class RefusesToSetTheWholeState(WrongClient):
     scenario, kind, breaks = "whole-state", "count", "TW-DIF-024"
@@ -233,8 +209,6 @@ class RefusesToSetTheWholeState(WrongClient):
             demand(path, "a place")
             return super().place(root, path)
 
-    state_type = Refuses
-
 
 class OnlyReplacesMembers(WrongClient):
     scenario, kind, breaks = "ops", "count", "TW-DIF-025"
@@ -243,8 +217,6 @@ class OnlyReplacesMembers(WrongClient):
         def set(self, parent, token, value):
             demand(isinstance(parent, list) or token in parent, "no such member")
             super().set(parent, token, value)
-
-    state_type = Replaces
 
 
 class InsertsAfterThePlace(WrongClient):
@@ -267,8 +239,6 @@ class DeletesWhatIsNotThere(WrongClient):
             if isinstance(parent, list) or token in parent:
                 super().delete(parent, token)
 
-    state_type = Deletes
-
 
 class DeletesPastTheEnd(WrongClient):
     """A slice that is empty is deleted without a word."""
@@ -282,8 +252,6 @@ class DeletesPastTheEnd(WrongClient):
             else:
                 del parent[int(token) : int(token) + 1]
 
-    state_type = Deletes
-
 
 class LetsTheWholeStateBeDeleted(WrongClient):
     scenario, kind, breaks = "deletion-of-everything", "hung", "TW-DIF-028"
@@ -293,8 +261,6 @@ class LetsTheWholeStateBeDeleted(WrongClient):
             if op != ["d", ""]:
                 super().op(root, op)
 
-    state_type = Deletes
-
 
 class PushesAnArrayAsOneElement(WrongClient):
     scenario, kind, breaks = "ops", "order", "TW-DIF-029"
@@ -302,8 +268,6 @@ class PushesAnArrayAsOneElement(WrongClient):
     class Pushes(State):
         def append(self, root, path, more):
             super().append(root, path, [more] if isinstance(more, list) else more)
-
-    state_type = Pushes
 
 
 class JoinsWhateverIsAppended(WrongClient):
@@ -316,8 +280,6 @@ class JoinsWhateverIsAppended(WrongClient):
             old = self.get(root[""], path)
             super().append(root, path, str(more) if isinstance(old, str) else more)
 
-    state_type = Joins
-
 
 class TruncatesWhatThereIs(WrongClient):
     scenario, kind, breaks = "truncation-beyond-the-start", "never", "TW-DIF-030"
@@ -325,8 +287,6 @@ class TruncatesWhatThereIs(WrongClient):
     class Truncates(State):
         def truncate(self, root, path, n):
             super().truncate(root, path, min(n, len(self.get(root[""], path))))
-
-    state_type = Truncates
 
 
 class TruncatesEverythingForNothing(WrongClient):
@@ -337,5 +297,3 @@ class TruncatesEverythingForNothing(WrongClient):
     class Truncates(State):
         def truncate(self, root, path, n):
             self.put(root, f"/{path}", self.get(root[""], path)[:-n])
-
-    state_type = Truncates

@@ -20,8 +20,6 @@ class StripsAllMarksAtTheStart(WrongClient):
             bare = super().without_mark(line)
             return bare if bare == line else self.without_mark(bare)
 
-    decoder = Strips
-
 
 class IgnoresLinesWithoutAColon(WrongClient):
     scenario, kind, breaks = "empty-type", "count", "TW-FRM-027"
@@ -43,22 +41,19 @@ class LetsARetryBeginWithSpaces(WrongClient):
 
 
 class JoinsDataByNothing(WrongClient):
-    scenario, kind, breaks, between = "text-over-two-lines", "never", "TW-FRM-030", b""
+    scenario, kind, breaks = "text-over-two-lines", "never", "TW-FRM-030"
 
-    def new_decoder(self, answer):
-        decoder = super().new_decoder(answer)
-        right = decoder.dispatch
+    class Joins(Decoder):
+        between = b""
 
-        def dispatch():
-            decoder.data = [self.between.join(decoder.data)] if decoder.data else []
-            return right()
-
-        decoder.dispatch = dispatch
-        return decoder
+        def dispatch(self):
+            self.data = [self.between.join(self.data)] if self.data else []
+            return super().dispatch()
 
 
 class JoinsDataByASpace(JoinsDataByNothing):
-    between = b" "
+    class Joins(JoinsDataByNothing.Joins):
+        between = b" "
 
 
 class ReadsTypesInAnyCase(WrongClient):
@@ -95,8 +90,6 @@ class SplitsEventsAtThreePairs(WrongClient):
                 found += self.line(b"")
             return found
 
-    decoder = Splits
-
 
 class FindsOutTheLineEndOnce(WrongClient):
     scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
@@ -106,8 +99,6 @@ class FindsOutTheLineEndOnce(WrongClient):
             if self.at_start and (first := re.search(rb"\r\n|\r|\n", chunk)):
                 self.line_end = re.compile(re.escape(first[0]))
             return super().feed(chunk)
-
-    decoder = Finds
 
 
 class TakesALineOfSpacesForAnEmptyOne(WrongClient):
@@ -134,5 +125,3 @@ class TakesARetryWithItsEvent(WrongClient):
         def dispatch(self):
             self.retry = self.named
             return super().dispatch()
-
-    decoder = Takes

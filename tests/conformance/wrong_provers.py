@@ -18,8 +18,6 @@ class TakesAShortRow(WrongClient):
             super().row(root, row)
             self.columns = columns
 
-    state_type = Takes
-
 
 class VerifiesTheFirstCheckAlone(WrongClient):
     scenario, kind, breaks = "one-check-of-three-fails", "never", "TW-DIF-053"
@@ -40,8 +38,6 @@ class ReadsIndexesInDigitsOfAnyScript(WrongClient):
         def index(self, token):
             demand(re.fullmatch(r"0|[1-9]\d{0,8}", token), "an index")
             return int(token)
-
-    state_type = Reads
 
 
 class ReadsIdsInDigitsOfAnyScript(WrongClient):
@@ -74,8 +70,6 @@ class TakesNullForNoChecks(WrongClient):
                 diff = {name: one for name, one in diff.items() if one is not None}
             return super().ops_of(diff)
 
-    state_type = Takes
-
 
 class SetsWhatIsMissing(WrongClient):
     """What an array does not hold is undefined, and is written as null or not at all."""
@@ -85,8 +79,6 @@ class SetsWhatIsMissing(WrongClient):
     class Sets(State):
         def op(self, root, op):
             super().op(root, [*op, None] if op[0] == "s" and len(op) == 2 else op)
-
-    state_type = Sets
 
 
 class PushesABareString(WrongClient):
@@ -102,8 +94,6 @@ class HoldsToStableOfWholeValues(WrongClient):
             if any("" in item.get("stable", {}) for item in self.value["items"]):
                 super().keep_stable(after)
 
-    state_type = Holds
-
 
 class HoldsToStableInUtf16(WrongClient):
     scenario, kind, breaks = "stable-of-a-member-is-broken", "never", "TW-DIF-060"
@@ -116,8 +106,6 @@ class HoldsToStableInUtf16(WrongClient):
                     demand(len({text[: 2 * n] for text in texts}) == 1, "a breach of stable")
                     self.keep_promise(new, path, n)
 
-    state_type = Holds
-
 
 class LetsAPromiseBeTakenBack(WrongClient):
     scenario, kind, breaks = "stable-is-taken-back", "never", "TW-DIF-060"
@@ -126,8 +114,6 @@ class LetsAPromiseBeTakenBack(WrongClient):
         def keep_promise(self, new, path, n):
             if path in new.get("stable", {}):
                 super().keep_promise(new, path, n)
-
-    state_type = Lets
 
 
 class TakesNothingForNoChange(WrongClient):

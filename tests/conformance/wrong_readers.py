@@ -34,32 +34,20 @@ class LosesTheEventAfterAByteOrderMark(WrongClient):
 class DispatchesAnEventWithoutData(WrongClient):
     scenario, kind = "blocks-without-data", "cursor"
 
-    def new_decoder(self, answer):
-        decoder = super().new_decoder(answer)
-        right = decoder.dispatch
-
-        def dispatch():
-            named = decoder.type or decoder.new_id is not None
-            return right() or ([Event("message", "", decoder.last_id, True)] if named else [])
-
-        decoder.dispatch = dispatch
-        return decoder
+    class Dispatches(Decoder):
+        def dispatch(self):
+            named = self.type or self.new_id is not None
+            return super().dispatch() or ([Event("message", "", self.last_id, True)] if named else [])
 
 
 class DispatchesAnEventAfterAComment(WrongClient):
     scenario, kind = "comments", "count"
 
-    def new_decoder(self, answer):
-        decoder = super().new_decoder(answer)
-        right = decoder.line
-
-        def line(line):
+    class Dispatches(Decoder):
+        def line(self, line):
             if line.startswith(b":"):
-                decoder.data = decoder.data or [b""]
-            return right(line)
-
-        decoder.line = line
-        return decoder
+                self.data = self.data or [b""]
+            return super().line(line)
 
 
 class DecodesChunksApart(WrongClient):
@@ -70,16 +58,10 @@ class DecodesChunksApart(WrongClient):
 class TakesCrLfInPiecesForTwoLineEnds(WrongClient):
     scenario, kind = "cr-lf-in-pieces", "count"
 
-    def new_decoder(self, answer):
-        decoder = super().new_decoder(answer)
-        right = decoder.feed
-
-        def feed(chunk):
-            decoder.after_cr = False
-            return right(chunk)
-
-        decoder.feed = feed
-        return decoder
+    class Takes(Decoder):
+        def feed(self, chunk):
+            self.after_cr = False
+            return super().feed(chunk)
 
 
 class WaitsForTheLfAfterACr(WrongClient):
@@ -100,15 +82,10 @@ class HonoursAnotherCharset(WrongClient):
 class AcceptsARetryThatIsNoNumber(WrongClient):
     scenario, kind = "retry-that-is-no-number", "wait"
 
-    def new_decoder(self, answer):
-        decoder = super().new_decoder(answer)
-
-        def take_retry(value):
+    class Accepts(Decoder):
+        def take_retry(self, value):
             with contextlib.suppress(ValueError):
-                decoder.retry = max(0, int(value.decode()))
-
-        decoder.take_retry = take_retry
-        return decoder
+                self.retry = max(0, int(value.decode()))
 
 
 class KeepsTheIdOfAnUnfinishedEvent(WrongClient):
@@ -142,21 +119,16 @@ class BoundsALineAndNoEvent(WrongClient):
 class ReadsALineAnewWithEachPiece(WrongClient):
     scenario, kind, is_costly = "long-line-in-small-pieces", "hung", True
 
-    def new_decoder(self, answer):
-        decoder = super().new_decoder(answer)
-        right, rest = decoder.feed, bytearray()
+    class Reads(Decoder):
+        rest = b""
 
-        def feed(chunk):
-            rest.extend(chunk)
-            whole = [end.end() for end in re.finditer(rb"\n|\r", bytes(rest))]
+        def feed(self, chunk):
+            self.rest += chunk
+            whole = [end.end() for end in re.finditer(rb"\n|\r", self.rest)]
             if not whole:
                 return []
-            lines = bytes(rest[: whole[-1]])
-            del rest[: whole[-1]]
-            return right(lines)
-
-        decoder.feed = feed
-        return decoder
+            lines, self.rest = self.rest[: whole[-1]], self.rest[whole[-1] :]
+            return super().feed(lines)
 
 
 # ---- ids -----------------------------------------------------------------------------------------------------

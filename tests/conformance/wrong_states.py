@@ -40,8 +40,6 @@ class PutsMembersOfRowsIntoTexts(WrongClient):
         def row(self, root, row):
             super().row(root, [str(row[0]), *row[1:]])
 
-    state_type = Puts
-
 
 class SpreadsArraysOfRows(WrongClient):
     """A member of a row is one new element, also where it is an array."""
@@ -53,8 +51,6 @@ class SpreadsArraysOfRows(WrongClient):
             inner = isinstance(more, list) and more and isinstance(more[0], list)
             super().append(root, path, more[0] if inner else more)
 
-    state_type = Spreads
-
 
 class MakesColumnsAsTheyAreNeeded(WrongClient):
     scenario, kind, breaks = "column-without-a-target", "never", "TW-DIF-039"
@@ -62,8 +58,6 @@ class MakesColumnsAsTheyAreNeeded(WrongClient):
     class Makes(State):
         def bare(self, text):
             return [["s", "/items/0/value", {"text": text}]]
-
-    state_type = Makes
 
 
 # ---- what proves a state -----------------------------------------------------------------------------------------
@@ -86,8 +80,6 @@ class TakesTheCrcForANumberWithASign(WrongClient):
         def verify_crc(self, found, crc):
             super().verify_crc(found, crc if crc < 2**31 else crc - 2**32)
 
-    state_type = Signs
-
 
 class ChecksBeforeTheOps(WrongClient):
     scenario, kind, breaks = "rollback", "count", "TW-DIF-048"
@@ -97,8 +89,6 @@ class ChecksBeforeTheOps(WrongClient):
             ops, checks = super().ops_of(diff)
             self.verify(checks)
             return ops, []
-
-    state_type = Hastens
 
 
 class PassesOverChecksOfNothing(WrongClient):
@@ -113,8 +103,6 @@ class PassesOverChecksOfNothing(WrongClient):
                     continue
                 super().verify([check])
 
-    state_type = Passes
-
 
 class DemandsChecks(WrongClient):
     scenario, kind, breaks = "without-checks", "count", "TW-DIF-054"
@@ -125,8 +113,6 @@ class DemandsChecks(WrongClient):
             ends = any(op[:2] == ["s", "/items/0/status"] and op[2] == "succeeded" for op in ops)
             demand(checks or not ends, "nothing was proved")
             return super().apply(diff)
-
-    state_type = Demands
 
 
 class TakesASnapshotOfAnEnd(WrongClient):
@@ -164,8 +150,6 @@ class CountsWhatItKnowsAlone(WrongClient):
             items = [{name: item[name] for name in known & item.keys()} for item in self.value["items"]]
             return hashlib.sha256(self.form(items).encode()).hexdigest()[:16]
 
-    state_type = Forgets
-
 
 class CountsWhatPeopleSee(WrongClient):
     scenario, kind, breaks = "combining-characters", "count", "TW-DIF-031"
@@ -176,8 +160,6 @@ class CountsWhatPeopleSee(WrongClient):
             for _ in range(n):
                 old = re.sub(".[\u0300-\u036f]*\\Z", "", old, flags=re.DOTALL)
             self.put(root, f"/{path}", old)
-
-    state_type = Counts
 
 
 class NormalizesTexts(WrongClient):
@@ -212,8 +194,6 @@ class MergesWhatIsSet(WrongClient):
             old = parent.get(token) if isinstance(parent, dict) else None
             super().set(parent, token, merged(old, value))
 
-    state_type = Merges
-
 
 class RefusesToInsertAtTheEnd(WrongClient):
     scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-026"
@@ -223,8 +203,6 @@ class RefusesToInsertAtTheEnd(WrongClient):
             demand(int(token) < len(parent), "past the end")
             super().insert(parent, token, value)
 
-    state_type = Refuses
-
 
 class RefusesToTruncateEverything(WrongClient):
     scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-030"
@@ -233,8 +211,6 @@ class RefusesToTruncateEverything(WrongClient):
         def truncate(self, root, path, n):
             demand(n < len(self.get(root[""], path)), "all there is")
             super().truncate(root, path, n)
-
-    state_type = Refuses
 
 
 class SetsBeforeItAppends(WrongClient):
@@ -260,8 +236,6 @@ class FlattensWhatItAppends(WrongClient):
         def append(self, root, path, more):
             flat = [*more[0], *more[1:]] if isinstance(more, list) and isinstance(more[0], list) else more
             super().append(root, path, flat)
-
-    state_type = Flattens
 
 
 class ReadsPathsAsThoseOfUris(WrongClient):
@@ -294,8 +268,6 @@ class SplitsColumnsAtSlashes(WrongClient):
             super().row(root, row)
             self.unescaped = escaped
 
-    state_type = Splits
-
 
 class SplitsPathsOfChecksAtSlashes(WrongClient):
     scenario, kind, breaks = "columns-with-escapes", "count", "TW-DIF-046"
@@ -306,8 +278,6 @@ class SplitsPathsOfChecksAtSlashes(WrongClient):
             found = super().checked(path)
             self.unescaped = escaped
             return found
-
-    state_type = Splits
 
 
 class LooksAtOpsOnValuesAlone(WrongClient):
