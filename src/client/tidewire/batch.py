@@ -7,8 +7,8 @@ from pydantic import JsonValue
 
 from tidewire.errors import ItemFailedError
 from tidewire.following import FollowedJob
-from tidewire.protocol.follower import Advance
 from tidewire.protocol.messages import ENDED, JobStatus
+from tidewire.protocol.outcomes import Advance
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.strict_json import dumps
 from tidewire.protocol.values import same
@@ -111,7 +111,7 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
         diff = advance.diff
         changed = self._changed(place) if diff is None else sorted(_items_of(diff, place))
         for index in changed:
-            deleted, text = self._text_change(index, place, advance.texts)
+            deleted, text = self._texts.change(index, place, advance.texts)
             yield ItemUpdate(
                 place,
                 self._shape,

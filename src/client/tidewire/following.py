@@ -23,10 +23,10 @@ from tidewire.errors import (
     Where,
 )
 from tidewire.home_loop import HomeLock
+from tidewire.item_texts import ItemTexts
 from tidewire.protocol.description import JobResource
-from tidewire.protocol.document import TextChange
-from tidewire.protocol.follower import Advance, Told
 from tidewire.protocol.messages import JobStatus, Progress, Queue
+from tidewire.protocol.outcomes import Advance, Told
 from tidewire.stream import JobStream
 from tidewire.types import Place, Update
 
@@ -83,8 +83,7 @@ class FollowedJob(ABC, Generic[U]):
         self._latest = taken
         """Where the stream is."""
         self._reading: weakref.ref[Reading[U, Any]] | None = None
-        self._text_columns: dict[int, str] = {} if taken is None else _text_columns(taken)
-        """Item → pointer of its first text column, once it holds a text."""
+        self._texts = ItemTexts(taken)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(NO_COPY)
@@ -258,7 +257,7 @@ class FollowedJob(ABC, Generic[U]):
         self._folded.clear()
         for first_seq, base, update in folds:
             update.first_seq = min(first_seq, update.seq)
-            update.deleted, update.text = self._text_between(update.index, base, update.place)
+            update.deleted, update.text = self._texts.between(update.index, base, update.place)
             # The last one has the latest place: with it, all is handed over up to there.
             update.settles = update is folds[-1].latest
         return [fold.latest for fold in folds]
@@ -283,45 +282,6 @@ class FollowedJob(ABC, Generic[U]):
 
     def _place(self, advance: Advance) -> Place:
         return Place(advance.view, advance.columns, advance.cursor)
-
-    def _text_column(self, index: int, place: Place) -> str | None:
-        """Pointer of the first text column of an item, once it holds a text."""
-        known = self._text_columns.get(index)
-        if known is None or known not in place.columns:
-            known = _first_text(index, place) or known
-            if known is not None:
-                self._text_columns[index] = known
-        return known
-
-    def _text_change(self, index: int, place: Place, changes: Sequence[TextChange]) -> tuple[int, str]:
-        """Code points that became void at the end of an item's text, and what came after."""
-        if not changes:
-            return 0, ""
-        if (
-            len(changes) == 1
-            and changes[0][0] == self._text_columns.get(index)
-            and place.columns == (changes[0][0],)
-        ):
-            return changes[0][1:]
-        # A new epoch may name another column: what the old one held is void, what the new one holds came.
-        before, now = self._text_columns.get(index), self._text_column(index, place)
-        deleted, text = 0, ""
-        for change in changes:
-            if change.pointer == before:
-                deleted = change.deleted
-            if change.pointer == now:
-                text = change.text
-        return deleted, text
-
-    def _text_between(self, index: int, base: Place | None, place: Place) -> tuple[int, str]:
-        """The same, between two places that may be far apart."""
-        before, now = (None if one is None else _first_text(index, one) for one in (base, place))
-        old = (base.text(before) if base is not None and before is not None else None) or ""
-        new = (place.text(now) if now is not None else None) or ""
-        if before is not None and now is not None and before != now:
-            return len(old), new
-        change = TextChange.between("", old, new)
-        return change.deleted, change.text
 
     # ---- time --------------------------------------------------------------------------------------------------
 
@@ -384,21 +344,3 @@ class _Fold(NamedTuple, Generic[U]):
     first_seq: int
     base: Place | None
     latest: U
-
-
-def _text_columns(place: Place) -> dict[int, str]:
-    """The first text column of each item."""
-    found: dict[int, str] = {}
-    for pointer in place.columns:
-        _, items, index, *_ = f"{pointer}///".split("/")
-        if items == "items" and index.isdigit() and place.text(pointer) is not None:
-            found.setdefault(int(index), pointer)
-    return found
-
-
-def _first_text(index: int, place: Place) -> str | None:
-    root = f"/items/{index}/value"
-    for pointer in place.columns:
-        if pointer.startswith(root) and place.text(pointer) is not None:
-            return pointer
-    return None

@@ -8,8 +8,8 @@ from tidewire.final_text import FinalText
 from tidewire.following import FollowedJob
 from tidewire.logprobs import Logprobs, logprobs_of
 from tidewire.protocol.description import EndpointDescription
-from tidewire.protocol.follower import Advance
 from tidewire.protocol.messages import JobStatus
+from tidewire.protocol.outcomes import Advance
 from tidewire.protocol.problems import Problem
 from tidewire.reading import Deltas, Reading, Updates
 from tidewire.stream import JobStream
@@ -72,12 +72,12 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
 
     def _final_text(self, *, followed: bool = False) -> FinalText:
         taken = self.taken
-        column = None if taken is None else self._text_column(0, taken)
+        column = None if taken is None else self._texts.column(0, taken)
         handed = "" if taken is None or column is None else taken.text(column)
         return FinalText(
             self._has_rollback,
             handed=len(handed or ""),
-            column=lambda: self._text_columns.get(0),
+            column=lambda: self._texts.known(0),
             job_id=self.id,
             followed=followed,
         )
@@ -170,7 +170,7 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
 
     def _updates(self, advance: Advance) -> Iterable[Update[T]]:
         place = self._place(advance)
-        deleted, text = self._text_change(0, place, advance.texts)
+        deleted, text = self._texts.change(0, place, advance.texts)
         last = advance.done is not None and not self._handed_any and advance.done.status == "succeeded"
         update = Update(
             place,

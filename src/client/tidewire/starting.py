@@ -19,8 +19,9 @@ from tidewire.protocol.answers import Asked
 from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
-from tidewire.protocol.follower import Advance, Follower
+from tidewire.protocol.follower import Follower
 from tidewire.protocol.ops import DiffError
+from tidewire.protocol.outcomes import Advance
 from tidewire.stream import JobStream
 from tidewire.types import Place, Shape
 

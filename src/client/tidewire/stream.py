@@ -32,13 +32,12 @@ from tidewire.links import resolve, same_origin
 from tidewire.options import Options
 from tidewire.protocol.answers import MAX_SERVER_FAULTS, Asked, Then, is_event_stream, retry_after, then
 from tidewire.protocol.description import JobResource
-from tidewire.protocol.follower import (
-    SILENT_HEARTBEATS,
+from tidewire.protocol.follower import SILENT_HEARTBEATS, Follower
+from tidewire.protocol.outcomes import (
     Advance,
     Cause,
     Fatal,
     FatalKind,
-    Follower,
     Ignored,
     Outcome,
     Reconnect,

@@ -29,9 +29,8 @@ connection, that moved the cursor forward.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
@@ -51,10 +50,32 @@ from tidewire.protocol.document import Document, TextChange, View
 from tidewire.protocol.growing import LATEST, holds
 from tidewire.protocol.integrity import IntegrityError, digest, verify
 from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, MessageError, Ping, Snapshot
+from tidewire.protocol.outcomes import (
+    Advance,
+    Cause,
+    Fatal,
+    FatalKind,
+    Ignored,
+    Outcome,
+    Reconnect,
+    Told,
+)
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.size import MAX_STATE_BYTES, cost, room_for_more
 from tidewire.protocol.sse import Event
 from tidewire.protocol.state import changes_value, check_shape
+
+__all__ = [
+    "Advance",
+    "Cause",
+    "Fatal",
+    "FatalKind",
+    "Follower",
+    "Ignored",
+    "Outcome",
+    "Reconnect",
+    "Told",
+]
 
 MAX_RESYNCS = 3
 RESYNC_HEALED = 256
@@ -65,78 +86,6 @@ HELLO_TIMEOUT = 10.0
 """Seconds without a status line, or without `hello`, that are a cut."""
 DEFAULT_HEARTBEAT = 15.0
 """Seconds, until `hello` says otherwise."""
-
-
-class Cause(Enum):
-    """Why a connection is given up and another is opened."""
-
-    CUT = "cut"
-    RESYNC = "resync"
-    GOAWAY = "goaway"
-    BUSY = "busy"
-
-
-class FatalKind(Enum):
-    """Whose fault ends a stream without its job's end."""
-
-    PROTOCOL = "protocol"
-    UNSUPPORTED = "unsupported"
-    PROBLEM = "problem"
-    TOO_LARGE = "too large"
-    EXHAUSTED = "exhausted"
-
-
-class Advance(NamedTuple):
-    """The state moved. `first_seq`…`cursor.seq` is covered by this advance and by no other that is visible."""
-
-    first_seq: int
-    cursor: Cursor
-    view: View
-    texts: tuple[TextChange, ...]
-    visible: bool
-    """Whether a value changed: an advance that is not visible is covered by the next one that is."""
-    snapshot: str | None = None
-    """The reason of the snapshot that this was, if it was one."""
-    done: Done | None = None
-    diff: JsonValue = None
-    """The diff that this was, if it was one."""
-    columns: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A `queue` or `progress` event: it may be shown, it changes nothing."""
-
-    message: messages.Queue | messages.Progress
-
-
-@dataclass(frozen=True, slots=True)
-class Ignored:
-    """Nothing to do."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reconnect:
-    """Close, wait, and GET again with `Follower.cursor` (None: without a cursor)."""
-
-    wait: float
-    """Seconds."""
-    cause: Cause
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fatal:
-    """Give up. The last state stays readable, marked incomplete."""
-
-    kind: FatalKind
-    why: str
-    problem: Problem | None = None
-
-
-Outcome = Advance | Told | Ignored | Reconnect | Fatal
 
 
 @dataclass(slots=True)
