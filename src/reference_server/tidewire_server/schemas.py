@@ -1,7 +1,6 @@
 """From a function's signature to the schemas of its input and its value, and from JSON to its arguments."""
 
 import collections.abc
-import difflib
 import functools
 import inspect
 import types
@@ -27,7 +26,8 @@ from tidewire.protocol import strict_json
 from tidewire.protocol.conversion import rows_of
 from tidewire.protocol.pointer import build
 from tidewire_server.context import Context
-from tidewire_server.errors import InvalidValueError, ProblemError, refuse
+from tidewire_server.errors import InvalidValueError
+from tidewire_server.input_faults import refused_input
 from tidewire_server.plain import made_by, plain
 from tidewire_server.stream import Stream
 from tidewire_server.value_faults import named, said_of_value
@@ -80,7 +80,8 @@ class InputShape:
         try:
             return self.model.model_validate_json(orjson.dumps(value), strict=True)
         except ValidationError as error:
-            raise self._problem(error, value, pointer) from None
+            known = list(self.schema.get("properties", {}))
+            raise refused_input(error, value, pointer, known) from None
 
     def as_given(self, value: BaseModel) -> Any:
         """One input as the endpoint's options (`columns`, `initial`, `validate`) get it: the model where the function
@@ -124,27 +125,6 @@ class InputShape:
 
     def _members(self, value: BaseModel) -> dict[str, Any]:
         return {name: getattr(value, field) for name, field in self._fields.items()}
-
-    def _problem(self, error: ValidationError, value: JsonValue, pointer: str) -> ProblemError:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        # A misspelt member is missing under its name, too: how it was written tells more.
-        first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
-        place, name = _locate(value, first["loc"])
-        message = first["msg"]
-        if first["type"] == "missing":
-            # What is wrong is the object that lacks the member.
-            place, message = place[:-1], f"the member {name!r} is missing"
-        if first["type"] == "extra_forbidden":
-            message = f"there is no member {name!r}"
-            known = list(self.schema.get("properties", {}))
-            if len(place) == 1:
-                close = difflib.get_close_matches(str(name), known, n=1)
-                message += (
-                    f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known) or 'none'}"
-                )
-        rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        where = pointer + build(place)
-        return refuse("invalid_input", f"{where}: {message}{rest}", pointer=where)
 
 
 @dataclass(frozen=True)
@@ -390,17 +370,3 @@ def _value_shape(given: Any, *, grows: bool) -> ValueShape:
     elif grows and schema.get("type") == "object" and not schema.get("required"):
         empty = {}
     return ValueShape(adapter, rows_of(given), schema, given is Any, is_text, empty)
-
-
-def _locate(value: JsonValue, loc: tuple[int | str, ...]) -> tuple[list[int | str], int | str]:
-    """Follow an error's location into the input. A union's location names its branches too, which are no members."""
-    place: list[int | str] = []
-    for position, token in enumerate(loc):
-        last = position == len(loc) - 1
-        if isinstance(value, dict) and (token in value or last):
-            place.append(token)
-            value = value.get(str(token))
-        elif isinstance(value, list) and isinstance(token, int) and (token < len(value) or last):
-            place.append(token)
-            value = value[token] if token < len(value) else None
-    return place, place[-1] if place else ""

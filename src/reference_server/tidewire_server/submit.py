@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from tidewire.protocol import strict_json
@@ -10,6 +11,9 @@ from tidewire.protocol.description import Submit
 from tidewire.protocol.pointer import build
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import ProblemError, refuse
+
+MAX_SHARED_BYTES: Final = 128 * 2**20
+"""Of the shared members, counted once for each input: each gets a copy of its own."""
 
 _NEVER_NULL: Final = frozenset(Submit.model_fields.keys() - {"input"})
 
@@ -55,6 +59,8 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
     for name, value in members.items():
         if value is None and name in _NEVER_NULL:  # TW-JOB-079: what has no value is left out
             raise refuse("invalid_input", f"/{name} is null: leave it out", pointer=f"/{name}")
+    if isinstance(given := members.get("inputs"), list):
+        _refuse_too_many(given, max_inputs)  # before each of them is looked at
     try:
         submit = Submit.model_validate(members, strict=True)
     except ValidationError as error:
@@ -63,9 +69,14 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
         raise refuse("invalid_input", f"{pointer}: {first['msg']}", pointer=pointer) from None
     batch = submit.inputs is not None
     inputs = submit.inputs if submit.inputs is not None else [submit.input]
-    if len(inputs) > max_inputs:
-        detail = f"{len(inputs)} inputs in one job, this endpoint takes at most {max_inputs} (max_inputs, max_queue_size)"
-        raise refuse("batch_too_large", detail, pointer="/inputs", limit=max_inputs)
+    if submit.shared:
+        copy = len(orjson.dumps(submit.shared))
+        if copy * len(inputs) > MAX_SHARED_BYTES:
+            detail = (
+                f"/shared has {copy} bytes, and {len(inputs)} inputs would get a copy each: all together may have "
+                f"{MAX_SHARED_BYTES}; send fewer inputs in one job"
+            )
+            raise refuse("batch_too_large", detail, pointer="/shared", limit=MAX_SHARED_BYTES // copy)
     return Submission(
         inputs,
         batch,
@@ -74,6 +85,12 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
         submit.grace_ms / 1000,
         None if submit.deadline_ms is None else submit.deadline_ms / 1000,
     )
+
+
+def _refuse_too_many(inputs: list[JsonValue], most: int) -> None:
+    if len(inputs) > most:
+        detail = f"{len(inputs)} inputs in one job, this endpoint takes at most {most} (max_inputs, max_queue_size)"
+        raise refuse("batch_too_large", detail, pointer="/inputs", limit=most)
 
 
 async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseModel]:

@@ -1,0 +1,63 @@
+"""The body of a submit: how much of it is looked at, and how much of it an answer repeats."""
+
+import json
+
+import pytest
+from pydantic import BaseModel
+
+from tidewire_server import Server, submit
+from tidewire_server.errors import ProblemError
+from tidewire_server.submit import read_submit
+
+
+def body(**members):
+    return json.dumps(members).encode()
+
+
+def test_shared_members_are_bounded_by_all_the_copies_of_them(monkeypatch):
+    shared = {"text": "x" * 989}  # 1,000 bytes as JSON
+    monkeypatch.setattr(submit, "MAX_SHARED_BYTES", 4000)
+    assert len(read_submit(body(inputs=[{}] * 4, shared=shared), max_inputs=9).inputs) == 4
+    with pytest.raises(ProblemError) as refused:
+        read_submit(body(inputs=[{}] * 5, shared=shared), max_inputs=9)
+    found = refused.value.problem
+    assert (found.code, found.pointer) == ("batch_too_large", "/shared")
+    assert "1000 bytes, and 5 inputs" in str(refused.value)
+    assert found.model_extra == {"limit": 4}
+
+
+class Numbers(BaseModel):
+    numbers: list[int]
+
+
+def make_endpoint():
+    server = Server()
+
+    @server.endpoint
+    def total(given: Numbers) -> int:
+        return sum(given.numbers)
+
+    return server.endpoints["total"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "pointer"),
+    [
+        (
+            {"numbers": [1] + ["x"] * 1000},
+            "/input/numbers/1: Input should be a valid integer (and 999 more)",
+            None,
+        ),
+        ({"numbers": ["x"] * 1001}, "/input: 1001 places do not fit the endpoint's schema", "/input"),
+        (
+            {"n" * 201: 1, "numbers": []},
+            f"/input: there is no member '{'n' * 200}'; there are numbers",
+            "/input",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told_in_a_few_words_however_much_it_is(given, said, pointer):
+    with pytest.raises(ProblemError) as refused:
+        make_endpoint().input.read(given, "/input")
+    assert str(refused.value) == said
+    assert refused.value.problem.pointer == (pointer or said.partition(": ")[0])
