@@ -5,6 +5,7 @@ from typing import assert_type
 
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
+import tidewire
 from tidewire import (
     AsyncBatchJob,
     AsyncClient,
@@ -29,6 +30,14 @@ class Caption(BaseModel):
 
 
 EITHER: TypeAdapter[int | str] = TypeAdapter(int | str)
+
+
+def names() -> None:
+    assert_type(tidewire.__version__, str)
+    try:
+        raise tidewire.errors.QueueTimeoutError("late")
+    except tidewire.TidewireError as error:
+        assert_type(error.retryable, bool)
 
 
 def blocking(client: Client, checkpoint: Checkpoint) -> None:

@@ -14,16 +14,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidewire import errors as errors
     from tidewire.batch import AsyncBatchJob
     from tidewire.blocking_jobs import BatchJob, Job
     from tidewire.checkpoint import Checkpoint
     from tidewire.client import AsyncClient
+    from tidewire.errors import TidewireError
     from tidewire.hooks import Hooks
     from tidewire.job import AsyncJob
+    from tidewire.mapping import MapProgress
     from tidewire.protocol.backoff import RetryPolicy
     from tidewire.sync import Client
     from tidewire.tokens import Token
     from tidewire.types import ItemUpdate, TextDelta, Update
+
+    __version__: str
 
 __all__ = [
     "AsyncBatchJob",
@@ -35,8 +40,10 @@ __all__ = [
     "Hooks",
     "ItemUpdate",
     "Job",
+    "MapProgress",
     "RetryPolicy",
     "TextDelta",
+    "TidewireError",
     "Token",
     "Update",
 ]
@@ -51,8 +58,10 @@ _HOMES = {
     "Hooks": "tidewire.hooks",
     "ItemUpdate": "tidewire.types",
     "Job": "tidewire.blocking_jobs",
+    "MapProgress": "tidewire.mapping",
     "RetryPolicy": "tidewire.protocol.backoff",
     "TextDelta": "tidewire.types",
+    "TidewireError": "tidewire.errors",
     "Token": "tidewire.tokens",
     "Update": "tidewire.types",
 }
@@ -60,12 +69,28 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
-    if home is None:
+    value: Any
+    if name == "errors":
+        value = import_module("tidewire.errors")
+    elif name == "__version__":
+        value = _version()
+    elif home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(home), name)
+    else:
+        value = getattr(import_module(home), name)
     globals()[name] = value
     return value
 
 
+def _version() -> str:
+    from importlib import metadata  # noqa: PLC0415 - seldom asked for, and slow to load
+
+    try:
+        return metadata.version("tidewire")
+    except metadata.PackageNotFoundError:
+        # A checkout that was not installed.
+        return "0"
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__", "errors"})

@@ -1,6 +1,7 @@
 """What a job hands to its reader, and how values are validated."""
 
 import json
+import reprlib
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -179,7 +180,10 @@ class Update(Generic[T]):
         return type(self)(self.place, self._shape, self.first_seq, text=text, index=self.index)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} text={self.text[:40]!r}>"
+        if self.text or self.deleted:
+            void = f" deleted={self.deleted}" if self.deleted else ""
+            return f"<{type(self).__name__} {self.id}{void} text={self.text[:40]!r}>"
+        return f"<{type(self).__name__} {self.id} value={reprlib.repr(self.value)}>"
 
 
 class ItemUpdate(Update[T]):
@@ -196,3 +200,6 @@ class ItemUpdate(Update[T]):
         """Why the item failed, if it did."""
         error: Any = self.member("error")
         return None if error is None else Problem.model_validate(error)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]} index={self.index}>"
