@@ -95,7 +95,7 @@ def tokens_without_problems_in_band(hooks):
         talk.query = talk.query.replace(b"errors=inband&", b"")
 
     hooks.requests.append(plain)
-    refusing(hooks, lambda talk: b"token=" in talk.query and b"after=x" in talk.query, 400, "bad_cursor")  # fmt: skip
+    refusing(hooks, lambda talk: b"token=" in talk.query and b"after=x" in talk.query, 400, "bad_cursor")
 
 
 @mutant(
