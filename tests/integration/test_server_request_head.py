@@ -9,8 +9,10 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from uvicorn.protocols.http import httptools_impl
 
 from tidewire_server import Server
+from tidewire_server.request_head import MAX_PIPELINED
 
 begun, sent = threading.Event(), threading.Event()
 
@@ -38,6 +40,20 @@ def address():
 
     with server.running() as url:
         yield urlsplit(url).hostname, urlsplit(url).port
+
+
+@pytest.fixture
+def made_cycles(monkeypatch):
+    """What uvicorn makes of each request."""
+    made = []
+    cycle = httptools_impl.RequestResponseCycle
+
+    def make(*args, **kwargs):
+        made.append(1)
+        return cycle(*args, **kwargs)
+
+    monkeypatch.setattr(httptools_impl, "RequestResponseCycle", make)
+    return made
 
 
 def say(address, *parts: bytes) -> bytes:
@@ -128,6 +144,30 @@ def test_a_head_that_came_while_the_loop_was_blocked_is_served(address):
 )
 def test_what_is_no_http_is_refused_like_all_else(address, part):
     assert "HTTP" in problem(say(address, part))["detail"]
+
+
+def test_of_requests_that_come_all_at_once_few_wait_as_more_than_bytes_and_all_are_answered(
+    address, made_cycles
+):
+    count = 2000
+    with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
+        job = client.post("/v1/endpoints/forever/jobs", json={"input": {}}).json()["id"]
+        with socket.create_connection(address, timeout=30) as connection:
+            connection.sendall(f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            answer = b""
+            while b"event:hello" not in answer:
+                answer += connection.recv(65536)
+            before = len(made_cycles)
+            connection.sendall(b"PUT /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * count)
+            assert client.get("/healthz").status_code == 200  # behind what the server has read of them
+            assert len(made_cycles) - before < MAX_PIPELINED + 16 * 1024 / 30 + 10
+            client.post(f"/v1/jobs/{job}/cancel")
+            answers = 0
+            while answers < count:
+                chunk = connection.recv(1 << 20)
+                assert chunk
+                answer = answer[-20:] + chunk
+                answers += answer.count(b"HTTP/1.1 405") - answer[:20].count(b"HTTP/1.1 405")
 
 
 def test_what_is_no_http_behind_a_request_for_a_stream_puts_nothing_into_the_stream(address):

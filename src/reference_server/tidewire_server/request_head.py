@@ -30,6 +30,13 @@ _LINGER: Final = 2.0
 _TURNED_AWAY: Final = 100
 """Connections past the bound that are told so at a time; further ones are closed at once."""
 
+MAX_PIPELINED: Final = 16
+"""Requests of one connection that wait for the answer to an earlier one, or those of one slice; what comes behind them
+waits as the bytes that came. A request takes a hundred times the memory of its few bytes."""
+
+_SLICE: Final = 16 * 1024
+"""Bytes that are read at a time."""
+
 
 def http_protocol(settings: Settings, max_connections: int) -> Any:
     """What uvicorn shall speak HTTP with: its fast parser within bounds."""
@@ -45,6 +52,8 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
         _stall: asyncio.TimerHandle | None = None
         _untaken = 0
         _turned_away = False
+        _held = b""
+        """What came behind more requests than may wait."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -74,6 +83,7 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
             self._late = self.loop.call_later(_LINGER, self.transport.close)
 
         def connection_lost(self, exc: Exception | None) -> None:
+            self._held = b""
             self._stop_clock()
             if self._stall is not None:
                 self._stall.cancel()
@@ -82,6 +92,21 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
         def data_received(self, data: bytes) -> None:
             if self._turned_away:
                 return
+            data, self._held = self._held + data, b""
+            for start in range(0, len(data), _SLICE):
+                if len(self.pipeline) >= MAX_PIPELINED:
+                    self._held = data[start:]
+                    self.flow.pause_reading()
+                    return
+                self._take(data[start : start + _SLICE])
+                if self.transport.is_closing():
+                    return
+
+        def _go_on(self) -> None:
+            if self._held and not self.transport.is_closing():
+                self.data_received(b"")
+
+        def _take(self, data: bytes) -> None:
             self._passed_end = False
             super().data_received(data)
             # Here, and not where a head begins: one that comes whole needs no clock.
@@ -118,6 +143,10 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
         def on_response_complete(self) -> None:
             unfinished = self.cycle is not None and self.cycle.response_complete and self.cycle.more_body
             super().on_response_complete()
+            if self._held:
+                self.flow.pause_reading()
+                if len(self.pipeline) < MAX_PIPELINED:
+                    self.loop.call_soon(self._go_on)
             if unfinished and not self.transport.is_closing():
                 self._stop_clock()
                 self._late = self.loop.call_later(_LINGER, self.transport.close)
