@@ -159,6 +159,18 @@ async def test_without_a_name_several_endpoints_are_named():
     assert posts == []
 
 
+async def test_an_endpoint_that_is_given_by_keyword_is_told_where_it_goes():
+    error, _, _ = await submitted(endpoint="a", script=by_turn(ACCEPTED, offers=discovery("a", "b")))
+    assert isinstance(error, EndpointNotFoundError)
+    assert "Its name is the first argument" in error.advice
+
+
+async def test_an_input_that_does_not_fit_says_who_tells_what_does():
+    error, _, _ = await submitted("count", n="x", script=by_turn([problem(422, "invalid_input")]))
+    assert isinstance(error, InvalidInputError)
+    assert "client.describe('count').input_schema" in error.advice
+
+
 async def test_discovery_is_asked_for_once():
     with ScriptedServer(by_turn(ACCEPTED)) as server:
         async with AsyncClient(server.url) as client:

@@ -100,8 +100,16 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
 
         Args:
             items: Their indices; None means all.
+
+        Raises:
+            TypeError: They are no indices.
+            InvalidInputError: The job has no such item; then none is cancelled.
         """
-        return await self._cancel(b"{}" if items is None else dumps({"items": [*items]}).encode())
+        if items is None:
+            return await self._cancel(b"{}")
+        if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+            raise TypeError(f"items are indices such as [1, 3], not {items!r}")
+        return await self._cancel(dumps({"items": [*items]}).encode())
 
     def raise_outcome(self) -> None:
         """Nothing: items fail each for itself."""

@@ -8,7 +8,13 @@ import anyio
 from tidewire.batch import AsyncBatchJob
 from tidewire.checkpoint import NO_CHECKPOINT, Checkpoint
 from tidewire.connection import Connection
-from tidewire.errors import CheckpointError, EndpointNotFoundError, ProtocolError, TidewireError
+from tidewire.errors import (
+    CheckpointError,
+    EndpointNotFoundError,
+    InvalidInputError,
+    ProtocolError,
+    TidewireError,
+)
 from tidewire.exchange import Exchange
 from tidewire.inputs import encoded, options_on_the_wire
 from tidewire.job import AsyncJob
@@ -79,7 +85,12 @@ class Starter:
     async def _start(self, endpoint: str | None, given: dict[str, Any], shape: Shape[Any]) -> AsyncJob[Any]:
         """Submit one input. The answer is the job's stream, where its reader finds it, or the job."""
         since = anyio.current_time()
-        name = await self._endpoint(endpoint, since)
+        try:
+            name = await self._endpoint(endpoint, since)
+        except EndpointNotFoundError as error:
+            if isinstance(given["input"], dict) and "endpoint" in given["input"]:
+                error.advice = "Its name is the first argument, without a keyword: submit('…', …)."
+            raise
         content = encoded(given | options_on_the_wire(self._options))
         await self._left.cancel()
         try:
@@ -88,6 +99,9 @@ class Starter:
             )
         except EndpointNotFoundError as error:
             error.advice = await self._names(since, but=error.what)
+            raise
+        except InvalidInputError as error:
+            error.advice = error.advice or f"client.describe({name!r}).input_schema says what it takes."
             raise
         if isinstance(answer, Connection):
             stream, begun = await self._streamed(answer), None
@@ -140,6 +154,9 @@ class Starter:
             )
         except EndpointNotFoundError as error:
             error.advice = await self._names(since, but=error.what)
+            raise
+        except InvalidInputError as error:
+            error.advice = error.advice or f"client.describe({name!r}).input_schema says what it takes."
             raise
         return self._exchange.read(JobResource, answer, what="submitted job"), answer.url
 
