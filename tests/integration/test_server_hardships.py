@@ -188,6 +188,35 @@ def test_a_report_that_no_reader_could_take_is_refused_where_it_is_made(report):
     assert server.call("tells") == "told"
 
 
+def test_inputs_of_jobs_that_have_not_ended_are_bounded_in_bytes():
+    server = Server(**QUICK, max_input_bytes=2000)
+    over = threading.Event()
+
+    @server.endpoint
+    def hold(text: str) -> int:
+        over.wait(10)
+        return len(text)
+
+    with serving(server) as peer:
+        alone = peer.start("hold", {"text": "x" * 3000})
+        answer = peer.submit("hold", {"text": "x"})
+        assert (answer.status_code, answer.json()["code"]) == (429, "queue_full")
+        assert "max_input_bytes" in answer.json()["detail"]
+        assert "retry-after" in answer.headers
+        over.set()
+        assert peer.ended(alone)["status"] == "succeeded"
+        over.clear()
+        two = [peer.start("hold", {"text": "x" * 900}) for _ in range(2)]
+        assert peer.submit("hold", {"text": "x" * 900}).status_code == 429
+        assert peer.submit("hold", {"text": 3}).status_code == 422
+        peer.http.post(f"/v1/jobs/{two[1]}/cancel")
+        shared = {"inputs": [{}, {}], "shared": {"text": "x" * 600}}
+        assert peer.http.post("/v1/endpoints/hold/jobs", json=shared).status_code == 429
+        two[1] = peer.start("hold", {"text": "x" * 900})
+        over.set()
+        assert all(peer.ended(job)["status"] == "succeeded" for job in two)
+
+
 def test_a_function_that_holds_the_event_loop_is_told_by_name(monkeypatch, caplog):
     monkeypatch.setattr(standstill, "LONGEST", 0.02)
     monkeypatch.setattr(standstill, "SELDOM", 0.0)

@@ -1,5 +1,6 @@
 """The body of a submit: how much of it is looked at, and how much of it an answer repeats."""
 
+import asyncio
 import json
 
 import pytest
@@ -7,19 +8,30 @@ from pydantic import BaseModel
 
 from tidewire_server import Server, submit
 from tidewire_server.errors import ProblemError
-from tidewire_server.submit import read_submit
+from tidewire_server.submit import admit_inputs, read_submit
 
 
 def body(**members):
     return json.dumps(members).encode()
 
 
+def admitted(inputs, shared):
+    server = Server()
+
+    @server.endpoint
+    def echo(text: str) -> str:
+        return text
+
+    submission = read_submit(body(inputs=inputs, shared=shared), max_inputs=9)
+    return asyncio.run(admit_inputs(server.endpoints["echo"], submission))
+
+
 def test_shared_members_are_bounded_by_all_the_copies_of_them(monkeypatch):
     shared = {"text": "x" * 989}  # 1,000 bytes as JSON
     monkeypatch.setattr(submit, "MAX_SHARED_BYTES", 4000)
-    assert len(read_submit(body(inputs=[{}] * 4, shared=shared), max_inputs=9).inputs) == 4
+    assert len(admitted([{}] * 4, shared)) == 4
     with pytest.raises(ProblemError) as refused:
-        read_submit(body(inputs=[{}] * 5, shared=shared), max_inputs=9)
+        admitted([{}] * 5, shared)
     found = refused.value.problem
     assert (found.code, found.pointer) == ("batch_too_large", "/shared")
     assert "1000 bytes, and 5 inputs" in str(refused.value)

@@ -25,6 +25,7 @@ from tidewire_server.committing import Commits
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.ends import ROOM_FOR_END
 from tidewire_server.errors import refuse
+from tidewire_server.held_inputs import HeldInputs
 from tidewire_server.jobs import Job
 from tidewire_server.journal import Journal, epoch_block, first_block
 from tidewire_server.metrics import Metrics
@@ -68,6 +69,7 @@ class Service:
         self.streams: set[ClosableStream] = set()
         """The streams that are open."""
         self._live: dict[str, Job] = {}
+        self.inputs = HeldInputs(settings.max_input_bytes)
         self.readers = Readers(settings.max_streams_per_principal, metrics.open_streams)
         self._clearing = Clearing(store.jobs)
         self._loop = asyncio.get_running_loop()
@@ -134,6 +136,15 @@ class Service:
                 "too_many_jobs",
                 f"{limit} of your jobs have not ended, no more may run (max_jobs_per_principal)",
             )
+        with self.inputs.room_for(submission.size) as keep:
+            record = await self._make(principal, Admitted(endpoint, submission, values), body, key)
+            if record.id in self._live:
+                keep(record.id)
+        return record
+
+    async def _make(self, principal: str, what: Admitted, body: bytes, key: Key | None) -> JobRecord:
+        """Make a job of inputs that were admitted, and put them into the queue."""
+        settings, endpoint, submission, values = self.settings, what.endpoint, what.submission, what.values
         let_go = self._scheduler.reserve(endpoint.name, len(values))
         try:
             items: list[JsonValue] = [
@@ -157,7 +168,7 @@ class Service:
                 raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
             record = JobRecord(secrets.token_hex(16), endpoint.name, principal, submission.batch, time.time())
             log = await self.store.jobs.add(record, body, block, key)
-            job = self._begin(record, Admitted(endpoint, submission, values), columns, log, document, size)
+            job = self._begin(record, what, columns, log, document, size)
             self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
             self.metrics.logged(1, len(block.frames[0]))
             await self._scheduler.put(job.tickets)
@@ -218,6 +229,7 @@ class Service:
             self.metrics.logged(1, len(block.frames[0]))
         columns = [what.endpoint.columns(value) for value in what.values]
         job = self._begin(record, what, columns, log, document, size)
+        self.inputs.hold(record.id, what.submission.size)
         waiting = job.restore(course.items)
         if course.fail is not None:
             await job.fail(course.fail, status=course.fail_status)
@@ -320,6 +332,7 @@ class Service:
     async def _ended(self, job: Job) -> None:
         record = job.record
         self._live.pop(record.id, None)
+        self.inputs.let_go(record.id)
         self.readers.forget(record.id)
         self.metrics.add(self.metrics.jobs_ended, 1, record.endpoint, record.status)
         await self._clearing.ended(record)

@@ -74,6 +74,10 @@ class Settings(BaseModel):
     body_timeout: float = Field(
         30.0, gt=0, le=3600, description="Time in which a request's body must arrive."
     )
+    max_input_bytes: Count = Field(
+        1024 * MIB,
+        description="Of the inputs of all jobs that have not ended; more get 429. A job that is alone may have more.",
+    )
     max_inputs: Count = Field(1024, description="Inputs of one job.")
     max_jobs_per_principal: Count = Field(10_000, description="Unfinished jobs of one caller.")
     max_streams_per_principal: Count = Field(1_000, description="Open streams of one caller.")

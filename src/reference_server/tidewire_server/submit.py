@@ -30,6 +30,10 @@ class Submission:
     """Seconds."""
     deadline: float | None
     """Seconds from the submit."""
+    shared_size: int
+    """Bytes of the shared members."""
+    size: int
+    """Bytes of the body, with a copy of the shared members for each input."""
 
 
 def read_json(body: bytes) -> dict[str, JsonValue]:
@@ -69,14 +73,7 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
         raise refuse("invalid_input", f"{pointer}: {first['msg']}", pointer=pointer) from None
     batch = submit.inputs is not None
     inputs = submit.inputs if submit.inputs is not None else [submit.input]
-    if submit.shared:
-        copy = len(orjson.dumps(submit.shared))
-        if copy * len(inputs) > MAX_SHARED_BYTES:
-            detail = (
-                f"/shared has {copy} bytes, and {len(inputs)} inputs would get a copy each: all together may have "
-                f"{MAX_SHARED_BYTES}; send fewer inputs in one job"
-            )
-            raise refuse("batch_too_large", detail, pointer="/shared", limit=MAX_SHARED_BYTES // copy)
+    copy = len(orjson.dumps(submit.shared)) if submit.shared else 0
     return Submission(
         inputs,
         batch,
@@ -84,6 +81,8 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
         submit.on_disconnect == "cancel",
         submit.grace_ms / 1000,
         None if submit.deadline_ms is None else submit.deadline_ms / 1000,
+        copy,
+        len(body) + copy * (len(inputs) - 1),
     )
 
 
@@ -99,6 +98,14 @@ async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseM
     Raises:
         ProblemError: One is refused; names the member, where it stands in the body.
     """
+    copies = submission.shared_size * len(submission.inputs)
+    if copies > MAX_SHARED_BYTES:
+        detail = (
+            f"/shared has {submission.shared_size} bytes, and {len(submission.inputs)} inputs would get a copy each: all "
+            f"together may have {MAX_SHARED_BYTES}; send fewer inputs in one job"
+        )
+        limit = MAX_SHARED_BYTES // submission.shared_size
+        raise refuse("batch_too_large", detail, pointer="/shared", limit=limit)
     admitted = []
     for index, own in enumerate(submission.inputs):
         pointer = f"/inputs/{index}" if submission.batch else "/input"
