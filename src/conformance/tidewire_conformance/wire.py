@@ -50,6 +50,8 @@ class Sent(TypedDict, total=False):
     """A body as it is."""
     once: bool
     """Take an answer that asks to come again later as it is."""
+    old: bool
+    """Ask by HTTP/1.0, as some proxies do."""
 
 
 class NoAnswerError(Exception):
@@ -209,7 +211,7 @@ class Wire:
             header, body = {"Content-Type": "application/json", **header}, strict_json.compact(sent["json"])
         fields = self._fields(method, url, header, body)
         for attempt in range(BUSY_TRIES):
-            async with self._once(method, url, fields, body, seconds, read_ahead) as stream:
+            async with self._once(method, url, fields, body, seconds, read_ahead, sent.get("old")) as stream:
                 wait = None if sent.get("once") else _retry_after(stream.exchange)
                 if wait is None or wait > BUSY_SECONDS * self.patience or attempt == BUSY_TRIES - 1:
                     yield stream
@@ -226,6 +228,7 @@ class Wire:
         body: Body,
         seconds: float,
         read_ahead: int,
+        old: bool | None,
     ) -> AsyncIterator[Stream]:
         """One request, whatever comes of it."""
         whole = body if isinstance(body, bytes) else b"".join(body or ())
@@ -235,7 +238,7 @@ class Wire:
         connection = _Connection(exchange, self.now, read_ahead)
         try:
             async with asyncio.timeout(seconds * self.patience):
-                await connection.begin(body)
+                await connection.begin(body, old=bool(old))
         except TimeoutError:
             exchange.fault = exchange.fault or f"no header within {seconds * self.patience:g} s"
         except OSError as error:
@@ -283,8 +286,8 @@ class _Connection:
         self._writer: asyncio.StreamWriter | None = None
         self._taken = 0
 
-    async def begin(self, body: Body) -> None:
-        """Send the request, and read up to the end of the answer's header."""
+    async def begin(self, body: Body, *, old: bool) -> None:
+        """Send the request, of HTTP/1.0 where that is wanted, and read up to the end of the answer's header."""
         exchange = self._exchange
         split = urlsplit(exchange.url)
         secure = ssl.create_default_context() if split.scheme == "https" else None
@@ -293,7 +296,13 @@ class _Connection:
             split.hostname, port, ssl=secure, limit=self._read_ahead
         )
         target = (split.path or "/") + (f"?{split.query}" if split.query else "")
-        self._write(h11.Request(method=exchange.method, target=target, headers=list(exchange.asked)))
+        head = self._http.send(
+            h11.Request(method=exchange.method, target=target, headers=list(exchange.asked))
+        )
+        # What asks by HTTP/1.0 understands no chunks: h11 writes none but its own version.
+        self._writer.write(
+            (head or b"").replace(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n" if old else b" HTTP/1.1\r\n", 1)
+        )
         for chunk in [body] if isinstance(body, bytes) else body or ():
             self._write(h11.Data(data=chunk))
         self._write(h11.EndOfMessage())

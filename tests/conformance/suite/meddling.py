@@ -172,6 +172,8 @@ class _Sender:
         self._hooks, self._talk, self._send = hooks, talk, send
         # Without the attribute by which the server finds its connection: what it writes there would pass by the hooks.
         self._start, self._body, self._stream = None, b"", False
+        # uvicorn sends chunks, whatever it is asked by; HTTP/1.0 knows none, and gets its streams whole.
+        self._is_of_old = talk.scope["http_version"] == "1.0"
 
     async def __call__(self, message):
         if message["type"] == "http.response.start":
@@ -182,7 +184,7 @@ class _Sender:
                 status = await _value(hook(self._talk, status, headers)) or status
             pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
             self._start = {"type": "http.response.start", "status": status, "headers": pairs}
-            if self._stream:
+            if self._stream and not self._is_of_old:
                 await self._send(self._start)
         elif self._stream:
             await self._pass_frames(message)
@@ -193,6 +195,13 @@ class _Sender:
 
     async def _out(self, body, *, more):
         """Send a part of a body, in small pieces where the mutant says so; what is long goes as it is."""
+        if self._stream and self._is_of_old:
+            self._body += body
+            if more:
+                return
+            body = self._body
+            self._start["headers"].append((b"content-length", str(len(body)).encode()))
+            await self._send(self._start)
         piece = self._hooks.piece
         if piece and len(body) <= LONGEST_CUT:
             for at in range(0, len(body), piece):

@@ -71,7 +71,6 @@ REASONS = {
     "TW-SEC-007": "takes credentials that expire within a run",
     "TW-SEC-015": "no sentence names the time",
     "TW-SEC-029": "whatever credentials a server takes come with `--header`",
-    "TW-DEP-001": _OPERATION,
     "TW-DEP-002": _OPERATION,
     "TW-DEP-003": _OPERATION,
     "TW-DEP-004": _OPERATION,

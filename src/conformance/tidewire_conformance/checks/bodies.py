@@ -222,20 +222,22 @@ async def a_limit_is_reached_before_it_is_passed(s: Session) -> None:
         s.untested(f"no limit is within reach: max_body_bytes is {limit}")
 
 
-@check("TW-JOB-077", "TW-JOB-079", "TW-JOB-010", "TW-OVR-008")
+@check("TW-JOB-077", "TW-JOB-079", "TW-JOB-009", "TW-JOB-010", "TW-OVR-008")
 async def a_cancel_of_another_shape_cancels_nothing(s: Session) -> None:
-    """A body that is no object, `items` of null, another media type and no JSON are refused; the job goes on."""
+    """A body that is no object, `items` of null, another media type, a coding and no JSON are refused; the job goes on."""
     work = s.lasting(1.0)
     job = await s.submit(work)
     for sentence, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):
         answer = await s.wire.ask("POST", f"{job.path}/cancel", json=body)
         s.refused(sentence, answer, 422, "invalid_input", f"the body {body}")
-    for sentence, text, media, status, code in (
-        ("TW-JOB-010", b"{}", "text/plain", 415, "unsupported_media_type"),
-        ("TW-OVR-008", b"{", "application/json", 400, "malformed_body"),
-    ):
-        answer = await s.wire.ask("POST", f"{job.path}/cancel", body=text, header={"Content-Type": media})
-        s.refused(sentence, answer, status, code, f"{text!r} as {media}")
+    wrong: list[tuple[str, bytes, Header, int, str]] = [
+        ("TW-JOB-010", b"{}", {"Content-Type": "text/plain"}, 415, "unsupported_media_type"),
+        ("TW-JOB-009", b"{}", {**JSON, "Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
+        ("TW-OVR-008", b"{", JSON, 400, "malformed_body"),
+    ]
+    for sentence, text, header, status, code in wrong:
+        answer = await s.wire.ask("POST", f"{job.path}/cancel", body=text, header=header)
+        s.refused(sentence, answer, status, code, f"{text!r} as {header}")
     done = (await s.stream(job)).of_type("done")
     ended = done[0].json.get("status") if done else "no done"
     if all(each.holds for each in s.assertions):

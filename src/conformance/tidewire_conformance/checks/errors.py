@@ -126,4 +126,10 @@ async def what_there_is_not_is_refused(s: Session) -> None:
     job = await s.submit(work)
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
         s.refused("TW-JOB-002", await s.wire.ask("GET", place), 404, "not_found", place)
+    # One that differs in the case of its letters alone, and what no server can have made an id of.
+    for name in (job.id.swapcase(), f"{job.id}%00", f"{job.id}%20", "1", "A" * 500):
+        answer = await s.wire.ask("GET", f"/v1/jobs/{name}")
+        unknown = answer.status == 404 and answer.code in {"job_not_found", "not_found"}
+        s.expect("TW-JOB-043", unknown or name == job.id, f"404 job_not_found for {name[:40]}", f"{answer.status} {answer.code}",
+                 at=answer)  # fmt: skip
     s.expect("TW-JOB-043", (await s.read(job)).status == 200, "200 for a job that there is")

@@ -6,8 +6,9 @@ from tidewire_conformance import specification
 from tidewire_conformance.event_stream import CLOSING, Block
 from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.history import Key, job_of, key
+from tidewire_conformance.probe import CLOSE_SECONDS
 from tidewire_conformance.registry import check
-from tidewire_conformance.session import EVENT_STREAM, Session
+from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 HELLO_SECONDS = 1.0
 """TW-FRM-005."""
@@ -362,3 +363,21 @@ async def a_job_ends_by_one_done(s: Session) -> None:
             )
         if done.get("status") == "failed":
             s.expect("TW-FRM-053", isinstance(done.get("error"), dict), "error in done", done, at=history)
+
+
+@check("TW-DEP-001")
+async def what_is_asked_by_http_1_0_is_answered(s: Session) -> None:
+    """A submit, a read and a stream, as by a proxy of old, are answered whole, and not in chunks."""
+    work = s.some_work()
+    submit = await s.wire.ask("POST", work.submit_to, json=work.body, old=True)
+    s.expect("TW-DEP-001", submit.status == 201, "201", f"{submit.status} {submit.code}", at=submit)
+    job = Job(str(submit.json.get("id")), work, submit) if submit.status == 201 else await s.submit(work)
+    read = await s.wire.ask("GET", job.path, old=True)
+    s.expect("TW-DEP-001", read.status == 200, "200", f"{read.status} {read.code}", at=read)
+    async with s.wire.open("GET", job.events, header=EVENT_STREAM, old=True) as stream:
+        await stream.until(lambda now: now.of_type("done"), CLOSE_SECONDS + work.seconds)
+        answer = await stream.to_end(CLOSE_SECONDS)
+    s.expect("TW-DEP-001", answer.is_stream, "a stream", f"{answer.status} {answer.code}", at=answer)
+    for each in (submit, read, answer):
+        s.expect("TW-DEP-001", not each.says("transfer-encoding"), "no chunks, which came with HTTP/1.1",
+                 each.says("transfer-encoding"), at=each)  # fmt: skip

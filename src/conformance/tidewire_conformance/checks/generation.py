@@ -1,5 +1,6 @@
 """Chapter 8 beside its log-probabilities: what is taken, how it ends and is counted, and that a seed gives it again."""
 
+import asyncio
 from typing import Any
 
 from tidewire_conformance.exchange import Exchange
@@ -130,6 +131,11 @@ async def an_end_has_its_reason_and_its_count(s: Session) -> None:
         f"{reason} at {count}",
         at=history,
     )
+    if count > 1:
+        # What went on after this many tokens was not ended by the model.
+        less, cut = await generated(s, logprobs=True, max_tokens=count - 1)
+        s.expect("TW-GEN-017", less.get("finish_reason") == "length" or less["token_ids"] != value["token_ids"][:-1],
+                 f"length at {count - 1} tokens, where {count} may come", less.get("finish_reason"), at=cut)  # fmt: skip
     usage = history.of_type("done")[0].json.get("usage", {})
     s.expect(
         "TW-GEN-018",
@@ -149,16 +155,23 @@ async def an_end_has_its_reason_and_its_count(s: Session) -> None:
 
 @check("TW-GEN-018", needs=LOGPROBS)
 async def usage_counts_all_items(s: Session) -> None:
-    """`completion_tokens` of a job of several inputs is the sum of what its items gave."""
+    """`completion_tokens` of a job of several inputs is the sum of what its items gave, `prompt_tokens` of what they read."""
     work = generation(s, logprobs=True, temperature=0)
     if s.server.limits_of_batch(work) < 2 or "batches" not in s.server.capabilities:
         s.no_occasion(f"{work.endpoint} takes one input")
     job, history = await s.ended(work.with_inputs([work.inputs[0], {**work.inputs[0], "max_tokens": 3}]))
     items = [item["value"] for item in (await s.read(job)).json["state"]["items"]]
     count = sum(len(value["token_ids"]) for value in items)
-    told = history.of_type("done")[0].json.get("usage", {}).get("completion_tokens", 0)
+    usage = history.of_type("done")[0].json.get("usage", {})
+    told = usage.get("completion_tokens", 0)
     s.expect(
         "TW-GEN-018", count <= told <= count + len(items), f"{count} completion tokens", told, at=history
+    )
+    _, alone = await s.ended(work.with_input(work.inputs[0]))
+    read = alone.of_type("done")[0].json.get("usage", {}).get("prompt_tokens", 0)
+    told = usage.get("prompt_tokens")
+    s.expect(
+        "TW-GEN-018", told == len(items) * read, f"{len(items)} times {read} prompt tokens", told, at=history
     )
 
 
@@ -251,6 +264,11 @@ async def a_seed_gives_the_same_tokens_again(s: Session) -> None:
         two["token_ids"],
         at=history,
     )
+    for seed in (0, 2**53 - 1):
+        pair = [generated(s, logprobs=True, temperature=0.9, seed=seed) for _ in range(2)]
+        (one_way, _), (other, history) = await asyncio.gather(*pair)
+        s.expect("TW-GEN-007", one_way["token_ids"] == other["token_ids"], f"{one_way['token_ids']} for the seed {seed} again",
+                 other["token_ids"], at=history)  # fmt: skip
     work = generation(s, logprobs=True, temperature=0.9)
     if s.server.limits_of_batch(work) >= 3:
         job, history = await s.ended(

@@ -13,6 +13,8 @@ from tidewire_conformance.wire import BUSY, BUSY_SECONDS, BUSY_TRIES, Wire
 
 MANY = 100
 """Streams or jobs, at most, that the suite has at a time on somebody else's server."""
+LONGEST_BEAT = 1.0
+"""Seconds of silence that are waited for, while all else stands still."""
 ENDS_SECONDS = 10.0
 """How long a stream may take to end once its job was cancelled; times `patience`."""
 
@@ -87,9 +89,9 @@ async def a_stream_too_many_is_refused(s: Session) -> None:
             s.expect("TW-DSC-013", "done" in kinds, "a stream that goes on to done", kinds, at=each.exchange)
 
 
-@check("TW-SEC-024", "TW-DSC-012", alone=True)
+@check("TW-SEC-024", "TW-DSC-012", "TW-FRM-068", alone=True)
 async def a_job_too_many_is_refused(s: Session) -> None:
-    """With 429 `too_many_jobs`; another caller is served, and the same one again once jobs have ended."""
+    """With 429 `too_many_jobs`; another caller is served, and the same one again once jobs have ended. Who waits is pinged."""
     limit = _limit(s, "max_jobs_per_principal")
     work = s.scripted({"sleep_ms": 20_000})
     jobs = []
@@ -111,6 +113,11 @@ async def a_job_too_many_is_refused(s: Session) -> None:
             at=theirs,
         )
         await other.ask("POST", f"/v1/jobs/{theirs.json.get('id')}/cancel")
+    if s.server.heartbeat <= LONGEST_BEAT:
+        async with s.wire.open("GET", f"{jobs[-1]}/events", header=EVENT_STREAM) as waiting:
+            pinged = await waiting.until(lambda now: now.of_type("ping"), 1.5 * s.server.heartbeat + 1)
+            s.expect("TW-FRM-068", pinged, f"a ping within {s.server.heartbeat:g} s, also while the job waits", "nothing",
+                     at=waiting.exchange)  # fmt: skip
     await asyncio.gather(*(s.wire.ask("POST", f"{each}/cancel") for each in jobs))
     twin = await s.wire.ask("POST", work.submit_to, json=(s.server.any_work() or work).body)
     s.expect(

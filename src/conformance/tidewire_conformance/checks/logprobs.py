@@ -171,6 +171,9 @@ async def candidates_and_ranks_agree(s: Session) -> None:
                      f"a token that is no candidate at most as probable as the last one, {found[-1]}", logprob, at=history)  # fmt: skip
     s.expect("TW-GEN-024", any(each != round(each, decimals - 2) for each in told), f"{decimals} decimals, and not fewer",
              told[:6], at=history)  # fmt: skip
+    value, history = await generated(s, logprobs=True, logprob_decimals=0)
+    whole = all(each is None or each == round(each) for each in value["logprobs"])
+    s.expect("TW-GEN-024", whole, "no decimals where 0 are asked for", value["logprobs"], at=history)
 
 
 @check("TW-GEN-033", needs=LOGPROBS)
@@ -283,6 +286,10 @@ async def the_vocabulary_spells_the_tokens(s: Session) -> None:
     )
     again = await s.wire.ask("GET", resolve(endpoint.described, link), header={"If-None-Match": etag})
     s.expect("TW-GEN-041", again.status == 304, "304 for a fitting If-None-Match", again.status, at=again)
+    several = await s.wire.ask(
+        "GET", resolve(endpoint.described, link), header={"If-None-Match": f'"another", {etag}'}
+    )
+    s.expect("TW-GEN-041", several.status == 304, "304 where one of several fits", several.status, at=several)
     other = await s.wire.ask("GET", resolve(endpoint.described, link), header={"If-None-Match": '"another"'})
     s.expect(
         "TW-GEN-041",

@@ -28,6 +28,9 @@ async def what_means_the_same_as_nothing_is_taken(s: Session) -> None:
             f"{answer.status} {answer.code}",
             at=answer,
         )
+    answer = await s.wire.ask("POST", f"{job.work.submit_to}?after=x&diffs=2&errors=yes", json=job.work.body)
+    s.expect("TW-JOB-006", answer.status == 201, "201 for a submit, which has no cursor", f"{answer.status} {answer.code}",
+             at=answer)  # fmt: skip
 
 
 @check("TW-JOB-007", "TW-JOB-078", needs=["list"])
@@ -65,7 +68,10 @@ async def parameters_and_members_are_read_as_said(s: Session) -> None:
         s.expect("TW-JOB-006" if "colour" in query else "TW-JOB-078", answer.is_stream, f"a stream for {query}",
                  f"{answer.status} {answer.code}", at=answer)  # fmt: skip
     first = history.logged[0].id
-    for query in (f"?after={first}&after={first}", "?diffs=2", "?errors=yes", "?diffs=0&min_interval_ms=x"):
+    twice = ["after=" + (first or ""), "errors=http", "diffs=1", "min_interval_ms=500&diffs=0"]
+    wrong = [f"?{each}&{each}" for each in twice]
+    wrong += ["?diffs=2", "?diffs=true", "?diffs=false", "?errors=yes", "?diffs=0&min_interval_ms=x"]
+    for query in wrong:
         answer = await s.stream(job, query=query)
         s.refused("TW-JOB-007", answer, 400, "bad_parameter", query)
     answer = await s.wire.ask("POST", work.submit_to, json={**work.body, "x.colour": {"red": [1]}})

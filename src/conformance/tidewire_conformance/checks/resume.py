@@ -31,6 +31,8 @@ NOT_IDS = (
     "1_1",
     "+1-1",
     "1-1 1",
+    " 1-1",
+    "1-1\n",
     "١-١",
 )
 
@@ -283,12 +285,14 @@ async def the_cursor_of_done_has_nothing_after_it(s: Session) -> None:
 
 @check("TW-RES-012", "TW-RES-047", "TW-RES-016")
 async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> None:
-    """Past the head, or of an epoch that never was: a snapshot at the head with the reason `rewound`, then the rest."""
+    """Past the head, or of an epoch that never was, up to the largest id: a snapshot at the head, `rewound`, then the rest."""
     job, history = await s.ended(s.growing())
     head = key(history.logged[-1].id) or (1, 1)
     for cursor, sentence in (
         (f"{head[0]}-{head[1] + 5}", "TW-RES-047"),
+        (f"{head[0]}-{10**15 - 1}", "TW-RES-047"),
         (f"{head[0] + 40000}-2", "TW-RES-012"),
+        (f"{10**10 - 1}-1", "TW-RES-012"),
     ):
         answer = await s.stream(job, cursor)
         first = answer.logged[0] if answer.logged else None

@@ -210,3 +210,31 @@ def rows_of_a_batch_are_mixed_up(hooks):
         return (status, first.sub(found[0], body)) if found else None
 
     hooks.bodies.append(mix)
+
+
+@mutant("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
+def items_are_sorted_by_their_names(hooks):
+    """More than ten items are put in order by the texts of their indices: `10` comes before `2`."""
+
+    def sort(body):
+        inputs = body.get("inputs")
+        many = isinstance(inputs, list) and len(inputs) > 10
+        return body | {"inputs": [inputs[at] for at in sorted(range(len(inputs)), key=str)]} if many else None
+
+    submits(hooks, sort)
+
+
+@mutant("TW-BAT-008", "batch.shared_members_complete_each_input")
+def shared_takes_the_place_of_nothing(hooks):
+    """`own || shared`: what an input has itself counts where it is neither null nor 0, empty or false."""
+
+    def lead(body):
+        shared, inputs = body.get("shared"), body.get("inputs", [body.get("input")])
+        if not isinstance(shared, dict) or not isinstance(inputs, list):
+            return None
+        for each in inputs:
+            if isinstance(each, dict):
+                each |= {name: shared[name] for name in shared if name in each and not each[name]}
+        return body
+
+    submits(hooks, lead)

@@ -127,3 +127,9 @@ def a_cancel_that_is_no_object_is_one_of_none(hooks):
 def a_cancel_of_any_media_type(hooks):
     """The media type of a cancel is not looked at."""
     asked_otherwise(hooks, "content-type", "application/json", lambda talk: talk.path.endswith("/cancel"))
+
+
+@mutant("TW-JOB-009", "bodies.a_cancel_of_another_shape_cancels_nothing")
+def a_cancel_of_any_coding(hooks):
+    """The content coding of a cancel is not looked at."""
+    asked_otherwise(hooks, "content-encoding", None, lambda talk: talk.path.endswith("/cancel"))

@@ -54,3 +54,9 @@ def a_late_cancel_wins(hooks):
         return (status, body.replace(b'"status":"succeeded"', b'"status":"cancelled"')) if late else None
 
     hooks.bodies.append(cancelled)
+
+
+@mutant("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
+def false_is_the_first_item(hooks):
+    """`items` of false is the first one, as in Python."""
+    mended(hooks, rb'^\{"items": ?\[false\]\}$', b'{"items":[0]}')

@@ -1,6 +1,7 @@
 """Refusals that are told wrongly."""
 
 import json
+import re
 
 from conformance.suite.changes import refusing, told_otherwise, with_header, without
 from conformance.suite.meddling import problem
@@ -171,3 +172,33 @@ def a_cancel_is_answered_in_plain_text(hooks):
     """The answer to a cancel is called plain text."""
     taken = lambda talk, status: talk.path.endswith("/cancel") and status < 300  # noqa: E731
     with_header(hooks, "content-type", "text/plain", taken)
+
+
+@mutant("TW-JOB-043", "errors.what_there_is_not_is_refused")
+def ids_are_known_in_any_case(hooks):
+    """The ids of jobs are compared without regard to case, as by the collation of a database."""
+    known = hooks.shared.setdefault("ids", {})
+
+    def remember(talk, status, body):
+        known.update({found.lower(): found for found in re.findall(rb'"id":"([\w-]{22,})"', body)})
+
+    def find(talk):
+        own = talk.path.removeprefix("/v1/jobs/").encode()
+        if talk.method == "GET" and own.lower() in known:
+            talk.path = f"/v1/jobs/{known[own.lower()].decode()}"
+
+    hooks.bodies.append(remember)
+    hooks.requests.append(find)
+
+
+@mutant("TW-JOB-043", "errors.what_there_is_not_is_refused")
+def an_id_breaks_the_query(hooks):
+    """U+0000 within the id of a job is more than its database takes."""
+    refusing(hooks, lambda talk: "\0" in talk.path, 500, "internal")
+
+
+@mutant("TW-JOB-043", "errors.what_there_is_not_is_refused")
+def an_id_of_another_length_is_a_bad_one(hooks):
+    """What is too short for the id of a job is answered with 400, as by a path that is validated."""
+    is_short = lambda talk: re.fullmatch("/v1/jobs/[^/]{1,21}", talk.path)  # noqa: E731
+    refusing(hooks, is_short, 400, "bad_parameter")

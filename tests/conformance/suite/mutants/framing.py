@@ -300,3 +300,9 @@ def a_submit_waits_for_its_job(hooks):
 def an_empty_event_keeps_a_stream_awake(hooks):
     """An event without data, and so one of the log without a state, follows `hello`."""
     on_event(hooks, b"event:hello", lambda frame: frame + b"data:\n\n")
+
+
+@mutant("TW-DEP-001", "framing.what_is_asked_by_http_1_0_is_answered")
+def http_1_0_is_refused(hooks):
+    """What asks by HTTP/1.0 is told to upgrade, as by the edge of a mesh."""
+    refusing(hooks, lambda talk: talk.scope["http_version"] == "1.0", 426, "edge.upgrade_required")

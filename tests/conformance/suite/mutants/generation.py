@@ -1,5 +1,7 @@
 """Generations that end and count in a way of their own, and take what they do not serve."""
 
+import re
+
 from conformance.suite import table_engine
 from conformance.suite.changes import mended, of_the_input, retold, take_samples, told_otherwise
 from conformance.suite.mutants import mutant
@@ -86,3 +88,34 @@ def a_cancel_costs_nothing(hooks):
 def usage_is_that_of_the_last_item(hooks):
     """`usage` of a job of several inputs is that of its last item."""
     retold(hooks, rb'("completion_tokens":)11\b', rb"\g<1>3", within=b"event:done")
+
+
+@mutant("TW-GEN-017", "generation.an_end_has_its_reason_and_its_count")
+def each_end_is_a_stop(hooks):
+    """`finish_reason` is `stop`, also where `max_tokens` are there."""
+    hooks.deltas.append(
+        lambda delta, request: setattr(delta, "finish_reason", delta.finish_reason and "stop")
+    )
+
+
+@mutant("TW-GEN-018", "generation.usage_counts_all_items")
+def one_prompt_is_counted(hooks):
+    """`prompt_tokens` of a job of several inputs are those of one, as of a prompt that is read once."""
+    half = lambda found: found[1] + b"%d" % (int(found[2]) // 2)  # noqa: E731
+    hooks.frames.append(
+        lambda talk, frame: (
+            re.sub(rb'("prompt_tokens":)(\d+)', half, frame) if b'"completion_tokens":11' in frame else frame
+        )
+    )
+
+
+@mutant("TW-GEN-007", "generation.a_seed_gives_the_same_tokens_again")
+def a_seed_of_0_is_none(hooks):
+    """`seed or random`."""
+    of_the_input(hooks, "seed", change=lambda given, name: given[name] or given.pop(name))
+
+
+@mutant("TW-GEN-007", "generation.a_seed_gives_the_same_tokens_again")
+def a_large_seed_is_none(hooks):
+    """A seed beyond 32 bits is passed over."""
+    of_the_input(hooks, "seed", change=lambda given, name: given[name] < 2**32 or given.pop(name))

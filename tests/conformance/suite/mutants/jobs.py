@@ -132,3 +132,17 @@ def the_list_tells_of_the_beginning(hooks):
     """The list tells each job as it was submitted."""
     first = rb'("endpoint":"[^"]*","status":)"succeeded"'
     told_otherwise(hooks, first, rb'\1"queued"', at="/v1/jobs")
+
+
+@mutant("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
+def what_failed_is_not_listed(hooks):
+    """The list leaves out jobs that failed."""
+
+    def leave_out(talk, status, body):
+        if talk.path != "/v1/jobs" or status != 200:
+            return None
+        found = json.loads(body)
+        kept = [each for each in found["jobs"] if each["status"] != "failed"]
+        return status, json.dumps(found | {"jobs": kept}).encode()
+
+    hooks.bodies.append(leave_out)

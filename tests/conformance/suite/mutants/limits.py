@@ -2,7 +2,7 @@
 
 import re
 
-from conformance.suite.changes import retold
+from conformance.suite.changes import PING, retold
 from conformance.suite.meddling import CUT, problem
 from conformance.suite.mutants import mutant
 
@@ -68,3 +68,15 @@ def a_problem_names_its_wait_for_people_alone(hooks):
     hooks.frames.append(
         lambda talk, frame: re.sub(rb"retry:\d+", b"retry:50", frame) if b"inband" in talk.query else frame
     )
+
+
+@mutant("TW-FRM-068", "limits.a_job_too_many_is_refused")
+def no_ping_in_the_queue(hooks):
+    """A stream of a job that waits gets no ping."""
+
+    def silent(talk, frame):
+        if b"event:queue" in frame:
+            talk.own["waits"] = True
+        return b"" if PING in frame and talk.own.get("waits") else frame
+
+    hooks.frames.append(silent)

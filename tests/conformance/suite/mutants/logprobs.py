@@ -4,7 +4,7 @@ import json
 import math
 
 from conformance.suite import table_engine
-from conformance.suite.changes import retold
+from conformance.suite.changes import asked_otherwise, of_the_input, retold
 from conformance.suite.mutants import mutant
 
 
@@ -192,3 +192,15 @@ def any_tag_fits(hooks):
     asks = lambda talk: talk.path.endswith("/vocabulary") and talk.header("if-none-match")  # noqa: E731
     hooks.heads.append(lambda talk, status, headers: 304 if asks(talk) else None)
     hooks.bodies.append(lambda talk, status, body: (304, b"") if asks(talk) else None)
+
+
+@mutant("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
+def no_decimals_are_the_default(hooks):
+    """`logprob_decimals or 4`."""
+    of_the_input(hooks, "logprob_decimals", change=lambda given, name: given[name] or given.pop(name))
+
+
+@mutant("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
+def one_tag_alone_is_read(hooks):
+    """`If-None-Match` is compared whole: one of several tags fits nothing."""
+    asked_otherwise(hooks, "if-none-match", '"x"', lambda talk: "," in talk.header("if-none-match"))

@@ -56,3 +56,21 @@ def a_page_of_too_many_is_cut_silently(hooks):
 def an_interval_below_nothing_is_taken(hooks):
     """A `min_interval_ms` below 0 is taken for 0."""
     on_query(hooks, rb"min_interval_ms=-\d+", b"min_interval_ms=0")
+
+
+@mutant("TW-JOB-007", "parameters.parameters_and_members_are_read_as_said")
+def only_a_cursor_may_not_stand_twice(hooks):
+    """Of `diffs` and `errors` that stand twice the first counts."""
+    on_query(hooks, rb"(diffs=1|errors=http)&\1", rb"\1")
+
+
+@mutant("TW-JOB-007", "parameters.parameters_and_members_are_read_as_said")
+def diffs_is_read_as_a_word(hooks):
+    """`diffs=false` means `diffs=0`, as a framework reads it."""
+    on_query(hooks, rb"diffs=false", b"diffs=0")
+
+
+@mutant("TW-JOB-006", "parameters.what_means_the_same_as_nothing_is_taken")
+def a_submit_judges_a_cursor(hooks):
+    """`after` of a submit, which has no cursor, is judged."""
+    refusing(hooks, lambda talk: talk.is_submit and b"after=x" in talk.query, 400, "bad_cursor")

@@ -2,7 +2,7 @@
 
 import re
 
-from conformance.suite.changes import DONE, asked_otherwise, on_event, on_query, retold, seq_of
+from conformance.suite.changes import DONE, asked_otherwise, on_event, on_query, refusing, retold, seq_of
 from conformance.suite.meddling import HANG
 from conformance.suite.mutants import mutant
 from conformance.suite.mutants.durable import OTHER_EPOCH, after_a_restart
@@ -340,3 +340,27 @@ def the_edge_of_the_log_is_off_by_one(hooks):
         return b"" if edge and talk.cursor == f"1-{edge}" and seq_of(frame) == edge + 1 else frame
 
     hooks.frames.append(skip)
+
+
+@mutant("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
+def a_line_end_after_a_cursor(hooks):
+    """`1-1` and a line end are an id, as by the `$` of some languages."""
+    on_query(hooks, rb"%0A$", b"")
+
+
+@mutant("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
+def blanks_before_a_cursor(hooks):
+    """Blanks around a cursor are taken away."""
+    on_query(hooks, rb"after=%20", b"after=")
+
+
+@mutant("TW-RES-012", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
+def epochs_have_32_bits(hooks):
+    """An epoch that needs more than 32 bits is taken for no id."""
+    refusing(hooks, lambda talk: talk.cursor.startswith("9999999999-"), 400, "bad_cursor")
+
+
+@mutant("TW-RES-047", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
+def seqs_have_32_bits(hooks):
+    """A seq that needs more than 32 bits is more than the server can take."""
+    refusing(hooks, lambda talk: talk.cursor.endswith("-999999999999999"), 500, "internal")

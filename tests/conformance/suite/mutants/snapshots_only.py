@@ -51,3 +51,20 @@ def an_interval_of_nothing_is_taken(hooks):
     """A `min_interval_ms` below that of discovery is taken as it is."""
     hooks.settings["min_snapshot_interval"] = 0.005
     told_otherwise(hooks, rb'"min_interval_ms":\d+', b'"min_interval_ms":200')
+
+
+@mutant("TW-JOB-084", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
+def snapshots_come_at_the_end_alone(hooks):
+    """Between the first snapshot and the last one none is sent."""
+
+    def hold(talk, frame):
+        if b"diffs=0" not in talk.query or b"event:snapshot" not in frame + talk.own.get("held", b""):
+            return frame
+        if b"event:snapshot" not in frame:
+            return talk.own.pop("held") + frame if b"event:done" in frame else frame
+        first = not talk.own.setdefault("count", 0)
+        talk.own["count"] += 1
+        talk.own["held"] = b"" if first else frame
+        return frame if first else b""
+
+    hooks.frames.append(hold)

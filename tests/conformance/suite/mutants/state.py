@@ -221,3 +221,18 @@ def a_digest_that_knows_a_zero_below_nothing(hooks):
     import rfc8785
 
     digest_by(lambda items: rfc8785.dumps(items).decode().replace("0.5,0,", "0.5,-0,"))
+
+
+@mutant("TW-DIF-012", "state.diffs_rebuild_the_value")
+def names_are_not_escaped_in_paths(hooks):
+    """A name with `/` or `~` stands in a path as it is."""
+    spelt = lambda frame: frame.replace(b"~1", b"/").replace(b"~0", b"~")  # noqa: E731
+    hooks.frames.append(lambda talk, frame: spelt(frame) if b"\nevent:" not in frame else frame)
+
+
+@mutant("TW-DIF-012", "state.diffs_rebuild_the_value")
+def a_slash_is_escaped_before_a_tilde(hooks):
+    """A name with `/` stands in a path with `~01`, as where `~` is escaped last."""
+    hooks.frames.append(
+        lambda talk, frame: frame.replace(b"~1", b"~01") if b"\nevent:" not in frame else frame
+    )

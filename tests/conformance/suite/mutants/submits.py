@@ -80,3 +80,27 @@ def a_deadline_with_a_fraction(hooks):
 def a_deadline_of_true(hooks):
     """A deadline of true is one of 1, as in Python."""
     mended(hooks, rb'("deadline_ms": ?)true', rb"\g<1>1")
+
+
+@mutant("TW-JOB-083", "submits.a_submit_of_another_shape_is_refused")
+def a_grace_in_words(hooks):
+    """`grace_ms` may be a text of digits, as a library that converts reads it."""
+    mended(hooks, rb'("grace_ms": ?)"60000"', rb"\g<1>60000")
+
+
+@mutant("TW-JOB-083", "submits.a_submit_of_another_shape_is_refused")
+def a_grace_with_a_fraction(hooks):
+    """`grace_ms` may have a fraction."""
+    mended(hooks, rb'("grace_ms": ?60000)\.5', rb"\1")
+
+
+@mutant("TW-JOB-079", "submits.a_submit_of_another_shape_is_refused")
+def inputs_of_null_are_none(hooks):
+    """`inputs` of null beside `input` is taken for no `inputs`."""
+    dropped(hooks, "inputs", lambda inputs: inputs is None)
+
+
+@mutant("TW-JOB-079", "submits.a_submit_of_another_shape_is_refused")
+def shared_of_null_is_none(hooks):
+    """`shared` of null is taken for no `shared`."""
+    dropped(hooks, "shared", lambda shared: shared is None)
