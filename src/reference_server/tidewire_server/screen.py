@@ -10,6 +10,7 @@ from tidewire_server.store.names import file_of
 from tidewire_server.version import SERVER
 
 _LOCAL: Final = ("127.0.0.1", "[::1]", "localhost")
+_CREDENTIALS_HEADER: Final = "'Authorization: Bearer TOKEN'"
 
 
 def screen(server: Server, url: str) -> str:
@@ -33,12 +34,18 @@ def screen(server: Server, url: str) -> str:
     ]
     if not settings.tokens and not any(local in url for local in _LOCAL):
         lines.append("  WARNING      everybody who reaches this address may use it: set --token")
-    lines += ["", f"  try          {_to_try(server, url)}", f"               curl {url}/v1", ""]
+    command, curl = _to_try(server, url), f"curl {url}/v1"
+    if settings.tokens:
+        command, curl = (
+            f"{command} --header {_CREDENTIALS_HEADER}",
+            f"curl --header {_CREDENTIALS_HEADER} {url}/v1",
+        )
+    lines += ["", f"  try          {command}", f"               {curl}", ""]
     return "\n".join(lines)
 
 
 def _to_try(server: Server, url: str) -> str:
-    """A command that works as it stands."""
+    """A command that works as it stands, but for a token."""
     for name, endpoint in server.endpoints.items():
         if endpoint.input.defaults:
             return f"tidewire call {url} {name}"
@@ -53,7 +60,11 @@ def _runs(server: Server, name: str) -> str:
     runs = _at_a_time(server.concurrency_limit_of(name))
     if endpoint.batching is not None:
         runs += f", batches of {endpoint.batching.max_size}"
-    return runs if endpoint.concurrency_group is None else f"{runs}, group {endpoint.concurrency_group}"
+    if endpoint.concurrency_group is not None:
+        runs += f", group {endpoint.concurrency_group}"
+    if endpoint.max_queue_size is not None:
+        runs += f", {endpoint.max_queue_size} may wait"
+    return runs if endpoint.time_limit is None else f"{runs}, {endpoint.time_limit:g} s each"
 
 
 def _at_a_time(limit: int | None) -> str:
@@ -86,6 +97,7 @@ def _limits(server: Server) -> str:
         "body": settings.max_body_bytes,
         "state": settings.max_state_bytes,
         "log": settings.max_log_bytes,
+        "inputs": settings.max_input_bytes,
     }
     counts = {
         "queue": settings.max_queue_size,
@@ -113,7 +125,7 @@ def _off(server: Server) -> list[str]:
 
 
 def _size(number: int) -> str:
-    for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if number >= size:
             return f"{number / size:g} {unit}"
     return f"{number} B"
