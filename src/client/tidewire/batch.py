@@ -1,6 +1,6 @@
 """`AsyncBatchJob`: one job of many inputs."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from pydantic import JsonValue
@@ -174,8 +174,8 @@ class _Ended(Generic[T]):
     async def prepare(self) -> None:
         """Nothing to ask."""
 
-    def settled(self, update: ItemUpdate[T] | None) -> ItemUpdate[T] | None:
-        return update
+    def settled(self, update: ItemUpdate[T] | None) -> Sequence[ItemUpdate[T]]:
+        return () if update is None else (update,)
 
     def give(self, update: ItemUpdate[T]) -> Iterator[tuple[int, T | ItemFailedError]]:
         view = update.place.view

@@ -5,17 +5,20 @@ points at the start stay within an epoch; the rest is final when the job has end
 nothing that was handed over can be taken back, and the reader is told by an error.
 
 Text is released by whole updates: what was handed over is then the text at one event, from which another reader can
-go on.
+go on. Where much is held back, neighbours become one: nothing grows beside the text but its own pieces.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from tidewire.errors import VoidTextError, Where
 from tidewire.types import Update
 
 _VALUE = "/items/0/value"
+
+MAX_HELD: Final = 1024
+"""Updates that are held back one by one; beyond that, neighbours become one."""
 
 
 class _Held(NamedTuple):
@@ -34,6 +37,9 @@ class FinalText:
         job_id: For errors.
         followed: Whether an update is final only when text after it is: what came with its last code point beside
             the text may become void though the text stays.
+
+    Attributes:
+        final: The last update of which nothing is held back.
     """
 
     silent = True
@@ -55,10 +61,12 @@ class FinalText:
         self._followed = followed
         self._length = handed
         self._held: deque[_Held] = deque()
-        self._settled: Update[Any] | None = None
+        self.final: Update[Any] | None = None
+        self._released: list[Update[Any]] = []
 
-    def settled(self, update: Update[Any] | None) -> Update[Any] | None:
-        return self._settled
+    def settled(self, _update: Update[Any] | None) -> Sequence[Update[Any]]:
+        released, self._released = self._released, []
+        return released
 
     async def prepare(self) -> None:
         self._rollback = await self._ask()
@@ -70,6 +78,8 @@ class FinalText:
             raise self.void(f"{self._handed - kept} code points of text", update)
         self._length = kept + len(update.text)
         self._held.append(_Held(self._length, self._cut(update, kept)))
+        if len(self._held) > MAX_HELD:
+            self._gather()
         return self._release(
             max(self._handed, self._stable(update) - self._followed) if self._rollback else self._length
         )
@@ -92,6 +102,21 @@ class FinalText:
         whole.first_seq = first_seq
         return whole
 
+    def _gather(self) -> None:
+        """Make neighbours one, so that few are left and each piece of text is copied a few times in all."""
+        room = (self._length - self._handed) // (MAX_HELD // 4) + 1
+        gathered: deque[_Held] = deque()
+        run: list[_Held] = []
+        size = 0
+        for held in self._held:
+            size += len(held.update.text)
+            if run and size > room:
+                gathered.append(_as_one(run))
+                run, size = [], len(held.update.text)
+            run.append(held)
+        self._held = gathered
+        self._held.append(_as_one(run))
+
     def finish(self) -> Iterable[str]:
         return self._release(self._length)
 
@@ -101,8 +126,10 @@ class FinalText:
     def _release(self, final: int) -> Iterable[str]:
         texts = []
         while self._held and self._held[0].end <= final:
-            self._handed, self._settled = self._held.popleft()
-            texts.append(self._settled.text)
+            self._handed, update = self._held.popleft()
+            self.final = update
+            self._released.append(update)
+            texts.append(update.text)
         text = "".join(texts)
         return (text,) if text else ()
 
@@ -113,3 +140,13 @@ class FinalText:
             return 0
         length = promised.get(column.removeprefix(_VALUE), 0)
         return length if isinstance(length, int) else 0
+
+
+def _as_one(run: Sequence[_Held]) -> _Held:
+    if len(run) == 1:
+        return run[0]
+    end, last = run[-1]
+    one = last.with_text("".join(held.update.text for held in run))
+    one.first_seq = run[0].update.first_seq
+    one.visible = any(held.update.visible for held in run)
+    return _Held(end, one)

@@ -26,8 +26,8 @@ class Hand(Protocol[U_contra, X_co]):
     silent: bool
     """Whether it needs also the updates in which no value changed."""
 
-    def settled(self, update: U_contra | None) -> Any:
-        """The last update of which nothing is held back, after `update` was given, or (None) after all were."""
+    def settled(self, update: U_contra | None) -> Sequence[Any]:
+        """The updates of which nothing is held back any more, since `update` was given, or (None) since the end."""
 
     async def prepare(self) -> None:
         """Ask what must be known before the first update."""
@@ -50,8 +50,8 @@ class Updates(Generic[U]):
     async def prepare(self) -> None:
         """Nothing to ask."""
 
-    def settled(self, update: U | None) -> U | None:
-        return update
+    def settled(self, update: U | None) -> Sequence[U]:
+        return () if update is None else (update,)
 
     def give(self, update: U) -> Iterable[U]:
         return (update,) if update.visible else ()
@@ -71,8 +71,8 @@ class Deltas:
     async def prepare(self) -> None:
         """Nothing to ask."""
 
-    def settled(self, update: Update[Any] | None) -> Update[Any] | None:
-        return update
+    def settled(self, update: Update[Any] | None) -> Sequence[Update[Any]]:
+        return () if update is None else (update,)
 
     def give(self, update: Update[Any]) -> Iterable[TextDelta]:
         text = update.text
@@ -149,8 +149,6 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         self.interrupted: bool = False
         self._job = job
         self._hand = hand
-        self._given: list[U] = []
-        """Updates that were given to the hand, which holds something of them back."""
         self._behind_fault: list[U] = []
         """Updates behind one that could not be given."""
         self._fault: TidewireError | None = None
@@ -256,31 +254,19 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         items: list[X] = []
         covered: list[Sequence[U]] = [()]
         for at, update in enumerate(updates):
-            self._given.append(update)
             try:
                 items += self._hand.give(update)
             except TidewireError as fault:
                 self._fault, self._behind_fault = fault, [*updates[at + 1 :]]
                 break
-            self._cover(items, covered, self._hand.settled(update))
+            _cover(items, covered, self._hand.settled(update))
         if not updates:
             if self._last_made:
                 return None
             self._last_made = True
             items += self._hand.finish()
-            self._cover(items, covered, self._hand.settled(None))
+            _cover(items, covered, self._hand.settled(None))
         return Block(items, covered)
-
-    def _cover(self, items: list[X], covered: list[Sequence[U]], settled: Update[Any] | None) -> None:
-        """Note the updates that are handed over with the last of the items."""
-        covered += [()] * (len(items) + 1 - len(covered))
-        if settled is None:
-            return
-        for last in range(len(self._given) - 1, -1, -1):
-            if self._given[last].cursor == settled.cursor:
-                covered[-1] = (*covered[-1], *self._given[: last + 1])
-                del self._given[: last + 1]
-                return
 
     def enter(self, block: Block[X] | None) -> None:
         """Go on with the next block; None ends the reading.
@@ -353,3 +339,10 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _cover(items: Sequence[Any], covered: list[Sequence[Any]], settled: Sequence[Any]) -> None:
+    """Note the updates that are handed over with the last of the items."""
+    covered += [()] * (len(items) + 1 - len(covered))
+    if settled:
+        covered[-1] = (*covered[-1], *settled)

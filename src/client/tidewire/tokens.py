@@ -10,7 +10,7 @@ of a job is what `iter_text` gives, not what the texts of its tokens make when t
 import base64
 import binascii
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -109,7 +109,7 @@ class TokenRows:
         self._vocabulary: Vocabulary | None = None
         self._where = where
 
-    def settled(self, update: Update[Any] | None) -> Update[Any] | None:
+    def settled(self, update: Update[Any] | None) -> Sequence[Update[Any]]:
         return self._text.settled(update)
 
     async def prepare(self) -> None:
@@ -127,7 +127,7 @@ class TokenRows:
 
     def finish(self) -> Iterable[Token]:
         self._text.finish()
-        last = self._text.settled(None)
+        last = self._text.final
         # A job that failed has its own error, which comes next.
         if last is not None and last.status == "succeeded" and not _asked_for(last.place.view):
             raise self._no_tokens()
@@ -140,10 +140,10 @@ class TokenRows:
         return self._text.rest()
 
     def _fresh(self) -> Iterable[Token]:
-        settled = self._text.settled(None)
-        if settled is None:
+        final = self._text.final
+        if final is None:
             return ()
-        start, view = self._handed, settled.place.view
+        start, view = self._handed, final.place.view
         self._handed = max(start, view.length(f"{_VALUE}/token_ids"))
         try:
             return tuple(self._tokens(view, start)) if self._handed > start else ()
