@@ -504,6 +504,37 @@ def test_stable_binds_texts_that_have_grown():
     assert kept.value(TEXT) == "Helped"
 
 
+def a_change_of_a_text(random, text):
+    """Ops on the text, and the text after them."""
+    added = "".join(random.choice("ab") for _ in range(random.randrange(5)))
+    kind = random.randrange(4)
+    if kind == 0:
+        new = text[: random.randrange(len(text) + 1)] + added
+        return [["s", TEXT, new]], new
+    dropped = min(len(text), random.choice([0, 1, 3, len(text) // 2])) if kind > 1 else 0
+    return [["t", TEXT, dropped], ["a", TEXT, added]], text[: len(text) - dropped] + added
+
+
+def test_stable_holds_where_a_text_begins_as_it_did_and_nowhere_else():
+    random, outcomes = Random(3), []
+    for _ in range(100):
+        document, text, promised = Document(state(), COLUMNS), "", 0
+        for step in range(40):
+            if step % 6 == 5:
+                promised = random.randrange(promised, max(promised, len(text)) + 1)
+                document.apply([["s", "/items/0/stable", {"/text": promised}]])
+            ops, after = a_change_of_a_text(random, text)
+            outcomes.append(after.startswith(text[:promised]))
+            if outcomes[-1]:
+                document.apply(ops)
+                text = after
+            else:
+                with pytest.raises(StableError):
+                    document.apply(ops)
+            assert document.value(TEXT) == text
+    assert 100 < outcomes.count(False) < len(outcomes) - 100
+
+
 def test_stable_of_a_text_that_is_not_there_yet_binds_it_once_it_is():
     document = Document({"items": [{"value": None, "stable": {"/text": 2}}]}, [TEXT])
     document.apply([["s", "/items/0/value", {"text": "ab"}]])

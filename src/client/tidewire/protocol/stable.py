@@ -30,10 +30,7 @@ def hold(before: View, now: View, touched: Iterable[Tokens]) -> None:
             if kept.get(pointer, -1) < n:
                 raise StableError(f"'stable' of item {index} at {pointer[:200]!r} falls below {n}")
             tokens = ("items", index, "value", *parse(pointer))
-            if before.node(tokens) is now.node(tokens):
-                continue
-            old, new = before.text(tokens), now.text(tokens)
-            if old is not None and (new is None or not new.startswith(old[:n])):
+            if not before.begins_alike(now, tokens, n):
                 raise StableError(f"item {index}: the first {n} code points at {pointer[:200]!r} are stable")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from tidewire.protocol.fold import ARRAYS, TEXTS, Tokens, find
-from tidewire.protocol.growing import plain
+from tidewire.protocol.growing import GrowingText, plain
 from tidewire.protocol.pointer import parse
 
 
@@ -49,6 +49,22 @@ class View:
             return find(self._top, tokens, self._stamp)
         except LookupError:
             return None
+
+    def begins_alike(self, later: "View", tokens: Tokens, n: int) -> bool:
+        """Whether the first n code points of the text at a place stand in a later view as they do here; what both hold as
+        the same pieces is not looked at. True where there is no text here. For the document's own use.
+        """
+        old, new = self.node(tokens), later.node(tokens)
+        if old is new or type(old) not in TEXTS:
+            return True
+        if not (isinstance(old, GrowingText) and isinstance(new, GrowingText)):
+            text = later.text(tokens)
+            return text is not None and text.startswith(plain(old, self._stamp)[:n])
+        n = min(n, old.length_at(self._stamp))
+        shared = min(old.shared_with(new), n)
+        if new.length_at(later._stamp) < n:
+            return False
+        return old.text_since(shared)[: n - shared] == new.text_since(shared)[: n - shared]
 
     def text(self, tokens: Tokens) -> str | None:
         """The text at a place, None where there is none. For the document's own use."""
