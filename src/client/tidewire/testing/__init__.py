@@ -14,6 +14,7 @@ talks to it, also one that the program under test makes itself.
 """
 
 from tidewire.testing.answers import Answer, FakeToken
-from tidewire.testing.fake_server import FakeEndpoint, FakeServer, Submit
+from tidewire.testing.fake_endpoint import FakeEndpoint
+from tidewire.testing.fake_server import FakeServer, Submit
 
 __all__ = ["Answer", "FakeEndpoint", "FakeServer", "FakeToken", "Submit"]
