@@ -240,9 +240,10 @@ def test_a_body_that_is_no_stream_may_be_compressed():
         (b"no gzip", "gzip"),
         (gzip.compress(json.dumps(discovery("count")).encode())[:-9], "gzip"),
         (gzip.compress(gzip.compress(b"{}")), "gzip, gzip"),
+        (gzip.compress(json.dumps(discovery("count")).encode()) + b"more", "gzip"),
         (b"{}", "zstd"),
     ],
-    ids=["none", "cut", "twice", "another"],
+    ids=["none", "cut", "twice", "more", "another"],
 )
 def test_a_compressed_body_that_is_broken_or_was_not_asked_for_is_an_error_of_ours(body, coding):
     with ScriptedServer(lambda _: [answer(200, body, Content_Encoding=coding)]) as server:

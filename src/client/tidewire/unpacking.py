@@ -59,6 +59,9 @@ class Unpacking:
             self.body += self._packed.decompress(data, self._most + 1 - len(self.body))
         except zlib.error as error:
             raise UnpackingError(f"a body that is not what its content coding says: {error}") from None
+        # What comes behind its end is kept there, and is counted by nobody.
+        if self._packed.unused_data:
+            raise UnpackingError("a body that is not what its content coding says: it goes on behind its end")
 
     def end(self) -> bytes:
         """The whole body.
