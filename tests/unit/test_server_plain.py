@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, field_serializer, model_serializer
 
 from tidewire.protocol import strict_json
-from tidewire_server import Server
+from tidewire_server import Server, Stream
 from tidewire_server.errors import InvalidValueError
 from tidewire_server.plain import plain
 from tidewire_server.schemas import shapes_of
@@ -145,3 +145,31 @@ def test_what_is_wrong_with_a_value_is_told_with_its_place_within_the_value(kind
     with pytest.raises(InvalidValueError) as refused:
         server.call(kind, **({"n": 1} if kind == "in_a_batch" else {}))
     assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (
+            lambda stream: stream.append(["x"]),
+            "a text grows by a string",
+        ),
+        (lambda stream: stream.truncate(5), "cannot drop 5 of 2"),
+        (lambda stream: stream.set("/b/c", 2), "/b/c: there is no member 'b'"),
+        (lambda stream: stream.set("/a", [1, math.nan]), "/a/1: nan is not a JSON number"),
+        (
+            lambda stream: stream.append("x", at="/a"),
+            "/a: an array grows by the elements of an array, not by a text",
+        ),
+    ],
+)
+def test_what_cannot_be_written_to_a_stream_is_told_with_its_place_within_the_value(write, said):
+    server = Server()
+
+    @server.endpoint(capabilities={"rollback": True})
+    def writes(stream: Stream[Any], text: bool) -> None:
+        stream.set("", "ab" if text else {"a": [1]})
+        write(stream)
+
+    with pytest.raises(ValueError, match=f"^({said})"):
+        server.call("writes", text="/" not in said)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.diff import Op
+from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.pointer import escape, parse
 from tidewire.protocol.values import MAX_VALUE_DEPTH
 from tidewire_server import reports
@@ -396,6 +396,8 @@ class Stream(Generic[T]):
                 self.failure = error
                 self._end_runs()
                 raise
+            except DiffError as error:
+                raise ValueError(said_of_value(error, self._place)) from None
 
     def _check_open(self) -> None:
         if self._closed:
