@@ -47,12 +47,13 @@ class Standstill:
 
     def _look(self, due: float) -> None:
         late = self._loop.time() - due
-        if late > LONGEST and due > self._quiet_until:
+        # Where nothing runs it is the machine that is busy, and nobody can be told what to do.
+        if late > LONGEST and due > self._quiet_until and (names := list(self._running())):
             self._quiet_until = due + SELDOM
             _log.warning(
                 "the event loop stood still for %.1f s, and every stream with it; an `async def` that computes, or "
                 "waits without `await`, belongs into a plain `def`, which gets a thread; what runs: %s",
                 late,
-                ", ".join(map(repr, self._running())) or "no function",
+                ", ".join(map(repr, names)),
             )
         self._wait()
