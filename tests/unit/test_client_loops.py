@@ -59,7 +59,7 @@ def live(url, first, second, *, asks):
         return await job.result()
 
     tokens = iter([0, 1])
-    client = AsyncClient(url, auth=auth)
+    client = AsyncClient(url, auth=auth, timeout=30, queue_timeout=30)
     job, updates, texts = anyio.run(begin, backend=first)
     result = anyio.run(go_on, backend=second)
     anyio.run(client.aclose, backend=second)
