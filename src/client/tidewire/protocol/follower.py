@@ -27,8 +27,9 @@ Too many failures in a row without progress are Fatal. Progress is a logged even
 connection, that moved the cursor forward.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
@@ -98,6 +99,10 @@ class _Connection:
     progress: bool = False
     pings_above: int = 0
     last_id: str = ""
+
+
+# What `Advance._make` does, without the Python frame that it costs per event.
+_advance_from: Callable[[tuple[Any, ...]], Advance] = partial(tuple.__new__, Advance)
 
 
 class _Broken(Exception):  # noqa: N818 - never leaves this file
@@ -429,7 +434,7 @@ class Follower:
         if visible or done is not None:
             self._handed = cursor
         view, columns = document.view(), document.columns
-        return Advance(min(first, seq), cursor, view, texts, visible, snapshot, done, diff, columns)
+        return _advance_from((min(first, seq), cursor, view, texts, visible, snapshot, done, diff, columns))
 
     def _repeat(self, event: Event) -> Outcome:
         self.repeats += 1
