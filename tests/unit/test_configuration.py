@@ -150,8 +150,14 @@ def test_none_means_none_where_there_may_be_none():
     assert len(faults({"max_threads": "none"}, {})) == 1
 
 
+@pytest.mark.parametrize("variable", ["TIDEWIRE_TOKENS", "TIDEWIRE_STREAM_TOKEN_SECRET"])
+def test_a_secret_that_was_left_empty_opens_the_server_to_nobody(variable):
+    with pytest.raises(ConfigurationError, match=f"{variable} is empty: set it, or take it out"):
+        configure({}, {variable: " "})
+
+
 def test_an_empty_variable_of_the_environment_is_as_good_as_none():
-    assert configure({}, {"TIDEWIRE_RETRY": "", "TIDEWIRE_TOKENS": ""}).settings == {}
+    assert configure({}, {"TIDEWIRE_RETRY": "", "TIDEWIRE_CORS_ORIGINS": ""}).settings == {}
 
 
 def test_several_values_stand_apart_by_spaces_in_the_environment():

@@ -222,10 +222,13 @@ def _from_environment(environment: Mapping[str, str], faults: list[str]) -> dict
     known = {ENV_PREFIX + name.upper(): name for name in _fields()}
     given = {}
     for variable, text in environment.items():
-        if variable in known and text:
-            name = known[variable]
-            value = tuple(text.split()) if name in SINGULAR else text
-            given[name] = Given(value, variable)
+        if name := known.get(variable):
+            if text.strip():
+                value = tuple(text.split()) if name in SINGULAR else text
+                given[name] = Given(value, variable)
+            elif name in SECRET:
+                # A deployment whose secret was not filled in must not be open to all.
+                faults.append(f"{variable} is empty: set it, or take it out of the environment")
         elif variable.startswith(ENV_PREFIX) and variable not in {*known, f"{ENV_PREFIX}CONFIG"}:
             # Others may keep theirs under this prefix, too: only what looks like one of ours is taken for a slip.
             near = difflib.get_close_matches(variable, known, 1, _LIKE)
