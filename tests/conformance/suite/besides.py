@@ -79,6 +79,13 @@ _since(
     "the snapshots of a stream go down where it begins anew",
     "resume.ids_go_up_without_a_gap",
     "snapshots_whatever_the_cursor",
+    "a_token_begins_anew",
+)
+_since(
+    "an op whose path is none does not fit its schema",
+    "framing.events_are_those_of_the_table",
+    "names_are_not_escaped_in_paths",
+    "a_slash_is_escaped_before_a_tilde",
 )
 _since(
     "a fresh stream, and one that is replayed, begins with a snapshot",
@@ -297,6 +304,11 @@ UNHEARD_OF = {
     "A job that was purged stands in the list": "no sentence takes it out of there (TW-JOB-062 is about requests for it)",
     "A stream stays open for seconds after `done`": "section 3.1 names no time in which it is closed; one that stays open is noticed",
     "A URL with a slash at its end is redirected, or answered": "a server may have more URLs than those of section 6.1",
+    "`defaults` of an endpoint in discovery is wrong": "whether `{}` is taken stands in a table alone",
+    "A scheme of credentials is known in capitals alone": "how credentials come is for the server to say (TW-SEC-029)",
+    "A description of an endpoint names another one": "its name stands in a table alone",
+    "Endpoints and vocabularies are told without credentials": "which of these are needed is for the server to say (TW-SEC-003, TW-DSC-002)",
+    "A replica is slow to tell what another one has written": "an event is due where it is known (TW-FRM-006), and no sentence says how soon a replica knows",
     "`next` of the list forgets the `limit`": "it is opaque, and a page may have fewer or more (TW-JOB-048 is about a limit that is given)",
     "`1.0` in a cancel is taken for 1": "it is for who writes a number to write it so (TW-OVR-010)",
     "`shared` beside an input that is a number is passed over": "it takes an endpoint whose inputs are numbers; of others such an input is refused in any case",

@@ -90,6 +90,10 @@ class TableEngine:
         }
         for name in sorted(given - CORE_MEMBERS - self.caps.members):
             raise InputError(f"{name} is not served by a table", member=name)
+        if len(request.prompt or "") + request.max_tokens > self.caps.context:
+            raise InputError(
+                f"{self.caps.context} tokens at most", member="max_tokens", code="input_too_long"
+            )
         for name in ("top_logprobs", "prompt_logprobs"):
             if (getattr(request, name) or 0) > self.caps.max_top:
                 said = f"{name} is at most {self.caps.max_top}"

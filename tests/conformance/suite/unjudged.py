@@ -42,7 +42,6 @@ REASONS = {
     "TW-JOB-068": _LONG,
     "TW-JOB-076": "takes an anonymous caller who is not the suite",
     "TW-BAT-013": "which input is at fault is the function's to say; that items fail alone is judged (TW-BAT-004)",
-    "TW-GEN-004": "takes the length of the model's context, which no description tells",
     "TW-GEN-005": "advice on a number that a server may choose",
     "TW-GEN-014": _BYTES,
     "TW-GEN-015": _BYTES,

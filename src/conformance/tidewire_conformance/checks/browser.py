@@ -5,10 +5,11 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from tidewire_conformance import specification
+from tidewire_conformance.checks.bodies import LARGEST_BODY
 from tidewire_conformance.checks.errors import UNKNOWN_JOB
 from tidewire_conformance.exchange import Exchange, resolve
 from tidewire_conformance.registry import check
-from tidewire_conformance.session import EVENT_STREAM, Job, Session
+from tidewire_conformance.session import EVENT_STREAM, JSON, Job, Session
 
 INBAND = ["inband_problems"]
 TOKENS = ["stream_tokens"]
@@ -25,9 +26,12 @@ async def a_problem_comes_in_band_where_the_url_says_so(s: Session) -> None:
     asked = [
         (f"/v1/jobs/{UNKNOWN_JOB}/events?errors=inband", "job_not_found"),
         (f"{job.events}?errors=inband&after=x", "bad_cursor"),
+        (f"{job.events}?errors=inband&diffs=7", "bad_parameter"),
+        (f"{job.events}?errors=inband", "bad_cursor"),
     ]
     for place, code in asked:
-        answer = await s.wire.ask("GET", place, header=EVENT_STREAM)
+        wrong = {"Last-Event-ID": "x"} if place.endswith(f"{job.id}/events?errors=inband") else {}
+        answer = await s.wire.ask("GET", place, header=EVENT_STREAM | wrong)
         found = answer.of_type("problem")
         s.expect("TW-ERR-014", answer.is_stream and found and found[0].json.get("code") == code, f"200, and a problem {code}",
                  f"{answer.status} {[block.json for block in found]}", at=answer)  # fmt: skip
@@ -121,6 +125,15 @@ async def a_stream_token_opens_its_stream(s: Session) -> None:
     s.expect(
         "TW-BRW-014", [block.id for block in late.logged] == ids[-1:], "the events after a cursor", at=late
     )
+    # As an EventSource comes back: the URL is the same.
+    back = {**EVENT_STREAM, "Authorization": None, "Last-Event-ID": ids[-2]}
+    again = await s.wire.ask("GET", url, header=back)
+    s.expect(
+        "TW-BRW-014",
+        [block.id for block in again.logged] == ids[-1:],
+        "the events after Last-Event-ID",
+        at=again,
+    )
     _judge_life(s, answer, [opened, wrong, late])
 
 
@@ -140,15 +153,19 @@ def _judge_life(s: Session, answer: Exchange, later: list[Exchange]) -> None:
 
 @check("TW-BRW-013", "TW-BRW-018", needs=TOKENS)
 async def a_stream_token_opens_nothing_else(s: Session) -> None:
-    """Not the stream of another job, and not with one character changed: `unauthorized`, in-band."""
+    """Not the stream of another job, and not with one character changed or added: `unauthorized`, in-band."""
     work = s.some_work()
     (job, _), (other, _) = await s.ended(work), await s.ended(work)
     _, url = await _token(s, job)
     token = urlsplit(url).query.partition("token=")[2].partition("&")[0]
     changed = ("A" if token[0] != "A" else "B") + token[1:]
     bare: dict[str, str | None] = {**EVENT_STREAM, "Authorization": None}
-    places = {"TW-BRW-013": url.replace(job.id, other.id), "TW-BRW-018": url.replace(token, changed)}
-    for sentence, place in places.items():
+    places = [
+        ("TW-BRW-013", url.replace(job.id, other.id)),
+        ("TW-BRW-018", url.replace(token, changed)),
+        ("TW-BRW-018", url.replace(token, f"{token}A")),
+    ]
+    for sentence, place in places:
         answer = await s.wire.ask("GET", place, header=bare)
         found = answer.of_type("problem")
         code = found[0].json.get("code") if found else answer.code
@@ -200,8 +217,16 @@ async def pages_of_an_allowed_origin_may_read_every_answer(s: Session) -> None:
         ),
         await s.wire.ask("POST", job.work.submit_to, json={}, header=header),
         await s.wire.ask("POST", job.work.submit_to, json=job.work.body, header=header),
+        await s.wire.ask("POST", job.work.submit_to, json=job.work.body, header=EVENT_STREAM | header),
         await s.wire.ask("POST", f"{job.path}/cancel", header=header),
     ]
+    if "delete" in s.server.capabilities:
+        answers += [await s.wire.ask(method, job.path, header=header) for method in ("DELETE", "GET")]
+    most = s.server.limits.get("max_body_bytes", LARGEST_BODY + 1)
+    if most <= LARGEST_BODY:
+        answers += [
+            await s.wire.ask("POST", job.work.submit_to, body=b" " * (most + 1), header=header | JSON)
+        ]
     for answer in answers:
         allowed = answer.says("access-control-allow-origin")
         s.expect(
@@ -235,7 +260,7 @@ async def pages_of_other_origins_may_not(s: Session) -> None:
         s.expect("TW-BRW-006", sound, f"no Access-Control-Allow-Origin for {origin}", allowed, at=answer)
 
 
-@check("TW-BRW-005", "TW-BRW-008", "TW-BRW-010")
+@check("TW-BRW-005", "TW-BRW-007", "TW-BRW-008", "TW-BRW-010")
 async def a_preflight_allows_what_a_page_needs(s: Session) -> None:
     """The request headers of the protocol, for ten minutes at least."""
     origin = s.hooks.origin or s.no_occasion("no origin that the server allows was given with --origin")
@@ -244,7 +269,20 @@ async def a_preflight_allows_what_a_page_needs(s: Session) -> None:
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "content-type",
     }
-    answer = await s.wire.ask("OPTIONS", s.some_work().submit_to, header=header)
+    # Of each resource that a page asks for something that needs one; none has credentials.
+    work = s.some_work()
+    for method, place in (
+        ("GET", "/v1"),
+        ("GET", f"/v1/jobs/{UNKNOWN_JOB}/events"),
+        ("DELETE", f"/v1/jobs/{UNKNOWN_JOB}"),
+        ("POST", work.submit_to),
+    ):
+        asked = {**header, "Access-Control-Request-Method": method, "Authorization": None}
+        answer = await s.wire.ask("OPTIONS", place, header=asked)
+        _judge_preflight(s, answer, origin)
+
+
+def _judge_preflight(s: Session, answer: Exchange, origin: str) -> None:
     told = {name.strip().lower() for name in answer.says("access-control-allow-headers").split(",")}
     allowed = answer.says("access-control-allow-origin")
     s.expect(
@@ -257,6 +295,8 @@ async def a_preflight_allows_what_a_page_needs(s: Session) -> None:
         f"{answer.status} {sorted(told)}",
         at=answer,
     )
+    both = allowed == "*" and answer.says("access-control-allow-credentials") == "true"
+    s.expect("TW-BRW-007", not both, "no * with credentials", at=answer)
     age = answer.says("access-control-max-age")
     s.expect(
         "TW-BRW-010",

@@ -4,14 +4,15 @@ import asyncio
 import secrets
 from itertools import pairwise
 from typing import Any
+from urllib.parse import urlsplit
 
 from tidewire_conformance.checks.jobs import first_has_ended
 from tidewire_conformance.checks.resume import differing, told
 from tidewire_conformance.event_stream import Block
-from tidewire_conformance.exchange import Exchange
+from tidewire_conformance.exchange import Exchange, resolve
 from tidewire_conformance.history import job_of, key
 from tidewire_conformance.registry import check
-from tidewire_conformance.session import Job, Session
+from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire import NoAnswerError, Wire
 
 RESTART_SECONDS = 60.0
@@ -152,6 +153,16 @@ async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
     before = (await s.read_until(two, first_has_ended)).json if two else {}
     await _run(s, command)
     await _answering(s)
+    if "list" in s.server.capabilities:
+        listed = await s.wire.ask("GET", "/v1/jobs?limit=1000")
+        ids = [each["id"] for each in listed.json.get("jobs", [])]
+        s.expect(
+            "TW-OVR-024",
+            first.json.get("id") in ids,
+            "the job in the list",
+            f"{listed.status}, {len(ids)} jobs",
+            at=listed,
+        )
     if header:
         again = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
         s.expect("TW-OVR-024", again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')}, by its key",
@@ -199,9 +210,9 @@ async def an_expired_job_is_gone(s: Session) -> None:
         s.refused("TW-JOB-033", again, 410, "job_expired", "the key of an expired job")
 
 
-@check("TW-DEP-006", "TW-RES-007", "TW-RES-045")
+@check("TW-DEP-006", "TW-RES-007", "TW-RES-045", "TW-JOB-028", "TW-BRW-014", "TW-JOB-062")
 async def any_replica_answers_for_any_job(s: Session) -> None:
-    """Another replica reads, streams and resumes a job as the first one does."""
+    """Another replica reads, streams, resumes, lists, cancels and purges a job as the first one does, and knows its key."""
     if s.hooks.replica is None:
         s.no_occasion("no replica was given with --replica-url")
     other = Wire(s.hooks.replica.base_url, header=s.hooks.replica.header, patience=s.wire.patience, record=s.wire.record,
@@ -218,6 +229,55 @@ async def any_replica_answers_for_any_job(s: Session) -> None:
         [b.id for b in there.logged],
         at=there,
     )
+    await _does_as_the_first(s, other)
+
+
+async def _does_as_the_first(s: Session, other: Wire) -> None:
+    """Keys, lists, cancels, stream tokens and purges are not of one replica."""
+    work, can = s.lasting(20), s.server.capabilities
+    header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
+    first = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
+    job = Job(str(first.json.get("id")), work, first)
+    if header:
+        again = await other.ask("POST", work.submit_to, json=work.body, header=header)
+        s.expect("TW-JOB-028", again.json.get("id") == job.id, f"the job {job.id}, by its key", f"{again.status} {again.json.get('id')}",
+                 at=again)  # fmt: skip
+    if "list" in can:
+        listed = await other.ask("GET", "/v1/jobs?limit=1000")
+        ids = [each["id"] for each in listed.json.get("jobs", [])]
+        s.expect(
+            "TW-DEP-006",
+            job.id in ids,
+            f"{job.id} in the list",
+            f"{listed.status}, {len(ids)} jobs",
+            at=listed,
+        )
+    async with s.follow(job, "0-0") as stream:
+        await other.ask("POST", f"{job.path}/cancel")
+        ended = await stream.until(lambda now: now.of_type("done"), 10)
+        s.expect("TW-DEP-006", ended, "an end soon after a cancel at another replica", "the job runs on after 10 s",
+                 at=stream.exchange)  # fmt: skip
+    if "stream_tokens" in can:
+        token = await s.wire.ask("POST", f"{job.path}/stream-token")
+        place = urlsplit(resolve(token, str(token.json.get("url"))))
+        bare = EVENT_STREAM | {"Authorization": None}
+        opened = await other.ask("GET", f"{job.events}?{place.query}", header=bare)
+        s.expect(
+            "TW-BRW-014",
+            opened.of_type("done"),
+            "the stream, by a token of another replica",
+            opened.status,
+            at=opened,
+        )
+    if "delete" in can and s.server.limits.get("tombstone_ttl_s", 0):
+        purge = await other.ask("DELETE", job.path)
+        s.expect(
+            "TW-DEP-006", purge.status == 204, "204 for a purge", f"{purge.status} {purge.code}", at=purge
+        )
+        for wire in (s.wire, other):
+            s.refused(
+                "TW-JOB-062", await wire.ask("GET", job.path), 410, "job_expired", "a job that was purged"
+            )
 
 
 async def _is_not_behind(s: Session, other: Wire) -> None:

@@ -106,6 +106,10 @@ async def what_there_is_not_is_refused(s: Session) -> None:
     s.refused("TW-DSC-016", await s.wire.ask("GET", "/v1/endpoints/there-is-none"), 404, "endpoint_not_found")
     answer = await s.wire.ask("POST", "/v1/endpoints/there-is-none/jobs", json={"input": {}})
     s.refused("TW-JOB-013", answer, 404, "endpoint_not_found")
+    work = s.some_work()
+    if (other := work.endpoint.swapcase()) not in {*s.server.endpoints, work.endpoint}:
+        answer = await s.wire.ask("POST", f"/v1/endpoints/{other}/jobs", json=work.body)
+        s.refused("TW-JOB-013", answer, 404, "endpoint_not_found", other)
     asked = [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("GET", "/events?after=1-1")]
     asked += [("DELETE", "")] if "delete" in s.server.capabilities else []
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
@@ -113,17 +117,19 @@ async def what_there_is_not_is_refused(s: Session) -> None:
         answer = await s.wire.ask(method, f"/v1/jobs/{UNKNOWN_JOB}{place}")
         s.refused("TW-JOB-043", answer, 404, "job_not_found")
         s.refused("TW-RES-029", answer, 404, "job_not_found")
-    work = s.some_work()
+    job = await s.submit(work)
     for method, place, right in (
         ("POST", "/v1", "GET"),
         ("GET", work.submit_to, "POST"),
         ("PUT", "/v1", "GET"),
+        ("DELETE", job.events, "GET"),
+        ("GET", f"{job.path}/cancel", "POST"),
     ):
         answer = await s.wire.ask(method, place)
         s.refused("TW-JOB-003", answer, 405, "method_not_allowed", f"{method} {place}")
         allowed = [each.strip() for each in answer.says("allow").split(",")]
-        s.expect("TW-JOB-003", right in allowed, f"Allow: {right}", answer.says("allow"), at=answer)
-    job = await s.submit(work)
+        s.expect("TW-JOB-003", right in allowed and method not in allowed, f"Allow: {right}, and not {method}", answer.says("allow"),
+                 at=answer)  # fmt: skip
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
         s.refused("TW-JOB-002", await s.wire.ask("GET", place), 404, "not_found", place)
     # One that differs in the case of its letters alone, and what no server can have made an id of.

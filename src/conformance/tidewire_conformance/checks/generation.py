@@ -13,6 +13,8 @@ LOGPROBS = ["logprobs"]
 """What a server declares that generates."""
 TOKENS = 8
 """That are asked for unless a check says otherwise."""
+TOO_MANY = 10**8
+"""Tokens that no context has room for."""
 STOP = 9
 """Characters of a stop string: more than most tokens have, so that it comes in parts."""
 SHOWN: list[tuple[dict[str, Any], str]] = [
@@ -59,7 +61,7 @@ def max_top(s: Session) -> int:
     return int(s.server.endpoints[work.endpoint].capability("logprobs")["max_top"])
 
 
-@check("TW-GEN-002", "TW-GEN-001", "TW-GEN-003", needs=LOGPROBS)
+@check("TW-GEN-002", "TW-GEN-001", "TW-GEN-003", "TW-GEN-004", "TW-GEN-008", needs=LOGPROBS)
 async def what_cannot_be_served_is_refused(s: Session) -> None:
     """More candidates than `max_top`, both prompt and messages, an unknown member: 422 with a pointer; a twin runs."""
     work, most = generation(s), max_top(s)
@@ -76,10 +78,26 @@ async def what_cannot_be_served_is_refused(s: Session) -> None:
     wrong = [
         ("TW-GEN-003", {**given, **prompt, "messages": [{"role": "user", "content": "b"}]}),
         ("TW-GEN-001", {**given, "foresight": True}),
+        ("TW-GEN-003", {**(given | prompt), "echo": True, "messages": [{"role": "user", "content": "b"}]}),
+        ("TW-GEN-003", {"messages": [{"role": "user", "content": "b"}], "echo": True}),
     ]
     for sentence, body in wrong:
         answer = await s.wire.ask("POST", work.submit_to, json={"input": body})
         s.refused(sentence, answer, 422, "invalid_input", str(body)[:60])
+    answer = await s.wire.ask("POST", work.submit_to, json={"input": {**given, "max_tokens": TOO_MANY}})
+    sound = answer.status == 422 and answer.code in {"input_too_long", "invalid_input"}
+    s.expect(
+        "TW-GEN-004",
+        sound,
+        f"422 input_too_long for {TOO_MANY} tokens",
+        f"{answer.status} {answer.code}",
+        at=answer,
+    )
+    if answer.status == 201:
+        await s.wire.ask("POST", f"/v1/jobs/{answer.json.get('id')}/cancel")
+    if s.server.limits_of_batch(work) > 1 and "batches" in s.server.capabilities:
+        answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [{**given, "n": 2}, given]})
+        s.refused("TW-GEN-008", answer, 422, "invalid_input", "n of 2 among several inputs")
     twin = await s.wire.ask("POST", work.submit_to, json={"input": {**given, "top_logprobs": most}})
     s.expect("TW-GEN-002", twin.status == 201, f"201 for {most}", f"{twin.status} {twin.code}", at=twin)
 

@@ -171,6 +171,18 @@ async def candidates_and_ranks_agree(s: Session) -> None:
                      f"a token that is no candidate at most as probable as the last one, {found[-1]}", logprob, at=history)  # fmt: skip
     s.expect("TW-GEN-024", any(each != round(each, decimals - 2) for each in told), f"{decimals} decimals, and not fewer",
              told[:6], at=history)  # fmt: skip
+    # The most probable token is taken where the temperature is 0, and is the one candidate of one.
+    value, history = await generated(s, top_logprobs=1, temperature=0, max_tokens=2 * TOKENS)
+    s.expect(
+        "TW-GEN-034",
+        all(len(row) == 1 for row in value["top_ids"]),
+        "1 candidate",
+        value["top_ids"],
+        at=history,
+    )
+    first = [[token] for token in value["token_ids"]]
+    s.expect("TW-GEN-001", first == [row[:1] for row in value["top_ids"]], "the most probable token at a temperature of 0", first,
+             at=history)  # fmt: skip
     value, history = await generated(s, logprobs=True, logprob_decimals=0)
     whole = all(each is None or each == round(each) for each in value["logprobs"])
     s.expect("TW-GEN-024", whole, "no decimals where 0 are asked for", value["logprobs"], at=history)
@@ -246,7 +258,7 @@ async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> No
              "gaps between candidates that are divided by the temperature", gaps, at=history)  # fmt: skip
 
 
-@check("TW-GEN-020", "TW-GEN-027", needs=LOGPROBS)
+@check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
 async def the_first_token_of_the_prompt_has_no_logprob(s: Session) -> None:
     """`prompt_logprobs` begins with null and its candidates with `[]`; temperature does not change them."""
     found = []
@@ -259,6 +271,15 @@ async def the_first_token_of_the_prompt_has_no_logprob(s: Session) -> None:
         first = value["prompt_logprobs"][0], value["prompt_top_logprobs"][0]
         s.expect("TW-GEN-020", first == (None, []), "null and []", first, at=history)
         found.append(value["prompt_logprobs"])
+        for row in value["prompt_top_logprobs"][1:]:
+            known = [each for each in row if each is not None]
+            s.expect(
+                "TW-GEN-030",
+                known == sorted(known, reverse=True),
+                "candidates of the prompt in order",
+                row,
+                at=history,
+            )
     s.expect("TW-GEN-027", found[0] == found[1], "raw log-probabilities", found[1], at=history)
 
 

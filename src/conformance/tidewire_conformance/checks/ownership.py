@@ -8,6 +8,11 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
 from tidewire_conformance.wire import Wire
 
+TIMES = 5
+"""That each of two jobs is asked for: the shortest answer of a server is hardly later than it has to be."""
+APART = 0.1
+"""Seconds by which the shortest answers may differ."""
+
 
 def other_principal(s: Session) -> Wire:
     """Another principal."""
@@ -24,7 +29,9 @@ def other_principal(s: Session) -> Wire:
 def _told(answer: Exchange) -> tuple[int, object]:
     """What an answer says of a job, but for what names the job."""
     body = answer.json if isinstance(answer.json, dict) else {}
-    return answer.status, {name: value for name, value in body.items() if name not in {"detail", "instance"}}
+    own = answer.path.removeprefix("/v1/jobs/").partition("/")[0]
+    said = {name: value.replace(own, "") if isinstance(value, str) else value for name, value in body.items()}
+    return answer.status, {name: value for name, value in said.items() if name != "instance"}
 
 
 @check("TW-JOB-044", "TW-SEC-001", "TW-RES-014", "TW-SEC-002", "TW-JOB-026")
@@ -64,6 +71,24 @@ async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
              f"{second.status} {second.code}", at=second)  # fmt: skip
 
 
+@check("TW-SEC-008")
+async def a_job_of_another_principal_takes_no_longer(s: Session) -> None:
+    """The shortest of several answers for another's job comes about as soon as that for one that never was."""
+    other = other_principal(s)
+    job = await s.submit(s.some_work())
+    shortest = []
+    for place in (job.path, f"/v1/jobs/{UNKNOWN_JOB}"):
+        asked = [await other.ask("GET", place) for _ in range(TIMES)]
+        shortest.append(min(each.answered - each.began for each in asked))
+    apart = abs(shortest[0] - shortest[1])
+    s.expect(
+        "TW-SEC-008",
+        apart < APART * s.wire.patience,
+        f"less than {APART} s apart",
+        [round(each, 3) for each in shortest],
+    )
+
+
 @check("TW-JOB-046", needs=["list"])
 async def a_list_has_the_callers_jobs_alone(s: Session) -> None:
     """A job of one principal does not stand in the list of another."""
@@ -92,7 +117,14 @@ async def wrong_credentials_are_refused(s: Session) -> None:
     ]
     asked += [("GET", "/v1/jobs")] if "list" in s.server.capabilities else []
     asked += [("DELETE", job.path)] if "delete" in s.server.capabilities else []
-    for header in ({}, {"Authorization": "Bearer not-one-of-yours"}, {"Authorization": "Basic Og=="}):
+    given = dict(s.wire.header).get("Authorization", "")
+    wrong = [{}, *({"Authorization": each} for each in ("Bearer not-one-of-yours", "Basic Og==", "Bearer"))]
+    if given.startswith("Bearer "):
+        # The right one, but for its end or its scheme.
+        wrong += [
+            {"Authorization": each} for each in (f"{given}x", given[:-1], given.replace("Bearer", "Basic"))
+        ]
+    for header in wrong:
         for method, place in asked:
             body = job.work.body if place == job.work.submit_to else None
             answer = await bare.ask(method, place, json=body, header=header)

@@ -44,9 +44,16 @@ async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
     done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
     s.expect("TW-JOB-081", done.status == 204, "204 for the id of done", done.status, at=done)
     s.refused("TW-JOB-081", await s.stream(job, query="?diffs=0&after=x"), 400, "bad_cursor", "x")
-    for cursor, reason in (("40000-2", "rewound"), (history.logged[0].id or "", "compacted")):
+    for cursor, reason in (
+        ("40000-2", "rewound"),
+        (history.logged[0].id or "", "compacted"),
+        ("0-0", "compacted"),
+    ):
         answer = await s.stream(job, cursor, query="?diffs=0")
         first = answer.logged[0] if answer.logged else None
+        head = history.logged[-2].id
+        s.expect("TW-JOB-081", first is None or first.id == head, f"a snapshot at the head, {head}, for {cursor}", first and first.id,
+                 at=answer, block=first)  # fmt: skip
         told_ = first.json.get("reason") if first and isinstance(first.json, dict) else answer.status
         s.expect(
             "TW-JOB-081", told_ == reason, f"a snapshot {reason} for {cursor}", told_, at=answer, block=first

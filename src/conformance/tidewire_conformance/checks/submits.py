@@ -6,6 +6,9 @@ from tidewire_conformance.probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
+UNKNOWN_MEMBER = "no/such~member"
+"""A name that is escaped in pointers."""
+
 
 @check("TW-JOB-011", "TW-JOB-077", "TW-JOB-016", "TW-JOB-079", "TW-JOB-012", "TW-JOB-083")
 async def a_submit_of_another_shape_is_refused(s: Session) -> None:
@@ -48,7 +51,7 @@ async def a_submit_of_another_shape_is_refused(s: Session) -> None:
 def _leads(body: Any, pointer: str) -> bool:
     """Whether a pointer names a place of a body, or a member that it lacks."""
     value = body
-    for token in pointer.split("/")[1:]:
+    for token in (each.replace("~1", "/").replace("~0", "~") for each in pointer.split("/")[1:]):
         if isinstance(value, dict) and token in value:
             value = value[token]
         elif isinstance(value, list) and token.isdigit() and int(token) < len(value):
@@ -61,11 +64,12 @@ def _leads(body: Any, pointer: str) -> bool:
 @check("TW-JOB-014", "TW-JOB-015", "TW-JOB-021", "TW-JOB-016")
 async def an_input_that_does_not_fit_is_refused(s: Session) -> None:
     """An input that breaks the endpoint's own schema gets 422 before anything runs, also where a stream was asked for."""
-    found = next(((work, bad) for work in _candidates(s) for bad in unfit(s, work)), None)
-    if found is None:
+    found = [(work, bad) for work in _candidates(s) for bad in unfit(s, work)]
+    if not found:
         s.untested("no endpoint has a schema that refuses null, a number, a list or an unknown member")
-    work, bad = found
-    for accept in ("application/json", "text/event-stream"):
+    escaped = [each for each in found if isinstance(each[1], dict) and UNKNOWN_MEMBER in each[1]][:1]
+    tries = [(*each, "application/json") for each in [*found[:1], *escaped]]
+    for work, bad, accept in [*tries, (*found[0], "text/event-stream")]:
         answer = await s.wire.ask("POST", work.submit_to, json={"input": bad}, header={"Accept": accept})
         s.refused(
             "TW-JOB-014" if accept == "application/json" else "TW-JOB-021",
@@ -78,12 +82,12 @@ async def an_input_that_does_not_fit_is_refused(s: Session) -> None:
         pointer = answer.json.get("pointer", "") if answer.status == 422 else ""
         s.expect(
             "TW-JOB-016",
-            str(pointer).startswith("/input"),
-            "a pointer that begins with /input",
+            str(pointer).startswith("/input") and _leads({"input": bad}, str(pointer)),
+            "a pointer that begins with /input, and leads into the body",
             pointer,
             at=answer,
         )
-    await s.twin("TW-JOB-015", work, "an input that fits")
+    await s.twin("TW-JOB-015", found[0][0], "an input that fits")
 
 
 def _candidates(s: Session) -> list[Work]:
@@ -99,7 +103,7 @@ def unfit(s: Session, work: Work) -> list[Any]:
     good = work.inputs[0]
     tries: list[Any] = [None, 7, []]
     if isinstance(good, dict):
-        tries = [{**good, name: {"no": "such"}} for name in good] + [{**good, "no such member": 1}, *tries]
+        tries = [{**good, name: {"no": "such"}} for name in good] + [{**good, UNKNOWN_MEMBER: 1}, *tries]
     return [each for each in tries if not validator.is_valid(each)]
 
 

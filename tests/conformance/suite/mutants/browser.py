@@ -3,7 +3,7 @@
 import json
 import re
 
-from conformance.suite.changes import refusing, retold, told_otherwise, with_header, without
+from conformance.suite.changes import on_query, refusing, retold, told_otherwise, with_header, without
 from conformance.suite.meddling import problem
 from conformance.suite.mutants import mutant
 from conformance.suite.stage import ORIGIN
@@ -235,3 +235,83 @@ def what_is_gone_is_told_by_the_status(hooks):
 def the_cursor_0_1_is_looked_at_after_the_job(hooks):
     """The cursor `0-1` of a job that is gone is answered with 410."""
     gone_all_the_same(hooks, lambda talk: talk.cursor == "0-1")
+
+
+@mutant("TW-BRW-005", "browser.a_preflight_allows_what_a_page_needs")
+def a_preflight_needs_credentials(hooks):
+    """A preflight, which no browser sends credentials with, is refused without them."""
+    bare = lambda talk: talk.method == "OPTIONS" and not talk.header("authorization")  # noqa: E731
+    refusing(hooks, bare, 401, "unauthorized")
+
+
+@mutant("TW-BRW-008", "browser.a_preflight_allows_what_a_page_needs")
+def a_preflight_of_a_purge_is_refused(hooks):
+    """A preflight is answered where a page submits, and not where it purges."""
+    purge = lambda talk: talk.header("access-control-request-method") == "DELETE"  # noqa: E731
+    refusing(hooks, purge, 405, "method_not_allowed")
+
+
+@mutant("TW-BRW-007", "browser.a_preflight_allows_what_a_page_needs")
+def all_pages_with_credentials(hooks):
+    """A preflight allows every origin, with credentials."""
+
+    def allow(talk, status, headers):
+        if talk.method == "OPTIONS" and "access-control-allow-origin" in headers:
+            headers["access-control-allow-origin"] = "*"
+            headers["access-control-allow-credentials"] = "true"
+
+    hooks.heads.append(allow)
+
+
+@mutant("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+def what_is_gone_is_for_no_page(hooks):
+    """410 does not name the origin."""
+    without(hooks, "access-control-allow-origin", {410})
+
+
+@mutant("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+def what_is_too_large_is_for_no_page(hooks):
+    """413, which another layer makes, does not name the origin."""
+    without(hooks, "access-control-allow-origin", {413})
+
+
+@mutant("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+def a_stream_of_a_submit_is_for_no_page(hooks):
+    """The stream that answers a submit does not name the origin."""
+    hooks.heads.append(
+        lambda talk, status, headers: (
+            headers.pop("access-control-allow-origin", None) and None
+            if talk.is_submit and status == 200
+            else None
+        )
+    )
+
+
+@mutant("TW-BRW-018", "browser.a_stream_token_opens_nothing_else")
+def a_stream_token_is_compared_as_far_as_it_goes(hooks):
+    """What follows a stream token is not looked at."""
+    on_query(hooks, rb"(token=[\w-]{43})A", rb"\1")
+
+
+@mutant("TW-BRW-014", "browser.a_stream_token_opens_its_stream")
+def a_token_begins_anew(hooks):
+    """With a stream token `Last-Event-ID` is not looked at."""
+    hooks.requests.append(
+        lambda talk: (
+            b"token=" in talk.query and talk.cursor[:2] == "1-" and talk.set_header("last-event-id", None)
+        )
+    )
+
+
+@mutant("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
+def a_wrong_header_is_refused_by_its_status(hooks):
+    """A `Last-Event-ID` that is no id is answered with 400, also where the URL asks for problems in-band."""
+    wrong = lambda talk: talk.cursor == "x" and b"errors=inband" in talk.query  # noqa: E731
+    refusing(hooks, wrong, 400, "bad_cursor")
+
+
+@mutant("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
+def a_wrong_parameter_is_refused_by_its_status(hooks):
+    """A wrong parameter is answered with 400, also where the URL asks for problems in-band."""
+    wrong = lambda talk: b"errors=inband&diffs=7" in talk.query  # noqa: E731
+    refusing(hooks, wrong, 400, "bad_parameter")

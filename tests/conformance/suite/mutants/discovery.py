@@ -138,3 +138,10 @@ def done_tells_another_end_of_its_state(hooks):
     past = rb'("expires_at":")\d{4}'
     retold(hooks, past, rb"\g<1>2001")
     told_otherwise(hooks, rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001")
+
+
+@mutant("TW-DSC-017", "discovery.endpoints_describe_themselves")
+def schemas_of_another_draft(hooks):
+    """The schema of a value says that it is of another draft."""
+    of_old = b'"value_schema":{"$schema":"http://json-schema.org/draft-04/schema#",'
+    told_otherwise(hooks, rb'"value_schema":\{', of_old, at="/v1/endpoints/square")

@@ -219,3 +219,77 @@ def an_expiry_frees_the_key(hooks):
 def a_cancel_of_an_expired_job_finds_nothing(hooks):
     """Reads know the tombstone of a job, and a cancel does not."""
     gone_is_unknown(hooks, at=".*/cancel")
+
+
+@mutant("TW-DEP-006", "durable.any_replica_answers_for_any_job")
+def a_cancel_reaches_its_replica_alone(hooks):
+    """A cancel at another replica than the one that runs the job is answered, and lost."""
+
+    def read(talk):
+        if talk.is_to_the_replica and talk.path.endswith("/cancel"):
+            talk.scope["method"], talk.path = "GET", talk.path.removesuffix("/cancel")
+
+    hooks.requests.append(read)
+
+
+@mutant("TW-DEP-006", "durable.any_replica_answers_for_any_job")
+def a_replica_lists_its_own_jobs(hooks):
+    """The list of a replica has the jobs alone that were submitted to it."""
+    hooks.bodies.append(
+        lambda talk, status, body: (
+            (status, b'{"jobs":[]}') if talk.is_to_the_replica and talk.path == "/v1/jobs" else None
+        )
+    )
+
+
+@mutant("TW-JOB-028", "durable.any_replica_answers_for_any_job")
+def keys_are_of_one_replica(hooks):
+    """Each replica keeps the keys of the submits to it."""
+    hooks.requests.append(
+        lambda talk: (
+            talk.key and talk.is_to_the_replica and talk.set_header("idempotency-key", f"there-{talk.key}")
+        )
+    )
+
+
+@mutant("TW-BRW-014", "durable.any_replica_answers_for_any_job")
+def stream_tokens_are_of_one_replica(hooks):
+    """Each replica signs stream tokens with a secret of its own."""
+
+    def forget(talk):
+        if talk.is_to_the_replica:
+            talk.query = re.sub(rb"token=[^&]+", b"token=" + b"x" * 43, talk.query)
+
+    hooks.requests.append(forget)
+
+
+@mutant("TW-JOB-062", "durable.any_replica_answers_for_any_job")
+def a_replica_reads_from_its_cache(hooks):
+    """A replica still answers for a job that was purged, as it was when it was submitted."""
+    header = {"content-type": "application/json", "cache-control": "no-store"}
+
+    def remember(talk, status, body):
+        if talk.is_submit and status == 201:
+            hooks.shared[f"/v1/jobs/{json.loads(body)['id']}"] = body
+
+    def forget(talk, status, headers):
+        if talk.method == "DELETE" and status == 204:
+            hooks.shared.setdefault("purged", set()).add(talk.path)
+
+    def recall(talk):
+        held = talk.is_to_the_replica and talk.method == "GET" and talk.path in hooks.shared.get("purged", ())
+        return (200, header, hooks.shared[talk.path]) if held else None
+
+    hooks.bodies.append(remember)
+    hooks.heads.append(forget)
+    hooks.instead.append(recall)
+
+
+@mutant("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
+def the_list_is_of_this_life(hooks):
+    """After a restart the list of jobs is empty."""
+    hooks.lasts = True
+    if hooks.shared["life"] > 1:
+        hooks.bodies.append(
+            lambda talk, status, body: (status, b'{"jobs":[]}') if talk.path == "/v1/jobs" else None
+        )

@@ -202,3 +202,26 @@ def an_id_of_another_length_is_a_bad_one(hooks):
     """What is too short for the id of a job is answered with 400, as by a path that is validated."""
     is_short = lambda talk: re.fullmatch("/v1/jobs/[^/]{1,21}", talk.path)  # noqa: E731
     refusing(hooks, is_short, 400, "bad_parameter")
+
+
+@mutant("TW-JOB-003", "errors.what_there_is_not_is_refused")
+def allow_names_all_there_is(hooks):
+    """`Allow` names every method, also the one that is not allowed."""
+    with_header(hooks, "allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS", lambda talk, status: status == 405)
+
+
+@mutant("TW-JOB-003", "errors.what_there_is_not_is_refused")
+def a_stream_that_is_deleted_is_not_found(hooks):
+    """A method that an event stream does not take is answered with 404."""
+    refusing(hooks, lambda talk: talk.method == "DELETE" and talk.path.endswith("/events"), 404, "not_found")
+
+
+@mutant("TW-JOB-013", "errors.what_there_is_not_is_refused")
+def endpoints_are_known_in_any_case(hooks):
+    """The names of endpoints are compared without regard to case."""
+
+    def lower(talk):
+        if talk.path.startswith("/v1/endpoints/"):
+            talk.path = talk.path.lower()
+
+    hooks.requests.append(lower)

@@ -119,3 +119,17 @@ def a_seed_of_0_is_none(hooks):
 def a_large_seed_is_none(hooks):
     """A seed beyond 32 bits is passed over."""
     of_the_input(hooks, "seed", change=lambda given, name: given[name] < 2**32 or given.pop(name))
+
+
+@mutant("TW-GEN-008", "generation.what_cannot_be_served_is_refused")
+def samples_of_several_inputs_are_one_each(hooks):
+    """`n` of an input among several is passed over."""
+    mended(hooks, rb'"n": ?2\b', b'"n":1')
+
+
+@mutant("TW-GEN-004", "generation.what_cannot_be_served_is_refused")
+def what_does_not_fit_is_cut(hooks):
+    """More tokens than the context has room for are cut to what fits."""
+    of_the_input(
+        hooks, "max_tokens", change=lambda given, name: given.update(max_tokens=min(given[name], 4000))
+    )

@@ -2,7 +2,7 @@
 
 import re
 
-from conformance.suite.changes import PING, retold
+from conformance.suite.changes import PING, retold, without
 from conformance.suite.meddling import CUT, problem
 from conformance.suite.mutants import mutant
 
@@ -80,3 +80,27 @@ def no_ping_in_the_queue(hooks):
         return b"" if PING in frame and talk.own.get("waits") else frame
 
     hooks.frames.append(silent)
+
+
+@mutant("TW-FRM-067", "limits.a_job_too_many_is_refused")
+def a_place_is_told_once(hooks):
+    """Who comes back with a cursor is not told the place in the queue."""
+    hooks.frames.append(lambda talk, frame: b"" if talk.cursor and b"event:queue" in frame else frame)
+
+
+@mutant("TW-BRW-005", "limits.a_job_too_many_is_refused")
+def what_has_to_wait_is_for_no_page(hooks):
+    """429, which another layer makes, does not name the origin."""
+    without(hooks, "access-control-allow-origin", {429})
+
+
+@mutant("TW-FRM-063", "limits.a_job_too_many_is_refused")
+def a_place_never_changes(hooks):
+    """A job that waits is told its place once, and not when it changes."""
+
+    def once(talk, frame):
+        told = b"event:queue" in frame and talk.own.get("told")
+        talk.own["told"] = talk.own.get("told") or b"event:queue" in frame
+        return b"" if told else frame
+
+    hooks.frames.append(once)

@@ -204,3 +204,34 @@ def no_decimals_are_the_default(hooks):
 def one_tag_alone_is_read(hooks):
     """`If-None-Match` is compared whole: one of several tags fits nothing."""
     asked_otherwise(hooks, "if-none-match", '"x"', lambda talk: "," in talk.header("if-none-match"))
+
+
+@mutant("TW-GEN-034", "logprobs.candidates_and_ranks_agree")
+def two_candidates_for_one(hooks):
+    """Where one candidate is asked for, two come."""
+
+    def two(delta, request):
+        if request.top_logprobs == 1 and delta.top_ids:
+            delta.top_ids = [[one, (one + 1) % 22] for (one,) in delta.top_ids]
+            delta.top_logprobs = [[one, -20.0] for (one,) in delta.top_logprobs]
+
+    hooks.deltas.append(two)
+
+
+@mutant("TW-GEN-001", "logprobs.candidates_and_ranks_agree")
+def no_temperature_is_the_default(hooks):
+    """`temperature or 1`."""
+    of_the_input(hooks, "temperature", change=lambda given, name: given[name] or given.pop(name))
+
+
+@mutant("TW-GEN-030", "logprobs.the_first_token_of_the_prompt_has_no_logprob")
+def candidates_of_a_prompt_ascending(hooks):
+    """Candidates of the tokens of a prompt come in ascending order."""
+    inner = table_engine.prompt_columns
+
+    def columns(request):
+        found = inner(request)
+        names = [name for name in ("prompt_top_ids", "prompt_top_logprobs") if name in found]
+        return found | {name: [row[::-1] for row in found[name]] for name in names}
+
+    table_engine.prompt_columns = columns

@@ -1,11 +1,12 @@
 """Who is let in, and who is told: credentials that are looked at in some places alone."""
 
+import asyncio
 import json
 import re
 
 from conformance.suite.changes import asked_otherwise, without
 from conformance.suite.mutants import mutant
-from conformance.suite.stage import ALICE
+from conformance.suite.stage import ALICE, BOB
 
 
 def is_known(talk):
@@ -105,3 +106,43 @@ def a_stranger_has_an_empty_list(hooks):
     hooks.instead.append(
         lambda talk: (200, header, b'{"jobs":[]}') if talk.path == "/v1/jobs" and not is_known(talk) else None
     )
+
+
+@mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")
+def the_begin_of_a_token_is_compared(hooks):
+    """What follows a right token is not looked at."""
+    right = f"Bearer {ALICE}"
+    asked_otherwise(
+        hooks, "authorization", right, lambda talk: talk.header("authorization").startswith(right)
+    )
+
+
+@mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")
+def the_scheme_is_not_looked_at(hooks):
+    """A token is taken whatever scheme is said to be its."""
+    right = lambda talk: talk.header("authorization").endswith(f" {ALICE}")  # noqa: E731
+    asked_otherwise(hooks, "authorization", f"Bearer {ALICE}", right)
+
+
+@mutant("TW-SEC-008", "ownership.a_job_of_another_principal_takes_no_longer")
+def another_job_is_read_before_its_owner_is(hooks):
+    """A job of another principal is read whole before it is refused."""
+
+    async def read(talk):
+        if talk.header("authorization") == f"Bearer {BOB}" and not talk.path.endswith("A" * 22):
+            await asyncio.sleep(0.3)
+
+    hooks.requests.append(read)
+
+
+@mutant("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
+def a_detail_betrays_a_job(hooks):
+    """The problem of another's job tells something else than that of one that never was."""
+
+    def betray(talk, status, body):
+        another = talk.header("authorization") == f"Bearer {BOB}" and "A" * 22 not in talk.path
+        if status != 404 or not another or not talk.path.startswith("/v1/jobs/"):
+            return None
+        return status, json.dumps(json.loads(body) | {"detail": "it is not yours"}).encode()
+
+    hooks.bodies.append(betray)

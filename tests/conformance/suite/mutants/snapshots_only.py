@@ -68,3 +68,17 @@ def snapshots_come_at_the_end_alone(hooks):
         return frame if first else b""
 
     hooks.frames.append(hold)
+
+
+@mutant("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
+def snapshots_from_the_beginning(hooks):
+    """`0-0` of a stream without diffs gives the first snapshot, and then the one at the head."""
+    first = b'id:1-1\nevent:snapshot\ndata:{"state":{"status":"queued","items":[{"status":"queued","value":""}],"usage":{},"notes":[]},'
+    rest = b'"columns":["/items/0/value"],"reason":"start"}\n\n'
+    hooks.frames.append(
+        lambda talk, frame: (
+            frame + first + rest
+            if b"event:hello" in frame and b"diffs=0" in talk.query and talk.cursor == "0-0"
+            else frame
+        )
+    )

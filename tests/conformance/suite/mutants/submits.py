@@ -104,3 +104,11 @@ def inputs_of_null_are_none(hooks):
 def shared_of_null_is_none(hooks):
     """`shared` of null is taken for no `shared`."""
     dropped(hooks, "shared", lambda shared: shared is None)
+
+
+@mutant("TW-JOB-016", "submits.an_input_that_does_not_fit_is_refused")
+def a_pointer_is_escaped_like_a_url(hooks):
+    """A name with `/` stands in a pointer with `%2F`, as in a URL."""
+    hooks.bodies.append(
+        lambda talk, status, body: (status, body.replace(b"~1", b"%2F")) if status == 422 else None
+    )
