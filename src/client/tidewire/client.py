@@ -128,8 +128,8 @@ class AsyncClient(Starter):
             grace: Seconds without a reader before that; at least 60.
             deadline: Seconds from the submit after which the server ends the job as failed.
             retry: How often and how patiently what failed is repeated.
-            max_state_bytes: How large the state of a job may become as JSON: what passes that by more than a sixteenth
-                ends in a StateTooLargeError. The job keeps running on the server.
+            max_state_bytes: How large the state of a job may become as JSON. One that passes it, by a sixteenth at
+                most, ends in a StateTooLargeError; the job keeps running on the server.
             headers: Sent beside those that are set already.
         """
         given = {

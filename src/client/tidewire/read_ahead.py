@@ -33,7 +33,7 @@ class ReadAhead(Generic[X]):
         self._blocks: deque[Block[X]] = deque()
         self._brought = self._taken = 0
         """Things in all blocks, and in those that the reader is done with."""
-        self._brought_bytes = self._taken_bytes = 0
+        self._brought_bytes = self._taken_bytes = reading.received
         self._started = self._over = self._left = False
         self._fault: BaseException | None = None
         self._room: anyio.Event | None = None
