@@ -63,7 +63,8 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
         """The text of the value's first text column, as far as it can no longer become void.
 
         Where the endpoint has no rollback, each piece comes at once. Elsewhere what came up to an event comes when the
-        server calls all of it stable, and the rest at the end. A checkpoint moves with the text.
+        server calls all of it stable, and the rest at the end. A checkpoint moves with the text. A value that holds no
+        text gives none: loop over the job itself.
 
         Raises:
             VoidTextError: On the way: the job started over, and text that was handed over is void.
