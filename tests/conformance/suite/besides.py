@@ -40,7 +40,7 @@ _since(
 _since(
     "a read of a job tells another state than its stream does",
     "state.an_id_has_one_state state.histories_fold cursors.* generation.* deadlines.*",
-    "a_cancel_leaves_no_reason", "a_cancel_costs_nothing", "usage_is_that_of_the_last_item", "rows_of_a_batch_are_mixed_up",
+    "a_cancel_leaves_no_reason", "a_cancel_costs_nothing", "usage_is_that_of_the_last_item", "one_prompt_is_counted", "rows_of_a_batch_are_mixed_up",
     "a_batch_changes_the_result", "a_late_cancel_wins", "a_read_is_ahead_of_its_cursor", "cancel_drops_the_value", "cursor_before_done",
     "done_of_a_failed_job_without_error", "prototypes_are_dropped", "rows_from_one", "usage_counts_nothing", "two_statuses_that_differ",
 )  # fmt: skip

@@ -102,6 +102,7 @@ async def what_was_not_asked_for_is_not_there(s: Session) -> None:
     "TW-GEN-034",
     "TW-GEN-033",
     "TW-GEN-028",
+    "TW-GEN-001",
     needs=LOGPROBS,
 )
 async def candidates_and_ranks_agree(s: Session) -> None:
