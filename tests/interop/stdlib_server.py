@@ -118,7 +118,7 @@ def app(environ, start):
         return send(201, job.body(), **headers)
 
     def cancel():
-        items = [{"0": 0}[json.dumps(at)] for at in json.loads(body or b"{}").get("items", [0])]  # or a KeyError
+        items = [{"0": 0}[repr(at)] for at in json.loads(body or b"{}").get("items", [0])]  # or a KeyError
         return send(200 if job.done else 202, (items and job.end("cancelled")) or job.body())
 
     path, query = environ["PATH_INFO"], urllib.parse.parse_qs(environ["QUERY_STRING"])
