@@ -378,8 +378,8 @@ def to_send(peer: Peer, size: int) -> socket.socket:
 @pytest.mark.parametrize(
     "path", ["/", "/v1/", "/v2", "/v1/nothing", "/v1/jobs/x/y", "/v1/jobs/x/tokens", "/v1/../etc"]
 )
-def test_an_unknown_url_is_a_problem(peer, path):
-    refused(peer.http.get(path), "not_found")
+def test_an_unknown_url_is_a_problem_that_says_where_to_begin(peer, path):
+    assert str(refused(peer.http.get(path), "not_found")["detail"]).endswith("begins at /v1")
 
 
 @pytest.mark.parametrize(
