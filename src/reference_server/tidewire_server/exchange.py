@@ -244,7 +244,7 @@ class Resource:
 
     async def _respond(self, request: Request) -> ASGIApp:
         if not self._handlers:
-            what = f"there is nothing at {request.url.path[:200]!r}; what there is begins at {root_of(request)}"
+            what = f"there is nothing at {request.url.path[:200]!r}; all begins at {root_of(request)}"
             raise refuse("not_found", what)
         if request.method == "OPTIONS":
             return Response(status_code=204, headers={"allow": self._allow, "cache-control": "no-store"})
