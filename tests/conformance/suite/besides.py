@@ -102,7 +102,8 @@ _since(
     "a cancel of an item is a cancel",
     "batch.a_cancel_of_one_item_leaves_the_others ownership.a_job_of_another_principal_is_an_unknown_one errors.* "
     "limits.a_stream_too_many_is_refused slow_readers.a_slow_reader_delays_nobody bodies.a_cancel_of_another_shape_cancels_nothing "
-    "generation.a_generation_that_is_cancelled_says_so ownership.wrong_credentials_are_refused",
+    "generation.a_generation_that_is_cancelled_says_so ownership.wrong_credentials_are_refused "
+    "durable.any_replica_answers_for_any_job",
     "cancel_answers_and_runs_on", "cancel_is_not_idempotent",
 )  # fmt: skip
 _since(
