@@ -54,6 +54,16 @@ def test_what_had_ended_is_served_as_before(server):
     assert [each["id"] for each in server.http.get("/v1/jobs").json()["jobs"]] == [job]
 
 
+def test_a_stream_token_opens_its_stream_after_a_restart_too(server):
+    job = server.submit("shout", input={"text": "hello"}).json()["id"]
+    server.ended(job)
+    url = server.http.post(f"/v1/jobs/{job}/stream-token").json()["url"]
+    before = server.http.get(url).content
+    server.again()
+    assert server.http.get(url).content.partition(b"\n")[2] == before.partition(b"\n")[2]  # but for `retry`
+    assert b"event:problem\n" in server.http.get(url[:-4]).content
+
+
 def test_what_ran_begins_a_new_attempt_and_what_waited_runs(server):
     running = server.submit("tidewire.script", input=WAITS).json()["id"]
     server.until(running, started)

@@ -160,7 +160,8 @@ def test_a_server_for_everybody_gives_tokens_too():
 
 def test_processes_that_share_a_secret_take_each_others_tokens_until_they_expire():
     now = [1_000.0]
-    here, there, stranger = (StreamTokens(secret, 300, lambda: now[0]) for secret in (SECRET, SECRET, None))
+    keys = (SECRET.encode(), SECRET.encode(), b"another")
+    here, there, stranger = (StreamTokens(key, 300, lambda: now[0]) for key in keys)
     token, until = here.make("a-job")
     assert until == 1_300
     now[0] = 1_299.9

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.base import HeadMovedError, Key, StoreError
+from tidewire_server.store.base import HeadMovedError, Key, StoreError, Tombstone
 from tidewire_server.store.names import file_of
 from tidewire_server.store.sqlite.log import ROW_BYTES, STATE_EVERY, TAIL_BYTES
+from tidewire_server.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.store import SqliteStore
 
 LARGE = replace(ROOMY, max_log_bytes=64 * STATE_EVERY)
@@ -26,6 +28,25 @@ def opened(folder: Path, *, fsync: bool = False) -> SqliteStore:
 async def count(store: SqliteStore, table: str) -> int:
     found: int = await store._file.do(lambda db: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
     return found
+
+
+def test_a_file_of_the_first_format_is_brought_up_to_date_with_all_that_is_in_it(tmp_path):
+    with sqlite3.connect(tmp_path / "log.db") as db:
+        db.executescript(
+            f"{MIGRATIONS[0]} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1;"
+            "INSERT INTO tombstone (id, principal, until) VALUES ('gone', 'ada', 4e9);"
+        )
+
+    async def body() -> None:
+        store = opened(tmp_path)
+        first = store.secret
+        assert isinstance(await store.jobs.get("gone"), Tombstone)
+        await store.close()
+        store = opened(tmp_path)
+        assert store.secret == first
+        await store.close()
+
+    asyncio.run(body())
 
 
 def test_interrupted_jobs_are_reopened_where_they_stood(tmp_path):

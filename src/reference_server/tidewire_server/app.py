@@ -41,7 +41,6 @@ from tidewire_server.service import Service, Submitted
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import JobRecord, Store, StoreError
 from tidewire_server.store.opening import open_store
-from tidewire_server.stream_tokens import StreamTokens
 from tidewire_server.submit import read_json
 from tidewire_server.times import timestamp
 
@@ -72,7 +71,6 @@ class App:
         self._closers = closers
         self._settings = settings
         self._tokens = Tokens(settings.tokens)
-        self._stream_tokens = StreamTokens(settings.stream_token_secret, settings.stream_token_ttl)
         self._service: Service | None = None
         self._store: Store | None = None
         self.send_buffers_bounded = False
@@ -340,7 +338,7 @@ class App:
     async def _make_stream_token(self, request: Request) -> ASGIApp:
         exchange.accepts(request, "application/json")
         record = await self._record(request)
-        token, until = self._stream_tokens.make(record.id)
+        token, until = self.service.stream_tokens.make(record.id)
         url = f"{root_of(request)}/jobs/{record.id}/events?errors=inband&token={token}"
         return answer(StreamToken(url=url, expires_at=timestamp(until)))
 
@@ -378,7 +376,7 @@ class App:
     async def _admit_by_token(self, request: Request) -> None:
         """Let in whoever has a stream token of the job: as the job's own principal, and to nothing but its stream."""
         job = request.path_params["id"]
-        self._stream_tokens.check(parameters.text(request, "token"), job)
+        self.service.stream_tokens.check(parameters.text(request, "token"), job)
         found = await self.service.store.jobs.get(job)
         request.state.principal = ANONYMOUS if found is None else found.principal
 

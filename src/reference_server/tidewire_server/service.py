@@ -36,6 +36,7 @@ from tidewire_server.scheduling import Scheduler
 from tidewire_server.settings import Settings
 from tidewire_server.standstill import Standstill
 from tidewire_server.store.base import JobRecord, Key, Log, LogReader, Store, Ticket, Tombstone
+from tidewire_server.stream_tokens import StreamTokens
 from tidewire_server.submit import admit_inputs, read_submit
 
 
@@ -65,6 +66,9 @@ class Service:
         self.settings = settings
         self.metrics = metrics
         self.store = store
+        named = settings.stream_token_secret
+        secret = store.secret if named is None else named.encode()
+        self.stream_tokens = StreamTokens(secret, settings.stream_token_ttl)
         self.draining = False
         self.streams: set[ClosableStream] = set()
         """The streams that are open."""

@@ -125,7 +125,7 @@ class Settings(BaseModel):
         min_length=32,
         repr=False,
         description="What stream tokens are signed with, at least 32 characters: the same in all processes behind one "
-        "address. None: drawn at start.",
+        "address. None: drawn once for a log in a file, else at each start.",
     )
     stream_token_ttl: float = Field(
         300.0, ge=1, le=3600, description="How long a stream token opens its stream."

@@ -8,7 +8,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import secrets
 import struct
 import time
 from collections.abc import Callable
@@ -26,15 +25,15 @@ _LENGTH: Final = 43
 class StreamTokens:
     """Makes stream tokens and judges them."""
 
-    def __init__(self, secret: str | None, ttl: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, secret: bytes, ttl: float, clock: Callable[[], float] = time.time) -> None:
         """Begin.
 
         Args:
-            secret: What tokens are signed with; None draws one, which ends with the process.
+            secret: What tokens are signed with; whoever knows it can make them.
             ttl: Seconds that a token opens its stream.
             clock: Gives seconds since the Unix epoch.
         """
-        self._key = secrets.token_bytes(32) if secret is None else secret.encode()
+        self._key = secret
         self._ttl = ttl
         self._clock = clock
 

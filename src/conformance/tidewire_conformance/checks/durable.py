@@ -46,6 +46,15 @@ async def _answering(s: Session) -> None:
     s.unclear("the server did not answer again after the restart")
 
 
+async def _token_goes_on(s: Session, token: Exchange) -> None:
+    url = token.json.get("url")
+    if token.status == 200 and isinstance(url, str):
+        header = EVENT_STREAM | {"Authorization": None, "Cookie": None}
+        opened = await s.wire.ask("GET", resolve(token, url), header=header)
+        s.expect("TW-BRW-014", opened.of_type("done"), "the stream: the token's time is not over",
+                 f"{opened.status} {opened.code}", at=opened)  # fmt: skip
+
+
 @check(
     "TW-DSC-010",
     "TW-OVR-023",
@@ -58,6 +67,7 @@ async def _answering(s: Session) -> None:
     "TW-DEP-009",
     "TW-RES-012",
     "TW-FRM-060",
+    "TW-BRW-014",
     alone=True,
 )
 async def what_was_sent_survives_a_restart(s: Session) -> None:
@@ -66,6 +76,9 @@ async def what_was_sent_survives_a_restart(s: Session) -> None:
         s.not_declared("`durability` is process: nothing is promised beyond it")
     command = s.hooks.restart or s.untested("needs --restart-cmd")
     ended, history = await s.ended(s.growing())
+    token = "stream_tokens" in s.server.capabilities and await s.wire.ask(
+        "POST", f"{ended.path}/stream-token"
+    )
     work = s.lasting(1.5)
     running = await s.submit(work)
     async with s.follow(running, "0-0") as stream:
@@ -78,6 +91,8 @@ async def what_was_sent_survives_a_restart(s: Session) -> None:
         same = told(again.logged)[-1:] == told(history.logged)[-1:] and not differing(history, again)
         s.expect(sentence, same, "the history that was sent before",
                  f"{again.status} {again.code} {[block.id for block in again.logged]}", at=again)  # fmt: skip
+    if token:
+        await _token_goes_on(s, token)
     read = await s.read(running)
     if not s.expect(
         "TW-OVR-024", read.status == 200, "the job that was submitted", f"{read.status} {read.code}", at=read

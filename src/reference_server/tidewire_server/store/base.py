@@ -345,6 +345,9 @@ class Queue(Protocol):
         ...
 
 
+SECRET_BYTES: Final = 32
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
     """How long and how much a store keeps. Times are seconds; see `Settings` for each."""
@@ -364,6 +367,8 @@ class Store(Protocol):
     jobs: Jobs
     queue: Queue
     durability: Durability
+    secret: bytes
+    """What a server signs with whose jobs these are, `SECRET_BYTES` long: what was signed lives as long as they do."""
     clean: bool
     """Whether the server before this one stopped in order."""
     may_have_lost: bool

@@ -4,6 +4,7 @@ A log is one buffer of encoded events (see `frames`). Past its bound the oldest 
 place whose state was kept as a view, which costs nothing while the state only grows.
 """
 
+import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from itertools import islice
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.audience import Audience
 from tidewire_server.store.base import (
+    SECRET_BYTES,
     Block,
     Chunk,
     Durability,
@@ -282,6 +284,7 @@ class MemoryStore:
     may_have_lost = False
 
     def __init__(self, retention: Retention) -> None:
+        self.secret = secrets.token_bytes(SECRET_BYTES)
         self.jobs: Jobs = MemoryJobs(retention)
         self.queue: Queue = MemoryQueue()
 

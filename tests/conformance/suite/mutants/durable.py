@@ -36,6 +36,14 @@ def a_restart_loses_a_sent_event(hooks):
     after_a_restart(hooks, lambda talk, frame: b"" if frame.startswith(b"id:1-4\n") else frame)
 
 
+@mutant("TW-BRW-014", "durable.what_was_sent_survives_a_restart")
+def a_restart_ends_stream_tokens(hooks):
+    """Stream tokens are signed with a secret that each start draws anew."""
+    hooks.lasts = True
+    if hooks.shared["life"] > 1:
+        refusing(hooks, lambda talk: b"token=" in talk.query, 401, "unauthorized")
+
+
 @mutant("TW-OVR-024", "durable.what_was_sent_survives_a_restart")
 def a_restart_loses_what_runs(hooks):
     """After a restart a job that had not ended is unknown."""

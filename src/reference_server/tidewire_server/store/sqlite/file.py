@@ -51,6 +51,8 @@ class File:
         """Why the last transaction failed; None where it did not."""
         self.clean = True
         """Whether the server before this one let go of it in order."""
+        self.secret = b""
+        """What its servers sign with."""
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._fsync = fsync
         self._hand_back_clean = False
@@ -102,7 +104,7 @@ class File:
             try:
                 connection = schema.connect(self.path, fsync=self._fsync)
                 found = look(connection)
-                self.clean = schema.take_over(connection)
+                self.clean, self.secret = schema.take_over(connection)
             except BaseException:
                 owner.release()
                 raise

@@ -6,11 +6,12 @@ brought up to date in one transaction, under the lock of its one server, before 
 
 import contextlib
 import os
+import secrets
 import sqlite3
 from pathlib import Path
 from typing import Final
 
-from tidewire_server.store.base import StoreError
+from tidewire_server.store.base import SECRET_BYTES, StoreError
 
 APPLICATION_ID: Final = 0x54696465
 """What marks a file as a log of this program: "Tide"."""
@@ -99,6 +100,10 @@ MIGRATIONS: Final = (
     );
     CREATE INDEX key_until ON key (until) WHERE until IS NOT NULL;
     CREATE INDEX key_of_job ON key (job) WHERE until IS NULL;
+    """,
+    """
+    -- secret: drawn by the first server that has the file; what its servers sign outlives each of them.
+    ALTER TABLE server ADD COLUMN secret BLOB;
     """,
 )
 """What brings a file from each version to the next; a file's version is how many of them it has seen."""
@@ -202,11 +207,13 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     )
 
 
-def take_over(connection: sqlite3.Connection) -> bool:
-    """Note that a server has the file; whether the one before it had let go of it in order."""
+def take_over(connection: sqlite3.Connection) -> tuple[bool, bytes]:
+    """Note that a server has the file; whether the one before it had let go of it in order, and the file's secret."""
+    drawn = secrets.token_bytes(SECRET_BYTES)
     (clean,) = connection.execute("SELECT clean FROM server").fetchone()
-    connection.execute("UPDATE server SET clean = 0")
-    return bool(clean)
+    connection.execute("UPDATE server SET clean = 0, secret = coalesce(secret, ?)", (drawn,))
+    (secret,) = connection.execute("SELECT secret FROM server").fetchone()
+    return bool(clean), secret
 
 
 def write_something(connection: sqlite3.Connection) -> None:

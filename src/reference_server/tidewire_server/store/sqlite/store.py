@@ -31,7 +31,7 @@ class SqliteStore:
         """
         self._file = file = File(path, fsync=fsync)
         found = file.open(Counts)
-        self.clean = file.clean
+        self.clean, self.secret = file.clean, file.secret
         self.may_have_lost = not (file.clean or fsync)
         self.jobs: Jobs = SqliteJobs(file, retention, found)
         self.queue: Queue = MemoryQueue()
