@@ -31,6 +31,8 @@ class Check:
     """Whether it must not run beside others."""
     over_all: bool
     """Whether it judges all that was said in the run, and so comes last."""
+    slow: bool
+    """Whether it waits for half a second or more, and so begins before those that run beside it."""
 
     @property
     def profiles(self) -> frozenset[str]:
@@ -56,7 +58,11 @@ _CHECKS: dict[str, Check] = {}
 
 
 def check(
-    *sentences: str, needs: Sequence[str] = (), alone: bool = False, over_all: bool = False
+    *sentences: str,
+    needs: Sequence[str] = (),
+    alone: bool = False,
+    over_all: bool = False,
+    slow: bool = False,
 ) -> Callable[[Body], Body]:
     """Enter a check.
 
@@ -65,6 +71,7 @@ def check(
         needs: Capabilities that the server must declare.
         alone: It must not run beside others.
         over_all: It judges the whole run.
+        slow: It waits for half a second or more.
 
     Raises:
         ValueError: A sentence does not exist, or the function tells nothing of itself.
@@ -77,7 +84,7 @@ def check(
         if not sentences or not body.__doc__ or name in _CHECKS:
             raise ValueError(f"{name}: a check names sentences, has a docstring, and a name of its own")
         about = inspect.cleandoc(body.__doc__)
-        _CHECKS[name] = Check(name, sentences, body, about, tuple(needs), alone, over_all)
+        _CHECKS[name] = Check(name, sentences, body, about, tuple(needs), alone, over_all, slow)
         return body
 
     return enter
@@ -98,4 +105,4 @@ def checks() -> list[Check]:
             raise BrokenChecksError(
                 f"the checks {module.name} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
-    return sorted(_CHECKS.values(), key=lambda each: (each.over_all, each.alone))
+    return sorted(_CHECKS.values(), key=lambda each: (each.over_all, each.alone, not each.slow))

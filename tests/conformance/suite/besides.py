@@ -294,6 +294,26 @@ _since(
     "bodies.the_rules_of_json_hold_up_to_their_bounds",
     "unknown_members_are_refused",
 )
+_since(
+    "jobs that are cancelled and go on never make room for another",
+    "limits.a_job_too_many_is_refused",
+    "cancel_answers_and_runs_on",
+)
+_since(
+    "a stream without diffs is a fresh one",
+    "snapshots_only.a_stream_without_diffs_has_snapshots_and_done",
+    "first_event_is_a_diff",
+)
+_since(
+    "replicas are asked for the purge of what runs, too, and for stream tokens",
+    "durable.any_replica_answers_for_any_job",
+    "purge_without_done", "a_capability_is_made_up",
+)  # fmt: skip
+_since(
+    "what stands for a trimmed beginning is told in snapshots alone as well",
+    "snapshots_only.a_stream_without_diffs_judges_its_cursor",
+    "the_oldest_snapshot_is_called_the_start",
+)
 
 UNHEARD_OF = {
     "`hello` comes once more, later on a connection": "section 3.7 wants it first, and says nothing of a second one",

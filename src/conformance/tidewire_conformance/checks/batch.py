@@ -82,7 +82,7 @@ async def an_item_fails_alone(s: Session) -> None:
     )
 
 
-@check("TW-BAT-005", needs=BATCHES)
+@check("TW-BAT-005", needs=BATCHES, slow=True)
 async def items_end_one_by_one(s: Session) -> None:
     """An item that is complete ends while others still run."""
     work = s.server.uneven() or s.untested(
@@ -193,7 +193,7 @@ async def shared_members_complete_each_input(s: Session) -> None:
     )
 
 
-@check("TW-JOB-052", "TW-JOB-056", "TW-JOB-057", "TW-JOB-054", "TW-JOB-082", needs=BATCHES)
+@check("TW-JOB-052", "TW-JOB-056", "TW-JOB-057", "TW-JOB-054", "TW-JOB-082", needs=BATCHES, slow=True)
 async def a_cancel_of_one_item_leaves_the_others(s: Session) -> None:
     """The item that is named ends as cancelled with the value it had; the other one succeeds with its own."""
     if not s.server.has_script:
@@ -245,7 +245,7 @@ async def _cancel_of_a_generation(s: Session) -> None:
              "200, and what has ended stays", f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
 
 
-@check("TW-BAT-012", "TW-BAT-014")
+@check("TW-BAT-012", "TW-BAT-014", slow=True)
 async def the_company_of_an_item_changes_nothing(s: Session) -> None:
     """An input gives alone what it gives among others, where its endpoint is of one mind about it."""
     if not any(endpoint.capability("batch") for endpoint in s.server.endpoints.values()):

@@ -222,7 +222,7 @@ async def a_limit_is_reached_before_it_is_passed(s: Session) -> None:
         s.untested(f"no limit is within reach: max_body_bytes is {limit}")
 
 
-@check("TW-JOB-077", "TW-JOB-079", "TW-JOB-009", "TW-JOB-010", "TW-OVR-008")
+@check("TW-JOB-077", "TW-JOB-079", "TW-JOB-009", "TW-JOB-010", "TW-OVR-008", slow=True)
 async def a_cancel_of_another_shape_cancels_nothing(s: Session) -> None:
     """A body that is no object, `items` of null, another media type, a coding and no JSON are refused; the job goes on."""
     work = s.lasting(1.0)

@@ -53,7 +53,7 @@ async def a_cancel_after_the_end_changes_nothing(s: Session) -> None:
              "the status it ended with", answer.json.get("status"), at=answer)  # fmt: skip
 
 
-@check("TW-JOB-053", "TW-JOB-054", "TW-JOB-016")
+@check("TW-JOB-053", "TW-JOB-054", "TW-JOB-016", slow=True)
 async def a_cancel_that_names_no_item_cancels_none(s: Session) -> None:
     """An empty `items` cancels nothing; an index that the job has not gets 422 and cancels nothing."""
     work = s.lasting(1.5)

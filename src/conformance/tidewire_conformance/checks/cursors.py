@@ -27,7 +27,7 @@ async def a_cursor_in_the_url_is_as_good_as_a_header(s: Session) -> None:
              [block.id for block in whole.logged], at=whole)  # fmt: skip
 
 
-@check("TW-RES-047", "TW-RES-012")
+@check("TW-RES-047", "TW-RES-012", slow=True)
 async def a_job_that_runs_does_not_wait_for_a_cursor_to_come_true(s: Session) -> None:
     """A cursor past its head, or of an epoch that never was, gets a snapshot `rewound` while the job runs, and what follows."""
     work = s.lasting(0.8)

@@ -26,7 +26,7 @@ async def a_deadline_leaves_what_has_ended(s: Session) -> None:
     )
 
 
-@check("TW-JOB-065", "TW-JOB-063")
+@check("TW-JOB-065", "TW-JOB-063", slow=True)
 async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
     """A job that is to be cancelled where nobody reads runs on for `grace_ms`, which is 60 s at least; here it ends before."""
     work = s.lasting(1.0)
@@ -41,7 +41,7 @@ async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
              ended.json.get("status"), at=ended)  # fmt: skip
 
 
-@check("TW-JOB-069", "TW-JOB-070")
+@check("TW-JOB-069", "TW-JOB-070", slow=True)
 async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
     """An item that has not ended at the deadline fails with `deadline_exceeded`, and the job with it; a twin ends."""
     work = s.lasting(30)

@@ -78,7 +78,7 @@ async def progress_of_a_batch_names_its_item(s: Session) -> None:
             s.expect("TW-FRM-066", "item" in told, "item", told, at=each, block=block)
 
 
-@check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071")
+@check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071", slow=True)
 async def a_silent_stream_is_pinged(s: Session) -> None:
     """A stream on which nothing happens gets a `ping` each heartbeat, whoever opened it how, with a head that it holds."""
     beat = s.server.heartbeat

@@ -187,7 +187,7 @@ async def a_job_that_has_ended_tells_its_end(s: Session) -> None:
     )
 
 
-@check("TW-JOB-040", "TW-JOB-039")
+@check("TW-JOB-040", "TW-JOB-039", slow=True)
 async def a_read_can_be_followed_from_its_cursor(s: Session) -> None:
     """A stream that is opened with the `cursor` of a read goes on from its `state`."""
     work = s.lasting()

@@ -19,7 +19,7 @@ async def checks_come_when_they_are_owed(s: Session) -> None:
             _judge_debts(s, steps)
 
 
-@check("TW-DIF-051")
+@check("TW-DIF-051", slow=True)
 async def the_64th_change_is_proved(s: Session) -> None:
     """A text that only grows, by more than 64 events, is proved on the way."""
     steps = [step for n in range(100) for step in ({"append": f"{n} é "}, {"sleep_ms": 8})]

@@ -359,7 +359,7 @@ async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
     s.expect("TW-RES-024", oldest.of_type("done"), "done, which is never trimmed", at=oldest)
 
 
-@check("TW-OVR-025", "TW-JOB-063")
+@check("TW-OVR-025", "TW-JOB-063", slow=True)
 async def a_closed_connection_leaves_the_job_alone(s: Session) -> None:
     """A job whose readers all went away runs on, and ends as it would have."""
     work = s.lasting()
@@ -375,7 +375,7 @@ async def a_closed_connection_leaves_the_job_alone(s: Session) -> None:
     s.expect("TW-OVR-025", status == work.ended, f"an end as {work.ended}", status, at=stream.exchange)
 
 
-@check("TW-DIF-066", "TW-RES-007")
+@check("TW-DIF-066", "TW-RES-007", slow=True)
 async def two_readers_see_the_same_history(s: Session) -> None:
     """A second reader takes nothing from the first; both hold equal states at each id that both have seen."""
     work = s.server.lasting() or s.growing()

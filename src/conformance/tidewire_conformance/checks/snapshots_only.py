@@ -6,7 +6,9 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 
-@check("TW-JOB-072", "TW-JOB-073", "TW-JOB-074", "TW-JOB-075", "TW-JOB-084", needs=["snapshots_only"])
+@check(
+    "TW-JOB-072", "TW-JOB-073", "TW-JOB-074", "TW-JOB-075", "TW-JOB-084", needs=["snapshots_only"], slow=True
+)
 async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
     """`?diffs=0` gives snapshots, `done` and ephemeral events; two snapshots are `min_interval_ms` apart."""
     steps = [step for n in range(30) for step in ({"append": f"{n} "}, {"sleep_ms": 25})]
@@ -60,7 +62,7 @@ async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
         )
 
 
-@check("TW-JOB-074", needs=["snapshots_only"])
+@check("TW-JOB-074", needs=["snapshots_only"], slow=True)
 async def an_interval_below_that_of_discovery_is_raised(s: Session) -> None:
     """`min_interval_ms=0` gives no more snapshots than the interval of discovery does."""
     least = s.server.says.get("min_interval_ms")

@@ -100,7 +100,7 @@ def discovery_changes(hooks):
     """Discovery says something else each time."""
 
     def count(talk, status, body):
-        if talk.path != "/v1":
+        if (talk.method, talk.path) != ("GET", "/v1"):
             return None
         hooks.shared["n"] = hooks.shared.get("n", 0) + 1
         return status, json.dumps(json.loads(body) | {"heartbeat_ms": 400 + hooks.shared["n"]}).encode()
