@@ -31,7 +31,7 @@ class Check:
     """Whether it must not run beside others."""
     over_all: bool
     """Whether it judges all that was said in the run, and so comes last."""
-    slow: bool
+    slow: bool = False
     """Whether it waits for half a second or more, and so begins before those that run beside it."""
 
     @property
