@@ -146,6 +146,15 @@ def test_what_is_no_http_is_refused_like_all_else(address, part):
     assert "HTTP" in problem(say(address, part))["detail"]
 
 
+def greeted(connection, job):
+    """Ask for the stream of a job; what has come once its `hello` has."""
+    connection.sendall(f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    answer = b""
+    while b"event:hello" not in answer:
+        answer += connection.recv(65536)
+    return answer
+
+
 def test_of_requests_that_come_all_at_once_few_wait_as_more_than_bytes_and_all_are_answered(
     address, made_cycles
 ):
@@ -153,10 +162,7 @@ def test_of_requests_that_come_all_at_once_few_wait_as_more_than_bytes_and_all_a
     with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
         job = client.post("/v1/endpoints/forever/jobs", json={"input": {}}).json()["id"]
         with socket.create_connection(address, timeout=30) as connection:
-            connection.sendall(f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-            answer = b""
-            while b"event:hello" not in answer:
-                answer += connection.recv(65536)
+            answer = greeted(connection, job)
             before = len(made_cycles)
             connection.sendall(b"PUT /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * count)
             assert client.get("/healthz").status_code == 200  # behind what the server has read of them
@@ -174,10 +180,7 @@ def test_what_is_no_http_behind_a_request_for_a_stream_puts_nothing_into_the_str
     with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
         job = client.post("/v1/endpoints/forever/jobs", json={"input": {}}).json()["id"]
     with socket.create_connection(address, timeout=10) as connection:
-        connection.sendall(f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-        answer = b""
-        while b"event:hello" not in answer:
-            answer += connection.recv(65536)
+        answer = greeted(connection, job)
         connection.sendall(b"\x00\xff\r\n\r\n")
         while chunk := connection.recv(65536):
             answer += chunk
