@@ -14,10 +14,11 @@ import pytest
 import typer.testing
 
 from served import sentence, served
-from tidewire import Client, cli, display, found_commands
+from tidewire import Client
+from tidewire.commands import cli, display, found_commands
 from tidewire.testing import FakeServer, FakeToken
 
-COMMAND = [sys.executable, "-W", "error", "-m", "tidewire.cli"]
+COMMAND = [sys.executable, "-W", "error", "-m", "tidewire.commands.cli"]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ import uvloop
 from pydantic import BaseModel, model_serializer
 
 from integration.reference_server import JSON, QUICK, STREAM, Fold, Peer, data, eventually, serving
-from tidewire import Client, cli
+from tidewire import Client
+from tidewire.commands import cli
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Context, ItemError, Server
 from tidewire_server.auth import ANONYMOUS

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tidewire.final_text import MAX_HELD, FinalText
+from tidewire.jobs.final_text import MAX_HELD, FinalText
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.types import Place, Shape, Update

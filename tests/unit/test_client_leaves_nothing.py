@@ -10,10 +10,11 @@ import anyio.lowlevel
 import pytest
 
 from scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
-from tidewire import AsyncClient, Client, portal, sync
+from tidewire import AsyncClient, Client, sync
+from tidewire.blocking import portal
+from tidewire.blocking.read_ahead import AHEAD, AHEAD_BYTES
 from tidewire.errors import ClientClosedError
-from tidewire.following import BLOCK
-from tidewire.read_ahead import AHEAD, AHEAD_BYTES
+from tidewire.jobs.following import BLOCK
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -8,8 +8,8 @@ import pytest
 
 from tidewire import AsyncClient, Client
 from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, RequestError
-from tidewire.exchange import Timing
-from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress
+from tidewire.http.exchange import Timing
+from tidewire.jobs.mapping import BATCH_SIZE, CONCURRENCY, MapProgress
 from tidewire.protocol.description import Limits
 from tidewire.testing import FakeServer
 

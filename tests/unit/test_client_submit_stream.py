@@ -21,9 +21,10 @@ from scripted_server import (
     snapshot,
     state,
 )
-from tidewire import AsyncClient, Client, connection
-from tidewire.connection import UNREAD_STREAMS
+from tidewire import AsyncClient, Client
 from tidewire.errors import ProtocolError, TransportError
+from tidewire.http import connection
+from tidewire.http.connection import UNREAD_STREAMS
 
 pytestmark = pytest.mark.anyio
 

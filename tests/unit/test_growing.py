@@ -5,8 +5,15 @@ import pytest
 
 from json_pairs import a_change_of, a_value
 from tidewire.protocol.document import Document
-from tidewire.protocol.growing import LATEST, MAX_LOOSE_PIECES, MAX_PIECE, GrowingArray, GrowingText, holds
-from tidewire.protocol.values import same
+from tidewire.protocol.document.growing import (
+    LATEST,
+    MAX_LOOSE_PIECES,
+    MAX_PIECE,
+    GrowingArray,
+    GrowingText,
+    holds,
+)
+from tidewire.protocol.document.values import same
 
 
 def test_each_stamp_reads_the_length_that_it_had():

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from tidewire.protocol import pointer
-from tidewire.protocol.pointer import PointerError
+from tidewire.protocol.document import pointer
+from tidewire.protocol.document.pointer import PointerError
 
 VECTORS = json.loads(
     (Path(__file__).parents[2] / "spec" / "vectors" / "diff" / "pointers.json").read_text(encoding="utf-8")

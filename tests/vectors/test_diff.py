@@ -1,7 +1,8 @@
 """Merged diffs, and what an application is told. (Diffs that are applied or refused: `unit/test_diff`, `test_document`.)"""
 
 from json_pairs import spelling
-from tidewire.protocol.document import Document, TextChange
+from tidewire.protocol.document import Document
+from tidewire.protocol.document.document import TextChange
 from vectors.vector_files import each, whole
 
 

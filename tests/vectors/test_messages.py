@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from json_pairs import spelling
+from tidewire.jobs.stream import _is_stream
 from tidewire.protocol import description, messages, strict_json
 from tidewire.protocol.answers import Asked, retry_after, then
 from tidewire.protocol.cursor import Cursor
@@ -24,7 +25,6 @@ from tidewire.protocol.follower import (
 from tidewire.protocol.messages import MessageError
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import Event
-from tidewire.stream import _is_stream
 from vectors.vector_files import each, octets, whole
 
 # ---- JSON

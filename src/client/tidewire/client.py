@@ -8,29 +8,29 @@ from typing import Any, Literal, Self, TypeVar, overload
 import anyio
 from pydantic import JsonValue
 
-from tidewire.async_map import AsyncMap
-from tidewire.batch import AsyncBatchJob
 from tidewire.checkpoint import Checkpoint
-from tidewire.credentials import Auth
 from tidewire.errors import (
     InvalidInputError,
     ItemFailedError,
     TotalTimeoutError,
     Where,
 )
-from tidewire.exchange import MAY_RUN, Exchange, Timing
 from tidewire.hooks import Hooks
+from tidewire.http.credentials import Auth
+from tidewire.http.exchange import MAY_RUN, Exchange, Timing
+from tidewire.http.network_settings import check_proxy, check_verify
+from tidewire.http.transport import Transport
 from tidewire.inputs import jsonable, many_inputs, one_input
-from tidewire.job import AsyncJob
-from tidewire.leaving import Leftovers, close
-from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
-from tidewire.network_settings import check_proxy, check_verify
+from tidewire.jobs.async_map import AsyncMap
+from tidewire.jobs.batch import AsyncBatchJob
+from tidewire.jobs.job import AsyncJob
+from tidewire.jobs.leaving import Leftovers, close
+from tidewire.jobs.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, Options
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.description import API_ROOT, JobList, JobResource
-from tidewire.protocol.size import MAX_STATE_BYTES
+from tidewire.protocol.document.size import MAX_STATE_BYTES
 from tidewire.starting import Starter
-from tidewire.transport import Transport
 from tidewire.types import UNSET, Returns, Shape, Unset
 
 T = TypeVar("T")

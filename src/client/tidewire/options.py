@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
 from tidewire.protocol.backoff import RetryPolicy
-from tidewire.protocol.size import MAX_STATE_BYTES
+from tidewire.protocol.document.size import MAX_STATE_BYTES
 
 OnDisconnect = Literal["continue", "cancel"]
 

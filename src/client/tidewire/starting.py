@@ -5,9 +5,7 @@ from typing import Any, Final, NoReturn
 
 import anyio
 
-from tidewire.batch import AsyncBatchJob
 from tidewire.checkpoint import NO_CHECKPOINT, Checkpoint
-from tidewire.connection import Connection
 from tidewire.errors import (
     CheckpointError,
     EndpointNotFoundError,
@@ -15,20 +13,22 @@ from tidewire.errors import (
     ProtocolError,
     TidewireError,
 )
-from tidewire.exchange import Exchange
+from tidewire.http.connection import Connection
+from tidewire.http.exchange import Exchange
+from tidewire.http.links import last_segment
 from tidewire.inputs import encoded, options_on_the_wire
-from tidewire.job import AsyncJob
-from tidewire.leaving import Leftovers
-from tidewire.links import last_segment
+from tidewire.jobs.batch import AsyncBatchJob
+from tidewire.jobs.job import AsyncJob
+from tidewire.jobs.leaving import Leftovers
+from tidewire.jobs.stream import JobStream
 from tidewire.options import Options
 from tidewire.protocol.answers import Asked
 from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
+from tidewire.protocol.document.ops import DiffError
 from tidewire.protocol.follower import Follower
-from tidewire.protocol.ops import DiffError
 from tidewire.protocol.outcomes import Advance
-from tidewire.stream import JobStream
 from tidewire.types import Place, Shape
 
 NO_COPY: Final = "a client can be neither copied nor pickled: make one where it is used"

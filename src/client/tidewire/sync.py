@@ -11,21 +11,21 @@ from typing import Any, Literal, NoReturn, Self, TypeVar, overload
 
 from pydantic import JsonValue
 
-from tidewire.blocking_jobs import BatchJob, Job
+from tidewire.blocking.blocking_jobs import BatchJob, Job
+from tidewire.blocking.portal import LoopThread
 from tidewire.checkpoint import Checkpoint
 from tidewire.client import AsyncClient
-from tidewire.credentials import Auth
 from tidewire.errors import ItemFailedError
-from tidewire.exchange import Timing
 from tidewire.hooks import Hooks
+from tidewire.http.credentials import Auth
+from tidewire.http.exchange import Timing
 from tidewire.inputs import many_inputs
-from tidewire.leaving import close
-from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
+from tidewire.jobs.leaving import close
+from tidewire.jobs.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.options import CONNECT_TIMEOUT, OnDisconnect
-from tidewire.portal import LoopThread
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
-from tidewire.protocol.size import MAX_STATE_BYTES
+from tidewire.protocol.document.size import MAX_STATE_BYTES
 from tidewire.starting import NO_COPY
 from tidewire.types import UNSET, Returns, Shape, Unset
 

@@ -16,9 +16,9 @@ from pydantic_core import to_json
 
 from tidewire.errors import NOWHERE, InvalidValueError, Where
 from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED, describe
 from tidewire.protocol.problems import Problem
-from tidewire.protocol.view import View
 
 T = TypeVar("T")
 

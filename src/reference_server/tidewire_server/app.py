@@ -108,7 +108,9 @@ class App:
             if self._service is None:  # an ASGI server that has no lifespan
                 await self.start()
             _take_prefix_off(scope)
-            scope["tidewire.connection"] = connection = Connection(send, bounded=self.send_buffers_bounded)
+            scope["tidewire.http.connection"] = connection = Connection(
+                send, bounded=self.send_buffers_bounded
+            )
             send = connection.framed(scope, receive, send)
             send = exchange.with_privacy(send, scope)
             try:
@@ -116,7 +118,7 @@ class App:
                     scope, receive, exchange.with_cors(send, scope, self._settings.cors_origins)
                 )
             finally:
-                del scope["tidewire.connection"]  # which leads back to the scope
+                del scope["tidewire.http.connection"]  # which leads back to the scope
         else:
             await send({"type": "websocket.close", "code": 1000})
 

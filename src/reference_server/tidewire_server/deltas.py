@@ -33,9 +33,9 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from tidewire.protocol.diff import Op, diff
-from tidewire.protocol.pointer import escape
+from tidewire.protocol.document.pointer import escape
+from tidewire.protocol.document.values import MAX_VALUE_DEPTH, common_prefix, same
 from tidewire.protocol.strict_json import StrictJsonError
-from tidewire.protocol.values import MAX_VALUE_DEPTH, common_prefix, same
 
 LONG: Final = 64
 """Elements of an array, or members of an object, that are looked at in every step, exactly."""

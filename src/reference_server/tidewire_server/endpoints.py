@@ -13,7 +13,7 @@ from pydantic import BaseModel, JsonValue
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.description import Batch, EndpointCapabilities, EndpointDescription, EndpointSummary
-from tidewire.protocol.pointer import escape, parse
+from tidewire.protocol.document.pointer import escape, parse
 from tidewire_server.batching.options import Batching, Place
 from tidewire_server.batching.signature import batch_shapes_of
 from tidewire_server.errors import ItemError, ProblemError, refuse

@@ -137,7 +137,7 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
             "unsupported_media_type", f"content coding {coding[:40]!r} is not taken: send the body as it is"
         )
     body, more = bytearray(), True
-    connection: Connection = request.scope["tidewire.connection"]
+    connection: Connection = request.scope["tidewire.http.connection"]
     until = asyncio.get_running_loop().time() + within
     while more:
         try:

@@ -10,8 +10,8 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from tidewire.protocol import messages
+from tidewire.protocol.document.values import is_text
 from tidewire.protocol.strict_json import MAX_INTEGER
-from tidewire.protocol.values import is_text
 from tidewire_server.plain import plain
 
 MAX_REPORT_TEXT: Final = 1000

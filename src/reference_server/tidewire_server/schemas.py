@@ -24,7 +24,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.conversion import rows_of
-from tidewire.protocol.pointer import build
+from tidewire.protocol.document.pointer import build
 from tidewire_server.context import Context
 from tidewire_server.errors import InvalidValueError
 from tidewire_server.input_faults import refused_input

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal, assert_never
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag
 
-from tidewire.protocol.pointer import parse
+from tidewire.protocol.document.pointer import parse
+from tidewire.protocol.document.values import MAX_VALUE_DEPTH, admit
 from tidewire.protocol.problems import REGISTRY
-from tidewire.protocol.values import MAX_VALUE_DEPTH, admit
 from tidewire_server.endpoints import Default
 from tidewire_server.errors import ItemError
 from tidewire_server.server import Server

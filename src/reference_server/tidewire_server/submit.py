@@ -8,7 +8,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.description import Submit
-from tidewire.protocol.pointer import build
+from tidewire.protocol.document.pointer import build
 from tidewire_server.endpoints import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 

@@ -29,7 +29,7 @@ from tidewire_conformance.verdict import Outcome, Why
 from unit.spec_document import document
 
 PYTHON = shlex.quote(sys.executable)
-OURS = f"{PYTHON} -m tidewire.under_test"
+OURS = f"{PYTHON} -m tidewire.commands.under_test"
 SHELL = f"{PYTHON} -m tidewire_conformance.adapters.shell"
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

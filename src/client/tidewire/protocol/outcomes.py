@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.document import TextChange, View
+from tidewire.protocol.document.document import TextChange, View
 from tidewire.protocol.messages import Done
 from tidewire.protocol.problems import Problem
 

@@ -10,10 +10,10 @@ from tidewire.protocol import messages
 from tidewire.protocol.cursor import BEGINNING, Cursor
 from tidewire.protocol.diff import diff
 from tidewire.protocol.document import Document
-from tidewire.protocol.integrity import digest, text_check
+from tidewire.protocol.document.integrity import digest, text_check
+from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import Done, Hello, SnapshotReason
 from tidewire.protocol.problems import Problem, to_json
-from tidewire.protocol.view import View
 from tidewire.testing import generation
 from tidewire.testing.answers import Answer, Fails, FakeToken, Fault, Piece, Restarts, Says, Whole
 from tidewire.testing.generation import TokenIds

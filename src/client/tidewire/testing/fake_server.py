@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tidewire.http.transport import mount, unmount
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import BEGINNING, Cursor
 from tidewire.protocol.description import (
@@ -28,7 +29,6 @@ from tidewire.testing.fake_job import FakeJob, Signal
 from tidewire.testing.generation import TokenIds
 from tidewire.testing.messages import Asked, Reply
 from tidewire.testing.transport import FakeTransport
-from tidewire.transport import mount, unmount
 
 URL: Final = "http://tidewire.test"
 """Where a fake server is, by default. The name leads nowhere: nothing leaves the process."""

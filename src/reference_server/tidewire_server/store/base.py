@@ -18,8 +18,8 @@ from operator import attrgetter
 from typing import Final, Literal, NamedTuple, Protocol
 
 from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import Done, JobStatus
-from tidewire.protocol.view import View
 
 Durability = Literal["process", "host", "replicated"]
 
