@@ -14,19 +14,17 @@ from pydantic import JsonValue
 from tidewire.blocking.blocking_jobs import BatchJob, Job
 from tidewire.blocking.portal import LoopThread
 from tidewire.checkpoint import Checkpoint
-from tidewire.client import AsyncClient
+from tidewire.client import NO_COPY, AsyncClient
 from tidewire.errors import ItemFailedError
 from tidewire.hooks import Hooks
 from tidewire.http.credentials import Auth
 from tidewire.http.exchange import Timing
-from tidewire.inputs import many_inputs
 from tidewire.jobs.leaving import close
 from tidewire.jobs.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
-from tidewire.options import CONNECT_TIMEOUT, OnDisconnect
+from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, many_inputs
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
 from tidewire.protocol.document.size import MAX_STATE_BYTES
-from tidewire.starting import NO_COPY
 from tidewire.types import UNSET, Returns, Shape, Unset
 
 T = TypeVar("T")
@@ -261,8 +259,7 @@ class Client:
         **shared: Any,
     ) -> Iterator[Any]:
         """Run any number of inputs; see `AsyncClient.map`. Inputs are taken, and `progress` is called, on this thread."""
-        work: MapWork[Any] = MapWork(
-            self._client,
+        work = self._client._map_work(
             endpoint,
             Shape(returns),
             shared,

@@ -1,6 +1,6 @@
 """This client as a program that a conformance suite can test: lines of JSON on standard input and output.
 
-`tidewire conformance --client "python -m tidewire.commands.under_test"`; with `--blocking` it is `Client` that is tested, with
+`tidewire conformance --client "python -m tidewire.under_test"`; with `--blocking` it is `Client` that is tested, with
 `--backend trio` it is `AsyncClient` on trio. The lines are those of `spec/scenarios/README.md`. It uses nothing but
 the public names, so that it can be read as an example of such a program.
 """
@@ -257,7 +257,7 @@ def _serve_blocking(tell: Tell, tls: ssl.SSLContext) -> None:
 
 def main() -> None:
     """Introduce the client, then do what is asked."""
-    parser = argparse.ArgumentParser(prog="python -m tidewire.commands.under_test", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tidewire.under_test", description=__doc__)
     parser.add_argument("--blocking", action="store_true", help="test Client in place of AsyncClient")
     parser.add_argument("--backend", choices=("asyncio", "trio"), default="asyncio")
     given = parser.parse_args()

@@ -9,7 +9,6 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote
 
@@ -32,7 +31,6 @@ from tidewire.http.credentials import Auth, Credentials
 from tidewire.http.first_contact import first_wait, no_http
 from tidewire.http.links import apart, resolve, same_origin
 from tidewire.http.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, origin
-from tidewire.jobs.tokens import Vocabulary, read_vocabulary
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
 from tidewire.protocol.answers import Asked, Then, retry_after, then
@@ -94,7 +92,6 @@ class Exchange:
         self.credentials: Credentials = Credentials(auth)
         self._discovery: Discovery | None = None
         self._descriptions: dict[str, EndpointDescription] = {}
-        self._vocabularies: dict[str, Vocabulary] = {}
 
     # ---- asking ------------------------------------------------------------------------------------------------
 
@@ -340,20 +337,6 @@ class Exchange:
             answer = await self.ask("GET", self.endpoint_url(endpoint), options, since=since)
             self._descriptions[endpoint] = self.read(EndpointDescription, answer, what="endpoint")
         return self._descriptions[endpoint]
-
-    async def vocabulary(self, endpoint: EndpointDescription, options: Options) -> Vocabulary | None:
-        """An endpoint's vocabulary, None where it has none. One that is known is asked about, and not sent again."""
-        link = endpoint.links.get("vocabulary")
-        if link is None:
-            return None
-        at = self.endpoint_url(endpoint.name)
-        url = self.here(at, link, f"{at}/vocabulary")
-        known = self._vocabularies.get(endpoint.name)
-        headers = {} if known is None else {"If-None-Match": f'"{known.hash}"'}
-        answer = await self.ask("GET", url, options, headers=headers)
-        if known is None or answer.status != HTTPStatus.NOT_MODIFIED:
-            known = self._vocabularies[endpoint.name] = read_vocabulary(answer.body, answer.where())
-        return known
 
     def endpoint_url(self, endpoint: str) -> str:
         return f"{self.base}{API_ROOT}/endpoints/{quote(endpoint, safe='')}"

@@ -6,8 +6,8 @@ environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`), as httpx reads it.
 
 import contextlib
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Final
 
 import anyio
 import httpx
@@ -30,8 +30,8 @@ from tidewire.http.first_contact import (
     unreachable,
     unusable_environment,
 )
-from tidewire.http.handshake import Handshake
 from tidewire.http.home_loop import HomeLoop
+from tidewire.http.httpx_fixes import Pool, repair
 from tidewire.http.unpacking import CODING, Unpacking, UnpackingError
 from tidewire.options import CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.answers import is_event_stream
@@ -211,13 +211,13 @@ class Transport:
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
             try:
-                self._client = _Pool(
+                self._client = Pool(
                     verify=self._verify,
                     proxy=self._proxy,
                     limits=limits,
                     follow_redirects=False,
                     mounts=_MOUNTED,
-                    event_hooks={"request": [_mended]},
+                    event_hooks={"request": [repair]},
                 )
             except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:
                 # What the caller gave was looked at when it was given.
@@ -327,55 +327,6 @@ async def _whole(method: str, response: httpx.Response, max_state_bytes: int) ->
     except UnpackingError as error:
         raise TransportError(str(error), where=where) from error
     return Answer(method, str(response.url), response.status_code, response.headers, body)
-
-
-class _OnePiece(httpx.AsyncByteStream):
-    """A request's body. httpx's own is a generator, which a connection that breaks leaves open; trio complains of it."""
-
-    def __init__(self, body: bytes) -> None:
-        self._whole = body
-        self._left: bytes | None = body
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return _OnePiece(self._whole)
-
-    async def __anext__(self) -> bytes:
-        if self._left is None:
-            raise StopAsyncIteration
-        body, self._left = self._left, None
-        return body
-
-
-class _Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
-    """A request whose answer is left open.
-
-    httpx's own is a generator. Two of them, one within the other, are both closed by an event loop that ends while a
-    stream is open, and the loop prints that they stood in each other's way. Of one, the loop closes the stream.
-    """
-
-    def __init__(self, client: httpx.AsyncClient, request: httpx.Request) -> None:
-        self._client = client
-        self._request = request
-        self._response: httpx.Response | None = None
-
-    async def __aenter__(self) -> httpx.Response:
-        self._response = await self._client.send(self._request, stream=True)
-        return self._response
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._response is not None:
-            await self._response.aclose()
-
-
-class _Pool(httpx.AsyncClient):
-    def stream(self, method: str, url: httpx.URL | str, **members: Any) -> _Opening:  # type: ignore[override]
-        return _Opening(self, self.build_request(method, url, **members))
-
-
-async def _mended(request: httpx.Request) -> None:
-    request.stream = _OnePiece(request.content)
-    # Of plain HTTP, too: the handshake may be one with a proxy.
-    request.extensions["trace"] = Handshake()
 
 
 # ---- URLs ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 import anyio
 
@@ -32,7 +32,6 @@ from tidewire.types import Place, Update
 
 if TYPE_CHECKING:
     from tidewire.http.exchange import Exchange
-    from tidewire.jobs.reading import Reading
     from tidewire.options import Options
 
 BLOCK: Final = 64
@@ -46,6 +45,19 @@ NO_COPY: Final = (
 )
 
 log: Final = logging.getLogger("tidewire")
+
+
+class ActiveReading(Protocol):
+    """What a job needs of the reading that is under way."""
+
+    closed: bool
+    interrupted: bool
+
+    def settle(self) -> None:
+        """Report to the job what the reader has taken."""
+
+    def abandon(self) -> None:
+        """Close the connection from where nothing can be awaited."""
 
 
 class FollowedJob(ABC, Generic[U]):
@@ -82,7 +94,7 @@ class FollowedJob(ABC, Generic[U]):
         """Whether anything was, or will be, handed over."""
         self._latest = taken
         """Where the stream is."""
-        self._reading: weakref.ref[Reading[U, Any]] | None = None
+        self._reading: weakref.ref[ActiveReading] | None = None
         self._texts = ItemTexts(taken)
 
     def __reduce__(self) -> NoReturn:
@@ -156,7 +168,7 @@ class FollowedJob(ABC, Generic[U]):
 
     # ---- for a reading -----------------------------------------------------------------------------------------
 
-    def enter(self, reading: "Reading[U, Any]") -> None:
+    def enter(self, reading: ActiveReading) -> None:
         """Let one reading begin.
 
         Raises:

@@ -9,7 +9,7 @@ from tidewire.jobs.following import FollowedJob
 from tidewire.jobs.logprobs import Logprobs, logprobs_of
 from tidewire.jobs.reading import Deltas, Reading, Updates
 from tidewire.jobs.stream import JobStream
-from tidewire.jobs.tokens import Token, TokenRows, Vocabulary, texts_told
+from tidewire.jobs.tokens import Token, TokenRows, Vocabularies, Vocabulary, texts_told
 from tidewire.protocol.description import EndpointDescription
 from tidewire.protocol.messages import JobStatus
 from tidewire.protocol.outcomes import Advance
@@ -43,12 +43,14 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
         cancel_url: str,
         taken: Place | None,
         begun: Advance | None,
+        vocabularies: Vocabularies,
         endpoint: str | None,
         shape: Shape[T],
     ) -> None:
         super().__init__(exchange, options, stream, cancel_url=cancel_url, taken=taken)
         self._shape = shape
         self._endpoint = endpoint
+        self._vocabularies = vocabularies
         if begun is not None:
             self._receive(begun)
 
@@ -198,7 +200,7 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
     async def _vocabulary(self) -> Vocabulary | None:
         if self._latest is not None and texts_told(self._latest.view):
             return None
-        return await self._exchange.vocabulary(await self._description(), self._options)
+        return await self._vocabularies.of(await self._description(), self._options)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} at {self._exchange.base}>"

@@ -19,23 +19,21 @@ up to `concurrency` jobs are under way, and of these the first in order is read.
 import re
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import anyio
 
 from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, TidewireError
-from tidewire.inputs import encoded, jsonable, options_on_the_wire
 from tidewire.jobs.batch import AsyncBatchJob
 from tidewire.jobs.leaving import cancel_all
 from tidewire.jobs.reading import Reading
+from tidewire.options import Options, encoded, jsonable, options_on_the_wire
+from tidewire.protocol.description import EndpointDescription, Limits
 from tidewire.types import ItemUpdate, Shape
-
-if TYPE_CHECKING:
-    from tidewire.client import AsyncClient
 
 CONCURRENCY: Final = 4
 """Jobs that are under way at the same time, by default."""
@@ -106,6 +104,19 @@ class _Part:
         return self.handed == self.count
 
 
+class BatchStarter(Protocol):
+    """What `map` needs of a client."""
+
+    async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
+        """The endpoint's name and description, and the server's limits."""
+
+    async def start(self, endpoint: str, body: bytes, key: str, shape: Shape[T]) -> AsyncBatchJob[T]:
+        """Submit a body under an idempotency key."""
+
+    def abandon(self, jobs: Iterable[AsyncBatchJob[Any]]) -> None:
+        """Cancel jobs with the client's next request, or when it is closed."""
+
+
 class MapWork(Generic[T]):
     """The work of one `map`, whoever takes its inputs and values: see the table at the top of this file.
 
@@ -116,11 +127,13 @@ class MapWork(Generic[T]):
 
     def __init__(
         self,
-        client: "AsyncClient",
+        starter: BatchStarter,
         endpoint: str | None,
         shape: Shape[T],
         shared: dict[str, Any],
         *,
+        options: Options,
+        sleep: Callable[[float], Awaitable[None]],
         concurrency: int,
         batch_size: int,
         return_exceptions: bool,
@@ -132,7 +145,9 @@ class MapWork(Generic[T]):
                 raise ValueError(f"{name} is a number of at least 1, not {value!r}")
         self.finished: bool = False
         self.closed: bool = False
-        self._client = client
+        self._starter = starter
+        self._options = options
+        self._sleep = sleep
         self._endpoint = endpoint
         self._shape = shape
         self._shared = jsonable(shared, "/shared")
@@ -146,7 +161,7 @@ class MapWork(Generic[T]):
         self._batches = True
         self._max_body = 0
         self._visit = VISIT_EVERY
-        own = client._options.idempotency_key
+        own = options.idempotency_key
         self._leaves_running = own is not None
         self._key = own or secrets.token_urlsafe(16)
         self._taken = self._ended = self._failed = 0
@@ -270,10 +285,7 @@ class MapWork(Generic[T]):
             raise
 
     async def _prepare(self) -> None:
-        client = self._client
-        name = await client._endpoint(self._endpoint)
-        limits = (await client.discover()).limits
-        description = await client.describe(name)
+        name, limits, description = await self._starter.target(self._endpoint)
         batch = description.capabilities.batch
         self._batches = batch is not None
         most = 1 if batch is None else min(limits.max_inputs, batch.max_items)
@@ -289,12 +301,11 @@ class MapWork(Generic[T]):
             body = self._body(part)
             key = sha256(self._key.encode() + b"\0" + str(part.first).encode() + b"\0" + body).hexdigest()
             try:
-                job, base = await self._client.with_options(idempotency_key=key)._send(self._name or "", body)
+                part.job = await self._starter.start(self._name or "", body, key, self._shape)
             except InvalidInputError as error:
                 if not self._take_out(part, error):
                     raise
                 continue
-            part.job = self._client._begin_batch(job, base, self._shape)
             part.reading = part.job.as_completed()
             break
         self._under_way.append(part)
@@ -306,7 +317,7 @@ class MapWork(Generic[T]):
 
     def _body(self, part: _Part) -> bytes:
         inputs = b",".join(part.inputs.values())
-        more: dict[str, Any] = options_on_the_wire(self._client._options)
+        more: dict[str, Any] = options_on_the_wire(self._options)
         if not self._batches:
             return b'{"input":' + inputs + _tail(more)
         return (
@@ -375,7 +386,7 @@ class MapWork(Generic[T]):
 
     async def _look_after(self, others: Iterable[_Part]) -> None:
         while True:
-            await self._client._exchange.timing.sleep(self._visit)
+            await self._sleep(self._visit)
             for job in [other.job for other in others if other.job is not None]:
                 # What is wrong with it is told when its turn comes.
                 with suppress(TidewireError):
@@ -396,7 +407,7 @@ class MapWork(Generic[T]):
         jobs = self._leave()
         if self._under_way and (reading := self._under_way[0].reading) is not None:
             reading.abandon()
-        self._client._left.add(jobs)
+        self._starter.abandon(jobs)
 
     def _leave(self) -> list[AsyncBatchJob[Any]]:
         if self.closed:

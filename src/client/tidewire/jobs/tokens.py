@@ -11,12 +11,16 @@ import base64
 import binascii
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from http import HTTPStatus
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tidewire.errors import ProtocolError, TidewireError, Where
+from tidewire.http.exchange import Exchange
 from tidewire.jobs.final_text import FinalText
+from tidewire.options import Options
+from tidewire.protocol.description import EndpointDescription
 from tidewire.protocol.document.view import View
 from tidewire.types import Update
 
@@ -224,3 +228,30 @@ def read_vocabulary(body: bytes, where: Where) -> Vocabulary:
         return Vocabulary.model_validate_json(body)
     except ValidationError as error:
         raise ProtocolError(f"not a vocabulary: {error}", where=where) from None
+
+
+class Vocabularies:
+    """The vocabularies of one server's endpoints, each read once; shared by all views of a client."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._read: dict[str, Vocabulary] = {}
+
+    async def of(self, endpoint: EndpointDescription, options: Options) -> Vocabulary | None:
+        """An endpoint's vocabulary, None where it has none. A known one is revalidated by its hash, not sent again.
+
+        Raises:
+            TidewireError: The server refused it, or cannot be reached.
+        """
+        exchange = self._exchange
+        link = endpoint.links.get("vocabulary")
+        if link is None:
+            return None
+        at = exchange.endpoint_url(endpoint.name)
+        url = exchange.here(at, link, f"{at}/vocabulary")
+        known = self._read.get(endpoint.name)
+        headers = {} if known is None else {"If-None-Match": f'"{known.hash}"'}
+        answer = await exchange.ask("GET", url, options, headers=headers)
+        if known is None or answer.status != HTTPStatus.NOT_MODIFIED:
+            known = self._read[endpoint.name] = read_vocabulary(answer.body, answer.where())
+        return known
