@@ -18,8 +18,8 @@ from measured import save
 
 from tidewire_server import Server
 from tidewire_server.auth import ANONYMOUS
+from tidewire_server.jobs.service import Service
 from tidewire_server.metrics import Metrics
-from tidewire_server.service import Service
 from tidewire_server.store.opening import open_store
 
 AT_ONCE = 100

@@ -32,7 +32,7 @@ import uvloop
 from measured import save
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.journal import first_block
+from tidewire_server.log_writer.journal import first_block
 from tidewire_server.store.base import Block, JobRecord, Retention, StateAt, Store
 from tidewire_server.store.memory import MemoryStore
 from tidewire_server.store.sqlite.store import SqliteStore

@@ -18,8 +18,8 @@ from tidewire.commands import cli
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Context, ItemError, Server
 from tidewire_server.auth import ANONYMOUS
+from tidewire_server.jobs.service import Service
 from tidewire_server.metrics import Metrics
-from tidewire_server.service import Service
 from tidewire_server.store.opening import memory_of
 
 

@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from integration.reference_server import QUICK, Fold, data, eventually, serving
-from tidewire_server import Context, ItemError, Server, Stream, standstill
+from tidewire_server import Context, ItemError, Server, Stream
 from tidewire_server.errors import StreamClosedError
+from tidewire_server.jobs import standstill
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -5,11 +5,11 @@ from collections import Counter
 
 from integration.reference_server import JSON, QUICK, eventually, serving
 from tidewire_server import Context, ItemError, Server, Stream
-from tidewire_server.delivery import Delivery
-from tidewire_server.event_stream import EventStream
-from tidewire_server.jobs import Job
-from tidewire_server.journal import Journal
-from tidewire_server.pending import Pending
+from tidewire_server.http.event_stream import EventStream
+from tidewire_server.http.uvicorn.delivery import Delivery
+from tidewire_server.jobs.jobs import Job
+from tidewire_server.log_writer.journal import Journal
+from tidewire_server.log_writer.pending import Pending
 
 KEPT = 5
 ROUNDS = 30

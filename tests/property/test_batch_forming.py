@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from tidewire_server.batching.forming import Former
-from tidewire_server.batching.options import Place, read_batching
+from tidewire_server.endpoints.options import Place, read_batching
 from tidewire_server.store.base import Ticket
 from tidewire_server.store.memory_queue import MemoryQueue
 

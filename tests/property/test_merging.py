@@ -10,7 +10,7 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import diff
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.pointer import escape
-from tidewire_server.merging import Merging
+from tidewire_server.http.merging import Merging
 
 COLUMNS = ("/text", "/rows")
 START = {

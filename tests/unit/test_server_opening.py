@@ -1,7 +1,7 @@
 import pytest
 
 from tidewire.protocol.cursor import BEGINNING, Cursor
-from tidewire_server.opening import NOTHING, Opening, Place, opening
+from tidewire_server.http.opening import NOTHING, Opening, Place, opening
 from tidewire_server.store.base import Extent
 
 COMPACTED = Opening(snapshot=(Place.HEAD, "compacted"))

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from tidewire.protocol.document import Document
-from tidewire_server.owed import CHECK_EVERY
-from tidewire_server.pending import Pending
+from tidewire_server.log_writer.owed import CHECK_EVERY
+from tidewire_server.log_writer.pending import Pending
 
 
 def state():

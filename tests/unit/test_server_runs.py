@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
-from tidewire_server.runs import MAX_RUN
-from tidewire_server.stream import Stream
+from tidewire_server.log_writer.runs import MAX_RUN
+from tidewire_server.log_writer.stream import Stream
 from written_job import Written, on_a_loop
 
 KIB = 1024

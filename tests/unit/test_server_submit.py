@@ -6,9 +6,10 @@ import json
 import pytest
 from pydantic import BaseModel
 
-from tidewire_server import Server, submit
+from tidewire_server import Server
 from tidewire_server.errors import ProblemError
-from tidewire_server.submit import admit_inputs, read_submit
+from tidewire_server.jobs.admission import submit
+from tidewire_server.jobs.admission.submit import admit_inputs, read_submit
 
 
 def body(**members):

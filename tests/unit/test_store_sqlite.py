@@ -12,8 +12,8 @@ import pytest
 
 from log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
+from tidewire_server.names import file_of
 from tidewire_server.store.base import HeadMovedError, Key, StoreError, Tombstone
-from tidewire_server.store.names import file_of
 from tidewire_server.store.sqlite.log import ROW_BYTES, STATE_EVERY, TAIL_BYTES
 from tidewire_server.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.store import SqliteStore

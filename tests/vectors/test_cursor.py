@@ -80,7 +80,7 @@ def of_logs(over_http):
 @of_logs(over_http=False)
 def test_table_of_openings_says_what_the_vector_says(vector):
     pytest.importorskip("starlette", reason="the server is not installed")
-    from tidewire_server.opening import NOTHING, Place, opening
+    from tidewire_server.http.opening import NOTHING, Place, opening
     from tidewire_server.store.base import Extent
 
     first, head = Cursor.parse(vector["log"]["first"]), Cursor.parse(vector["log"]["head"])

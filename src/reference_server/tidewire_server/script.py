@@ -12,10 +12,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 from tidewire.protocol.document.pointer import parse
 from tidewire.protocol.document.values import MAX_VALUE_DEPTH, admit
 from tidewire.protocol.problems import REGISTRY
-from tidewire_server.endpoints import Default
+from tidewire_server.endpoints.endpoints import Default
 from tidewire_server.errors import ItemError
+from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
-from tidewire_server.stream import Stream
 
 NAME: Final = "tidewire.script"
 

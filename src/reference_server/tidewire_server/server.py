@@ -12,16 +12,24 @@ from typing import Any, Final, TypeVar, overload
 from pydantic import JsonValue
 
 from tidewire.protocol import strict_json
-from tidewire_server.app import App
 from tidewire_server.auth import ANONYMOUS
-from tidewire_server.batching.options import read_batching
-from tidewire_server.endpoints import DEFAULT, Columns, Default, Endpoint, OnRestart, Options, Resource
+from tidewire_server.endpoints.endpoints import (
+    DEFAULT,
+    Columns,
+    Default,
+    Endpoint,
+    OnRestart,
+    Options,
+    Resource,
+)
+from tidewire_server.endpoints.options import read_batching
 from tidewire_server.errors import ItemError, UnknownEndpointError, refuse
-from tidewire_server.lanes import group_limits
+from tidewire_server.http.app import App
+from tidewire_server.jobs.lanes import group_limits
+from tidewire_server.jobs.service import Service
+from tidewire_server.log_writer.plain import plain
 from tidewire_server.metrics import Metrics
-from tidewire_server.plain import plain
-from tidewire_server.port_file import PortFileError
-from tidewire_server.service import Service
+from tidewire_server.serving.port_file import PortFileError
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
 from tidewire_server.store.base import StoreError
 from tidewire_server.store.opening import memory_of
@@ -309,7 +317,7 @@ class Server:
             StoreError: The log cannot be opened, or another server has it.
             RuntimeError: The server runs already.
         """
-        from tidewire_server.serving import in_background  # noqa: PLC0415
+        from tidewire_server.serving.serving import in_background  # noqa: PLC0415
 
         self._refuse_a_second_run()
         with in_background(self, host=host, port=port) as url:

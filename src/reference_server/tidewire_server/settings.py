@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tidewire.protocol.description import Limits
 from tidewire_server.auth import Tokens
-from tidewire_server.store.names import file_of
+from tidewire_server.names import file_of
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]

@@ -102,7 +102,7 @@ def staged(mutant: str = "") -> Iterator[str]:
 
 def _keep_serving(name: str) -> None:
     """Serve from a child, and from another one each time that it dies: the address stays, and so does the log."""
-    from tidewire_server.serving import bind, url_of
+    from tidewire_server.serving.serving import bind, url_of
 
     os.setpgrp()
     listeners = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
@@ -128,10 +128,11 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
     from conformance.suite.mutants import MUTANTS
     from conformance.suite.raw_proxy import serve_before
     from tidewire_server import Server, Stream
-    from tidewire_server.app import App
     from tidewire_server.generation import endpoint
+    from tidewire_server.http.app import App
     from tidewire_server.script import add_script
-    from tidewire_server.serving import bind, serve, url_of
+    from tidewire_server.serving import serve
+    from tidewire_server.serving.serving import bind, url_of
 
     folder = props(url_of(listener))
     hooks = Meddling(shared={"life": life, "replica": second.getsockname()[1]})

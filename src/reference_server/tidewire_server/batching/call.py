@@ -30,10 +30,10 @@ from typing import Any, Final
 from tidewire_server.batching.results import by_row
 from tidewire_server.batching.rows import Arrival, Outcome, Row
 from tidewire_server.batching.yields import final, take
-from tidewire_server.context import Context, RowContext
-from tidewire_server.endpoints import Endpoint
+from tidewire_server.endpoints.context import Context, RowContext
+from tidewire_server.endpoints.endpoints import Endpoint
+from tidewire_server.endpoints.running import as_value, held_back, in_thread, keep_what_was_yielded
 from tidewire_server.errors import InvalidValueError
-from tidewire_server.running import as_value, held_back, in_thread, keep_what_was_yielded
 
 _log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tidewire_server.batching.options import Batching, Place
+from tidewire_server.endpoints.options import Batching, Place
 
 T = TypeVar("T", bound=Hashable)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
-from tidewire_server.jobs import Job
-from tidewire_server.stream import Stream
+from tidewire_server.jobs.jobs import Job
+from tidewire_server.log_writer.stream import Stream
 from tidewire_server.unset import Unset
 
 Outcome = JsonValue | Unset | BaseException

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidewire_server.batching.rows import Outcome, Row
-from tidewire_server.batching.steps import Append, Last
-from tidewire_server.endpoints import Endpoint
+from tidewire_server.endpoints.endpoints import Endpoint
+from tidewire_server.endpoints.running import held_back, take_whole
+from tidewire_server.endpoints.steps import Append, Last
 from tidewire_server.errors import InvalidValueError, StreamClosedError
-from tidewire_server.running import held_back, take_whole
 from tidewire_server.unset import UNSET
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from tidewire_server.errors import ItemError, StreamClosedError
 from tidewire_server.generation.engine import Delta, Engine, EngineError, EngineFullError
 from tidewire_server.generation.request import Generate, Generated
+from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
-from tidewire_server.stream import Stream
 
 PROGRESS_PARTS = 10
 """A generation says how far it is at most this often: its text shows the rest."""

@@ -1,9 +1,9 @@
 """Opening the store that a server's settings name."""
 
+from tidewire_server.names import file_of
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import Retention, Store
 from tidewire_server.store.memory import MemoryStore
-from tidewire_server.store.names import file_of
 
 
 def memory_of(settings: Settings) -> Store:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from conformance.suite.changes import told_otherwise, without
 from conformance.suite.mutants import mutant
-from tidewire_server import service
+from tidewire_server.jobs import service
 
 
 @mutant("TW-JOB-038", "jobs.a_submit_is_answered_with_the_job")

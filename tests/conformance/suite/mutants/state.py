@@ -19,7 +19,7 @@ def on_checks(hooks, change):
 
 def digest_by(write):
     """Have digests be made of another form of JSON."""
-    from tidewire_server import journal
+    from tidewire_server.log_writer import journal
 
     journal.digest = lambda items: hashlib.sha256(write(items).encode()).hexdigest()[:16]
 
