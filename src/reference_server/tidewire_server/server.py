@@ -281,7 +281,7 @@ class Server:
                 alone, this ends the script with one line that says so, and with exit code 1.
             RuntimeError: An event loop runs on this thread, as in a notebook; or the server runs already.
         """
-        from tidewire_server import serving  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
+        from tidewire_server.serving import serving  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
 
         if (target := LOADING.get()) is not None:
             sys.exit(
@@ -299,7 +299,12 @@ class Server:
             sys.exit(error.strerror)
         try:
             serving.serve(
-                self, port_file=port_file, listener=listener, started=started, switch_interval=switch_interval
+                self.app,
+                self.settings,
+                port_file=port_file,
+                listener=listener,
+                started=started,
+                switch_interval=switch_interval,
             )
         except (StoreError, PortFileError) as error:
             listener.close()
@@ -320,7 +325,7 @@ class Server:
         from tidewire_server.serving.serving import in_background  # noqa: PLC0415
 
         self._refuse_a_second_run()
-        with in_background(self, host=host, port=port) as url:
+        with in_background(self.app, self.settings, host=host, port=port) as url:
             yield url
 
     def call(self, endpoint: str, /, **members: Any) -> JsonValue:

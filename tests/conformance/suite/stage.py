@@ -131,8 +131,7 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
     from tidewire_server.generation import endpoint
     from tidewire_server.http.app import App
     from tidewire_server.script import add_script
-    from tidewire_server.serving import serve
-    from tidewire_server.serving.serving import bind, url_of
+    from tidewire_server.serving.serving import bind, serve, url_of
 
     folder = props(url_of(listener))
     hooks = Meddling(shared={"life": life, "replica": second.getsockname()[1]})
@@ -186,7 +185,12 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
         told()
 
     is_behind_a_proxy = hooks.raw_head or hooks.as_of_old
-    serve(server, listener=bind("127.0.0.1", 0) if is_behind_a_proxy else listener, started=started)
+    serve(
+        server.app,
+        server.settings,
+        listener=bind("127.0.0.1", 0) if is_behind_a_proxy else listener,
+        started=started,
+    )
 
 
 async def _expire(server: Any, folder: Path) -> None:

@@ -138,7 +138,7 @@ class BatchCall:
             try:
                 row.job.begin(row.index, batch=row.told, leave=partial(self._leave, row))
             except Exception as error:  # noqa: BLE001 - of one row: the others run
-                _log.exception("job %s item %d: it could not be run", row.job.record.id, row.index)
+                _log.exception("job %s item %d: it could not be run", row.job.id, row.index)
                 row.over = True
                 self._end_soon([(row, error)])
 

@@ -6,9 +6,8 @@ from typing import Any
 from tidewire_server.batching.rows import Outcome, Row
 from tidewire_server.endpoints.endpoints import Endpoint
 from tidewire_server.endpoints.running import held_back, take_whole
-from tidewire_server.endpoints.steps import Append, Last
+from tidewire_server.endpoints.steps import UNSET, Append, Last
 from tidewire_server.errors import InvalidValueError, StreamClosedError
-from tidewire_server.unset import UNSET
 
 
 def take(yielded: Any, rows: Mapping[int, Row], known: int, endpoint: Endpoint) -> list[tuple[Row, Outcome]]:

@@ -23,10 +23,10 @@ from typing import Any, Final
 from pydantic import BaseModel, JsonValue
 
 from tidewire_server.endpoints.endpoints import Endpoint
+from tidewire_server.endpoints.steps import UNSET, Unset
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer.journal import Journal
 from tidewire_server.log_writer.stream import Stream
-from tidewire_server.unset import UNSET, Unset
 
 _TURN: Final = 0.005
 """Seconds after which a generator that never waits gives way to the rest of the event loop."""

@@ -1,11 +1,19 @@
 """What a batched generator may yield for a row, beside a whole value: `Append` and `Last`."""
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
-
-from tidewire_server.unset import UNSET, Unset
+from enum import Enum
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
+
+
+class Unset(Enum):
+    """Stands for "no value" where None is one. Its one member is `UNSET`."""
+
+    UNSET = "unset"
+
+
+UNSET: Final = Unset.UNSET
 
 
 @dataclass(frozen=True, slots=True)

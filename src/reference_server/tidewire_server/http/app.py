@@ -37,12 +37,12 @@ from tidewire_server.http.opening import NOTHING, opening
 from tidewire_server.http.problem_stream import send_problem
 from tidewire_server.http.uvicorn.connection import Connection
 from tidewire_server.jobs.admission.submit import read_json
+from tidewire_server.jobs.reading import timestamp
 from tidewire_server.jobs.service import Service, Submitted
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import JobRecord, Store, StoreError
 from tidewire_server.store.opening import open_store
-from tidewire_server.times import timestamp
 
 _PAGE = 50
 _MAX_PAGE = 1000

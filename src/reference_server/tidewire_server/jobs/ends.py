@@ -10,7 +10,7 @@ from tidewire.protocol import problems, strict_json
 from tidewire.protocol.messages import Done, JobStatus
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server.errors import InvalidValueError, ItemError, StateTooLargeError
-from tidewire_server.times import timestamp
+from tidewire_server.jobs.reading import timestamp
 
 if TYPE_CHECKING:
     from tidewire_server.log_writer.journal import Journal

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, JsonValue
 
+from tidewire_server.endpoints.steps import Unset
 from tidewire_server.log_writer.stream import Stream
-from tidewire_server.unset import Unset
 
 ItemEnd = Literal["succeeded", "failed", "cancelled"]
 

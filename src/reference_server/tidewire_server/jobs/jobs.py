@@ -33,6 +33,7 @@ from tidewire.protocol.problems import Problem, problem
 from tidewire_server.endpoints.endpoints import Endpoint
 from tidewire_server.endpoints.options import Place
 from tidewire_server.endpoints.running import keep_what_was_yielded, run
+from tidewire_server.endpoints.steps import UNSET, Unset
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.jobs.ends import (
     add_usage,
@@ -50,7 +51,6 @@ from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.value_faults import said_of_value
 from tidewire_server.settings import Settings
 from tidewire_server.store.base import HeadMovedError, JobRecord, Log, Ticket
-from tidewire_server.unset import UNSET, Unset
 
 _log = logging.getLogger(__name__)
 
@@ -115,6 +115,10 @@ class Job:
     def _ticket(self, index: int) -> Ticket:
         record = self.record
         return Ticket(record.endpoint, record.id, index, record.principal, record.created_at)
+
+    @property
+    def id(self) -> str:
+        return self.record.id
 
     @property
     def raised(self) -> BaseException | None:

@@ -1,9 +1,10 @@
 """A job as it is read: state, columns and cursor at one moment."""
 
+from datetime import UTC, datetime
+
 from tidewire.protocol.description import JobLinks, JobResource
 from tidewire.protocol.messages import to_json
 from tidewire_server.store.base import JobRecord, LogReader
-from tidewire_server.times import timestamp
 
 
 async def read_job(record: JobRecord, log: LogReader, root: str, *, state: bool = True) -> JobResource:
@@ -42,3 +43,8 @@ async def read_job(record: JobRecord, log: LogReader, root: str, *, state: bool 
             "links": JobLinks(self=here, events=f"{here}/events", cancel=f"{here}/cancel"),
         }
     )
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339 in UTC, to the millisecond, of seconds since the Unix epoch."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -70,9 +70,9 @@ def _serve(
         _fail(str(error), code=2)
     _set_up_logging(configuration.launch.log_level)
     try:
-        from tidewire_server import serving  # noqa: PLC0415
         from tidewire_server.process.screen import screen  # noqa: PLC0415 - the command's help needs no server
         from tidewire_server.script import add_script  # noqa: PLC0415
+        from tidewire_server.serving import serving  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
         from tidewire_server.store.base import StoreError  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -100,7 +100,8 @@ def _serve(
         _fail(str(error.strerror))
     try:
         serving.serve(
-            server,
+            server.app,
+            server.settings,
             listener=listener,
             port_file=launch.port_file,
             started=lambda url: print(screen(server, url), flush=True),

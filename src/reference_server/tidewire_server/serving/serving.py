@@ -11,22 +11,19 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import uvicorn
 
+from tidewire_server.http.app import App
 from tidewire_server.http.uvicorn.connection import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.request_head import http_protocol
 from tidewire_server.serving.daemon_threads import DaemonThreads
 from tidewire_server.serving.descriptors import room_for, tell_seldom
 from tidewire_server.serving.port_file import port_file as told_port
 from tidewire_server.serving.repeated_warnings import SeldomRepeated
-from tidewire_server.settings import SWITCH_INTERVAL
+from tidewire_server.settings import SWITCH_INTERVAL, Settings
 from tidewire_server.store.base import StoreError
-
-if TYPE_CHECKING:
-    from tidewire_server.http.app import App
-    from tidewire_server.server import Server
 
 _BACKLOG: Final = 2048
 _LAST_GRACE: Final = 2.0
@@ -83,7 +80,8 @@ def url_of(listener: socket.socket, root_path: str = "") -> str:
 
 
 def serve(
-    server: "Server",
+    app: App,
+    settings: Settings,
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -95,7 +93,8 @@ def serve(
     """Serve until SIGINT or SIGTERM. A second signal ends the process at once.
 
     Args:
-        server: What to serve.
+        app: What to serve.
+        settings: Of the server that it belongs to.
         host: The address to bind to.
         port: The port; 0 takes a free one.
         port_file: A file that gets the port's number once requests are answered.
@@ -109,7 +108,7 @@ def serve(
         PortFileError: The port file cannot be written.
     """
     listener = listener or bind(host, port)
-    url = url_of(listener, server.settings.root_path)
+    url = url_of(listener, settings.root_path)
     with (
         told_port(port_file, listener.getsockname()[1]) as put,
         _short_turns(switch_interval),
@@ -120,9 +119,9 @@ def serve(
             put()
             (started or _say)(url)
 
-        server.app.open_log()
-        connections = room_for(server.settings.max_connections, raise_limit=True)
-        body = UvicornServer(server.app, uvicorn_config(server, connections), answering)
+        app.open_log()
+        connections = room_for(settings.max_connections, raise_limit=True)
+        body = UvicornServer(app, uvicorn_config(app, settings, connections), answering)
         loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
         loop.set_default_executor(pool := DaemonThreads())
         tell_seldom(loop)
@@ -135,11 +134,12 @@ def serve(
 
 
 @contextlib.contextmanager
-def in_background(server: "Server", *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+def in_background(app: App, settings: Settings, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Serve from a thread of its own while the block runs, for tests and notebooks.
 
     Args:
-        server: What to serve.
+        app: What to serve.
+        settings: Of the server that it belongs to.
         host: The address to bind to.
         port: The port; 0 takes a free one.
 
@@ -151,13 +151,13 @@ def in_background(server: "Server", *, host: str = "127.0.0.1", port: int = 0) -
     """
     listener = bind(host, port)
     try:
-        server.app.open_log()
+        app.open_log()
     except BaseException:
         listener.close()
         raise
     ready = threading.Event()
-    connections = room_for(server.settings.max_connections)
-    body = UvicornServer(server.app, uvicorn_config(server, connections), ready.set)
+    connections = room_for(settings.max_connections)
+    body = UvicornServer(app, uvicorn_config(app, settings, connections), ready.set)
     loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
     loop.set_default_executor(pool := DaemonThreads())
     tell_seldom(loop)
@@ -181,7 +181,7 @@ def in_background(server: "Server", *, host: str = "127.0.0.1", port: int = 0) -
         listener.close()
         raise refused[0]
     try:
-        yield url_of(listener, server.settings.root_path)
+        yield url_of(listener, settings.root_path)
     finally:
         with contextlib.suppress(RuntimeError):  # it has ended by itself
             loop.call_soon_threadsafe(body.end)
@@ -221,18 +221,18 @@ def _say(url: str) -> None:
     print(f"serving on {url}", flush=True)
 
 
-def uvicorn_config(server: "Server", connections: int) -> uvicorn.Config:
+def uvicorn_config(app: App, settings: Settings, connections: int) -> uvicorn.Config:
     """How uvicorn is set up, for so many connections."""
     return uvicorn.Config(
-        server.app,
-        http=http_protocol(server.settings, connections),
-        timeout_keep_alive=server.settings.keep_alive_timeout,
+        app,
+        http=http_protocol(settings, connections),
+        timeout_keep_alive=settings.keep_alive_timeout,
         lifespan="on",
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        root_path=server.settings.root_path,
+        root_path=settings.root_path,
         timeout_graceful_shutdown=round(_LAST_GRACE),
     )
 
@@ -240,7 +240,7 @@ def uvicorn_config(server: "Server", connections: int) -> uvicorn.Config:
 class UvicornServer(uvicorn.Server):
     """uvicorn with an end in two parts: first the streams go away and jobs end, then the connections close."""
 
-    def __init__(self, app: "App", config: uvicorn.Config, started: Callable[[], None]) -> None:
+    def __init__(self, app: App, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._tidewire = app
         self._tell_started = started
