@@ -21,7 +21,7 @@ from tidewire import AsyncClient, Checkpoint, Client, RetryPolicy
 from tidewire.http.exchange import Timing
 from tidewire.protocol.document.integrity import digest
 from tidewire.protocol.sse import Decoder
-from tidewire_conformance.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.cutting_proxy import Cut, CuttingProxy
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 

@@ -21,7 +21,7 @@ from tidewire.errors import (
     TransportError,
     UnsupportedProtocolError,
 )
-from tidewire_conformance.player import AdapterDiedError, AdapterHungError, ProgramAdapter
+from tidewire_conformance.clients.player import AdapterDiedError, AdapterHungError, ProgramAdapter
 
 # Making one costs more than a whole scenario.
 TLS = ssl.create_default_context()

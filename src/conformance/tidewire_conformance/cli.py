@@ -15,18 +15,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidewire_conformance import given, registry
-from tidewire_conformance.client_mode.command import NoSuchNameError, choose, judge_client
-from tidewire_conformance.client_mode.run import LANES as CLIENT_LANES
-from tidewire_conformance.client_mode.run import Plan as ClientPlan
-from tidewire_conformance.client_mode.verdicts import name_of
-from tidewire_conformance.grade import Report, grade
-from tidewire_conformance.player import AdapterError, ScenarioError
-from tidewire_conformance.probe import ProbeError
+from tidewire_conformance.clients.client_mode.command import NoSuchNameError, choose, judge_client
+from tidewire_conformance.clients.client_mode.run import LANES as CLIENT_LANES
+from tidewire_conformance.clients.client_mode.run import Plan as ClientPlan
+from tidewire_conformance.clients.client_mode.verdicts import name_of
+from tidewire_conformance.clients.player import AdapterError, ScenarioError
+from tidewire_conformance.judging.grade import Report, grade
+from tidewire_conformance.judging.probe import ProbeError
+from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report import badge, json_report, junit, page
 from tidewire_conformance.report import console as for_people
 from tidewire_conformance.runner import INTERRUPTED, LANES, Course, Plan, Run, Watch
-from tidewire_conformance.verdict import Outcome, Verdict
 
 CONFORMANT, FAILED, USAGE, UNREACHABLE, NOTHING_RAN = 0, 1, 2, 3, 4
 

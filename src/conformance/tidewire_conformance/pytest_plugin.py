@@ -26,12 +26,12 @@ from typing import Any, Final
 import pytest
 
 from tidewire_conformance import given, registry
-from tidewire_conformance.grade import Report, grade
-from tidewire_conformance.probe import ProbeError
+from tidewire_conformance.judging.grade import Report, grade
+from tidewire_conformance.judging.probe import ProbeError
+from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report.frames import told
 from tidewire_conformance.runner import INTERRUPTED, Course, Plan
-from tidewire_conformance.verdict import Assertion, Outcome, Verdict
 
 SHOWN: Final = 5
 """Failures of one check that are shown."""

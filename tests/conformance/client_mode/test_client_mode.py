@@ -20,17 +20,17 @@ from conformance.wrong_askers import AcceptsCompressedStreams
 from conformance.wrong_clients import all_wrong
 from tidewire_conformance import specification
 from tidewire_conformance.cli import app
-from tidewire_conformance.client_mode.run import Plan, run
-from tidewire_conformance.client_mode.variants import VARIANTS, twins
-from tidewire_conformance.client_mode.verdicts import name_of
-from tidewire_conformance.grade import grade
-from tidewire_conformance.player import load_all
-from tidewire_conformance.verdict import Outcome, Why
+from tidewire_conformance.clients.client_mode.run import Plan, run
+from tidewire_conformance.clients.client_mode.variants import VARIANTS, twins
+from tidewire_conformance.clients.client_mode.verdicts import name_of
+from tidewire_conformance.clients.player import load_all
+from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.judging.verdict import Outcome, Why
 from unit.spec_document import document
 
 PYTHON = shlex.quote(sys.executable)
 OURS = f"{PYTHON} -m tidewire.commands.under_test"
-SHELL = f"{PYTHON} -m tidewire_conformance.adapters.shell"
+SHELL = f"{PYTHON} -m tidewire_conformance.clients.adapters.shell"
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 SCHEMA = json.loads(
@@ -236,7 +236,7 @@ def test_a_fault_of_the_suite_in_one_scenario_leaves_the_others_alone(monkeypatc
 
     right = judged(PlainClient, "404", "410")
     assert right.exit_code == 0
-    monkeypatch.setattr(sys.modules["tidewire_conformance.player.play"], "judge", breaks)
+    monkeypatch.setattr(sys.modules["tidewire_conformance.clients.player.play"], "judge", breaks)
     report = judged(PlainClient, "404", "410")
     assert {verdict.outcome for verdict in report.run.verdicts} == {Outcome.ERROR}
     assert report.exit_code == 3
@@ -329,7 +329,7 @@ def test_a_page_in_a_browser_is_judged_like_any_other_client(tmp_path):
     ]
     words = [word for name in names for word in ("--only", name)]
     file = tmp_path / "report.json"
-    command = f"{PYTHON} -m tidewire_conformance.adapters.browser"
+    command = f"{PYTHON} -m tidewire_conformance.clients.adapters.browser"
     found = conformance("--client", command, *words, "--json", file)
     assert found.exit_code == 1
     broken = {

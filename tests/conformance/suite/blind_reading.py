@@ -27,9 +27,9 @@ from conformance.suite.mutants import MUTANTS
 from conformance.suite.stage import Nursery
 from conformance.wrong_clients import all_wrong
 from tidewire_conformance import registry
-from tidewire_conformance.client_mode import run as client_run
-from tidewire_conformance.client_mode.command import choose
-from tidewire_conformance.grade import Report, grade
+from tidewire_conformance.clients.client_mode import run as client_run
+from tidewire_conformance.clients.client_mode.command import choose
+from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.report import console
 from tidewire_conformance.runner import run
 

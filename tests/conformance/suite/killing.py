@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from conformance.suite.mutants import Mutant
 from conformance.suite.stage import ALICE, BOB, ORIGIN, Nursery, expiry_of, replica_of, restart_of
 from tidewire_conformance import registry
-from tidewire_conformance.grade import Report, grade
+from tidewire_conformance.judging.grade import Report, grade
+from tidewire_conformance.judging.verdict import Outcome
 from tidewire_conformance.registry import Check
 from tidewire_conformance.runner import Plan, run
 from tidewire_conformance.session import Hooks
-from tidewire_conformance.verdict import Outcome
-from tidewire_conformance.wire import Wire
+from tidewire_conformance.wire.wire import Wire
 
 BUDGET = 40.0
 """Seconds after which no further check of a mutant begins: what it has broken may keep each of them waiting."""

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from conformance.suite.killing import red, report_of
 from conformance.suite.stage import Nursery
 from tidewire_conformance import registry
-from tidewire_conformance.verdict import Why
+from tidewire_conformance.judging.verdict import Why
 
 TIMES = 20
 BUSY = "while True: pass"

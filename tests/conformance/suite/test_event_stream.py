@@ -7,9 +7,10 @@ import httpx_sse._decoders
 import pytest
 
 from tidewire.protocol.sse import Decoder
-from tidewire_conformance import fold, specification
-from tidewire_conformance.event_stream import Reader
-from tidewire_conformance.fold import Refused, State
+from tidewire_conformance import specification
+from tidewire_conformance.judging import fold
+from tidewire_conformance.judging.fold import Refused, State
+from tidewire_conformance.wire.event_stream import Reader
 
 STREAMS = [
     b"id:1-1\ndata:a\n\nid:1-2\nevent:done\ndata:b\n\n",

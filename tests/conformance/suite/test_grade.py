@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidewire_conformance import specification
-from tidewire_conformance.grade import grade
+from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict, Why
 from tidewire_conformance.report import badge
 from tidewire_conformance.runner import Plan, merge, settle
-from tidewire_conformance.verdict import Assertion, Outcome, Verdict, Why
 
 PROFILES = ["core", "durable", "batch"]
 CHOICE = [

@@ -10,7 +10,7 @@ from conformance.suite.killing import is_killed, red, report_of, survey
 from conformance.suite.mutants import MUTANTS
 from conformance.suite.stage import Nursery
 from tidewire_conformance import registry, specification
-from tidewire_conformance.verdict import Outcome
+from tidewire_conformance.judging.verdict import Outcome
 
 LONGEST_HOOK = 15
 """Lines of a mutant beside its name and its docstring."""

@@ -9,9 +9,9 @@ from conformance.suite.killing import plan, red
 from conformance.suite.stage import staged
 from interop.strangers import javascript_server, needs_node, standard_library_server
 from tidewire_conformance import registry
-from tidewire_conformance.grade import grade
+from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.judging.verdict import Outcome, Why
 from tidewire_conformance.runner import Plan, run
-from tidewire_conformance.verdict import Outcome, Why
 
 CHECKS = registry.checks()
 

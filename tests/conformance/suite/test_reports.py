@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 
 from conformance.suite.test_grade import CHOICE, DrawnRun, Named, asserted, report_of
-from tidewire_conformance.grade import grade
+from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict, Why
 from tidewire_conformance.report import badge, console, junit, page, symptoms
 from tidewire_conformance.report.frames import curl, frames
-from tidewire_conformance.verdict import Assertion, Outcome, Verdict, Why
-from tidewire_conformance.wire import NoAnswerError, Wire
+from tidewire_conformance.wire.wire import NoAnswerError, Wire
 
 TOKEN = "Bearer a-token-of-somebody"
 STREAM = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"

@@ -22,11 +22,11 @@ from conformance.suite.killing import plan
 from conformance.suite.stage import ALICE, Nursery
 from tidewire_conformance import cli, registry
 from tidewire_conformance.cli import app
-from tidewire_conformance.grade import grade
+from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.judging.verdict import Outcome, Why
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report import json_report
 from tidewire_conformance.runner import Plan, run
-from tidewire_conformance.verdict import Outcome, Why
 
 FEW = ["--only", "errors.what_there_is_not_is_refused", "--only", "framing.a_job_ends_by_one_done"]
 HEADER = ["--header", f"Authorization: Bearer {ALICE}"]

@@ -7,10 +7,10 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from tidewire_conformance import specification
-from tidewire_conformance.exchange import Exchange, resolve
-from tidewire_conformance.history import job_bodies
+from tidewire_conformance.judging.history import job_bodies
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
+from tidewire_conformance.wire.exchange import Exchange, resolve
 
 REFUSALS = {
     "list": (404, "not_found"),
@@ -255,7 +255,7 @@ async def a_body_that_is_too_large_is_refused(s: Session) -> None:
     limit = s.server.limits.get("max_body_bytes", 0)
     if limit > 16 * 2**20:
         s.untested(f"max_body_bytes is {limit}: too large to be tried")
-    from tidewire_conformance.strict_json import compact  # noqa: PLC0415 - beside its one use
+    from tidewire_conformance.wire.strict_json import compact  # noqa: PLC0415 - beside its one use
 
     small = compact(work.body)
     large = small + b" " * (limit + 1 - len(small))

@@ -4,12 +4,12 @@ import asyncio
 from contextlib import AsyncExitStack
 from itertools import pairwise
 
-from tidewire_conformance.event_stream import CLOSING, Block
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.history import job_bodies, job_of
+from tidewire_conformance.judging.history import job_bodies, job_of
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
-from tidewire_conformance.wire import Stream
+from tidewire_conformance.wire.event_stream import CLOSING, Block
+from tidewire_conformance.wire.exchange import Exchange
+from tidewire_conformance.wire.wire import Stream
 
 BEATS = 2
 """Pings that each silent stream is waited for."""

@@ -4,11 +4,11 @@ import re
 from typing import Any
 
 from tidewire_conformance import specification
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.history import job_bodies
+from tidewire_conformance.judging.history import job_bodies
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
-from tidewire_conformance.strict_json import compact
+from tidewire_conformance.wire.exchange import Exchange
+from tidewire_conformance.wire.strict_json import compact
 
 _INSIDES = re.compile(
     r'Traceback|File \\?"|site-packages|\bat .+\.(?:js|mjs|java|go|rs):\d+|/(?:home|usr|root|srv)/\S+\.\w+'

@@ -2,11 +2,12 @@
 
 from itertools import pairwise
 
-from tidewire_conformance import fold, specification
-from tidewire_conformance.exchange import Exchange, resolve
-from tidewire_conformance.history import Histories, job_bodies, key
+from tidewire_conformance import specification
+from tidewire_conformance.judging import fold
+from tidewire_conformance.judging.history import Histories, job_bodies, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
+from tidewire_conformance.wire.exchange import Exchange, resolve
 
 DONE = ("status", "usage", "error", "check", "digest", "expires_at")
 """Members of `done` (section 3.6)."""

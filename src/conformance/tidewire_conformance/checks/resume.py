@@ -4,12 +4,12 @@ import random
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from tidewire_conformance import fold
-from tidewire_conformance.event_stream import Block
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.history import Histories, key
+from tidewire_conformance.judging import fold
+from tidewire_conformance.judging.history import Histories, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
+from tidewire_conformance.wire.event_stream import Block
+from tidewire_conformance.wire.exchange import Exchange
 
 CUT_POINTS = 24
 """Cursors of one job that are tried; more are drawn at random, the first and the last stay."""

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tidewire_conformance import fold
-from tidewire_conformance.history import Histories, job_of, key
+from tidewire_conformance.judging import fold
+from tidewire_conformance.judging.history import Histories, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tidewire_conformance import fold, specification, strict_json
-from tidewire_conformance.history import Histories, Step, job_bodies, job_of, key
+from tidewire_conformance import specification
+from tidewire_conformance.judging import fold
+from tidewire_conformance.judging.history import Histories, Step, job_bodies, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
+from tidewire_conformance.wire import strict_json
 
 MOVES = {
     ("queued", "running"), ("queued", "failed"), ("queued", "cancelled"),

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from rich.console import Console
 from rich.text import Text
 
-from tidewire_conformance.grade import Report, Standing
+from tidewire_conformance.judging.grade import Report, Standing
+from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict, Why
 from tidewire_conformance.report.frames import evidence, visible
 from tidewire_conformance.report.symptoms import Section, Symptom, ordered, sections
-from tidewire_conformance.verdict import Assertion, Outcome, Verdict, Why
 
 NAMES = 24
 """Checks that are named beside the one that is shown."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from tidewire_conformance import specification
-from tidewire_conformance.event_stream import Block
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.verdict import Assertion, Verdict
+from tidewire_conformance.judging.verdict import Assertion, Verdict
+from tidewire_conformance.wire.event_stream import Block
+from tidewire_conformance.wire.exchange import Exchange
 
 WHOLE = 12
 """Blocks of a stream that are shown whole; of a longer one those around what is meant."""

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tidewire_conformance.grade import Report, Standing
+from tidewire_conformance.judging.grade import Report, Standing
+from tidewire_conformance.judging.verdict import Assertion, Verdict
 from tidewire_conformance.report.frames import curl, frames
-from tidewire_conformance.verdict import Assertion, Verdict
 
 FORMAT = "tidewire-conformance/1"
 SHOWN = 20

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
-from tidewire_conformance.grade import Report
+from tidewire_conformance.judging.grade import Report
+from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.report.frames import told
-from tidewire_conformance.verdict import Outcome, Verdict
 
 SHOWN = 5
 """Failures of one check that are shown."""

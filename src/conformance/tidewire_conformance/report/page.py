@@ -6,12 +6,12 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from tidewire_conformance.grade import Report, Standing
+from tidewire_conformance.judging.grade import Report, Standing
+from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.report import badge
 from tidewire_conformance.report.console import some
 from tidewire_conformance.report.frames import curl, frames
 from tidewire_conformance.report.symptoms import Section, Symptom, ordered, sections
-from tidewire_conformance.verdict import Outcome, Verdict
 
 _CHAPTERS = {
     "OVR": "Overview", "DSC": "Discovery", "FRM": "Framing", "RES": "Resume", "DIF": "State and diffs", "JOB": "Jobs",

@@ -12,8 +12,8 @@ A symptom is told under the sentence that says best what is wrong.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tidewire_conformance.grade import Report, Standing
-from tidewire_conformance.verdict import Assertion, Outcome, Verdict
+from tidewire_conformance.judging.grade import Report, Standing
+from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
 
 PER_SENTENCE = 2
 """Symptoms that are told whole under one sentence, and what was expected in one symptom."""

@@ -6,7 +6,7 @@ import re
 from conformance.suite.changes import asked_otherwise, mended, refusing, told_otherwise
 from conformance.suite.mutants import mutant
 from conformance.suite.stage import MIB
-from tidewire_conformance import strict_json
+from tidewire_conformance.wire import strict_json
 
 
 @mutant("TW-SEC-019", "bodies.what_a_client_sends_stays_data")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from tidewire_conformance.player.scenario import Members
+from tidewire_conformance.clients.player.scenario import Members
 
 
 @dataclass

@@ -2,11 +2,11 @@
 
 import shlex
 
-from tidewire_conformance.client_mode.run import Plan, Watch, run
-from tidewire_conformance.client_mode.variants import VARIANTS, twins
-from tidewire_conformance.client_mode.verdicts import name_of
-from tidewire_conformance.grade import Report, grade
-from tidewire_conformance.player import ProgramAdapter, Scenario, load_all
+from tidewire_conformance.clients.client_mode.run import Plan, Watch, run
+from tidewire_conformance.clients.client_mode.variants import VARIANTS, twins
+from tidewire_conformance.clients.client_mode.verdicts import name_of
+from tidewire_conformance.clients.player import ProgramAdapter, Scenario, load_all
+from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.registry import is_named
 
 

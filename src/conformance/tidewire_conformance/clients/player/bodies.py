@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidewire_conformance.player.scenario import JOB, Members
+from tidewire_conformance.clients.player.scenario import JOB, Members
 
 _LIMITS = {
     "max_body_bytes": 8388608,

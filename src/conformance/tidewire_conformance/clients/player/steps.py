@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidewire_conformance.player.scenario import Members
+from tidewire_conformance.clients.player.scenario import Members
 
 LINE_ENDS = {"lf": b"\n", "cr": b"\r", "crlf": b"\r\n"}
 

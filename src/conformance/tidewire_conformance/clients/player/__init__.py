@@ -5,7 +5,7 @@ for verdict in play_all(load_all(), ProgramAdapter(["node", "my-client.js"])):
         print(describe(verdict))
 """
 
-from tidewire_conformance.player.adapter import (
+from tidewire_conformance.clients.player.adapter import (
     Adapter,
     AdapterDiedError,
     AdapterError,
@@ -13,11 +13,11 @@ from tidewire_conformance.player.adapter import (
     ProgramAdapter,
     Tell,
 )
-from tidewire_conformance.player.judge import Finding
-from tidewire_conformance.player.play import Verdict, play, play_all
-from tidewire_conformance.player.report import describe
-from tidewire_conformance.player.scenario import Scenario, ScenarioError, load, load_all
-from tidewire_conformance.verdict import Outcome
+from tidewire_conformance.clients.player.judge import Finding
+from tidewire_conformance.clients.player.play import Verdict, play, play_all
+from tidewire_conformance.clients.player.report import describe
+from tidewire_conformance.clients.player.scenario import Scenario, ScenarioError, load, load_all
+from tidewire_conformance.judging.verdict import Outcome
 
 __all__ = [
     "Adapter",

@@ -13,11 +13,11 @@ the client ended, or came to no end                    | findings, and so a fail
 from collections.abc import Iterable, Iterator
 
 from tidewire_conformance import specification
-from tidewire_conformance.player.conversation import Conversation
-from tidewire_conformance.player.play import Verdict as Played
-from tidewire_conformance.player.report import transcript
-from tidewire_conformance.player.scenario import Scenario
-from tidewire_conformance.verdict import Assertion, Outcome, Verdict, Why
+from tidewire_conformance.clients.player.conversation import Conversation
+from tidewire_conformance.clients.player.play import Verdict as Played
+from tidewire_conformance.clients.player.report import transcript
+from tidewire_conformance.clients.player.scenario import Scenario
+from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict, Why
 
 
 def name_of(scenario: Scenario) -> str:

@@ -1,4 +1,4 @@
-"""Becomes the shell toy beside this file: `tidewire conformance --client 'python -m tidewire_conformance.adapters.shell'`."""
+"""Becomes the shell toy beside this file: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.shell'`."""
 
 import os
 from pathlib import Path

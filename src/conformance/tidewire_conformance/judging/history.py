@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tidewire_conformance import fold
-from tidewire_conformance.event_stream import Block
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.fold import Refused, State
+from tidewire_conformance.judging import fold
+from tidewire_conformance.judging.fold import Refused, State
+from tidewire_conformance.wire.event_stream import Block
+from tidewire_conformance.wire.exchange import Exchange
 
 Key = tuple[int, int]
 """Epoch and seq."""

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidewire_conformance import specification
-from tidewire_conformance.player.adapter import (
+from tidewire_conformance.clients.player.adapter import (
     Adapter,
     AdapterDiedError,
     AdapterError,
     AdapterHungError,
 )
-from tidewire_conformance.player.adversary import Adversary
-from tidewire_conformance.player.conversation import Conversation, Run
-from tidewire_conformance.player.judge import Finding, judge
-from tidewire_conformance.player.scenario import JOB, JOB_2, Members, Scenario
-from tidewire_conformance.verdict import Outcome
+from tidewire_conformance.clients.player.adversary import Adversary
+from tidewire_conformance.clients.player.conversation import Conversation, Run
+from tidewire_conformance.clients.player.judge import Finding, judge
+from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
+from tidewire_conformance.judging.verdict import Outcome
 
 WORKERS = 16
 """Scenarios that are played at the same time: most of their time is spent waiting."""

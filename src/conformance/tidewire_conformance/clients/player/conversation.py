@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
-from tidewire_conformance.player.scenario import Members
+from tidewire_conformance.clients.player.scenario import Members
 
 
 @dataclass

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidewire_conformance import specification
+from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict, Why, worst
 from tidewire_conformance.specification import Sentence
-from tidewire_conformance.verdict import Assertion, Outcome, Verdict, Why, worst
 
 
 class Settings(Protocol):

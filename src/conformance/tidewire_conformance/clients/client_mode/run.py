@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 
-from tidewire_conformance.client_mode.verdicts import name_of, profiles, verdict_of
-from tidewire_conformance.player import Adapter, Scenario, play
+from tidewire_conformance.clients.client_mode.verdicts import name_of, profiles, verdict_of
+from tidewire_conformance.clients.player import Adapter, Scenario, play
+from tidewire_conformance.judging.verdict import Outcome, Verdict, Why
 from tidewire_conformance.runner import INTERRUPTED, merge, settle, spent
 from tidewire_conformance.specification import Sentence
-from tidewire_conformance.verdict import Outcome, Verdict, Why
 
 LANES = 20
 """Scenarios that are played at a time: most of their time is spent waiting."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from tidewire_conformance import strict_json
-from tidewire_conformance.strict_json import Reading
+from tidewire_conformance.wire import strict_json
+from tidewire_conformance.wire.strict_json import Reading
 
 MARK: Final = b"\xef\xbb\xbf"
 """A byte order mark, which is dropped once, at the start."""

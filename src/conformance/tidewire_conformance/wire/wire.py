@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import h11
 
-from tidewire_conformance import strict_json
-from tidewire_conformance.exchange import Exchange
+from tidewire_conformance.wire import strict_json
+from tidewire_conformance.wire.exchange import Exchange
 
 BUSY: Final = frozenset({429, 503})
 """Answers that ask to come again later."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from tidewire_conformance import specification
-from tidewire_conformance.player.conversation import Conversation, Talk
-from tidewire_conformance.player.play import Verdict
-from tidewire_conformance.player.telling import printable
-from tidewire_conformance.verdict import Outcome
+from tidewire_conformance.clients.player.conversation import Conversation, Talk
+from tidewire_conformance.clients.player.play import Verdict
+from tidewire_conformance.clients.player.telling import printable
+from tidewire_conformance.judging.verdict import Outcome
 
 _PIECES = 12
 """Pieces of an answer, and reports of a client, that are shown from the start, and from the end."""

@@ -5,9 +5,9 @@ from functools import cached_property
 from typing import Any, Final, Literal
 from urllib.parse import parse_qs, urljoin, urlsplit
 
-from tidewire_conformance import strict_json
-from tidewire_conformance.event_stream import Block, Reader
-from tidewire_conformance.strict_json import Reading
+from tidewire_conformance.wire import strict_json
+from tidewire_conformance.wire.event_stream import Block, Reader
+from tidewire_conformance.wire.strict_json import Reading
 
 SECRET: Final = 8
 """Characters from which on the value of a caller's field is looked for in all that is told; its own field never is."""
