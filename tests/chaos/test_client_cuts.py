@@ -18,8 +18,8 @@ from handed_over import Run
 from scripted_server import hurried
 from served import sentence, served
 from tidewire import AsyncClient, Checkpoint, Client, RetryPolicy
-from tidewire.http.exchange import Timing
-from tidewire.protocol.document.integrity import digest
+from tidewire.http.api_session import Timing
+from tidewire.protocol.document.digests import digest
 from tidewire.protocol.sse import Decoder
 from tidewire_conformance.wire.cutting_proxy import Cut, CuttingProxy
 

@@ -19,8 +19,8 @@ from faulty_proxy import FaultyProxy
 from handed_over import Run
 from killed_server import killed_server, said
 from tidewire import AsyncClient, RetryPolicy
-from tidewire.http.exchange import Timing
-from tidewire.protocol.document.integrity import digest
+from tidewire.http.api_session import Timing
+from tidewire.protocol.document.digests import digest
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 INPUTS = int(os.environ.get("CHAOS_JOBS", "200"))

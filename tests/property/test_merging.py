@@ -9,7 +9,7 @@ from json_pairs import NAMES, PIECES, a_change_of, a_value, spelling
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import diff
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.pointer import escape
+from tidewire.protocol.document.json_pointer import escape
 from tidewire_server.http.merging import Merging
 
 COLUMNS = ("/text", "/rows")

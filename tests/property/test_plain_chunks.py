@@ -1,12 +1,12 @@
-"""`tidewire.http.plain_chunks` and h11 after it: together they read any body in chunks as h11 alone does, wherever it is cut."""
+"""`tidewire.http.chunked_coding` and h11 after it: together they read any body in chunks as h11 alone does, wherever it is cut."""
 
 import random
 
 import h11
 import pytest
 
-from tidewire.http.plain_chunks import SIZE_DIGITS, PlainChunks
-from tidewire.http.segments import _at_a_body_in_chunks
+from tidewire.http.chunked_coding import SIZE_DIGITS, PlainChunks
+from tidewire.http.fast_body import _at_a_body_in_chunks
 
 
 def by_h11(pieces):

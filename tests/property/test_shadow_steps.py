@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidewire.protocol.diff import apply
-from tidewire.protocol.document.values import same
+from tidewire.protocol.document.json_values import same
 from tidewire_server.log_writer.deltas import ENDS, LONG, PATIENCE, Shadow
 
 TEXTS = ("", "a", "né", "🎉🎉", "x" * 40, "1")

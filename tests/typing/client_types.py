@@ -20,7 +20,7 @@ from tidewire import (
 )
 from tidewire.errors import ItemFailedError
 from tidewire.jobs.async_map import AsyncMap
-from tidewire.jobs.logprobs import Logprobs
+from tidewire.jobs.logprob_arrays import Logprobs
 from tidewire.jobs.tokens import Alternative, Token
 from tidewire.testing import Answer, FakeServer, FakeToken, Submit
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidewire.protocol.answers import Asked, Then, is_event_stream, retry_after, then
+from tidewire.protocol.status_table import Asked, Then, is_event_stream, retry_after, then
 
 EVERYWHERE = {
     200: Then.USE,

@@ -13,7 +13,7 @@ import pytest
 from scripted_server import CLOSE, STREAM, ScriptedServer, done, event, hello, snapshot, state
 from tidewire import AsyncClient, Client
 from tidewire.protocol import strict_json
-from tidewire.protocol.document.integrity import text_check
+from tidewire.protocol.document.digests import text_check
 from tidewire.types import Shape
 
 SIZE = 2_000_000

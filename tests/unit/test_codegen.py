@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 import served
 from tidewire import AsyncClient, Client
 from tidewire.commands import cli, codegen
-from tidewire.protocol.description import Discovery, EndpointDescription
+from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.testing import FakeServer
 
 TYPED = Path(__file__).parents[1] / "typing" / "generated_module.py"

@@ -14,9 +14,9 @@ from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.document import TextChange
-from tidewire.protocol.document.growing import GrowingText
-from tidewire.protocol.document.pointer import PointerError
-from tidewire.protocol.document.values import MAX_STATE_DEPTH, MAX_VALUE_DEPTH
+from tidewire.protocol.document.json_pointer import PointerError
+from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, MAX_VALUE_DEPTH
+from tidewire.protocol.document.rope import GrowingText
 
 FOLDER = Path(__file__).parents[2] / "spec" / "vectors" / "diff"
 APPLIED = json.loads((FOLDER / "apply.json").read_text(encoding="utf-8"))["vectors"]

@@ -5,7 +5,8 @@ import pytest
 
 from json_pairs import a_change_of, a_value
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.growing import (
+from tidewire.protocol.document.json_values import same
+from tidewire.protocol.document.rope import (
     LATEST,
     MAX_LOOSE_PIECES,
     MAX_PIECE,
@@ -13,7 +14,6 @@ from tidewire.protocol.document.growing import (
     GrowingText,
     holds,
 )
-from tidewire.protocol.document.values import same
 
 
 def test_each_stamp_reads_the_length_that_it_had():

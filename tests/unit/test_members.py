@@ -3,15 +3,6 @@
 import pytest
 from pydantic import ValidationError
 
-from tidewire.protocol.description import (
-    Cancel,
-    Discovery,
-    EndpointCapabilities,
-    EndpointSummary,
-    JobResource,
-    Limits,
-    Submit,
-)
 from tidewire.protocol.messages import (
     BatchPlace,
     Done,
@@ -25,6 +16,15 @@ from tidewire.protocol.messages import (
     read,
 )
 from tidewire.protocol.problems import Problem
+from tidewire.protocol.resources import (
+    Cancel,
+    Discovery,
+    EndpointCapabilities,
+    EndpointSummary,
+    JobResource,
+    Limits,
+    Submit,
+)
 
 HELLO = {"protocol": "tidewire/1", "job": "j", "events": "/e", "head": "1-1", "heartbeat_ms": 15000}
 PLACE = {"size": 2, "row": 0, "wait_ms": 0}

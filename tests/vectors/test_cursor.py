@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tidewire.protocol.cursor import BEGINNING, Cursor, CursorError
-from tidewire.protocol.document.integrity import digest
+from tidewire.protocol.document.digests import digest
 from tidewire.protocol.follower import Advance, Cause, Follower, Ignored, Reconnect
 from tidewire.protocol.messages import LOGGED
 from tidewire.protocol.sse import Decoder, Event

@@ -7,9 +7,8 @@ import httpx
 import pytest
 
 from json_pairs import spelling
-from tidewire.jobs.stream import _is_stream
-from tidewire.protocol import description, messages, strict_json
-from tidewire.protocol.answers import Asked, retry_after, then
+from tidewire.jobs.job_stream import _is_stream
+from tidewire.protocol import messages, resources, strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.follower import (
     MAX_RESYNCS,
@@ -25,6 +24,7 @@ from tidewire.protocol.follower import (
 from tidewire.protocol.messages import MessageError
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import Event
+from tidewire.protocol.status_table import Asked, retry_after, then
 from vectors.vector_files import each, octets, whole
 
 # ---- JSON
@@ -101,11 +101,11 @@ def test_reader_does_with_an_event_what_the_vector_says(vector):
 # ---- bodies
 
 ANSWERS = {
-    "discovery": description.Discovery,
-    "endpoint": description.EndpointDescription,
-    "job": description.JobResource,
-    "job-list": description.JobList,
-    "stream-token": description.StreamToken,
+    "discovery": resources.Discovery,
+    "endpoint": resources.EndpointDescription,
+    "job": resources.JobResource,
+    "job-list": resources.JobList,
+    "stream-token": resources.StreamToken,
     "problem": Problem,
 }
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from tidewire.client import AsyncClient
     from tidewire.errors import TidewireError
     from tidewire.hooks import Hooks
-    from tidewire.jobs.batch import AsyncBatchJob
+    from tidewire.jobs.batch_job import AsyncBatchJob
     from tidewire.jobs.job import AsyncJob
-    from tidewire.jobs.mapping import MapProgress
+    from tidewire.jobs.map_work import MapProgress
     from tidewire.jobs.tokens import Token
     from tidewire.protocol.backoff import RetryPolicy
     from tidewire.sync import Client
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncBatchJob": "tidewire.jobs.batch",
+    "AsyncBatchJob": "tidewire.jobs.batch_job",
     "AsyncClient": "tidewire.client",
     "AsyncJob": "tidewire.jobs.job",
     "BatchJob": "tidewire.blocking.blocking_jobs",
@@ -58,7 +58,7 @@ _HOMES = {
     "Hooks": "tidewire.hooks",
     "ItemUpdate": "tidewire.types",
     "Job": "tidewire.blocking.blocking_jobs",
-    "MapProgress": "tidewire.jobs.mapping",
+    "MapProgress": "tidewire.jobs.map_work",
     "RetryPolicy": "tidewire.protocol.backoff",
     "TextDelta": "tidewire.types",
     "TidewireError": "tidewire.errors",

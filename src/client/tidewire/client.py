@@ -21,18 +21,18 @@ from tidewire.errors import (
     Where,
 )
 from tidewire.hooks import Hooks
-from tidewire.http.connection import Connection
+from tidewire.http.api_session import MAY_RUN, Exchange, Timing
 from tidewire.http.credentials import Auth
-from tidewire.http.exchange import MAY_RUN, Exchange, Timing
-from tidewire.http.links import last_segment
-from tidewire.http.network_settings import check_proxy, check_verify
+from tidewire.http.proxy_and_tls import check_proxy, check_verify
+from tidewire.http.response import Connection
 from tidewire.http.transport import Transport
+from tidewire.http.urls import last_segment
 from tidewire.jobs.async_map import AsyncMap
-from tidewire.jobs.batch import AsyncBatchJob
+from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
+from tidewire.jobs.job_stream import JobStream
 from tidewire.jobs.leaving import Leftovers, close
-from tidewire.jobs.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
-from tidewire.jobs.stream import JobStream
+from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.jobs.tokens import Vocabularies
 from tidewire.options import (
     CONNECT_TIMEOUT,
@@ -44,10 +44,13 @@ from tidewire.options import (
     one_input,
     options_on_the_wire,
 )
-from tidewire.protocol.answers import Asked
 from tidewire.protocol.backoff import Backoff, RetryPolicy
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.description import (
+from tidewire.protocol.document.ops import DiffError
+from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
+from tidewire.protocol.follower import Follower
+from tidewire.protocol.outcomes import Advance
+from tidewire.protocol.resources import (
     API_ROOT,
     Discovery,
     EndpointDescription,
@@ -55,10 +58,7 @@ from tidewire.protocol.description import (
     JobResource,
     Limits,
 )
-from tidewire.protocol.document.ops import DiffError
-from tidewire.protocol.document.size import MAX_STATE_BYTES
-from tidewire.protocol.follower import Follower
-from tidewire.protocol.outcomes import Advance
+from tidewire.protocol.status_table import Asked
 from tidewire.types import UNSET, Place, Returns, Shape, Unset
 
 T = TypeVar("T")

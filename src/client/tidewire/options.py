@@ -13,8 +13,8 @@ from pydantic_core import PydanticSerializationError
 from tidewire.errors import InvalidInputError
 from tidewire.protocol import strict_json
 from tidewire.protocol.backoff import RetryPolicy
-from tidewire.protocol.conversion import converted, rows_of
-from tidewire.protocol.document.size import MAX_STATE_BYTES
+from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
+from tidewire.protocol.jsonable import converted, rows_of
 from tidewire.types import UNSET
 
 OnDisconnect = Literal["continue", "cancel"]

@@ -12,19 +12,19 @@ from typing import Any, Literal, NoReturn, Self, TypeVar, overload
 from pydantic import JsonValue
 
 from tidewire.blocking.blocking_jobs import BatchJob, Job
-from tidewire.blocking.portal import LoopThread
+from tidewire.blocking.event_loop_thread import LoopThread
 from tidewire.checkpoint import Checkpoint
 from tidewire.client import NO_COPY, AsyncClient
 from tidewire.errors import ItemFailedError
 from tidewire.hooks import Hooks
+from tidewire.http.api_session import Timing
 from tidewire.http.credentials import Auth
-from tidewire.http.exchange import Timing
 from tidewire.jobs.leaving import close
-from tidewire.jobs.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
+from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, many_inputs
 from tidewire.protocol.backoff import RetryPolicy
-from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
-from tidewire.protocol.document.size import MAX_STATE_BYTES
+from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
+from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
 from tidewire.types import UNSET, Returns, Shape, Unset
 
 T = TypeVar("T")

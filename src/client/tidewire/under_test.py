@@ -1,6 +1,6 @@
-"""`python -m tidewire.under_test`: the public name of `tidewire.commands.under_test`."""
+"""`python -m tidewire.under_test`: the public name of `tidewire.commands.conformance_adapter`."""
 
-from tidewire.commands.under_test import main
+from tidewire.commands.conformance_adapter import main
 
 if __name__ == "__main__":
     main()

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal, assert_never
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag
 
-from tidewire.protocol.document.pointer import parse
-from tidewire.protocol.document.values import MAX_VALUE_DEPTH, admit
+from tidewire.protocol.document.json_pointer import parse
+from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH, admit
 from tidewire.protocol.problems import REGISTRY
 from tidewire_server.endpoints.endpoints import Default
 from tidewire_server.errors import ItemError

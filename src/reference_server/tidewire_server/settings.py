@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from tidewire.protocol.description import Limits
+from tidewire.protocol.resources import Limits
 from tidewire_server.auth import Tokens
 from tidewire_server.names import file_of
 

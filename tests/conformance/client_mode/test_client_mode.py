@@ -29,7 +29,7 @@ from tidewire_conformance.judging.verdict import Outcome, Why
 from unit.spec_document import document
 
 PYTHON = shlex.quote(sys.executable)
-OURS = f"{PYTHON} -m tidewire.commands.under_test"
+OURS = f"{PYTHON} -m tidewire.commands.conformance_adapter"
 SHELL = f"{PYTHON} -m tidewire_conformance.clients.adapters.shell"
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

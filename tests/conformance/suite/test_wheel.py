@@ -70,7 +70,7 @@ def test_an_installed_wheel_judges_a_foreign_server_by_each_of_its_doors(python,
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_installed_wheel_plays_the_scenarios_that_come_with_it(python, tmp_path):
-    client = f"{python} -m tidewire.commands.under_test"
+    client = f"{python} -m tidewire.commands.conformance_adapter"
     words = ["conformance", "--client", client, "--only", "framing"]
     told = run(python.with_name("tidewire"), *words, env=OUTSIDE, cwd=tmp_path)
     assert re.match(r"core · (\d+)/\1 MUST", told)

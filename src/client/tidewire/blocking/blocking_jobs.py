@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
-from tidewire.blocking.portal import LoopThread
+from tidewire.blocking.event_loop_thread import LoopThread
 from tidewire.checkpoint import Checkpoint
 from tidewire.errors import ItemFailedError
-from tidewire.jobs.batch import AsyncBatchJob
-from tidewire.jobs.following import NO_COPY, FollowedJob
+from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
-from tidewire.jobs.logprobs import Logprobs
+from tidewire.jobs.job_reader import NO_COPY, FollowedJob
+from tidewire.jobs.logprob_arrays import Logprobs
 from tidewire.jobs.tokens import Token
-from tidewire.protocol.description import JobResource
 from tidewire.protocol.messages import JobStatus, Progress, Queue
+from tidewire.protocol.resources import JobResource
 from tidewire.types import ItemUpdate, TextDelta, Update
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from tidewire.errors import ClientClosedError
-from tidewire.jobs.reading import Block, Reading
+from tidewire.jobs.update_iterator import Block, Reading
 
 AHEAD: Final = 512
 """Things that are brought in before the reader takes them: then reading waits, and the connection fills up."""

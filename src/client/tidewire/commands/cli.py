@@ -12,8 +12,8 @@ import typer
 from tidewire.commands import codegen as generated
 from tidewire.commands import display
 from tidewire.commands.arguments import read_headers, read_input, read_lines, read_words
-from tidewire.commands.found_commands import USAGE, Commands
-from tidewire.commands.showing import INTERRUPTED, follow
+from tidewire.commands.follow_command import INTERRUPTED, follow
+from tidewire.commands.plugins import USAGE, Commands
 from tidewire.errors import (
     InvalidValueError,
     ItemFailedError,
@@ -23,7 +23,7 @@ from tidewire.errors import (
     RequestError,
     TidewireError,
 )
-from tidewire.jobs.mapping import BATCH_SIZE, CONCURRENCY
+from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY
 from tidewire.sync import Client
 from tidewire.types import UNSET
 

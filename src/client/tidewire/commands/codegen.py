@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidewire.protocol.description import Discovery, EndpointDescription
+from tidewire.protocol.resources import Discovery, EndpointDescription
 
 IMPORTS: Final = (
     "collections.abc.Iterable",

@@ -21,10 +21,10 @@ from rich.progress import Progress as Bar
 from rich.status import Status
 from rich.table import Table
 
-from tidewire.jobs.mapping import MapProgress
+from tidewire.jobs.map_work import MapProgress
 from tidewire.jobs.tokens import Token
-from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
 from tidewire.protocol.messages import Progress, Queue
+from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
 
 PROGRESS_EVERY: Final = 1.0
 """Seconds between two lines of progress where standard error is no terminal."""

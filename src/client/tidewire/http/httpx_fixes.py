@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import httpx
 
-from tidewire.http.connection import CLOSE_TIMEOUT
+from tidewire.http.response import CLOSE_TIMEOUT
 
 
 class OnePiece(httpx.AsyncByteStream):

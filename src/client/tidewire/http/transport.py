@@ -21,8 +21,8 @@ from tidewire.errors import (
     TransportError,
     Where,
 )
-from tidewire.http.connection import Answer, Body, Connection, cut
-from tidewire.http.first_contact import (
+from tidewire.http.decompression import CODING, Unpacking, UnpackingError
+from tidewire.http.diagnosis import (
     UNREACHABLE,
     goes_through_a_proxy,
     no_http,
@@ -32,10 +32,10 @@ from tidewire.http.first_contact import (
 )
 from tidewire.http.home_loop import HomeLoop
 from tidewire.http.httpx_fixes import Pool, repair
-from tidewire.http.unpacking import CODING, Unpacking, UnpackingError
+from tidewire.http.response import Answer, Body, Connection, cut
 from tidewire.options import CONNECT_TIMEOUT, overlaid
-from tidewire.protocol.answers import is_event_stream
-from tidewire.protocol.document.size import MAX_STATE_BYTES
+from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
+from tidewire.protocol.status_table import is_event_stream
 
 ANSWER_TIMEOUT: Final = 30.0
 """Seconds without a byte of the answer to a request that is answered at once."""
@@ -308,7 +308,7 @@ class _Chunks:
 
 def _body_of(response: httpx.Response) -> Body:
     # Loaded when a stream is there: httpcore loads every event loop that it finds.
-    from tidewire.http.segments import segments_of  # noqa: PLC0415
+    from tidewire.http.fast_body import segments_of  # noqa: PLC0415
 
     return segments_of(response.stream, response.headers, response.extensions) or _Chunks(response)
 

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from tidewire.errors import ConcurrentReadError
-from tidewire.jobs.mapping import MapWork
+from tidewire.jobs.map_work import MapWork
 
 X = TypeVar("X")
 

@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidewire.errors import JobCancelledError, JobFailedError, TidewireError
 from tidewire.jobs.final_text import FinalText
-from tidewire.jobs.following import FollowedJob
-from tidewire.jobs.logprobs import Logprobs, logprobs_of
-from tidewire.jobs.reading import Deltas, Reading, Updates
-from tidewire.jobs.stream import JobStream
+from tidewire.jobs.job_reader import FollowedJob
+from tidewire.jobs.job_stream import JobStream
+from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
 from tidewire.jobs.tokens import Token, TokenRows, Vocabularies, Vocabulary, texts_told
-from tidewire.protocol.description import EndpointDescription
+from tidewire.jobs.update_iterator import Deltas, Reading, Updates
 from tidewire.protocol.messages import JobStatus
 from tidewire.protocol.outcomes import Advance
 from tidewire.protocol.problems import Problem
+from tidewire.protocol.resources import EndpointDescription
 from tidewire.types import Place, Shape, TextDelta, Update
 
 if TYPE_CHECKING:
-    from tidewire.http.exchange import Exchange
+    from tidewire.http.api_session import Exchange
     from tidewire.options import Options
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import anyio
 from tidewire.errors import TidewireError
 from tidewire.http.home_loop import HomeLock
 from tidewire.http.transport import Transport
-from tidewire.jobs.batch import AsyncBatchJob
+from tidewire.jobs.batch_job import AsyncBatchJob
 
 LEAVE_TIMEOUT: Final = 2.0
 """Seconds that cancelling what runs may take, all in all, when a loop is left early."""

@@ -17,11 +17,11 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tidewire.errors import ProtocolError, TidewireError, Where
-from tidewire.http.exchange import Exchange
+from tidewire.http.api_session import Exchange
 from tidewire.jobs.final_text import FinalText
 from tidewire.options import Options
-from tidewire.protocol.description import EndpointDescription
 from tidewire.protocol.document.view import View
+from tidewire.protocol.resources import EndpointDescription
 from tidewire.types import Update
 
 _VALUE = "/items/0/value"

@@ -45,13 +45,12 @@ from tidewire.protocol.cursor import (
     standing_of_change,
     standing_of_snapshot,
 )
-from tidewire.protocol.description import JobResource
 from tidewire.protocol.diff import DiffError, UnknownOpError
 from tidewire.protocol.document import Document
+from tidewire.protocol.document.digests import IntegrityError, digest, verify
 from tidewire.protocol.document.document import TextChange, View
-from tidewire.protocol.document.growing import LATEST, holds
-from tidewire.protocol.document.integrity import IntegrityError, digest, verify
-from tidewire.protocol.document.size import MAX_STATE_BYTES, cost, room_for_more
+from tidewire.protocol.document.rope import LATEST, holds
+from tidewire.protocol.document.size_limits import MAX_STATE_BYTES, cost, room_for_more
 from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, MessageError, Ping, Snapshot
 from tidewire.protocol.outcomes import (
     Advance,
@@ -64,6 +63,7 @@ from tidewire.protocol.outcomes import (
     Told,
 )
 from tidewire.protocol.problems import Problem
+from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Event
 from tidewire.protocol.state import changes_value, check_shape
 

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal, get_args
 from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
 
 from tidewire.protocol import strict_json
+from tidewire.protocol.base_model import Count, Members, Number, Positive
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.members import Count, Members, Number, Positive
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import encode
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from tidewire.protocol.members import Count, Flag, Members
+from tidewire.protocol.base_model import Count, Flag, Members
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from tidewire.protocol import messages
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.fold import ARRAYS
-from tidewire.protocol.document.growing import LATEST, plain
+from tidewire.protocol.document.apply_ops import ARRAYS
+from tidewire.protocol.document.rope import LATEST, plain
 from tidewire.protocol.messages import ENDED, BatchPlace, MessageError, Note
 from tidewire.protocol.problems import Problem
 

@@ -12,7 +12,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tidewire.http.transport import mount, unmount
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import BEGINNING, Cursor
-from tidewire.protocol.description import (
+from tidewire.protocol.messages import to_json
+from tidewire.protocol.problems import MEDIA_TYPE, problem
+from tidewire.protocol.problems import to_json as problem_json
+from tidewire.protocol.resources import (
     Batch,
     Discovery,
     EndpointCapabilities,
@@ -21,14 +24,11 @@ from tidewire.protocol.description import (
     Limits,
     Logprobs,
 )
-from tidewire.protocol.messages import to_json
-from tidewire.protocol.problems import MEDIA_TYPE, problem
-from tidewire.protocol.problems import to_json as problem_json
 from tidewire.testing.fake_endpoint import FakeEndpoint
 from tidewire.testing.fake_job import FakeJob, Signal
-from tidewire.testing.generation import TokenIds
-from tidewire.testing.messages import Asked, Reply
-from tidewire.testing.transport import FakeTransport
+from tidewire.testing.fake_transport import FakeTransport
+from tidewire.testing.generation_values import TokenIds
+from tidewire.testing.http_messages import Asked, Reply
 
 URL: Final = "http://tidewire.test"
 """Where a fake server is, by default. The name leads nowhere: nothing leaves the process."""

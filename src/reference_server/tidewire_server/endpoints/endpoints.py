@@ -12,8 +12,8 @@ import orjson
 from pydantic import BaseModel, JsonValue
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.description import Batch, EndpointCapabilities, EndpointDescription, EndpointSummary
-from tidewire.protocol.document.pointer import escape, parse
+from tidewire.protocol.document.json_pointer import escape, parse
+from tidewire.protocol.resources import Batch, EndpointCapabilities, EndpointDescription, EndpointSummary
 from tidewire_server.endpoints.options import Batching, Place
 from tidewire_server.endpoints.schemas import (
     InputShape,

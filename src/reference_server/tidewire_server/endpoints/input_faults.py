@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic import JsonValue, ValidationError
 
-from tidewire.protocol.document.pointer import build
+from tidewire.protocol.document.json_pointer import build
 from tidewire_server.errors import ProblemError, refuse
 
 _MAX_FAULTS: Final = 1000

@@ -23,8 +23,8 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.conversion import rows_of
-from tidewire.protocol.document.pointer import build
+from tidewire.protocol.document.json_pointer import build
+from tidewire.protocol.jsonable import rows_of
 from tidewire_server.endpoints.context import Context
 from tidewire_server.endpoints.input_faults import refused_input
 from tidewire_server.errors import InvalidValueError

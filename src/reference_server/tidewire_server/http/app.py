@@ -24,8 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import BEGINNING, ENDED_BY_PROBLEM
-from tidewire.protocol.description import API_ROOT, JobResource, StreamToken
 from tidewire.protocol.problems import Problem
+from tidewire.protocol.resources import API_ROOT, JobResource, StreamToken
 from tidewire_server.auth import ANONYMOUS, Tokens
 from tidewire_server.endpoints.endpoints import Endpoint
 from tidewire_server.errors import ProblemError, refuse
@@ -108,9 +108,7 @@ class App:
             if self._service is None:  # an ASGI server that has no lifespan
                 await self.start()
             _take_prefix_off(scope)
-            scope["tidewire.http.connection"] = connection = Connection(
-                send, bounded=self.send_buffers_bounded
-            )
+            scope["tidewire.http.response"] = connection = Connection(send, bounded=self.send_buffers_bounded)
             send = connection.framed(scope, receive, send)
             send = exchange.with_privacy(send, scope)
             try:
@@ -118,7 +116,7 @@ class App:
                     scope, receive, exchange.with_cors(send, scope, self._settings.cors_origins)
                 )
             finally:
-                del scope["tidewire.http.connection"]  # which leads back to the scope
+                del scope["tidewire.http.response"]  # which leads back to the scope
         else:
             await send({"type": "websocket.close", "code": 1000})
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from tidewire.protocol import messages
-from tidewire.protocol.description import Discovery
+from tidewire.protocol.resources import Discovery
 from tidewire_server.endpoints.endpoints import Endpoint
 from tidewire_server.errors import refuse
 from tidewire_server.http import exchange

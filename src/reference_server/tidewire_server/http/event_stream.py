@@ -155,7 +155,7 @@ class EventStream:
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         stall_timeout = self._settings.stall_timeout
-        self._connection = scope["tidewire.http.connection"]
+        self._connection = scope["tidewire.http.response"]
         self._delivery = delivery = Delivery(
             send, receive, self._connection, stall_timeout=stall_timeout, gone=self._wake.set
         )

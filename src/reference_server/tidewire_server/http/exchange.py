@@ -16,9 +16,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidewire.protocol import problems
-from tidewire.protocol.description import API_ROOT
 from tidewire.protocol.messages import to_text
 from tidewire.protocol.problems import Problem, problem
+from tidewire.protocol.resources import API_ROOT
 from tidewire_server.errors import ProblemError, late, refuse
 from tidewire_server.http.uvicorn.connection import Connection
 from tidewire_server.store.base import StoreError
@@ -137,7 +137,7 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
             "unsupported_media_type", f"content coding {coding[:40]!r} is not taken: send the body as it is"
         )
     body, more = bytearray(), True
-    connection: Connection = request.scope["tidewire.http.connection"]
+    connection: Connection = request.scope["tidewire.http.response"]
     until = asyncio.get_running_loop().time() + within
     while more:
         try:

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from tidewire.protocol.description import JobLinks, JobResource
 from tidewire.protocol.messages import to_json
+from tidewire.protocol.resources import JobLinks, JobResource
 from tidewire_server.store.base import JobRecord, LogReader
 
 

@@ -15,11 +15,11 @@ from typing import Protocol
 import orjson
 from pydantic import JsonValue
 
-from tidewire.protocol.description import JobResource
 from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire.protocol.problems import problem
+from tidewire.protocol.resources import JobResource
 from tidewire_server.endpoints.endpoints import Endpoint
 from tidewire_server.errors import refuse
 from tidewire_server.jobs.admission.held_inputs import HeldInputs

@@ -33,8 +33,8 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from tidewire.protocol.diff import Op, diff
-from tidewire.protocol.document.pointer import escape
-from tidewire.protocol.document.values import MAX_VALUE_DEPTH, common_prefix, same
+from tidewire.protocol.document.json_pointer import escape
+from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH, common_prefix, same
 from tidewire.protocol.strict_json import StrictJsonError
 
 LONG: Final = 64

@@ -22,7 +22,7 @@ from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import Op
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.integrity import digest
+from tidewire.protocol.document.digests import digest
 from tidewire.protocol.messages import Done, SnapshotReason
 from tidewire.protocol.sse import encode
 from tidewire_server.errors import StreamClosedError

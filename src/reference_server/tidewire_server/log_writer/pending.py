@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from tidewire.protocol.diff import Op
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.values import MAX_STATE_DEPTH, common_prefix
+from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, common_prefix
 from tidewire_server.errors import StateTooLargeError
 from tidewire_server.log_writer.made_events import Appends, Rows, shape, to_json
 from tidewire_server.log_writer.owed import Owed, is_array, is_text

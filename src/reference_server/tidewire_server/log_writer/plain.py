@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError
 
-from tidewire.protocol.conversion import converted, rows_of
+from tidewire.protocol.jsonable import converted, rows_of
 from tidewire_server.errors import InvalidValueError
 from tidewire_server.log_writer.value_faults import said_of_part
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from tidewire.protocol import messages
-from tidewire.protocol.document.values import is_text
+from tidewire.protocol.document.json_values import is_text
 from tidewire.protocol.strict_json import MAX_INTEGER
 from tidewire_server.log_writer.plain import plain
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import orjson
 
-from tidewire.protocol.document.values import admit_all, is_text
+from tidewire.protocol.document.json_values import admit_all, is_text
 
 WORST_BYTES: Final = 6
 """Bytes of JSON that one code point may take: an escaped control character."""

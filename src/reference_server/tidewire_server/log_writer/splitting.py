@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from tidewire.protocol.diff import Op
-from tidewire.protocol.document.pointer import escape
+from tidewire.protocol.document.json_pointer import escape
 
 _WORST_BYTES = 6
 """Bytes of JSON that one code point may take: an escaped control character."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, Op
-from tidewire.protocol.document.pointer import escape, parse
-from tidewire.protocol.document.values import MAX_VALUE_DEPTH
+from tidewire.protocol.document.json_pointer import escape, parse
+from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer import reports
 from tidewire_server.log_writer.deltas import NotPlainError, Shadow

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import JsonValue
 
-from tidewire.protocol.document import ops, stable
-from tidewire.protocol.document.fold import ARRAYS, TEXTS, Fold, Tokens, find, length_of, place
-from tidewire.protocol.document.growing import LATEST, GrowingArray, GrowingText, in_pieces
-from tidewire.protocol.document.integrity import verify
+from tidewire.protocol.document import ops, stable_prefix
+from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, Fold, Tokens, find, length_of, place
+from tidewire.protocol.document.digests import verify
+from tidewire.protocol.document.json_pointer import array_index, parse
+from tidewire.protocol.document.json_values import admit, common_prefix, is_text
 from tidewire.protocol.document.ops import DiffError
-from tidewire.protocol.document.pointer import array_index, parse
-from tidewire.protocol.document.size import json_bytes
-from tidewire.protocol.document.values import admit, common_prefix, is_text
+from tidewire.protocol.document.rope import LATEST, GrowingArray, GrowingText, in_pieces
+from tidewire.protocol.document.size_limits import json_bytes
 from tidewire.protocol.document.view import View
 from tidewire.protocol.strict_json import StrictJsonError
 
@@ -129,7 +129,7 @@ class Document(Fold):
             shape = ops.read(diff, self.columns)
             self._run(shape.ops)
             if self._top is not before._top:
-                stable.hold(before, View(self._top, LATEST), self._touched)
+                stable_prefix.hold(before, View(self._top, LATEST), self._touched)
             verify(self, shape.check)
             if self._own:
                 # What this diff made and could change in place is from now on shared with views.

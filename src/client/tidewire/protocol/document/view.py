@@ -4,9 +4,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from tidewire.protocol.document.fold import ARRAYS, TEXTS, Tokens, find
-from tidewire.protocol.document.growing import GrowingText, plain
-from tidewire.protocol.document.pointer import parse
+from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, Tokens, find
+from tidewire.protocol.document.json_pointer import parse
+from tidewire.protocol.document.rope import GrowingText, plain
 
 
 class View:

@@ -7,8 +7,8 @@ import orjson
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.description import Submit
-from tidewire.protocol.document.pointer import build
+from tidewire.protocol.document.json_pointer import build
+from tidewire.protocol.resources import Submit
 from tidewire_server.endpoints.endpoints import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 

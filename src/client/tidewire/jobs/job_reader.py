@@ -23,15 +23,15 @@ from tidewire.errors import (
     Where,
 )
 from tidewire.http.home_loop import HomeLock
-from tidewire.jobs.item_texts import ItemTexts
-from tidewire.jobs.stream import JobStream
-from tidewire.protocol.description import JobResource
+from tidewire.jobs.job_stream import JobStream
+from tidewire.jobs.text_columns import ItemTexts
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.outcomes import Advance, Told
+from tidewire.protocol.resources import JobResource
 from tidewire.types import Place, Update
 
 if TYPE_CHECKING:
-    from tidewire.http.exchange import Exchange
+    from tidewire.http.api_session import Exchange
     from tidewire.options import Options
 
 BLOCK: Final = 64

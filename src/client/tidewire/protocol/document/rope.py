@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from zlib import crc32
 
-from tidewire.protocol.document.values import same
+from tidewire.protocol.document.json_values import same
 
 LATEST: Final = 2**62
 """A stamp above all others: the present."""

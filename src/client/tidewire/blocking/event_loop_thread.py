@@ -21,7 +21,7 @@ import anyio.from_thread
 
 from tidewire.blocking.read_ahead import ReadAhead
 from tidewire.errors import ClientClosedError
-from tidewire.jobs.reading import Reading
+from tidewire.jobs.update_iterator import Reading
 
 INTERRUPT_TIMEOUT: Final = 5.0
 """Seconds that an interrupted call may take to stop, closing its connection included."""

@@ -4,8 +4,8 @@ import ssl
 from importlib.util import find_spec
 from typing import Any, Final
 
-from tidewire.http.links import shown
 from tidewire.http.transport import origin
+from tidewire.http.urls import shown
 
 _SOCKS: Final = frozenset({"socks5", "socks5h"})
 _EXAMPLE: Final = "write it like http://proxy.example:3128"

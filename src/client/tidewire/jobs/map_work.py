@@ -28,11 +28,11 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import anyio
 
 from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, TidewireError
-from tidewire.jobs.batch import AsyncBatchJob
+from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.leaving import cancel_all
-from tidewire.jobs.reading import Reading
+from tidewire.jobs.update_iterator import Reading
 from tidewire.options import Options, encoded, jsonable, options_on_the_wire
-from tidewire.protocol.description import EndpointDescription, Limits
+from tidewire.protocol.resources import EndpointDescription, Limits
 from tidewire.types import ItemUpdate, Shape
 
 CONCURRENCY: Final = 4

@@ -14,10 +14,10 @@ from zlib import crc32
 from pydantic import JsonValue
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.document.growing import GrowingText
+from tidewire.protocol.document.json_pointer import PointerError, parse
+from tidewire.protocol.document.json_values import is_text
 from tidewire.protocol.document.ops import DiffError, is_count
-from tidewire.protocol.document.pointer import PointerError, parse
-from tidewire.protocol.document.values import is_text
+from tidewire.protocol.document.rope import GrowingText
 
 DIGEST_LENGTH = 16
 """Hex digits of a digest that travel."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tidewire.testing.answers import FakeToken
+from tidewire.testing.endpoint_script import FakeToken
 
 
 class TokenIds:

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from tidewire.protocol.members import Count, Flag, Members, Positive
+from tidewire.protocol.base_model import Count, Flag, Members, Positive
 from tidewire.protocol.messages import PROTOCOL, Done, JobStatus
 
 API_ROOT = "/v1"

@@ -25,19 +25,19 @@ from tidewire.errors import (
     Where,
 )
 from tidewire.hooks import Hooks, watched
-from tidewire.http import refusals
-from tidewire.http.connection import UNREAD_STREAMS, Answer, Connection
+from tidewire.http import status_errors
 from tidewire.http.credentials import Auth, Credentials
-from tidewire.http.first_contact import first_wait, no_http
-from tidewire.http.links import apart, resolve, same_origin
+from tidewire.http.diagnosis import first_wait, no_http
+from tidewire.http.response import UNREAD_STREAMS, Answer, Connection
 from tidewire.http.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, origin
+from tidewire.http.urls import apart, resolve, same_origin
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
-from tidewire.protocol.answers import Asked, Then, retry_after, then
 from tidewire.protocol.backoff import Backoff
-from tidewire.protocol.description import API_ROOT, Discovery, EndpointDescription
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
+from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription
+from tidewire.protocol.status_table import Asked, Then, retry_after, then
 
 log: Final = logging.getLogger("tidewire")
 
@@ -296,17 +296,19 @@ class Exchange:
         self, answer: Answer, job_id: str | None = None, last_event_id: str | None = None
     ) -> TidewireError:
         """What an answer that is not to be used means."""
-        problem = refusals.problem_in(answer)
+        problem = status_errors.problem_in(answer)
         if problem is not None:
             self.contacted = True
-        elif not self.contacted and not refusals.may_be_of_a_gateway(answer):
+        elif not self.contacted and not status_errors.may_be_of_a_gateway(answer):
             # At first contact, everything else is another server.
             return self.stranger(answer)
-        return refusals.refused(answer, problem, answer.where(job_id=job_id, last_event_id=last_event_id))
+        return status_errors.refused(
+            answer, problem, answer.where(job_id=job_id, last_event_id=last_event_id)
+        )
 
     def stranger(self, answer: Answer) -> NotATidewireServerError:
         """The error for an answer that no server of this protocol gives."""
-        return refusals.stranger(self.base, answer)
+        return status_errors.stranger(self.base, answer)
 
     async def first_fault(self, error: TransportError) -> TidewireError:
         """What it means that a server never answered: it may speak something else."""

@@ -5,7 +5,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from tidewire.errors import NotATidewireServerError, TidewireError, Where, class_of, refusal
-from tidewire.http.connection import Answer
+from tidewire.http.response import Answer
 from tidewire.protocol.problems import Problem
 
 OF_GATEWAYS: Final = frozenset({401, 403, 407, 413, 429})

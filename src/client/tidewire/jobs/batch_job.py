@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from pydantic import JsonValue
 
 from tidewire.errors import ItemFailedError
-from tidewire.jobs.following import FollowedJob
-from tidewire.jobs.reading import Reading, Updates
-from tidewire.jobs.stream import JobStream
-from tidewire.protocol.document.values import same
+from tidewire.jobs.job_reader import FollowedJob
+from tidewire.jobs.job_stream import JobStream
+from tidewire.jobs.update_iterator import Reading, Updates
+from tidewire.protocol.document.json_values import same
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED, JobStatus
 from tidewire.protocol.outcomes import Advance
@@ -18,7 +18,7 @@ from tidewire.protocol.strict_json import dumps
 from tidewire.types import ItemUpdate, Place, Shape
 
 if TYPE_CHECKING:
-    from tidewire.http.exchange import Exchange
+    from tidewire.http.api_session import Exchange
     from tidewire.options import Options
 
 T = TypeVar("T")

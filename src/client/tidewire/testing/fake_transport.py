@@ -6,7 +6,7 @@ import anyio
 import httpx
 
 from tidewire.testing.fake_job import Signal
-from tidewire.testing.messages import Asked, Reply
+from tidewire.testing.http_messages import Asked, Reply
 
 
 class FakeTransport(httpx.AsyncBaseTransport):

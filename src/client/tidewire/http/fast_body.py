@@ -14,7 +14,7 @@ from typing import Any, Final
 import h11
 import httpcore
 
-from tidewire.http.plain_chunks import PlainChunks
+from tidewire.http.chunked_coding import PlainChunks
 
 SEGMENT_BYTES: Final = 16 * 2**10
 """Bytes that are read from the socket at a time."""

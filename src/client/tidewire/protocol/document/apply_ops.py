@@ -13,11 +13,11 @@ from zlib import crc32
 
 from pydantic import JsonValue
 
-from tidewire.protocol.document.growing import LATEST, GrowingArray, GrowingText
-from tidewire.protocol.document.integrity import verify
+from tidewire.protocol.document.digests import verify
+from tidewire.protocol.document.json_pointer import PointerError, array_index, build, parse
+from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, is_text
 from tidewire.protocol.document.ops import DiffError, is_count, judge, read
-from tidewire.protocol.document.pointer import PointerError, array_index, build, parse
-from tidewire.protocol.document.values import MAX_STATE_DEPTH, admit, is_text
+from tidewire.protocol.document.rope import LATEST, GrowingArray, GrowingText
 from tidewire.protocol.strict_json import StrictJsonError
 
 Tokens = tuple[str, ...]

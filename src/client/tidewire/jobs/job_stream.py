@@ -25,13 +25,11 @@ from tidewire.errors import (
     refusal,
 )
 from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
-from tidewire.http.connection import Answer, Connection
-from tidewire.http.exchange import MAX_REDIRECTS, Exchange
-from tidewire.http.first_contact import first_wait
-from tidewire.http.links import resolve, same_origin
+from tidewire.http.api_session import MAX_REDIRECTS, Exchange
+from tidewire.http.diagnosis import first_wait
+from tidewire.http.response import Answer, Connection
+from tidewire.http.urls import resolve, same_origin
 from tidewire.options import Options
-from tidewire.protocol.answers import MAX_SERVER_FAULTS, Asked, Then, is_event_stream, retry_after, then
-from tidewire.protocol.description import JobResource
 from tidewire.protocol.follower import SILENT_HEARTBEATS, Follower
 from tidewire.protocol.outcomes import (
     Advance,
@@ -43,7 +41,9 @@ from tidewire.protocol.outcomes import (
     Reconnect,
     Told,
 )
+from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
+from tidewire.protocol.status_table import MAX_SERVER_FAULTS, Asked, Then, is_event_stream, retry_after, then
 
 LEAST_EVENT_BYTES: Final = 2**20
 """Bytes of one event that are held in any case; else an event may be as large as a state. [TW-FRM-078]"""

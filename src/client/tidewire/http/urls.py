@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from tidewire.errors import ProtocolError, Where
 from tidewire.http.transport import joined, origin
-from tidewire.protocol.description import API_ROOT
+from tidewire.protocol.resources import API_ROOT
 
 _ROOT: Final = re.compile(r"https?://[a-z0-9.-]+(?::[1-9][0-9]{0,4})?(?=/|\Z)")
 """Scheme, host and port as most URLs spell them; nothing of it means anything else."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from tidewire.protocol.document.pointer import escape
+from tidewire.protocol.document.json_pointer import escape
 from tidewire.protocol.strict_json import StrictJsonError
 
 
