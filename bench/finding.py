@@ -32,12 +32,12 @@ from typing import Any
 from measured import save
 
 from tidewire.protocol.diff import apply
-from tidewire_server.log_writer.committing import Commits
-from tidewire_server.log_writer.deltas import Shadow
-from tidewire_server.log_writer.journal import Journal, first_block
+from tidewire_server.log_writer.differ import Shadow
+from tidewire_server.log_writer.group_commit import Commits
+from tidewire_server.log_writer.log_writer import Journal, first_block
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.settings import Settings
-from tidewire_server.store.memory import MemoryLog
+from tidewire_server.store.memory_store import MemoryLog
 
 ROWS = (1, 1_000, 10_000)
 SIZES = (1_000, 10_000, 100_000, 1_000_000)

@@ -17,10 +17,10 @@ import uvloop
 from measured import save
 
 from tidewire_server import Server
-from tidewire_server.auth import ANONYMOUS
-from tidewire_server.jobs.service import Service
+from tidewire_server.jobs.job_service import Service
 from tidewire_server.metrics import Metrics
-from tidewire_server.store.opening import open_store
+from tidewire_server.principals import ANONYMOUS
+from tidewire_server.store.open_store import open_store
 
 AT_ONCE = 100
 

@@ -52,7 +52,7 @@ class UnknownError(BaseException):
 
 def _serve(settings: dict[str, Any]) -> None:
     from tidewire_server import Append, Context, ItemError, Last, Server
-    from tidewire_server.serving.serving import serve
+    from tidewire_server.serving.serve import serve
 
     server, gates = Server(**settings), Gates()
 

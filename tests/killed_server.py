@@ -21,7 +21,7 @@ import httpx
 
 from tidewire_server import Server, Stream
 from tidewire_server.script import add_script
-from tidewire_server.serving.serving import serve
+from tidewire_server.serving.serve import serve
 
 START_LIMIT = 30.0
 WORDS = ("stream", "of", "results", "né", "😀", "from", "a", "GPU", "server", "that", "nothing", "can", "cut")

@@ -50,7 +50,7 @@ def served(**settings: Any) -> Iterator[str]:
 
 def _serve(settings: dict[str, Any]) -> None:
     from tidewire_server import ItemError, Server, Stream
-    from tidewire_server.serving.serving import serve
+    from tidewire_server.serving.serve import serve
 
     server = Server(**settings)
     starts = {"count": 0}

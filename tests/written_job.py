@@ -8,12 +8,12 @@ from typing import Any
 
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
-from tidewire_server.log_writer.committing import Commits
-from tidewire_server.log_writer.journal import Journal, first_block
-from tidewire_server.log_writer.plain import plain
+from tidewire_server.log_writer.group_commit import Commits
+from tidewire_server.log_writer.log_writer import Journal, first_block
 from tidewire_server.log_writer.stream import Stream
+from tidewire_server.log_writer.user_values import plain
 from tidewire_server.settings import Settings
-from tidewire_server.store.memory import MemoryLog
+from tidewire_server.store.memory_store import MemoryLog
 
 
 class Written:

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from tidewire_server.generation.torch_engine.scheduler import Scheduler, Sequence
+from tidewire_server.generation.torch_engine.step_scheduler import Scheduler, Sequence
 
 
 def sequence(tokens: int) -> Sequence:

@@ -17,10 +17,10 @@ from tidewire import Client
 from tidewire.commands import cli
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Context, ItemError, Server
-from tidewire_server.auth import ANONYMOUS
-from tidewire_server.jobs.service import Service
+from tidewire_server.jobs.job_service import Service
 from tidewire_server.metrics import Metrics
-from tidewire_server.store.opening import memory_of
+from tidewire_server.principals import ANONYMOUS
+from tidewire_server.store.open_store import memory_of
 
 
 class TrimWords(BaseModel):

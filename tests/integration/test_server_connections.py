@@ -16,7 +16,7 @@ import pytest
 from forked import Forked
 from integration.reference_server import eventually
 from tidewire_server import Server
-from tidewire_server.serving.descriptors import tell_seldom
+from tidewire_server.serving.fd_limit import tell_seldom
 
 BOUND = 20
 

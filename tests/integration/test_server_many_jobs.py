@@ -6,10 +6,10 @@ from collections import Counter
 from integration.reference_server import JSON, QUICK, eventually, serving
 from tidewire_server import Context, ItemError, Server, Stream
 from tidewire_server.http.event_stream import EventStream
-from tidewire_server.http.uvicorn.delivery import Delivery
-from tidewire_server.jobs.jobs import Job
-from tidewire_server.log_writer.journal import Journal
-from tidewire_server.log_writer.pending import Pending
+from tidewire_server.http.uvicorn.backpressure import Delivery
+from tidewire_server.jobs.job import Job
+from tidewire_server.log_writer.log_writer import Journal
+from tidewire_server.log_writer.write_buffer import Pending
 
 KEPT = 5
 ROUNDS = 30

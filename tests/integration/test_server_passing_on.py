@@ -12,8 +12,8 @@ from starlette.types import Message
 from integration.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
 from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server, Stream
-from tidewire_server.http.uvicorn.connection import SEND_BUFFER_BYTES, Connection
-from tidewire_server.serving.serving import bind, url_of
+from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES, Connection
+from tidewire_server.serving.serve import bind, url_of
 
 
 def make_server(**settings: object) -> Server:

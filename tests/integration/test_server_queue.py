@@ -10,10 +10,10 @@ import pytest
 from gated_server import held
 from integration.reference_server import QUICK, Peer, data, eventually, serving
 from tidewire_server import Server
-from tidewire_server.endpoints.endpoints import Endpoint, Options
-from tidewire_server.jobs.scheduling import Scheduler
+from tidewire_server.endpoints.endpoint import Endpoint, Options
+from tidewire_server.jobs.job_scheduler import Scheduler
 from tidewire_server.settings import Settings
-from tidewire_server.store.base import Ticket
+from tidewire_server.store.interfaces import Ticket
 from tidewire_server.store.memory_queue import MemoryQueue
 
 

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tidewire_server.batching.forming import Former
-from tidewire_server.endpoints.options import Place, read_batching
-from tidewire_server.store.base import Ticket
+from tidewire_server.batching.batch_queue import Former
+from tidewire_server.endpoints.batch_options import Place, read_batching
+from tidewire_server.store.interfaces import Ticket
 from tidewire_server.store.memory_queue import MemoryQueue
 
 RUNS = 400

@@ -10,7 +10,7 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import diff
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.json_pointer import escape
-from tidewire_server.http.merging import Merging
+from tidewire_server.http.event_merging import Merging
 
 COLUMNS = ("/text", "/rows")
 START = {

@@ -10,7 +10,7 @@ import pytest
 
 from tidewire.protocol.diff import apply
 from tidewire.protocol.document.json_values import same
-from tidewire_server.log_writer.deltas import ENDS, LONG, PATIENCE, Shadow
+from tidewire_server.log_writer.differ import ENDS, LONG, PATIENCE, Shadow
 
 TEXTS = ("", "a", "né", "🎉🎉", "x" * 40, "1")
 SCALARS = (*TEXTS, 0, 1, 1.0, True, False, None, -0.0, 0.0, 2.5)

@@ -13,9 +13,9 @@ from tidewire.protocol.diff import apply
 from tidewire.protocol.document import Document
 from tidewire.protocol.strict_json import StrictJsonError
 from tidewire_server.errors import StateTooLargeError
-from tidewire_server.log_writer.deltas import NotPlainError, Shadow
-from tidewire_server.log_writer.pending import Pending
-from tidewire_server.log_writer.splitting import split_op, split_text
+from tidewire_server.log_writer.differ import NotPlainError, Shadow
+from tidewire_server.log_writer.op_splitting import split_op, split_text
+from tidewire_server.log_writer.write_buffer import Pending
 
 
 def test_a_value_mutated_in_place_is_found_changed():

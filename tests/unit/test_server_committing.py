@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tidewire_server.log_writer.committing import WIDEST, Commits
+from tidewire_server.log_writer.group_commit import WIDEST, Commits
 
 WINDOW = 0.005
 """Seconds, as all here."""

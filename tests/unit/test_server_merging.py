@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.http.merging import Merging
+from tidewire_server.http.event_merging import Merging
 
 TEXT = "/items/0/value"
 

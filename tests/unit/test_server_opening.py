@@ -1,8 +1,8 @@
 import pytest
 
 from tidewire.protocol.cursor import BEGINNING, Cursor
-from tidewire_server.http.opening import NOTHING, Opening, Place, opening
-from tidewire_server.store.base import Extent
+from tidewire_server.http.replay_plan import NOTHING, Opening, Place, opening
+from tidewire_server.store.interfaces import Extent
 
 COMPACTED = Opening(snapshot=(Place.HEAD, "compacted"))
 REWOUND = Opening(snapshot=(Place.HEAD, "rewound"))

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from tidewire.protocol.document import Document
-from tidewire_server.log_writer.owed import CHECK_EVERY
-from tidewire_server.log_writer.pending import Pending
+from tidewire_server.log_writer.check_schedule import CHECK_EVERY
+from tidewire_server.log_writer.write_buffer import Pending
 
 
 def state():

@@ -13,7 +13,7 @@ from tidewire.protocol import strict_json
 from tidewire_server import Server, Stream
 from tidewire_server.endpoints.schemas import shapes_of
 from tidewire_server.errors import InvalidValueError
-from tidewire_server.log_writer.plain import plain
+from tidewire_server.log_writer.user_values import plain
 
 
 class Loose(BaseModel):

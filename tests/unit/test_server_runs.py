@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
-from tidewire_server.log_writer.runs import MAX_RUN
+from tidewire_server.log_writer.append_buffer import MAX_RUN
 from tidewire_server.log_writer.stream import Stream
 from written_job import Written, on_a_loop
 

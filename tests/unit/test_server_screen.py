@@ -3,7 +3,7 @@
 import pytest
 
 from tidewire_server import Server
-from tidewire_server.process.screen import screen
+from tidewire_server.process.banner import screen
 
 URL = "http://127.0.0.1:8000"
 

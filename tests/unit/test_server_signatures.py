@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from tidewire_server import Server, Stream
-from tidewire_server.endpoints.endpoints import Endpoint, Options
+from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.errors import ProblemError
 
 

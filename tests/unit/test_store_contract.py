@@ -13,7 +13,7 @@ import pytest
 
 from log_writer import RETENTION, ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.base import (
+from tidewire_server.store.interfaces import (
     MAX_EPOCHS,
     Block,
     HeadMovedError,
@@ -23,8 +23,8 @@ from tidewire_server.store.base import (
     Store,
     Tombstone,
 )
-from tidewire_server.store.memory import MemoryStore
-from tidewire_server.store.sqlite.store import SqliteStore
+from tidewire_server.store.memory_store import MemoryStore
+from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 
 BODIES: dict[str, Callable[[Path, Retention], Store]] = {
     "memory": lambda _, retention: MemoryStore(retention),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tidewire_server.store.base import Queue, Ticket
+from tidewire_server.store.interfaces import Queue, Ticket
 from tidewire_server.store.memory_queue import MemoryQueue
 
 BODIES = [MemoryQueue]

@@ -80,8 +80,8 @@ def of_logs(over_http):
 @of_logs(over_http=False)
 def test_table_of_openings_says_what_the_vector_says(vector):
     pytest.importorskip("starlette", reason="the server is not installed")
-    from tidewire_server.http.opening import NOTHING, Place, opening
-    from tidewire_server.store.base import Extent
+    from tidewire_server.http.replay_plan import NOTHING, Place, opening
+    from tidewire_server.store.interfaces import Extent
 
     first, head = Cursor.parse(vector["log"]["first"]), Cursor.parse(vector["log"]["head"])
     ended, expected = vector["log"]["ended"], vector["answer"]

@@ -140,7 +140,7 @@ def take_submit(body):
     """The part of a submit that is the same for every endpoint."""
     import anyio
 
-    from tidewire_server.jobs.admission.submit import admit_inputs, read_submit
+    from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
 
     class Anything:
         async def admit(self, value, pointer):
@@ -151,8 +151,8 @@ def take_submit(body):
 
 def take_cancel(body):
     """A cancel of a job of four items."""
-    from tidewire_server.http.parameters import items_to_cancel
-    from tidewire_server.jobs.admission.submit import read_json
+    from tidewire_server.http.request_parameters import items_to_cancel
+    from tidewire_server.jobs.admission.submit_body import read_json
 
     if body:
         items_to_cancel(read_json(body), 4)

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 from tidewire.protocol.document.json_pointer import parse
 from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH, admit
 from tidewire.protocol.problems import REGISTRY
-from tidewire_server.endpoints.endpoints import Default
+from tidewire_server.endpoints.endpoint import Default
 from tidewire_server.errors import ItemError
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar, overload
 from pydantic import JsonValue
 
 from tidewire.protocol import strict_json
-from tidewire_server.auth import ANONYMOUS
-from tidewire_server.endpoints.endpoints import (
+from tidewire_server.endpoints.batch_options import read_batching
+from tidewire_server.endpoints.endpoint import (
     DEFAULT,
     Columns,
     Default,
@@ -22,17 +22,17 @@ from tidewire_server.endpoints.endpoints import (
     Options,
     Resource,
 )
-from tidewire_server.endpoints.options import read_batching
 from tidewire_server.errors import ItemError, UnknownEndpointError, refuse
-from tidewire_server.http.app import App
-from tidewire_server.jobs.lanes import group_limits
-from tidewire_server.jobs.service import Service
-from tidewire_server.log_writer.plain import plain
+from tidewire_server.http.routes import App
+from tidewire_server.jobs.concurrency_groups import group_limits
+from tidewire_server.jobs.job_service import Service
+from tidewire_server.log_writer.user_values import plain
 from tidewire_server.metrics import Metrics
+from tidewire_server.principals import ANONYMOUS
 from tidewire_server.serving.port_file import PortFileError
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
-from tidewire_server.store.base import StoreError
-from tidewire_server.store.opening import memory_of
+from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.open_store import memory_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -281,7 +281,7 @@ class Server:
                 alone, this ends the script with one line that says so, and with exit code 1.
             RuntimeError: An event loop runs on this thread, as in a notebook; or the server runs already.
         """
-        from tidewire_server.serving import serving  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
+        from tidewire_server.serving import serve  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
 
         if (target := LOADING.get()) is not None:
             sys.exit(
@@ -294,11 +294,11 @@ class Server:
             )
         self._refuse_a_second_run()
         try:
-            listener = listener or serving.bind(host, port)
+            listener = listener or serve.bind(host, port)
         except OSError as error:
             sys.exit(error.strerror)
         try:
-            serving.serve(
+            serve.serve(
                 self.app,
                 self.settings,
                 port_file=port_file,
@@ -322,7 +322,7 @@ class Server:
             StoreError: The log cannot be opened, or another server has it.
             RuntimeError: The server runs already.
         """
-        from tidewire_server.serving.serving import in_background  # noqa: PLC0415
+        from tidewire_server.serving.serve import in_background  # noqa: PLC0415
 
         self._refuse_a_second_run()
         with in_background(self.app, self.settings, host=host, port=port) as url:

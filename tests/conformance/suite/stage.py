@@ -102,7 +102,7 @@ def staged(mutant: str = "") -> Iterator[str]:
 
 def _keep_serving(name: str) -> None:
     """Serve from a child, and from another one each time that it dies: the address stays, and so does the log."""
-    from tidewire_server.serving.serving import bind, url_of
+    from tidewire_server.serving.serve import bind, url_of
 
     os.setpgrp()
     listeners = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
@@ -128,10 +128,10 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
     from conformance.suite.mutants import MUTANTS
     from conformance.suite.raw_proxy import serve_before
     from tidewire_server import Server, Stream
-    from tidewire_server.generation import endpoint
-    from tidewire_server.http.app import App
+    from tidewire_server.generation import generate_endpoint
+    from tidewire_server.http.routes import App
     from tidewire_server.script import add_script
-    from tidewire_server.serving.serving import bind, serve, url_of
+    from tidewire_server.serving.serve import bind, serve, url_of
 
     folder = props(url_of(listener))
     hooks = Meddling(shared={"life": life, "replica": second.getsockname()[1]})
@@ -159,9 +159,9 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
             delta = hook(delta, request) or delta
         return delta
 
-    initial = endpoint.initial_of
-    endpoint.initial_of = lambda request: initial(request) | table_engine.prompt_columns(request)
-    endpoint.add_engine(server, table_engine.TableEngine(change))
+    initial = generate_endpoint.initial_of
+    generate_endpoint.initial_of = lambda request: initial(request) | table_engine.prompt_columns(request)
+    generate_endpoint.add_engine(server, table_engine.TableEngine(change))
     if hooks.has_script:
         add_script(server)
     inner = App.__call__
@@ -202,7 +202,7 @@ async def _expire(server: Any, folder: Path) -> None:
 def _nurse() -> None:
     """For each name that is read, fork a server; it tells its process and its URL."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    import tidewire_server.generation.endpoint
+    import tidewire_server.generation.generate_endpoint
     import tidewire_server.serving
     import tidewire_server.store.sqlite  # noqa: F401 - imported once for all that are forked
 

@@ -26,11 +26,11 @@ from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import build
 from tidewire.protocol.jsonable import rows_of
 from tidewire_server.endpoints.context import Context
-from tidewire_server.endpoints.input_faults import refused_input
+from tidewire_server.endpoints.input_errors import refused_input
 from tidewire_server.errors import InvalidValueError
-from tidewire_server.log_writer.plain import made_by, plain
 from tidewire_server.log_writer.stream import Stream
-from tidewire_server.log_writer.value_faults import named, said_of_value
+from tidewire_server.log_writer.user_values import made_by, plain
+from tidewire_server.log_writer.value_errors import named, said_of_value
 
 _STREAMED = (
     collections.abc.AsyncIterator,

@@ -8,11 +8,11 @@ from starlette.types import ASGIApp
 
 from tidewire.protocol import messages
 from tidewire.protocol.resources import Discovery
-from tidewire_server.endpoints.endpoints import Endpoint
+from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import refuse
-from tidewire_server.http import exchange
-from tidewire_server.http.exchange import answer, root_of
-from tidewire_server.jobs.service import Service
+from tidewire_server.http import requests_and_responses
+from tidewire_server.http.requests_and_responses import answer, root_of
+from tidewire_server.jobs.job_service import Service
 from tidewire_server.settings import Settings
 from tidewire_server.version import SERVER
 
@@ -48,7 +48,7 @@ class Descriptions:
 
     async def discover(self, request: Request) -> ASGIApp:
         """`GET /v1`."""
-        exchange.accepts(request, "application/json")
+        requests_and_responses.accepts(request, "application/json")
         settings, root = self._settings, root_of(request)
         capabilities = [*_CAPABILITIES]
         if any(each.capabilities(1).logprobs is not None for each in self._endpoints.values()):
@@ -68,7 +68,7 @@ class Descriptions:
 
     async def describe(self, request: Request) -> ASGIApp:
         """`GET /v1/endpoints/{name}`."""
-        exchange.accepts(request, "application/json")
+        requests_and_responses.accepts(request, "application/json")
         endpoint = self.endpoint(request)
         return answer(endpoint.describe(root_of(request), self._service().max_inputs(endpoint)))
 

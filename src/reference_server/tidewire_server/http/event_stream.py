@@ -29,13 +29,13 @@ from starlette.types import Receive, Scope, Send
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Goaway, Hello, Ping, SnapshotReason, ephemeral_frame
-from tidewire_server.http.merging import Merging
-from tidewire_server.http.opening import Opening, Place
-from tidewire_server.http.uvicorn.connection import Connection
-from tidewire_server.http.uvicorn.delivery import Delivery, GoneError, StalledError
-from tidewire_server.jobs.service import Service
-from tidewire_server.log_writer.journal import snapshot_frame
-from tidewire_server.store.base import Block, Chunk, JobRecord, LogReader, StateAt, StoreError
+from tidewire_server.http.event_merging import Merging
+from tidewire_server.http.replay_plan import Opening, Place
+from tidewire_server.http.uvicorn.backpressure import Delivery, GoneError, StalledError
+from tidewire_server.http.uvicorn.uvicorn_internals import Connection
+from tidewire_server.jobs.job_service import Service
+from tidewire_server.log_writer.log_writer import snapshot_frame
+from tidewire_server.store.interfaces import Block, Chunk, JobRecord, LogReader, StateAt, StoreError
 
 _CHUNK_BYTES: Final = 32 * 1024
 """Events that are handed to the ASGI server at a time."""

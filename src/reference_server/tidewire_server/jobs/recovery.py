@@ -28,11 +28,11 @@ from pydantic import BaseModel
 from tidewire.protocol.messages import ENDED, Done, JobStatus, SnapshotReason
 from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.sse import Decoder
-from tidewire_server.endpoints.endpoints import Endpoint, Options
+from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.errors import ProblemError
-from tidewire_server.jobs.admission.submit import Submission, admit_inputs, read_submit
+from tidewire_server.jobs.admission.submit_body import Submission, admit_inputs, read_submit
 from tidewire_server.settings import Settings
-from tidewire_server.store.base import Interrupted, JobRecord, LogReader, Store, StoreError
+from tidewire_server.store.interfaces import Interrupted, JobRecord, LogReader, Store, StoreError
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,15 @@ from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document.json_pointer import escape, parse
 from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
-from tidewire_server.log_writer import reports
-from tidewire_server.log_writer.deltas import NotPlainError, Shadow
-from tidewire_server.log_writer.plain import PLAIN, plain
-from tidewire_server.log_writer.runs import NO_ROWS, NO_TEXTS
-from tidewire_server.log_writer.value_faults import said_of_value
+from tidewire_server.log_writer import progress_and_notes
+from tidewire_server.log_writer.append_buffer import NO_ROWS, NO_TEXTS
+from tidewire_server.log_writer.differ import NotPlainError, Shadow
+from tidewire_server.log_writer.user_values import PLAIN, plain
+from tidewire_server.log_writer.value_errors import said_of_value
 
 if TYPE_CHECKING:
     from tidewire.protocol import messages
-    from tidewire_server.log_writer.journal import Journal
+    from tidewire_server.log_writer.log_writer import Journal
 
 T = TypeVar("T")
 
@@ -232,7 +232,7 @@ class Stream(Generic[T]):
             StreamClosedError: The item has ended.
         """
         self._check_open()
-        self._tell(self._index, reports.progress(current, total, unit, phase, self._index))
+        self._tell(self._index, progress_and_notes.progress(current, total, unit, phase, self._index))
 
     def note(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
         """Leave a note for whoever reads the job; it is part of the job's state.
@@ -241,7 +241,7 @@ class Stream(Generic[T]):
             ValueError: It is no text, or the level is another.
             StreamClosedError: The item has ended.
         """
-        self._write(self._journal.change, [["a", "/notes", [reports.note(text, level)]]])
+        self._write(self._journal.change, [["a", "/notes", [progress_and_notes.note(text, level)]]])
 
     def usage(self, **numbers: float) -> None:
         """Report what was used (`prompt_tokens=12`). A later call replaces numbers of the same name; the job's usage
@@ -252,7 +252,7 @@ class Stream(Generic[T]):
             StreamClosedError: The item has ended.
         """
         self._check_open()
-        self._usage |= reports.usage(numbers)
+        self._usage |= progress_and_notes.usage(numbers)
 
     @property
     def cancelled(self) -> bool:

@@ -70,11 +70,11 @@ def _serve(
         _fail(str(error), code=2)
     _set_up_logging(configuration.launch.log_level)
     try:
-        from tidewire_server.process.screen import screen  # noqa: PLC0415 - the command's help needs no server
+        from tidewire_server.process.banner import screen  # noqa: PLC0415 - the command's help needs no server
         from tidewire_server.script import add_script  # noqa: PLC0415
-        from tidewire_server.serving import serving  # noqa: PLC0415
+        from tidewire_server.serving import serve  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
-        from tidewire_server.store.base import StoreError  # noqa: PLC0415
+        from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
     except ModuleNotFoundError as error:
         _missing(error, "server")
     launch = configuration.launch
@@ -95,11 +95,11 @@ def _serve(
         _show(configuration, server.settings)
         return
     try:
-        listener = serving.bind(launch.host, launch.port, free="--port 0")
+        listener = serve.bind(launch.host, launch.port, free="--port 0")
     except OSError as error:
         _fail(str(error.strerror))
     try:
-        serving.serve(
+        serve.serve(
             server.app,
             server.settings,
             listener=listener,
@@ -132,7 +132,7 @@ def _configure_endpoints(server: "Server", configuration: Configuration) -> None
         ConfigurationError: There is no such endpoint.
         ValueError: Endpoints of one group have different limits now.
     """
-    from tidewire_server.jobs.lanes import group_limits  # noqa: PLC0415 - the command's help needs no server
+    from tidewire_server.jobs.concurrency_groups import group_limits  # noqa: PLC0415 - the command's help needs no server
 
     for name, values in configuration.endpoints.items():
         endpoint = server.endpoints.get(name)

@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-from tidewire_server.store.base import Ticket
+from tidewire_server.store.interfaces import Ticket
 
 Lane = OrderedDict[Ticket, None]
 

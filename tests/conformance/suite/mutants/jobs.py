@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from conformance.suite.changes import told_otherwise, without
 from conformance.suite.mutants import mutant
-from tidewire_server.jobs import service
+from tidewire_server.jobs import job_service
 
 
 @mutant("TW-JOB-038", "jobs.a_submit_is_answered_with_the_job")
@@ -103,8 +103,8 @@ def the_last_page_leads_to_the_first(hooks):
 def ids_of_jobs_are_counted_up(hooks):
     """Ids of jobs are counted up."""
     count = itertools.count(2**100)
-    drawn = service.secrets
-    service.secrets = SimpleNamespace(
+    drawn = job_service.secrets
+    job_service.secrets = SimpleNamespace(
         token_hex=lambda size: f"{next(count):0{2 * size}x}", token_bytes=drawn.token_bytes
     )
 

@@ -19,9 +19,9 @@ def on_checks(hooks, change):
 
 def digest_by(write):
     """Have digests be made of another form of JSON."""
-    from tidewire_server.log_writer import journal
+    from tidewire_server.log_writer import log_writer
 
-    journal.digest = lambda items: hashlib.sha256(write(items).encode()).hexdigest()[:16]
+    log_writer.digest = lambda items: hashlib.sha256(write(items).encode()).hexdigest()[:16]
 
 
 @mutant("TW-DIF-043", "state.an_id_has_one_state", "resume.every_cut_point_of_a_job_that_has_ended_resumes")

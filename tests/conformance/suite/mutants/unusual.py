@@ -191,7 +191,7 @@ def http_1_0(hooks):
 def snapshots_in_place_of_diffs(hooks):
     """A snapshot is logged in place of every diff."""
     from tidewire.protocol.cursor import Cursor
-    from tidewire_server.log_writer.journal import Block, Journal, snapshot_frame
+    from tidewire_server.log_writer.log_writer import Block, Journal, snapshot_frame
 
     inner = Journal._block
 

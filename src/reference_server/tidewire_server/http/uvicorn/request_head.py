@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 
 from tidewire.protocol.problems import MEDIA_TYPE, Problem, problem, to_json
 from tidewire_server.errors import late
-from tidewire_server.http.uvicorn.connection import drop, untaken
+from tidewire_server.http.uvicorn.uvicorn_internals import drop, untaken
 from tidewire_server.settings import Settings
 
 _LINGER: Final = 2.0
