@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tidewire import Client
-from tidewire_conformance.wire.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.fault_proxy import Cut, CuttingProxy
 
 PROMPT = "import os\nimport sys\n\n\nclass Reader:\n    def __init__(self, "
 CUTS = 3

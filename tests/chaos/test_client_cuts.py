@@ -21,7 +21,7 @@ from tidewire import AsyncClient, Checkpoint, Client, RetryPolicy
 from tidewire.http.api_session import Timing
 from tidewire.protocol.document.digests import digest
 from tidewire.protocol.sse import Decoder
-from tidewire_conformance.wire.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.fault_proxy import Cut, CuttingProxy
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 

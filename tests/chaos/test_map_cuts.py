@@ -11,7 +11,7 @@ import pytest
 
 from served import served
 from tidewire import AsyncClient, Client, RetryPolicy
-from tidewire_conformance.wire.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.fault_proxy import Cut, CuttingProxy
 
 ITEMS = 2_000
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))

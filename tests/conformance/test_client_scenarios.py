@@ -11,10 +11,15 @@ import pytest
 from conformance.adapters import AsyncAdapter, BlockingAdapter, JavaScriptAdapter, PlainAdapter
 from conformance.client_mode.kill_matrix import NOT_BROKEN
 from conformance.wrong_clients import all_wrong
-from tidewire_conformance.clients.client_mode.verdicts import verdict_of
+from tidewire_conformance.clients.client_mode.scenario_verdicts import verdict_of
 from tidewire_conformance.clients.player import Outcome, describe, load_all, play
-from tidewire_conformance.clients.player.bodies import ENDPOINT, discovery_body, job_body, problem_body
 from tidewire_conformance.clients.player.scenario import JOB
+from tidewire_conformance.clients.player.scenario_bodies import (
+    ENDPOINT,
+    discovery_body,
+    job_body,
+    problem_body,
+)
 from tidewire_conformance.runner import settle
 from unit.spec_document import SCHEMA_OF_EVENT, SPEC, breaches, document
 

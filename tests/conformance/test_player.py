@@ -27,10 +27,10 @@ from tidewire_conformance.clients.player import (
     play_all,
 )
 from tidewire_conformance.clients.player.adversary import Adversary
+from tidewire_conformance.clients.player.client_output import Told, same
 from tidewire_conformance.clients.player.conversation import Conversation, Run
-from tidewire_conformance.clients.player.report import transcript
+from tidewire_conformance.clients.player.failure_text import transcript
 from tidewire_conformance.clients.player.scenario import JOB, Scenario
-from tidewire_conformance.clients.player.telling import Told, same
 
 HERE = Path(__file__).parent
 SCENARIOS = load_all()
@@ -372,7 +372,7 @@ for line in sys.stdin:
 
 
 def test_a_program_that_reports_without_end_is_stopped_at_the_bound(program, monkeypatch):
-    monkeypatch.setattr("tidewire_conformance.clients.player.adapter.MAX_REPORTS", 50)
+    monkeypatch.setattr("tidewire_conformance.clients.player.client_adapter.MAX_REPORTS", 50)
     verdict = play(BY_NAME["404"], program(INTRODUCED + textwrap.indent(FLOOD, "    ")))
     assert verdict.outcome is Outcome.ERROR
     assert "more than 50 reports" in verdict.note
@@ -384,7 +384,7 @@ def test_a_program_that_reports_without_end_is_out_of_time_like_one_that_reports
 
 
 def test_a_line_without_end_is_read_no_further_than_the_bound(program, monkeypatch):
-    monkeypatch.setattr("tidewire_conformance.clients.player.adapter.MAX_LINE", 10_000)
+    monkeypatch.setattr("tidewire_conformance.clients.player.client_adapter.MAX_LINE", 10_000)
     verdict = play(BY_NAME["404"], program(INTRODUCED + "    while True: sys.stdout.write('x' * 4096)\n"))
     assert verdict.outcome is Outcome.ERROR
     assert "a line that is no JSON" in verdict.note

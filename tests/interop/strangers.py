@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tidewire_conformance.wire.cutting_proxy import Cut
+from tidewire_conformance.wire.fault_proxy import Cut
 
 HERE = Path(__file__).parent
 NODE = shutil.which("node")

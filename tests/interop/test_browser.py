@@ -19,7 +19,7 @@ import pytest
 
 from interop.strangers import HERE, address, cut_inside_events
 from served import WORDS, sentence, served
-from tidewire_conformance.wire.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.fault_proxy import Cut, CuttingProxy
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [

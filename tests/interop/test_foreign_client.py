@@ -22,7 +22,7 @@ from interop.strangers import (
     server,
 )
 from served import WORDS, sentence, served
-from tidewire_conformance.wire.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.fault_proxy import Cut, CuttingProxy
 from unit.spec_document import SPEC
 
 pytestmark = needs_node

@@ -29,7 +29,7 @@ from tidewire.errors import (
     JobNotFoundError,
     RateLimitError,
 )
-from tidewire_conformance.wire.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.fault_proxy import Cut, CuttingProxy
 from unit.spec_document import SCHEMA_OF_EVENT, breaches
 
 CUTS = 12

@@ -25,12 +25,12 @@ from typing import Any, Final
 
 import pytest
 
-from tidewire_conformance import given, registry
+from tidewire_conformance import cli_options, registry
+from tidewire_conformance.judging.discovery_probe import ProbeError
 from tidewire_conformance.judging.grade import Report, grade
-from tidewire_conformance.judging.probe import ProbeError
 from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
 from tidewire_conformance.registry import Check
-from tidewire_conformance.report.frames import told
+from tidewire_conformance.report.failure_evidence import told
 from tidewire_conformance.runner import INTERRUPTED, Course, Plan
 
 SHOWN: Final = 5
@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"tidewire_{area}: a check of the area {area}")
     option = config.option
     try:
-        plan = given.plan(
+        plan = cli_options.plan(
             option.tidewire_url,
             header=option.tidewire_header,
             second_header=option.tidewire_second_header,
@@ -85,9 +85,9 @@ def pytest_configure(config: pytest.Config) -> None:
             patience=option.tidewire_patience,
             seed=option.tidewire_seed,
         )
-        known = given.baseline(option.tidewire_baseline)
-        chosen = given.chosen((), (), option.tidewire_profile)
-    except given.UsageError as error:
+        known = cli_options.baseline(option.tidewire_baseline)
+        chosen = cli_options.chosen((), (), option.tidewire_profile)
+    except cli_options.UsageError as error:
         raise pytest.UsageError(f"tidewire: {error}") from None
     config.stash[_RUN] = _Background(plan, chosen, known)
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tidewire_conformance.judging.history import Histories
-from tidewire_conformance.judging.probe import ProbeError, Server, probe
+from tidewire_conformance.judging.discovery_probe import ProbeError, Server, probe
+from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Outcome, Verdict, Why, worst
 from tidewire_conformance.registry import Check
 from tidewire_conformance.session import Hooks, Session, Skip, Unclear
 from tidewire_conformance.specification import Sentence
-from tidewire_conformance.wire.exchange import Exchange
-from tidewire_conformance.wire.wire import NoAnswerError, Wire
+from tidewire_conformance.wire.recorded_exchange import Exchange
+from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
 
 LANES = 8
 """Checks that run at a time."""

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from tidewire_conformance.judging.history import Histories
-from tidewire_conformance.judging.probe import CLOSE_SECONDS, Server, Work
+from tidewire_conformance.judging.discovery_probe import CLOSE_SECONDS, Server, Work
+from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Assertion, Why
-from tidewire_conformance.wire.event_stream import Block
-from tidewire_conformance.wire.exchange import Exchange
-from tidewire_conformance.wire.wire import Header, Stream, Wire
+from tidewire_conformance.wire.event_stream_decoder import Block
+from tidewire_conformance.wire.recorded_exchange import Exchange
+from tidewire_conformance.wire.recording_client import Header, Stream, Wire
 
 JOB_SECONDS: Final = 30.0
 """How long a job may take to end, beside what its example took; times `patience`."""

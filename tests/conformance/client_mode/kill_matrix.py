@@ -19,8 +19,8 @@ from conformance.adapters import PlainAdapter  # noqa: E402 - found beside this 
 from conformance.plain_client import PlainClient  # noqa: E402
 from conformance.wrong_clients import all_wrong  # noqa: E402
 from tidewire_conformance import specification  # noqa: E402
-from tidewire_conformance.clients.client_mode.run import Plan, Run, run  # noqa: E402
-from tidewire_conformance.clients.client_mode.verdicts import name_of  # noqa: E402
+from tidewire_conformance.clients.client_mode.scenario_runner import Plan, Run, run  # noqa: E402
+from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of  # noqa: E402
 from tidewire_conformance.clients.player import Scenario, load_all  # noqa: E402
 from tidewire_conformance.judging.grade import grade  # noqa: E402
 from tidewire_conformance.judging.verdict import Outcome  # noqa: E402

@@ -20,9 +20,9 @@ from conformance.wrong_askers import AcceptsCompressedStreams
 from conformance.wrong_clients import all_wrong
 from tidewire_conformance import specification
 from tidewire_conformance.cli import app
-from tidewire_conformance.clients.client_mode.run import Plan, run
-from tidewire_conformance.clients.client_mode.variants import VARIANTS, twins
-from tidewire_conformance.clients.client_mode.verdicts import name_of
+from tidewire_conformance.clients.client_mode.benign_servers import VARIANTS, twins
+from tidewire_conformance.clients.client_mode.scenario_runner import Plan, run
+from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
 from tidewire_conformance.clients.player import load_all
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, Why
@@ -30,7 +30,7 @@ from unit.spec_document import document
 
 PYTHON = shlex.quote(sys.executable)
 OURS = f"{PYTHON} -m tidewire.commands.conformance_adapter"
-SHELL = f"{PYTHON} -m tidewire_conformance.clients.adapters.shell"
+SHELL = f"{PYTHON} -m tidewire_conformance.clients.adapters.shell_client"
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 SCHEMA = json.loads(
@@ -329,7 +329,7 @@ def test_a_page_in_a_browser_is_judged_like_any_other_client(tmp_path):
     ]
     words = [word for name in names for word in ("--only", name)]
     file = tmp_path / "report.json"
-    command = f"{PYTHON} -m tidewire_conformance.clients.adapters.browser"
+    command = f"{PYTHON} -m tidewire_conformance.clients.adapters.chromium_page"
     found = conformance("--client", command, *words, "--json", file)
     assert found.exit_code == 1
     broken = {

@@ -27,10 +27,10 @@ from conformance.suite.mutants import MUTANTS
 from conformance.suite.stage import Nursery
 from conformance.wrong_clients import all_wrong
 from tidewire_conformance import registry
-from tidewire_conformance.clients.client_mode import run as client_run
-from tidewire_conformance.clients.client_mode.command import choose
+from tidewire_conformance.clients.client_mode import scenario_runner as client_run
+from tidewire_conformance.clients.client_mode.client_command import choose
 from tidewire_conformance.judging.grade import Report, grade
-from tidewire_conformance.report import console
+from tidewire_conformance.report import terminal_report
 from tidewire_conformance.runner import run
 
 COLUMNS = 120
@@ -98,7 +98,7 @@ def told(report: Report) -> str:
     """The report as a terminal shows it."""
     screen = Console(width=COLUMNS, highlight=False, no_color=True)
     with screen.capture() as capture:
-        console.show(report, screen)
+        terminal_report.show(report, screen)
     return capture.get()
 
 

@@ -11,7 +11,7 @@ from tidewire_conformance.judging.verdict import Outcome
 from tidewire_conformance.registry import Check
 from tidewire_conformance.runner import Plan, run
 from tidewire_conformance.session import Hooks
-from tidewire_conformance.wire.wire import Wire
+from tidewire_conformance.wire.recording_client import Wire
 
 BUDGET = 40.0
 """Seconds after which no further check of a mutant begins: what it has broken may keep each of them waiting."""

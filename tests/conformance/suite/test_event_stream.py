@@ -8,9 +8,9 @@ import pytest
 
 from tidewire.protocol.sse import Decoder
 from tidewire_conformance import specification
-from tidewire_conformance.judging import fold
-from tidewire_conformance.judging.fold import Refused, State
-from tidewire_conformance.wire.event_stream import Reader
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.apply_diffs import Refused, State
+from tidewire_conformance.wire.event_stream_decoder import Reader
 
 STREAMS = [
     b"id:1-1\ndata:a\n\nid:1-2\nevent:done\ndata:b\n\n",
@@ -108,7 +108,7 @@ def test_a_diff_is_folded_as_its_vector_says(vector):
     held = json.dumps(vector["before"])
     state = State(vector["before"], tuple(vector.get("columns", ())))
     try:
-        got = fold.apply(state, vector["diff"]).value
+        got = apply_diffs.apply(state, vector["diff"]).value
     except Refused:
         got = "refused"
     assert json.dumps(got, sort_keys=True) == json.dumps(vector.get("after", "refused"), sort_keys=True)

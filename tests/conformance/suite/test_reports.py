@@ -16,9 +16,9 @@ from rich.console import Console
 from conformance.suite.test_grade import CHOICE, DrawnRun, Named, asserted, report_of
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict, Why
-from tidewire_conformance.report import badge, console, junit, page, symptoms
-from tidewire_conformance.report.frames import curl, frames
-from tidewire_conformance.wire.wire import NoAnswerError, Wire
+from tidewire_conformance.report import badge, failure_groups, html_report, junit_report, terminal_report
+from tidewire_conformance.report.failure_evidence import curl, frames
+from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
 
 TOKEN = "Bearer a-token-of-somebody"
 STREAM = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -115,14 +115,14 @@ def failing(answer, place="/v1/jobs/a/events", **asked):
 def shown(report, width=100):
     screen = Console(width=width, highlight=False, no_color=True)
     with screen.capture() as capture:
-        console.show(report, screen)
+        terminal_report.show(report, screen)
     return capture.get()
 
 
 def test_no_report_holds_what_a_caller_is_known_by(tmp_path):
     echo = f'HTTP/1.1 401 No\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{{"you sent": "{TOKEN}"}}'
     report = failing(echo.encode(), place=f"/v1/jobs/a?access_token={TOKEN.partition(' ')[2]}")
-    for way, name in ((page, "r.html"), (junit, "r.xml"), (badge, "r.svg")):
+    for way, name in ((html_report, "r.html"), (junit_report, "r.xml"), (badge, "r.svg")):
         way.write(report, tmp_path / name)
     texts = [shown(report), *((tmp_path / name).read_text() for name in ("r.html", "r.xml", "r.svg"))]
     for text in texts:
@@ -177,7 +177,7 @@ def test_a_cut_leaves_no_half_of_a_secret():
 def test_a_page_loads_nothing_and_a_hostile_server_writes_no_markup(tmp_path):
     evil = '</pre><script src="http://evil.example/x.js"></script><img src=x onerror=alert(1)>'
     report = failing(f"{STREAM}data:{evil}\n\n".encode())
-    page.write(report, tmp_path / "r.html")
+    html_report.write(report, tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
     found = []
     parser = HTMLParser()
@@ -205,7 +205,7 @@ def test_junit_counts_what_it_lists_and_takes_any_bytes(tmp_path):
     skipped = Verdict("other.check", (CHOICE[1],), "x", Outcome.SKIPPED, "no occasion here", Why.NO_OCCASION)
     unclear = Verdict("other.check2", (CHOICE[2],), "x", Outcome.INCONCLUSIVE, "it never came")
     report = report_of(*report.run.verdicts, skipped, unclear)
-    junit.write(report, tmp_path / "r.xml")
+    junit_report.write(report, tmp_path / "r.xml")
     root = ET.parse(tmp_path / "r.xml").getroot()
     assert [root.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["3", "1", "1", "1"]
     for suite in root:
@@ -228,7 +228,7 @@ def test_junit_counts_what_it_lists_and_takes_any_bytes(tmp_path):
 
 def test_a_report_of_a_part_says_so_wherever_it_is_read(tmp_path):
     report = report_of(asserted("area.one", CHOICE[:1], (CHOICE[0], True)), part="1 of 9 checks")
-    page.write(report, tmp_path / "r.html")
+    html_report.write(report, tmp_path / "r.html")
     assert "only a part of the suite was run: 1 of 9 checks" in shown(report)
     assert "Only a part of the suite was run: 1 of 9 checks" in (tmp_path / "r.html").read_text()
     assert badge.told(report) == ("part · 1/1", badge.GREY)
@@ -287,7 +287,7 @@ def test_the_sentence_whose_checks_are_those_that_failed_leads_one_that_everythi
         *(asserted(f"area.more{number}", (general,), (general, True)) for number in range(5)),
         known={known: "so it is"},
     )
-    page.write(report, tmp_path / "r.html")
+    html_report.write(report, tmp_path / "r.html")
     for text in (shown(report), (tmp_path / "r.html").read_text()):
         told = [text.index(f"{each}") for each in (special, general, known)]
         assert told == sorted(told)
@@ -298,7 +298,7 @@ def test_the_sentence_whose_checks_are_those_that_failed_leads_one_that_everythi
 def test_each_link_of_a_page_leads_to_a_place_also_for_a_sentence_that_is_told_with_another_one(tmp_path):
     first, second, *_ = CHOICE
     report = report_of(broken("area.one", (first, second), (first, "two", "one"), (second, "two", "one")))
-    page.write(report, tmp_path / "r.html")
+    html_report.write(report, tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
     assert text.count(f'id="{second}"') == 1
     for name in re.findall(r'href="#([^"]+)"', text):
@@ -307,11 +307,14 @@ def test_each_link_of_a_page_leads_to_a_place_also_for_a_sentence_that_is_told_w
 
 def test_many_names_are_counted_and_what_one_sentence_shows_is_bounded():
     first, *_ = CHOICE
-    same = [broken(f"area.{number}", (first,), (first, "two", "one")) for number in range(console.NAMES + 5)]
+    same = [
+        broken(f"area.{number}", (first,), (first, "two", "one"))
+        for number in range(terminal_report.NAMES + 5)
+    ]
     text = shown(report_of(*same))
-    assert f"area.{console.NAMES} and 4 more" in " ".join(text.split())
-    assert f"… and {console.NAMES + 4} times more" in text
+    assert f"area.{terminal_report.NAMES} and 4 more" in " ".join(text.split())
+    assert f"… and {terminal_report.NAMES + 4} times more" in text
     different = [broken(f"area.{number}", (first,), (first, f"{number}", "")) for number in range(9)]
     text = shown(report_of(*different))
-    assert text.count("\n      check ") == symptoms.PER_SENTENCE
+    assert text.count("\n      check ") == failure_groups.PER_SENTENCE
     assert "… and 7 times more; also otherwise, in area.2, area.3" in text

@@ -22,7 +22,7 @@ from conformance.suite.mutants import MUTANTS  # noqa: E402 - found beside this 
 from conformance.suite.unjudged import REASONS  # noqa: E402
 from conformance.wrong_clients import all_wrong  # noqa: E402
 from tidewire_conformance import registry, specification  # noqa: E402
-from tidewire_conformance.clients.client_mode.verdicts import name_of  # noqa: E402
+from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of  # noqa: E402
 from tidewire_conformance.clients.player import load_all  # noqa: E402
 from tidewire_conformance.specification import Sentence  # noqa: E402
 

@@ -9,7 +9,7 @@ from tidewire_conformance.checks.bodies import LARGEST_BODY
 from tidewire_conformance.checks.errors import UNKNOWN_JOB
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, JSON, Job, Session
-from tidewire_conformance.wire.exchange import Exchange, resolve
+from tidewire_conformance.wire.recorded_exchange import Exchange, resolve
 
 INBAND = ["inband_problems"]
 TOKENS = ["stream_tokens"]

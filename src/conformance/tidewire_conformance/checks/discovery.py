@@ -7,10 +7,10 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from tidewire_conformance import specification
-from tidewire_conformance.judging.history import job_bodies
+from tidewire_conformance.judging.state_history import job_bodies
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
-from tidewire_conformance.wire.exchange import Exchange, resolve
+from tidewire_conformance.wire.recorded_exchange import Exchange, resolve
 
 REFUSALS = {
     "list": (404, "not_found"),

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 
 from tidewire_conformance.checks.jobs import first_has_ended
 from tidewire_conformance.checks.resume import differing, told
-from tidewire_conformance.judging.history import job_of, key
+from tidewire_conformance.judging.state_history import job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
-from tidewire_conformance.wire.event_stream import Block
-from tidewire_conformance.wire.exchange import Exchange, resolve
-from tidewire_conformance.wire.wire import NoAnswerError, Wire
+from tidewire_conformance.wire.event_stream_decoder import Block
+from tidewire_conformance.wire.recorded_exchange import Exchange, resolve
+from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
 
 RESTART_SECONDS = 60.0
 """How long a command may take, and the server to answer again; times `patience`."""

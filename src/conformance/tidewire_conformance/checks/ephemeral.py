@@ -4,12 +4,12 @@ import asyncio
 from contextlib import AsyncExitStack
 from itertools import pairwise
 
-from tidewire_conformance.judging.history import job_bodies, job_of
+from tidewire_conformance.judging.state_history import job_bodies, job_of
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
-from tidewire_conformance.wire.event_stream import CLOSING, Block
-from tidewire_conformance.wire.exchange import Exchange
-from tidewire_conformance.wire.wire import Stream
+from tidewire_conformance.wire.event_stream_decoder import CLOSING, Block
+from tidewire_conformance.wire.recorded_exchange import Exchange
+from tidewire_conformance.wire.recording_client import Stream
 
 BEATS = 2
 """Pings that each silent stream is waited for."""

@@ -4,10 +4,10 @@ import re
 from typing import Any
 
 from tidewire_conformance import specification
-from tidewire_conformance.judging.history import job_bodies
+from tidewire_conformance.judging.state_history import job_bodies
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
-from tidewire_conformance.wire.exchange import Exchange
+from tidewire_conformance.wire.recorded_exchange import Exchange
 from tidewire_conformance.wire.strict_json import compact
 
 _INSIDES = re.compile(

@@ -3,12 +3,12 @@
 import re
 
 from tidewire_conformance import specification
-from tidewire_conformance.judging.history import Key, job_of, key
-from tidewire_conformance.judging.probe import CLOSE_SECONDS
+from tidewire_conformance.judging.discovery_probe import CLOSE_SECONDS
+from tidewire_conformance.judging.state_history import Key, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
-from tidewire_conformance.wire.event_stream import CLOSING, Block
-from tidewire_conformance.wire.exchange import Exchange
+from tidewire_conformance.wire.event_stream_decoder import CLOSING, Block
+from tidewire_conformance.wire.recorded_exchange import Exchange
 
 HELLO_SECONDS = 1.0
 """TW-FRM-005."""

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any
 
-from tidewire_conformance.judging.history import Histories
-from tidewire_conformance.judging.probe import LONG_TOKENS, Work
+from tidewire_conformance.judging.discovery_probe import LONG_TOKENS, Work
+from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
-from tidewire_conformance.wire.exchange import Exchange
+from tidewire_conformance.wire.recorded_exchange import Exchange
 
 LOGPROBS = ["logprobs"]
 """What a server declares that generates."""

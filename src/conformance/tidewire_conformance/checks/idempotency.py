@@ -3,12 +3,12 @@
 import asyncio
 import secrets
 
-from tidewire_conformance.judging.probe import Work
+from tidewire_conformance.judging.discovery_probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, JSON, Session
-from tidewire_conformance.wire.exchange import Exchange
+from tidewire_conformance.wire.recorded_exchange import Exchange
+from tidewire_conformance.wire.recording_client import Header
 from tidewire_conformance.wire.strict_json import compact
-from tidewire_conformance.wire.wire import Header
 
 
 def _keyed(s: Session) -> Work:

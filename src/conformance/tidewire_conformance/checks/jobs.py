@@ -3,11 +3,11 @@
 from itertools import pairwise
 
 from tidewire_conformance import specification
-from tidewire_conformance.judging import fold
-from tidewire_conformance.judging.history import Histories, job_bodies, key
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.state_history import Histories, job_bodies, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
-from tidewire_conformance.wire.exchange import Exchange, resolve
+from tidewire_conformance.wire.recorded_exchange import Exchange, resolve
 
 DONE = ("status", "usage", "error", "check", "digest", "expires_at")
 """Members of `done` (section 3.6)."""
@@ -31,7 +31,7 @@ def has_started(answer: Exchange) -> bool:
 
 def first_has_ended(answer: Exchange) -> bool:
     """Whether the first item has ended, and the job with it or not."""
-    return answer.json["state"]["items"][0]["status"] in fold.ITEM_ENDS
+    return answer.json["state"]["items"][0]["status"] in apply_diffs.ITEM_ENDS
 
 
 @check("TW-JOB-018", "TW-JOB-038", "TW-OVR-015", "TW-JOB-001")

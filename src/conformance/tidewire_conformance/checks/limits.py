@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from tidewire_conformance.checks.ownership import other_principal
-from tidewire_conformance.judging.probe import Work
+from tidewire_conformance.judging.discovery_probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
-from tidewire_conformance.wire.exchange import Exchange
-from tidewire_conformance.wire.wire import BUSY, BUSY_SECONDS, BUSY_TRIES, Wire
+from tidewire_conformance.wire.recorded_exchange import Exchange
+from tidewire_conformance.wire.recording_client import BUSY, BUSY_SECONDS, BUSY_TRIES, Wire
 
 MANY = 100
 """Streams or jobs, at most, that the suite has at a time on somebody else's server."""

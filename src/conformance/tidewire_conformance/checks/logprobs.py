@@ -8,7 +8,7 @@ from tidewire_conformance import specification
 from tidewire_conformance.checks.generation import LOGPROBS, TOKENS, generate, generated, generation, max_top
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
-from tidewire_conformance.wire.exchange import Exchange, resolve
+from tidewire_conformance.wire.recorded_exchange import Exchange, resolve
 
 PER_TOKEN = (
     "token_ids",

@@ -5,8 +5,8 @@ import secrets
 from tidewire_conformance.checks.errors import UNKNOWN_JOB
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
-from tidewire_conformance.wire.exchange import Exchange
-from tidewire_conformance.wire.wire import Wire
+from tidewire_conformance.wire.recorded_exchange import Exchange
+from tidewire_conformance.wire.recording_client import Wire
 
 TIMES = 5
 """That each of two jobs is asked for: the shortest answer of a server is hardly later than it has to be."""

@@ -4,12 +4,12 @@ import random
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from tidewire_conformance.judging import fold
-from tidewire_conformance.judging.history import Histories, key
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.state_history import Histories, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
-from tidewire_conformance.wire.event_stream import Block
-from tidewire_conformance.wire.exchange import Exchange
+from tidewire_conformance.wire.event_stream_decoder import Block
+from tidewire_conformance.wire.recorded_exchange import Exchange
 
 CUT_POINTS = 24
 """Cursors of one job that are tried; more are drawn at random, the first and the last stay."""
@@ -245,9 +245,9 @@ async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) ->
         s.expect("TW-RES-016", snapshot.id == whole[-2].id, f"the id of the last change, {whole[-2].id}", snapshot.id,
                  at=answer, block=snapshot)  # fmt: skip
         state = snapshot.json.get("state", {})
-        s.expect("TW-DIF-010", state.get("status") not in fold.JOB_ENDS, "a status that is no end", state.get("status"),
+        s.expect("TW-DIF-010", state.get("status") not in apply_diffs.JOB_ENDS, "a status that is no end", state.get("status"),
                  at=answer, block=snapshot)  # fmt: skip
-        s.expect("TW-FRM-055", state.get("status") not in fold.JOB_ENDS and kinds[-1] == "done",
+        s.expect("TW-FRM-055", state.get("status") not in apply_diffs.JOB_ENDS and kinds[-1] == "done",
                  "done as an event of its own", kinds, at=answer, block=snapshot)  # fmt: skip
         s.expect(
             "TW-RES-023",

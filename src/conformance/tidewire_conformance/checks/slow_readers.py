@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tidewire_conformance.judging import fold
-from tidewire_conformance.judging.history import Histories, job_of, key
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.state_history import Histories, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
@@ -29,7 +29,7 @@ async def a_merged_diff_proves_what_its_parts_proved(s: Session) -> None:
         if len(known) < 2 or None in known:
             continue
         paths = {path for each in known if each for path in each}
-        wanted = {path for path in paths if isinstance(fold.find(step.after.value, path), str)}
+        wanted = {path for path in paths if isinstance(apply_diffs.find(step.after.value, path), str)}
         proved = _proved(step.block.json)
         s.expect("TW-DIF-044", wanted <= proved, f"a check of {sorted(wanted)}", sorted(proved), at=step.exchange,
                  block=step.block)  # fmt: skip

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidewire_conformance import specification
-from tidewire_conformance.judging import fold
-from tidewire_conformance.judging.history import Histories, Step, job_bodies, job_of, key
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.state_history import Histories, Step, job_bodies, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire import strict_json
@@ -97,7 +97,7 @@ async def each_state_is_one(s: Session) -> None:
             block=step.block,
         )
         if step.block.type != "done":
-            s.expect("TW-DIF-003", state["status"] not in fold.JOB_ENDS, "a status that is no end", state["status"],
+            s.expect("TW-DIF-003", state["status"] not in apply_diffs.JOB_ENDS, "a status that is no end", state["status"],
                      at=step.exchange, block=step.block)  # fmt: skip
         for item in items:
             s.expect("TW-DIF-005", (item["status"] == "failed") == ("error" in item), "an error in failed items alone",
@@ -139,7 +139,7 @@ async def items_move_by_the_table(s: Session) -> None:
             if move[0] != move[1] and step.block.type != "snapshot":
                 s.expect("TW-OVR-018", move in MOVES, "a row of the table", f"{move[0]} → {move[1]}",
                          at=step.exchange, block=step.block)  # fmt: skip
-            if move[0] in fold.ITEM_ENDS:
+            if move[0] in apply_diffs.ITEM_ENDS:
                 s.expect(
                     "TW-OVR-019",
                     old == new,
@@ -152,13 +152,13 @@ async def items_move_by_the_table(s: Session) -> None:
             ends = [item["status"] for item in after["items"]]
             s.expect(
                 "TW-OVR-021",
-                fold.end_of(ends),
+                apply_diffs.end_of(ends),
                 "items that have all ended",
                 ends,
                 at=step.exchange,
                 block=step.block,
             )
-            s.expect("TW-OVR-020", after["status"] == fold.end_of(ends), f"{fold.end_of(ends)} for {ends}",
+            s.expect("TW-OVR-020", after["status"] == apply_diffs.end_of(ends), f"{apply_diffs.end_of(ends)} for {ends}",
                      after["status"], at=step.exchange, block=step.block)  # fmt: skip
 
 
@@ -203,7 +203,7 @@ async def stable_text_stays(s: Session) -> None:
 def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, Any]) -> None:
     where: dict[str, Any] = {"at": step.exchange, "block": step.block}
     for path, number in new.get("stable", {}).items():
-        text = fold.find(new["value"], path)
+        text = apply_diffs.find(new["value"], path)
         s.expect(
             "TW-DIF-058",
             isinstance(text, str) and number <= len(text),
@@ -212,8 +212,8 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
             **where,
         )
     for path, number in old.get("stable", {}).items():
-        kept = str(fold.find(old["value"], path))[:number]
-        text = fold.find(new["value"], path)
+        kept = str(apply_diffs.find(old["value"], path))[:number]
+        text = apply_diffs.find(new["value"], path)
         s.expect(
             "TW-DIF-057",
             isinstance(text, str) and text.startswith(kept),

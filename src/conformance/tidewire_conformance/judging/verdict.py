@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidewire_conformance import specification
-from tidewire_conformance.wire.event_stream import Block
-from tidewire_conformance.wire.exchange import Exchange
+from tidewire_conformance.wire.event_stream_decoder import Block
+from tidewire_conformance.wire.recorded_exchange import Exchange
 
 
 class Outcome(enum.StrEnum):

@@ -6,7 +6,7 @@ from typing import Any
 
 from tidewire_conformance.judging.grade import Report, Standing
 from tidewire_conformance.judging.verdict import Assertion, Verdict
-from tidewire_conformance.report.frames import curl, frames
+from tidewire_conformance.report.failure_evidence import curl, frames
 
 FORMAT = "tidewire-conformance/1"
 SHOWN = 20

@@ -5,7 +5,7 @@ for verdict in play_all(load_all(), ProgramAdapter(["node", "my-client.js"])):
         print(describe(verdict))
 """
 
-from tidewire_conformance.clients.player.adapter import (
+from tidewire_conformance.clients.player.client_adapter import (
     Adapter,
     AdapterDiedError,
     AdapterError,
@@ -13,9 +13,9 @@ from tidewire_conformance.clients.player.adapter import (
     ProgramAdapter,
     Tell,
 )
+from tidewire_conformance.clients.player.failure_text import describe
 from tidewire_conformance.clients.player.judge import Finding
 from tidewire_conformance.clients.player.play import Verdict, play, play_all
-from tidewire_conformance.clients.player.report import describe
 from tidewire_conformance.clients.player.scenario import Scenario, ScenarioError, load, load_all
 from tidewire_conformance.judging.verdict import Outcome
 

@@ -16,10 +16,15 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from tidewire_conformance.clients.player.bodies import ENDPOINT, discovery_body, job_body, problem_body
 from tidewire_conformance.clients.player.conversation import Conversation, Run, Talk, read_request
 from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
-from tidewire_conformance.clients.player.steps import (
+from tidewire_conformance.clients.player.scenario_bodies import (
+    ENDPOINT,
+    discovery_body,
+    job_body,
+    problem_body,
+)
+from tidewire_conformance.clients.player.stream_steps import (
     Flood,
     Lap,
     Pause,

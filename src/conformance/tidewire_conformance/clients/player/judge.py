@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import Any
 
+from tidewire_conformance.clients.player.client_output import Told, printable, same, text_of
 from tidewire_conformance.clients.player.conversation import Conversation, Run, Talk
 from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
-from tidewire_conformance.clients.player.telling import Told, printable, same, text_of
 
 _SECRET = 12
 """Characters from which on a token is no word that may stand in a report for another reason."""

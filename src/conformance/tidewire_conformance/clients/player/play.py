@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidewire_conformance import specification
-from tidewire_conformance.clients.player.adapter import (
+from tidewire_conformance.clients.player.adversary import Adversary
+from tidewire_conformance.clients.player.client_adapter import (
     Adapter,
     AdapterDiedError,
     AdapterError,
     AdapterHungError,
 )
-from tidewire_conformance.clients.player.adversary import Adversary
 from tidewire_conformance.clients.player.conversation import Conversation, Run
 from tidewire_conformance.clients.player.judge import Finding, judge
 from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario

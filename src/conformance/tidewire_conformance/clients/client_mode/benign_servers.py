@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tidewire_conformance.clients.player.scenario import Members, Scenario
-from tidewire_conformance.clients.player.steps import hello_data
-from tidewire_conformance.judging.fold import Refused, State, apply
+from tidewire_conformance.clients.player.stream_steps import hello_data
+from tidewire_conformance.judging.apply_diffs import Refused, State, apply
 
 Step = Members
 _STEPS = {"data", "hello", "pause_ms", "until_saw", "until_asked"}

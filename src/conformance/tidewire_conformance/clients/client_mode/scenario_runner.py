@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 
-from tidewire_conformance.clients.client_mode.verdicts import name_of, profiles, verdict_of
+from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of, profiles, verdict_of
 from tidewire_conformance.clients.player import Adapter, Scenario, play
 from tidewire_conformance.judging.verdict import Outcome, Verdict, Why
 from tidewire_conformance.runner import INTERRUPTED, merge, settle, spent

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidewire_conformance.judging.grade import Report
 from tidewire_conformance.judging.verdict import Outcome, Verdict
-from tidewire_conformance.report.frames import told
+from tidewire_conformance.report.failure_evidence import told
 
 SHOWN = 5
 """Failures of one check that are shown."""

@@ -2,9 +2,9 @@
 
 import shlex
 
-from tidewire_conformance.clients.client_mode.run import Plan, Watch, run
-from tidewire_conformance.clients.client_mode.variants import VARIANTS, twins
-from tidewire_conformance.clients.client_mode.verdicts import name_of
+from tidewire_conformance.clients.client_mode.benign_servers import VARIANTS, twins
+from tidewire_conformance.clients.client_mode.scenario_runner import Plan, Watch, run
+from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
 from tidewire_conformance.clients.player import ProgramAdapter, Scenario, load_all
 from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.registry import is_named

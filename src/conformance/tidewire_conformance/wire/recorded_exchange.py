@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 from urllib.parse import parse_qs, urljoin, urlsplit
 
 from tidewire_conformance.wire import strict_json
-from tidewire_conformance.wire.event_stream import Block, Reader
+from tidewire_conformance.wire.event_stream_decoder import Block, Reader
 from tidewire_conformance.wire.strict_json import Reading
 
 SECRET: Final = 8

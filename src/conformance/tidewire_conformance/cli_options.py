@@ -12,7 +12,7 @@ from tidewire_conformance import registry, specification
 from tidewire_conformance.registry import Check
 from tidewire_conformance.runner import Plan
 from tidewire_conformance.session import Hooks
-from tidewire_conformance.wire.wire import Wire
+from tidewire_conformance.wire.recording_client import Wire
 
 Fields = tuple[tuple[str, str], ...]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from tidewire_conformance.wire.exchange import Exchange, resolve
-from tidewire_conformance.wire.wire import NoAnswerError, Wire
+from tidewire_conformance.wire.recorded_exchange import Exchange, resolve
+from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
 
 SCRIPT: Final = "tidewire.script"
 EXAMPLES: Final = 2

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import h11
 
 from tidewire_conformance.wire import strict_json
-from tidewire_conformance.wire.exchange import Exchange
+from tidewire_conformance.wire.recorded_exchange import Exchange
 
 BUSY: Final = frozenset({429, 503})
 """Answers that ask to come again later."""

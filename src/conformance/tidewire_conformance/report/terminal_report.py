@@ -9,8 +9,8 @@ from rich.text import Text
 
 from tidewire_conformance.judging.grade import Report, Standing
 from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict, Why
-from tidewire_conformance.report.frames import evidence, visible
-from tidewire_conformance.report.symptoms import Section, Symptom, ordered, sections
+from tidewire_conformance.report.failure_evidence import evidence, visible
+from tidewire_conformance.report.failure_groups import Section, Symptom, ordered, sections
 
 NAMES = 24
 """Checks that are named beside the one that is shown."""

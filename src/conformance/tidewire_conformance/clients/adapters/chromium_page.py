@@ -1,6 +1,6 @@
 """The page client of the appendix in a real Chromium, as a program that a conformance suite can test.
 
-`tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.browser'`; `--browser PATH` names another one.
+`tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.chromium_page'`; `--browser PATH` names another one.
 The page is served from an origin of its own, asks for what to do, and tells what it was given. An EventSource sets no
 header, closes no wait and reads no status: the suite says which sentences a page cannot keep.
 """
@@ -128,7 +128,7 @@ def _browser(path: str, url: str) -> Iterator[None]:
 def main() -> None:
     """Start the browser, introduce it once its page is there, then hand on what is asked."""
     parser = argparse.ArgumentParser(
-        prog="python -m tidewire_conformance.clients.adapters.browser", description=__doc__
+        prog="python -m tidewire_conformance.clients.adapters.chromium_page", description=__doc__
     )
     names = ("chromium", "chromium-browser", "google-chrome")
     parser.add_argument("--browser", default=next(filter(None, map(shutil.which, names)), None))

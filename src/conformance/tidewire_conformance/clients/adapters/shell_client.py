@@ -1,4 +1,4 @@
-"""Becomes the shell toy beside this file: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.shell'`."""
+"""Becomes the shell toy beside this file: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.shell_client'`."""
 
 import os
 from pathlib import Path

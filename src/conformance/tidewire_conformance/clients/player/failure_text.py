@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from tidewire_conformance import specification
+from tidewire_conformance.clients.player.client_output import printable
 from tidewire_conformance.clients.player.conversation import Conversation, Talk
 from tidewire_conformance.clients.player.play import Verdict
-from tidewire_conformance.clients.player.telling import printable
 from tidewire_conformance.judging.verdict import Outcome
 
 _PIECES = 12

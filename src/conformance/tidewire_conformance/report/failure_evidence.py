@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from tidewire_conformance import specification
 from tidewire_conformance.judging.verdict import Assertion, Verdict
-from tidewire_conformance.wire.event_stream import Block
-from tidewire_conformance.wire.exchange import Exchange
+from tidewire_conformance.wire.event_stream_decoder import Block
+from tidewire_conformance.wire.recorded_exchange import Exchange
 
 WHOLE = 12
 """Blocks of a stream that are shown whole; of a longer one those around what is meant."""

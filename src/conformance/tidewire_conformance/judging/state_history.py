@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tidewire_conformance.judging import fold
-from tidewire_conformance.judging.fold import Refused, State
-from tidewire_conformance.wire.event_stream import Block
-from tidewire_conformance.wire.exchange import Exchange
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.apply_diffs import Refused, State
+from tidewire_conformance.wire.event_stream_decoder import Block
+from tidewire_conformance.wire.recorded_exchange import Exchange
 
 Key = tuple[int, int]
 """Epoch and seq."""
@@ -92,12 +92,12 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
     if place is not None and base != place:
         raise Refused("TW-RES-030", f"{block.id} has the base {base}, and the reader holds {place}")
     if block.type == "message":
-        return fold.apply(held, data)
+        return apply_diffs.apply(held, data)
     if not isinstance(data, dict):
         return None
-    fold.verify(held, data.get("check", []), "TW-DIF-049")
+    apply_diffs.verify(held, data.get("check", []), "TW-DIF-049")
     if isinstance(held.value, dict) and isinstance(data.get("digest"), str):
-        true = fold.digest(held.value.get("items"))
+        true = apply_diffs.digest(held.value.get("items"))
         if true != data["digest"]:
             raise Refused("TW-DIF-055", f"the digest is {data['digest']}, that of the items is {true}")
         ending = {name: data[name] for name in ("status", "usage", "error") if name in data}

@@ -9,9 +9,9 @@ from pathlib import Path
 from tidewire_conformance.judging.grade import Report, Standing
 from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.report import badge
-from tidewire_conformance.report.console import some
-from tidewire_conformance.report.frames import curl, frames
-from tidewire_conformance.report.symptoms import Section, Symptom, ordered, sections
+from tidewire_conformance.report.failure_evidence import curl, frames
+from tidewire_conformance.report.failure_groups import Section, Symptom, ordered, sections
+from tidewire_conformance.report.terminal_report import some
 
 _CHAPTERS = {
     "OVR": "Overview", "DSC": "Discovery", "FRM": "Framing", "RES": "Resume", "DIF": "State and diffs", "JOB": "Jobs",
