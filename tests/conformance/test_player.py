@@ -27,8 +27,8 @@ from tidewire_conformance.clients.player import (
     play_all,
 )
 from tidewire_conformance.clients.player.adversary import Adversary
-from tidewire_conformance.clients.player.client_output import Told, same
-from tidewire_conformance.clients.player.conversation import Conversation, Run
+from tidewire_conformance.clients.player.client_output import ClientOutput, same
+from tidewire_conformance.clients.player.conversation import ClientRun, Conversation
 from tidewire_conformance.clients.player.failure_text import transcript
 from tidewire_conformance.clients.player.scenario import JOB, Scenario
 
@@ -199,7 +199,7 @@ def test_the_record_of_a_connection_tells_how_the_server_ended_it(exchange, told
 
 
 def test_of_many_reports_of_a_client_the_first_and_the_last_are_shown():
-    run = Run({}, [(float(number), {"saw": "value", "value": number}) for number in range(100)])
+    run = ClientRun({}, [(float(number), {"saw": "value", "value": number}) for number in range(100)])
     told = "\n".join(transcript(Conversation(runs=[run])))
     assert "'value': 11}" in told
     assert "'value': 88}" in told
@@ -271,9 +271,12 @@ def test_a_report_that_is_no_report_is_an_error_and_no_failure():
 
 def test_text_is_put_together_from_deltas_or_else_from_values():
     deltas = [{"value": "Help", "text": "Help"}, {"value": "Hello", "deleted": 1, "text": "lo"}]
-    assert Told.of([deltas]).text(0) == ("Hello", 1)
-    assert Told.of([[{"value": "Help"}, {"value": "Hello"}]]).text(0) == ("Hello", 1)
-    assert Told.of([[{"value": {"text": "a"}, "index": 2}, {"value": 7, "index": 2}]]).text(2) == ("a", 0)
+    assert ClientOutput.of([deltas]).text(0) == ("Hello", 1)
+    assert ClientOutput.of([[{"value": "Help"}, {"value": "Hello"}]]).text(0) == ("Hello", 1)
+    assert ClientOutput.of([[{"value": {"text": "a"}, "index": 2}, {"value": 7, "index": 2}]]).text(2) == (
+        "a",
+        0,
+    )
 
 
 def test_values_are_compared_as_json():

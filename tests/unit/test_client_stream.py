@@ -44,7 +44,7 @@ from tidewire.errors import (
     TransportError,
     UnsupportedProtocolError,
 )
-from tidewire.http.fast_body import Segments
+from tidewire.http.fast_body import FastBody
 from tidewire.http.response import REFUSAL_BYTES, Connection
 from tidewire.protocol.status_table import MAX_SERVER_FAULTS
 
@@ -116,7 +116,7 @@ async def test_a_stream_over_plain_http_is_read_as_it_comes_from_the_socket():
             async with client.job("j1").updates() as updates:
                 assert (await anext(updates)).text == "Hel"
                 (connection,) = client._exchange.transport.open
-                assert isinstance(connection._body, Segments)
+                assert isinstance(connection._body, FastBody)
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])

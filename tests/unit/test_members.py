@@ -23,7 +23,7 @@ from tidewire.protocol.resources import (
     EndpointSummary,
     JobResource,
     Limits,
-    Submit,
+    SubmitBody,
 )
 
 HELLO = {"protocol": "tidewire/1", "job": "j", "events": "/e", "head": "1-1", "heartbeat_ms": 15000}
@@ -62,8 +62,8 @@ INTEGERS = [
     (JobResource, JOB, "attempt", 1),
     (Discovery, DISCOVERY, "heartbeat_ms", 1),
     (Discovery, DISCOVERY, "min_interval_ms", 0),
-    (Submit, {"input": 1}, "grace_ms", 0),
-    (Submit, {"input": 1}, "deadline_ms", 1),
+    (SubmitBody, {"input": 1}, "grace_ms", 0),
+    (SubmitBody, {"input": 1}, "deadline_ms", 1),
     *((Limits, {}, name, 0 if name.endswith("_ttl_s") else 1) for name in Limits.model_fields),
 ]
 

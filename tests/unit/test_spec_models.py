@@ -27,7 +27,7 @@ MODELS = {
     "goaway": messages.Goaway,
     "discovery": resources.Discovery,
     "endpoint": resources.EndpointDescription,
-    "submit": resources.Submit,
+    "submit": resources.SubmitBody,
     "job-entry": resources.JobResource,
     "job-list": resources.JobList,
     "cancel": resources.Cancel,

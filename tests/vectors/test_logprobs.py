@@ -168,11 +168,11 @@ def members_served():
 
 @each("logprobs/columns")
 def test_engine_gives_the_columns_of_the_vector_or_refuses_the_input(vector, torch):
-    from tidewire_server.generation.engine import Caps, InputError, check_members
+    from tidewire_server.generation.engine import EngineCapabilities, InputError, check_members
     from tidewire_server.generation.generate_request import Generate
 
     request = Generate(**vector["input"])
-    caps = Caps("m", 64, 20, 1, members_served(), None)
+    caps = EngineCapabilities("m", 64, 20, 1, members_served(), None)
     if vector["input"].keys() <= caps.members:
         check_members(request, caps)
         assert request.columns[0] == "text"

@@ -24,7 +24,7 @@ from tidewire.protocol.follower import (
 from tidewire.protocol.messages import MessageError
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import Event
-from tidewire.protocol.status_table import Asked, retry_after, then
+from tidewire.protocol.status_table import RequestKind, action_for, retry_after
 from vectors.vector_files import each, octets, whole
 
 # ---- JSON
@@ -160,7 +160,7 @@ def take_cancel(body):
 
 # ---- answers
 
-ASKED = {"stream": Asked.STREAM, "submit": Asked.SUBMIT, "other": Asked.REQUEST}
+ASKED = {"stream": RequestKind.STREAM, "submit": RequestKind.SUBMIT, "other": RequestKind.REQUEST}
 
 
 @each("messages/answers")
@@ -170,7 +170,7 @@ def test_client_does_with_a_status_what_the_vector_says(vector):
         found = _is_stream(SimpleNamespace(headers=httpx.Headers(vector["headers"])))
         assert ("use" if found else "cut") == expected
     asked = ASKED[vector["asked"]]
-    found = then(vector["status"], asked, has_cursor=vector.get("cursor", False)).value
+    found = action_for(vector["status"], asked, has_cursor=vector.get("cursor", False)).value
     assert found == ("use" if "headers" in vector else expected)
 
 

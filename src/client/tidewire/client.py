@@ -21,7 +21,7 @@ from tidewire.errors import (
     Where,
 )
 from tidewire.hooks import Hooks
-from tidewire.http.api_session import MAY_RUN, Exchange, Timing
+from tidewire.http.api_session import MAY_RUN, ApiSession, Timing
 from tidewire.http.credentials import Auth
 from tidewire.http.proxy_and_tls import check_proxy, check_verify
 from tidewire.http.response import Connection
@@ -49,7 +49,7 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.ops import DiffError
 from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
 from tidewire.protocol.follower import Follower
-from tidewire.protocol.outcomes import Advance
+from tidewire.protocol.outcomes import Applied
 from tidewire.protocol.resources import (
     API_ROOT,
     Discovery,
@@ -58,8 +58,8 @@ from tidewire.protocol.resources import (
     JobResource,
     Limits,
 )
-from tidewire.protocol.status_table import Asked
-from tidewire.types import UNSET, Place, Returns, Shape, Unset
+from tidewire.protocol.status_table import RequestKind
+from tidewire.types import UNSET, Position, ResultType, Returns, Unset
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class AsyncClient:
             max_state_bytes=max_state_bytes,
         ).changed(headers={} if headers is None else headers)
         transport = Transport(verify=check_verify(verify), proxy=check_proxy(proxy))
-        self._exchange = Exchange(url, transport, auth=auth, timing=_timing or Timing(), hooks=hooks)
+        self._exchange = ApiSession(url, transport, auth=auth, timing=_timing or Timing(), hooks=hooks)
         self._left = Leftovers()
         self._vocabularies = Vocabularies(self._exchange)
 
@@ -244,7 +244,7 @@ class AsyncClient:
             EndpointNotFoundError: There is no such endpoint; says which there are.
             TidewireError: The server refused it, or cannot be reached.
         """
-        return await self._start(endpoint, {"input": one_input(input, members)}, Shape(returns))
+        return await self._start(endpoint, {"input": one_input(input, members)}, ResultType(returns))
 
     @overload
     async def run(
@@ -296,7 +296,7 @@ class AsyncClient:
             returns: What each item's value is validated as.
             shared: Members that every input gets unless it has its own.
         """
-        shape: Shape[Any] = Shape(returns)
+        shape: ResultType[Any] = ResultType(returns)
         given: dict[str, Any] = {
             "inputs": [jsonable(one, f"/inputs/{at}") for at, one in enumerate(many_inputs(inputs))]
         }
@@ -402,7 +402,7 @@ class AsyncClient:
         """
         work = self._map_work(
             endpoint,
-            Shape(returns),
+            ResultType(returns),
             shared,
             concurrency=concurrency,
             batch_size=batch_size,
@@ -447,7 +447,7 @@ class AsyncClient:
             begun=None,
             vocabularies=self._vocabularies,
             endpoint=None,
-            shape=Shape(returns),
+            shape=ResultType(returns),
         )
 
     @overload
@@ -472,7 +472,7 @@ class AsyncClient:
             cancel_url=self._cancel_url(stream.follower.job_id or ""),
             taken=taken,
             begun=None,
-            shape=Shape(returns),
+            shape=ResultType(returns),
         )
 
     async def jobs(self, *, limit: int = 100) -> list[JobResource]:
@@ -513,7 +513,9 @@ class AsyncClient:
         advice = f"Name the one to use, such as {names[0]!r}." if names else "Ask whoever runs it."
         raise EndpointNotFoundError(f"no endpoint was named, and {what}", advice=advice)
 
-    async def _start(self, endpoint: str | None, given: dict[str, Any], shape: Shape[Any]) -> AsyncJob[Any]:
+    async def _start(
+        self, endpoint: str | None, given: dict[str, Any], shape: ResultType[Any]
+    ) -> AsyncJob[Any]:
         """Submit one input. The answer is the job's stream, where its reader finds it, or the job."""
         since = anyio.current_time()
         try:
@@ -571,7 +573,7 @@ class AsyncClient:
         return stream
 
     def _map_work(
-        self, endpoint: str | None, shape: Shape[Any], shared: dict[str, Any], **settings: Any
+        self, endpoint: str | None, shape: ResultType[Any], shared: dict[str, Any], **settings: Any
     ) -> MapWork[Any]:
         return MapWork(
             _BatchStarter(self),
@@ -595,7 +597,13 @@ class AsyncClient:
         url = self._jobs_url(name)
         try:
             answer = await self._exchange.ask(
-                "POST", url, self._options, asked=Asked.SUBMIT, headers=self._key(), body=content, since=since
+                "POST",
+                url,
+                self._options,
+                asked=RequestKind.SUBMIT,
+                headers=self._key(),
+                body=content,
+                since=since,
             )
         except EndpointNotFoundError as error:
             error.advice = await self._names(since, but=error.what)
@@ -622,7 +630,7 @@ class AsyncClient:
             return ""
         return f"This server has: {', '.join(names)}." if names else "This server has no endpoint."
 
-    def _begin_batch(self, job: JobResource, base: str, shape: Shape[Any]) -> AsyncBatchJob[Any]:
+    def _begin_batch(self, job: JobResource, base: str, shape: ResultType[Any]) -> AsyncBatchJob[Any]:
         stream, begun = self._stream(job, base)
         return AsyncBatchJob(
             self._exchange,
@@ -634,11 +642,11 @@ class AsyncClient:
             shape=shape,
         )
 
-    def _stream(self, job: JobResource, base: str) -> tuple[JobStream, Advance | None]:
+    def _stream(self, job: JobResource, base: str) -> tuple[JobStream, Applied | None]:
         """The stream of a job that was just submitted, from the state that came with the answer."""
         stream = self._stream_of(job.id, events=(base, job.links.events))
         begun = stream.follower.adopt(job)
-        return stream, begun if isinstance(begun, Advance) else None
+        return stream, begun if isinstance(begun, Applied) else None
 
     def _stream_of(self, job_id: str, *, events: tuple[str, str] | None = None) -> JobStream:
         """The stream of a job; `events` is the URL of an answer, and the link to the stream in it."""
@@ -652,7 +660,7 @@ class AsyncClient:
         events_url = f"{job_url}/events" if events is None else exchange.here(*events, f"{job_url}/events")
         return JobStream(exchange, follower, self._options, job_url=job_url, events_url=events_url)
 
-    def _attach(self, job_id: str | None, checkpoint: Checkpoint | None) -> tuple[JobStream, Place | None]:
+    def _attach(self, job_id: str | None, checkpoint: Checkpoint | None) -> tuple[JobStream, Position | None]:
         if job_id is not None:
             _checked(job_id, "a job's id")
         if checkpoint is None:
@@ -676,7 +684,7 @@ class AsyncClient:
             view = stream.follower.restore(checkpoint.state, checkpoint.columns, cursor)
         except DiffError as error:
             raise CheckpointError(f"this is no checkpoint: {error}", advice=NO_CHECKPOINT) from None
-        return stream, Place(view, checkpoint.columns, cursor)
+        return stream, Position(view, checkpoint.columns, cursor)
 
     def _cancel_url(self, job_id: str) -> str:
         return f"{self._exchange.job_url(job_id)}/cancel"
@@ -685,7 +693,7 @@ class AsyncClient:
 
     async def _tidy(self) -> None:
         """Let go of what loops that were left early have left behind."""
-        await self._exchange.transport.bury()
+        await self._exchange.transport.reap()
         await self._left.cancel()
 
 
@@ -701,7 +709,7 @@ class _BatchStarter:
         limits = (await client.discover()).limits
         return name, limits, await client.describe(name)
 
-    async def start(self, endpoint: str, body: bytes, key: str, shape: Shape[T]) -> AsyncBatchJob[T]:
+    async def start(self, endpoint: str, body: bytes, key: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
         job, base = await self._client.with_options(idempotency_key=key)._send(endpoint, body)
         return self._client._begin_batch(job, base, shape)
 

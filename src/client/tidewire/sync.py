@@ -25,7 +25,7 @@ from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, many_inputs
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
-from tidewire.types import UNSET, Returns, Shape, Unset
+from tidewire.types import UNSET, ResultType, Returns, Unset
 
 T = TypeVar("T")
 
@@ -261,7 +261,7 @@ class Client:
         """Run any number of inputs; see `AsyncClient.map`. Inputs are taken, and `progress` is called, on this thread."""
         work = self._client._map_work(
             endpoint,
-            Shape(returns),
+            ResultType(returns),
             shared,
             concurrency=concurrency,
             batch_size=batch_size,

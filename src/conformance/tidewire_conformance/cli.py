@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tidewire_conformance import cli_options, registry
 from tidewire_conformance.clients.client_mode.client_command import NoSuchNameError, choose, judge_client
 from tidewire_conformance.clients.client_mode.scenario_runner import LANES as CLIENT_LANES
-from tidewire_conformance.clients.client_mode.scenario_runner import Plan as ClientPlan
+from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan as ClientPlan
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
 from tidewire_conformance.clients.player import AdapterError, ScenarioError
 from tidewire_conformance.judging.discovery_probe import ProbeError
@@ -26,7 +26,7 @@ from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report import badge, html_report, json_report, junit_report
 from tidewire_conformance.report import terminal_report as for_people
-from tidewire_conformance.runner import INTERRUPTED, LANES, Course, Plan, Run, Watch
+from tidewire_conformance.runner import INTERRUPTED, LANES, CheckProgress, Plan, SuiteRun, Watch
 
 CONFORMANT, FAILED, USAGE, UNREACHABLE, NOTHING_RAN = 0, 1, 2, 3, 4
 
@@ -279,9 +279,9 @@ def _tell(
     raise typer.Exit(report.exit_code or (UNREACHABLE if lost else CONFORMANT))
 
 
-def _run(plan: Plan, checks: list[Check]) -> Run:
+def _run(plan: Plan, checks: list[Check]) -> SuiteRun:
     with _watching(f"asking {plan.base_url} what it is", len(checks) * plan.repeat) as watch:
-        course = Course(plan, checks, watch)
+        course = CheckProgress(plan, checks, watch)
         try:
             asyncio.run(course.go())
         except KeyboardInterrupt:

@@ -86,7 +86,7 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
         UsageError: There is no such profile.
         NothingNamedError: A name is that of no check, or nothing is left.
     """
-    known = {sentence.profile for sentence in specification.sentences().values()} - {"client"}
+    known = {sentence.profile for sentence in specification.requirements().values()} - {"client"}
     if unknown := [each for each in profiles if each not in known]:
         raise UsageError(f"there is no profile {', '.join(unknown)}: there are {', '.join(sorted(known))}")
     checks = registry.checks()
@@ -180,6 +180,6 @@ def baseline(path: Path | None) -> dict[str, str]:
             f"{path}: {', '.join(sorted(others))} means nothing here: each [[known]] has a sentence and a reason alone"
         )
     for name, reason in known.items():
-        if name not in specification.sentences() or not reason:
+        if name not in specification.requirements() or not reason:
             raise UsageError(f"{path}: {name!r} is no sentence of the specification, or has no reason")
     return known

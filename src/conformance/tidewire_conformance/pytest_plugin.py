@@ -31,7 +31,7 @@ from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report.failure_evidence import told
-from tidewire_conformance.runner import INTERRUPTED, Course, Plan
+from tidewire_conformance.runner import INTERRUPTED, CheckProgress, Plan
 
 SHOWN: Final = 5
 """Failures of one check that are shown."""
@@ -228,7 +228,7 @@ class _Background:
         self.plan, self.chosen, self.known = plan, chosen, known
         self.report: Report | None = None
         self._checks: list[Check] = []
-        self._course: Course | None = None
+        self._course: CheckProgress | None = None
         self._verdicts: dict[str, Verdict] = {}
         self._moved = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -246,7 +246,7 @@ class _Background:
         """
         if self._thread is None:
             self._checks = checks
-            self._course = Course(self.plan, checks, self._heard)
+            self._course = CheckProgress(self.plan, checks, self._heard)
             self._thread = threading.Thread(target=self._work, name="tidewire conformance", daemon=True)
             self._thread.start()
         with self._moved:

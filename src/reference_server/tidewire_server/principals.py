@@ -13,7 +13,7 @@ from tidewire_server.errors import refuse
 ANONYMOUS = "anonymous"
 
 
-class Tokens:
+class TokenPrincipals:
     """The tokens that are let in."""
 
     def __init__(self, tokens: Iterable[str]) -> None:

@@ -23,9 +23,9 @@ from tidewire_server.endpoints.endpoint import (
     Resource,
 )
 from tidewire_server.errors import ItemError, UnknownEndpointError, refuse
-from tidewire_server.http.routes import App
+from tidewire_server.http.routes import TidewireApp
 from tidewire_server.jobs.concurrency_groups import group_limits
-from tidewire_server.jobs.job_service import Service
+from tidewire_server.jobs.job_service import JobService
 from tidewire_server.log_writer.user_values import plain
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import ANONYMOUS
@@ -67,7 +67,7 @@ class Server:
         """
         self.settings = (settings or Settings()).but(**options)
         self.endpoints: dict[str, Endpoint] = {}
-        self._app: App | None = None
+        self._app: TidewireApp | None = None
         self._closers: list[Callable[[], Awaitable[None]]] = []
 
     @overload
@@ -223,10 +223,10 @@ class Server:
         return register if function is None else register(function)
 
     @property
-    def app(self) -> App:
+    def app(self) -> TidewireApp:
         """The ASGI application, for any ASGI server. Its settings are fixed by the first use."""
         if self._app is None:
-            self._app = App(self.endpoints, self.settings, self._closers)
+            self._app = TidewireApp(self.endpoints, self.settings, self._closers)
         return self._app
 
     def configure(self, **options: Any) -> None:
@@ -364,7 +364,7 @@ class Server:
             raise UnknownEndpointError(name, self.endpoints) from None
 
     async def _call(self, endpoint: Endpoint, members: dict[str, Any]) -> JsonValue:
-        service = Service(self.endpoints, self.settings, Metrics(), memory_of(self.settings))
+        service = JobService(self.endpoints, self.settings, Metrics(), memory_of(self.settings))
         try:
             record = (await service.submit(ANONYMOUS, endpoint, _body_of(members), None)).record
             job = await service.outcome(record)

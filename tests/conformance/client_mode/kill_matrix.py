@@ -19,7 +19,7 @@ from conformance.adapters import PlainAdapter  # noqa: E402 - found beside this 
 from conformance.plain_client import PlainClient  # noqa: E402
 from conformance.wrong_clients import all_wrong  # noqa: E402
 from tidewire_conformance import specification  # noqa: E402
-from tidewire_conformance.clients.client_mode.scenario_runner import Plan, Run, run  # noqa: E402
+from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, ScenarioRun, run  # noqa: E402
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of  # noqa: E402
 from tidewire_conformance.clients.player import Scenario, load_all  # noqa: E402
 from tidewire_conformance.judging.grade import grade  # noqa: E402
@@ -102,11 +102,11 @@ def main() -> int:
     return 1 if right or any(row.fault for row in rows) else 0
 
 
-def _run(client: type, chosen: list[Scenario]) -> Run:
-    return run(Plan(client.__name__, lanes=48, budget=3600), chosen, PlainAdapter(client))
+def _run(client: type, chosen: list[Scenario]) -> ScenarioRun:
+    return run(ScenarioPlan(client.__name__, lanes=48, budget=3600), chosen, PlainAdapter(client))
 
 
-def _red(found: Run) -> dict[str, list[str]]:
+def _red(found: ScenarioRun) -> dict[str, list[str]]:
     bad = (verdict for verdict in found.verdicts if verdict.outcome in {Outcome.FAIL, Outcome.WARN})
     return {verdict.check: sorted({each.sentence for each in verdict.broken}) for verdict in bad}
 
@@ -116,7 +116,7 @@ def _breaks(client: type) -> str:
     return client.breaks or own.requirements[0]
 
 
-def _fault(client: type, found: Run) -> str:
+def _fault(client: type, found: ScenarioRun) -> str:
     at = {name.partition(".")[2]: broken for name, broken in _red(found).items()}
     if _breaks(client) not in at.get(client.scenario, ()):
         return "not noticed"
@@ -142,7 +142,7 @@ def _page(rows: list[Row]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for row in sorted(rows, key=lambda row: (_own(row), row.name)):
-        others = {*row.red.get(_own(row), ())} & specification.sentences().keys() - {row.breaks}
+        others = {*row.red.get(_own(row), ())} & specification.requirements().keys() - {row.breaks}
         mark = row.fault or "✓"
         words, also = _words(row.name), " ".join(sorted(others))
         lines.append(f"| {words} | `{_own(row)}` | {row.breaks} | {also} | {len(row.red)} | {mark} |")

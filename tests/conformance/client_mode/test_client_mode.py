@@ -21,11 +21,11 @@ from conformance.wrong_clients import all_wrong
 from tidewire_conformance import specification
 from tidewire_conformance.cli import app
 from tidewire_conformance.clients.client_mode.benign_servers import VARIANTS, twins
-from tidewire_conformance.clients.client_mode.scenario_runner import Plan, run
+from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, run
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
 from tidewire_conformance.clients.player import load_all
 from tidewire_conformance.judging.grade import grade
-from tidewire_conformance.judging.verdict import Outcome, Why
+from tidewire_conformance.judging.verdict import Outcome, SkipReason
 from unit.spec_document import document
 
 PYTHON = shlex.quote(sys.executable)
@@ -68,7 +68,7 @@ def program(tmp_path):
 
 
 def judged(client, *names, **options):
-    found = run(Plan("a client", **options), [BY_NAME[name] for name in names], PlainAdapter(client))
+    found = run(ScenarioPlan("a client", **options), [BY_NAME[name] for name in names], PlainAdapter(client))
     return grade(found, found.trials)
 
 
@@ -155,7 +155,7 @@ def test_the_scenarios_can_be_listed_by_area_sentence_and_name():
 
 def test_a_failure_names_the_sentence_the_bytes_and_the_command_that_plays_it_again(program):
     found = conformance("--client", program(SAYS_SUCCEEDED), "--only", "framing.comments")
-    text = specification.sentences()["TW-FRM-028"].text
+    text = specification.requirements()["TW-FRM-028"].text
     assert f"FAIL  {text} [TW-FRM-028]" in found.output
     assert re.search(r"expected  requests of the kind event stream: at least 1", found.output)
     assert re.search(r"\n +\d+\.\d +\* .*'end': 'succeeded'", found.output)
@@ -201,14 +201,14 @@ def test_what_the_client_cannot_do_is_not_counted_and_what_time_was_short_for_is
 
     adapter = PlainAdapter(Modest)
     adapter.traits = frozenset()
-    found = run(Plan("a client"), [BY_NAME["submit"], BY_NAME["404"]], adapter)
+    found = run(ScenarioPlan("a client"), [BY_NAME["submit"], BY_NAME["404"]], adapter)
     assert {verdict.check: verdict.why for verdict in found.verdicts} == {
-        "answers.submit": Why.NOT_DECLARED,
+        "answers.submit": SkipReason.NOT_DECLARED,
         "answers.404": None,
     }
     assert all(each.is_whole or not each.asked for each in grade(found, found.trials).grades)
     spent = judged(PlainClient, "404", budget=-1)
-    assert [verdict.why for verdict in spent.run.verdicts] == [Why.UNTESTED]
+    assert [verdict.why for verdict in spent.run.verdicts] == [SkipReason.UNTESTED]
     assert spent.exit_code == 4
 
 
@@ -295,7 +295,7 @@ def test_sentences_of_unusual_servers_are_about_clients():
 def test_an_unusual_server_notices_a_client_that_is_not_ready_for_it(variant, wrong):
     client = next(client for client in all_wrong() if client.__name__ == wrong)
     chosen = [twin for twin in twins(SCENARIOS, []) if twin.area == variant]
-    found = run(Plan("a client", patience=0.3), chosen, PlainAdapter(client))
+    found = run(ScenarioPlan("a client", patience=0.3), chosen, PlainAdapter(client))
     report = grade(found, found.trials)
     assert VARIANTS[variant].sentences[0] in {each.sentence.id for each in report.failures}
 

@@ -90,7 +90,7 @@ def of_client(name: str) -> Report:
     """Every scenario with a wrong client, which is called a client and no more."""
     adapter = PlainAdapter(next(each for each in all_wrong() if each.__name__ == name))
     adapter.name = "a client"
-    found = client_run.run(client_run.Plan("CLIENT", budget=240), choose([], [], []), adapter)
+    found = client_run.run(client_run.ScenarioPlan("CLIENT", budget=240), choose([], [], []), adapter)
     return grade(found, found.trials)
 
 

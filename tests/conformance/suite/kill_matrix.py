@@ -177,7 +177,7 @@ def _page(rows: list[Row]) -> Iterator[str]:
         "|---|---|---|",
     )
     unseen = specification.unseen()
-    for sentence in specification.sentences().values():
+    for sentence in specification.requirements().values():
         if sentence.role != "client" and sentence.level != "MAY" and sentence.id not in sentences:
             yield f"| {sentence.id} | {sentence.level} | {_cell(unseen.get(sentence.id, ''))} |"
 

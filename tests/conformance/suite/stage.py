@@ -129,7 +129,7 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
     from conformance.suite.raw_proxy import serve_before
     from tidewire_server import Server, Stream
     from tidewire_server.generation import generate_endpoint
-    from tidewire_server.http.routes import App
+    from tidewire_server.http.routes import TidewireApp
     from tidewire_server.script import add_script
     from tidewire_server.serving.serve import bind, serve, url_of
 
@@ -164,7 +164,7 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
     generate_endpoint.add_engine(server, table_engine.TableEngine(change))
     if hooks.has_script:
         add_script(server)
-    inner = App.__call__
+    inner = TidewireApp.__call__
 
     async def call(app, scope, receive, send):
         async def bound(scope, receive, send):
@@ -173,7 +173,7 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
         await hooks.around(bound)(scope, receive, send)
 
     if name:
-        App.__call__ = call
+        TidewireApp.__call__ = call
 
     def started(url: str) -> None:
         loop = asyncio.get_running_loop()

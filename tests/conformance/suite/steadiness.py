@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from conformance.suite.killing import red, report_of
 from conformance.suite.stage import Nursery
 from tidewire_conformance import registry
-from tidewire_conformance.judging.verdict import Why
+from tidewire_conformance.judging.verdict import SkipReason
 
 TIMES = 20
 BUSY = "while True: pass"
@@ -43,7 +43,11 @@ def _half(nursery: Nursery, times: int, how: str) -> int:
             began = time.monotonic()
             report = report_of(url, registry.checks(), budget=300.0)
             seconds.append(time.monotonic() - began)
-        lacking = [each.check for each in report.run.verdicts if each.why in {Why.UNTESTED, Why.BLOCKED}]
+        lacking = [
+            each.check
+            for each in report.run.verdicts
+            if each.why in {SkipReason.UNTESTED, SkipReason.BLOCKED}
+        ]
         faults = [*red(report), *(f"{name}: not tested" for name in lacking)]
         bad += bool(faults)
         print(f"{number:3} {seconds[-1]:5.1f} s  {report.headline}", *faults, sep="\n      ", flush=True)

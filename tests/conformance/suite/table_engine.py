@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 
-from tidewire_server.generation.engine import CORE_MEMBERS, Caps, Delta
+from tidewire_server.generation.engine import CORE_MEMBERS, Delta, EngineCapabilities
 from tidewire_server.generation.vocabulary import Vocabulary
 
 WORDS = [" the", " sea", " tide", " wire", " né", " 😀", ",", ".", " and", " runs", " in", " out", " of", " a", " long", " day",
@@ -74,7 +74,7 @@ class TableEngine:
 
     def __init__(self, change=lambda delta, request: delta, pause: float = 0.004):
         self._change, self._pause = change, pause
-        self.caps = Caps(
+        self.caps = EngineCapabilities(
             model="table", context=4096, max_top=20, concurrency=8,
             members=frozenset({"logprobs", "top_logprobs", "ranks", "logprobs_mode", "prompt_logprobs"}),
             vocabulary=Vocabulary([word.encode() for word in WORDS], frozenset()),

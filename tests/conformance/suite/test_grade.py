@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from tidewire_conformance import specification
 from tidewire_conformance.judging.grade import grade
-from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict, Why
+from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict
 from tidewire_conformance.report import badge
 from tidewire_conformance.runner import Plan, merge, settle
 
 PROFILES = ["core", "durable", "batch"]
 CHOICE = [
-    *[each.id for each in specification.sentences().values() if each.profile == "core" and each.binds][:4],
-    *[each.id for each in specification.sentences().values() if each.profile == "durable" and each.binds][:2],
-    *[each.id for each in specification.sentences().values() if each.profile == "batch"][:2],
-    *[each.id for each in specification.sentences().values() if each.level == "SHOULD" and each.profile == "core"][:2],
+    *[each.id for each in specification.requirements().values() if each.profile == "core" and each.binds][:4],
+    *[each.id for each in specification.requirements().values() if each.profile == "durable" and each.binds][:2],
+    *[each.id for each in specification.requirements().values() if each.profile == "batch"][:2],
+    *[each.id for each in specification.requirements().values() if each.level == "SHOULD" and each.profile == "core"][:2],
 ]  # fmt: skip
-UNCOUNTED = {Why.NOT_DECLARED, Why.NO_OCCASION}
+UNCOUNTED = {SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION}
 
 
 @dataclass
@@ -44,7 +44,11 @@ def verdicts(draw, number):
         verdict.assertions.append(Assertion(sentence, draw(st.booleans()), "this", "that"))
     ended = draw(st.sampled_from(["well", "well", "skipped", "unclear", "error"]))
     if ended == "skipped":
-        verdict.outcome, verdict.why, verdict.note = Outcome.SKIPPED, draw(st.sampled_from(Why)), "drawn"
+        verdict.outcome, verdict.why, verdict.note = (
+            Outcome.SKIPPED,
+            draw(st.sampled_from(SkipReason)),
+            "drawn",
+        )
     elif ended != "well":
         verdict.outcome = Outcome.INCONCLUSIVE if ended == "unclear" else Outcome.ERROR
     settle(verdict)
@@ -141,7 +145,7 @@ def asserted(check, sentences, *pairs):
 def test_a_sentence_whose_only_check_failed_at_another_one_counts_and_does_not_hold():
     first, second, *_ = CHOICE
     report = report_of(asserted("area.one", (first, second), (first, False)))
-    assert (report.standings[second].why, report.standings[second].counts) == (Why.BLOCKED, True)
+    assert (report.standings[second].why, report.standings[second].counts) == (SkipReason.BLOCKED, True)
     assert "area.one failed at another sentence" in report.standings[second].note
     assert report.unjudged == [report.standings[second]]
     assert (report.grades[0].held, report.grades[0].asked) == (0, 2)
@@ -153,7 +157,7 @@ def test_a_sentence_whose_only_check_failed_at_another_one_counts_and_does_not_h
 def test_a_check_that_passed_without_an_occasion_for_a_sentence_leaves_it_out():
     first, second, *_ = CHOICE
     report = report_of(asserted("area.one", (first, second), (first, True)))
-    assert (report.standings[second].why, report.standings[second].counts) == (Why.NO_OCCASION, False)
+    assert (report.standings[second].why, report.standings[second].counts) == (SkipReason.NO_OCCASION, False)
     assert report.headline == "core · 1/1 MUST · 0/0 SHOULD"
     assert badge.told(report) == ("core · 1/1", badge.GREEN)
 
@@ -180,6 +184,8 @@ def test_sentences_that_are_broken_most_often_come_first_and_known_ones_last():
 
 def test_what_was_judged_stands_where_there_was_no_time_to_judge_it_again():
     sound = asserted("area.one", ("TW-DSC-001",), ("TW-DSC-001", True))
-    late = Verdict("area.one", ("TW-DSC-001",), "x", Outcome.SKIPPED, "the budget was spent", Why.UNTESTED)
+    late = Verdict(
+        "area.one", ("TW-DSC-001",), "x", Outcome.SKIPPED, "the budget was spent", SkipReason.UNTESTED
+    )
     assert merge([sound, late, late]).outcome is Outcome.PASS
     assert merge([late, late]).outcome is Outcome.SKIPPED

@@ -89,7 +89,7 @@ def test_each_check_can_fail():
     proved = {mutant.check for mutant in MUTANTS.values()}
     assert {check.name for check in registry.checks()} - proved == set(), "a check that no mutant proves"
     judged = {sentence for check in registry.checks() for sentence in check.sentences}
-    assert judged <= specification.sentences().keys()
+    assert judged <= specification.requirements().keys()
 
 
 def test_what_a_fault_breaks_elsewhere_is_said_of_mutants_and_checks_that_there_are():

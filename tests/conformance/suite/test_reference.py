@@ -10,7 +10,7 @@ from conformance.suite.stage import staged
 from interop.strangers import javascript_server, needs_node, standard_library_server
 from tidewire_conformance import registry
 from tidewire_conformance.judging.grade import grade
-from tidewire_conformance.judging.verdict import Outcome, Why
+from tidewire_conformance.judging.verdict import Outcome, SkipReason
 from tidewire_conformance.runner import Plan, run
 
 CHECKS = registry.checks()
@@ -21,7 +21,9 @@ def report(one, checks=CHECKS):
 
 
 def untested(found):
-    return {each.check for each in found.run.verdicts if each.why in {Why.UNTESTED, Why.BLOCKED}}
+    return {
+        each.check for each in found.run.verdicts if each.why in {SkipReason.UNTESTED, SkipReason.BLOCKED}
+    }
 
 
 @pytest.mark.timeout(120)
@@ -42,7 +44,9 @@ def test_most_of_what_is_durable_and_of_batches_is_tried_by_one_function_and_the
     assert found.headline.startswith("core+durable+batch+logprobs+browser · ") or untested(found)
     for area in ("resume", "durable", "batch"):
         found_there = (each for each in found.run.verdicts if each.check.startswith(f"{area}."))
-        own = [each for each in found_there if each.why not in {Why.NO_OCCASION, Why.NOT_DECLARED}]
+        own = [
+            each for each in found_there if each.why not in {SkipReason.NO_OCCASION, SkipReason.NOT_DECLARED}
+        ]
         assert own, area
         assert sum(each.outcome is Outcome.PASS for each in own) * 2 >= len(own), area
     of = {check.name: check.profiles for check in CHECKS}

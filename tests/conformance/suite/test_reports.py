@@ -15,7 +15,7 @@ from rich.console import Console
 
 from conformance.suite.test_grade import CHOICE, DrawnRun, Named, asserted, report_of
 from tidewire_conformance.judging.grade import grade
-from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict, Why
+from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict
 from tidewire_conformance.report import badge, failure_groups, html_report, junit_report, terminal_report
 from tidewire_conformance.report.failure_evidence import curl, frames
 from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
@@ -202,7 +202,9 @@ def test_what_a_server_sends_moves_no_cursor_of_a_terminal():
 
 def test_junit_counts_what_it_lists_and_takes_any_bytes(tmp_path):
     report = failing(f"{STREAM}data:\x00\x1b[31m\ufffe\n\n".encode())
-    skipped = Verdict("other.check", (CHOICE[1],), "x", Outcome.SKIPPED, "no occasion here", Why.NO_OCCASION)
+    skipped = Verdict(
+        "other.check", (CHOICE[1],), "x", Outcome.SKIPPED, "no occasion here", SkipReason.NO_OCCASION
+    )
     unclear = Verdict("other.check2", (CHOICE[2],), "x", Outcome.INCONCLUSIVE, "it never came")
     report = report_of(*report.run.verdicts, skipped, unclear)
     junit_report.write(report, tmp_path / "r.xml")

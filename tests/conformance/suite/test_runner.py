@@ -23,7 +23,7 @@ from conformance.suite.stage import ALICE, Nursery
 from tidewire_conformance import cli, registry
 from tidewire_conformance.cli import app
 from tidewire_conformance.judging.grade import grade
-from tidewire_conformance.judging.verdict import Outcome, Why
+from tidewire_conformance.judging.verdict import Outcome, SkipReason
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report import json_report
 from tidewire_conformance.runner import Plan, run
@@ -55,7 +55,7 @@ def conformance(*words):
 
 
 def check_of(body, name="own.check", **members):
-    given = {"sentences": ("TW-DSC-001",), "about": "x", "needs": (), "alone": False, "over_all": False}
+    given = {"sentences": ("TW-DSC-001",), "about": "x", "needs": (), "alone": False, "whole_run": False}
     return Check(name, run=body, **given | members)
 
 
@@ -227,7 +227,7 @@ def test_an_interrupt_leaves_the_report_so_far(url):
         await session.wire.ask("GET", "/v1")
         await asyncio.Event().wait()
 
-    checks = [check_of(sound), check_of(interrupted, "own.late", sentences=("TW-DSC-005",), alone=True)]
+    checks = [check_of(sound), check_of(interrupted, "own.late", sentences=("TW-DSC-005",), serial=True)]
     found = cli._run(Plan(url, plan(url).header), checks)
     report = grade(found, checks)
     assert [each.outcome for each in found.verdicts] == [Outcome.PASS, Outcome.SKIPPED]
@@ -270,7 +270,7 @@ def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
     with ThreadingHTTPServer(("127.0.0.1", 0), Brief) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        checks = [check_of(last), *(check_of(later, f"own.later{n}", alone=True) for n in range(3))]
+        checks = [check_of(last), *(check_of(later, f"own.later{n}", serial=True) for n in range(3))]
         one = Plan(f"http://127.0.0.1:{server.server_port}", patience=0.1)
         found = asyncio.run(run(one, checks))
         thread.join()
@@ -318,7 +318,7 @@ def test_what_is_not_declared_does_not_count_and_what_is_untested_does(url):
     found, report = verdicts(
         url, check_of(untested), check_of(absent, "own.absent", sentences=("TW-DSC-014",))
     )
-    assert [each.why for each in found.verdicts] == [Why.UNTESTED, Why.NOT_DECLARED]
+    assert [each.why for each in found.verdicts] == [SkipReason.UNTESTED, SkipReason.NOT_DECLARED]
     counted = {name: each.counts for name, each in report.standings.items()}
     assert counted == {"TW-DSC-001": True, "TW-DSC-014": False}
     assert report.headline.startswith("no profile · 0/1 MUST")
@@ -362,7 +362,7 @@ def test_a_known_failure_that_was_not_judged_is_told(url, tmp_path):
 
 def test_a_spent_budget_leaves_checks_untested(url):
     found, report = verdicts(url, *registry.checks()[:3], budget=0.0)
-    assert {each.why for each in found.verdicts} == {Why.UNTESTED}
+    assert {each.why for each in found.verdicts} == {SkipReason.UNTESTED}
     assert report.exit_code == 4
 
 

@@ -23,7 +23,7 @@ def test_a_reason_is_written_only_where_nothing_judges(corners):
             assert corner.sentence.role == "both", f"{corner.sentence.id} is judged: take its reason out"
             sides = {name.startswith("client:") for name in corner.checks}
             assert len(sides) == 1, f"{corner.sentence.id} is judged on both sides: take its reason out"
-    assert REASONS.keys() <= specification.sentences().keys()
+    assert REASONS.keys() <= specification.requirements().keys()
     assert not REASONS.keys() & specification.unseen().keys(), "one reason each"
 
 

@@ -24,7 +24,7 @@ from conformance.wrong_clients import all_wrong  # noqa: E402
 from tidewire_conformance import registry, specification  # noqa: E402
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of  # noqa: E402
 from tidewire_conformance.clients.player import load_all  # noqa: E402
-from tidewire_conformance.specification import Sentence  # noqa: E402
+from tidewire_conformance.specification import Requirement  # noqa: E402
 
 REQUIREMENTS = TESTS.parent / "spec/requirements.json"
 PAGE = TESTS.parent / "docs/reference/conformance-requirements.md"
@@ -45,7 +45,7 @@ breaks another sentence of the same check. `tidewire conformance URL --only TW-R
 class Corner:
     """One sentence, with what belongs to it."""
 
-    sentence: Sentence
+    sentence: Requirement
     checks: tuple[str, ...]
     mutants: tuple[str, ...]
     """That break it."""
@@ -93,7 +93,7 @@ def corners() -> list[Corner]:
             not proved.isdisjoint(checks.get(name, ())),
             reasons.get(name, ""),
         )
-        for name, sentence in specification.sentences().items()
+        for name, sentence in specification.requirements().items()
     ]
 
 

@@ -8,7 +8,7 @@ from tidewire.checkpoint import Checkpoint
 from tidewire.errors import ItemFailedError
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
-from tidewire.jobs.job_reader import NO_COPY, FollowedJob
+from tidewire.jobs.job_reader import NO_COPY, JobReader
 from tidewire.jobs.logprob_arrays import Logprobs
 from tidewire.jobs.tokens import Token
 from tidewire.protocol.messages import JobStatus, Progress, Queue
@@ -16,7 +16,7 @@ from tidewire.protocol.resources import JobResource
 from tidewire.types import ItemUpdate, TextDelta, Update
 
 T = TypeVar("T")
-_Job = TypeVar("_Job", bound=FollowedJob[Any])
+_Job = TypeVar("_Job", bound=JobReader[Any])
 
 
 class _Facade(Generic[_Job]):

@@ -21,7 +21,7 @@ import anyio.from_thread
 
 from tidewire.blocking.read_ahead import ReadAhead
 from tidewire.errors import ClientClosedError
-from tidewire.jobs.update_iterator import Reading
+from tidewire.jobs.update_iterator import UpdateIterator
 
 INTERRUPT_TIMEOUT: Final = 5.0
 """Seconds that an interrupted call may take to stop, closing its connection included."""
@@ -32,15 +32,15 @@ X = TypeVar("X")
 class LoopThread:
     """An event loop in a thread, started with the first call, ended with `close`, its last reference or the interpreter."""
 
-    def __init__(self, at_close: Callable[[], Awaitable[None]], bury: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, at_close: Callable[[], Awaitable[None]], reap: Callable[[], Awaitable[None]]) -> None:
         """Begin nothing yet.
 
         Args:
             at_close: Called on the thread before it ends. It is held by it, and so must not refer to this object.
-            bury: Lets go of what a loop has left behind.
+            reap: Lets go of what a loop has left behind.
         """
         self._state = _State(at_close)
-        self._bury = bury
+        self._reap = reap
         # It stays when `close` is called: an interrupt may break that off anywhere.
         weakref.finalize(self, self._state.stop).atexit = False
 
@@ -63,7 +63,7 @@ class LoopThread:
                 crossing.give_up(self._state.portal())
             raise
 
-    def pump(self, reading: Reading[Any, X]) -> Iterator[X]:
+    def pump(self, reading: UpdateIterator[Any, X]) -> Iterator[X]:
         """Loop over a reading, which is read ahead meanwhile."""
         ahead = ReadAhead(reading)
         try:
@@ -87,7 +87,7 @@ class LoopThread:
     def tidy_soon(self) -> None:
         """Let go of what a loop has left behind, without waiting for it."""
         with suppress(RuntimeError):
-            self._state.portal().start_task_soon(self._bury)
+            self._state.portal().start_task_soon(self._reap)
 
 
 class _Crossing(Generic[X]):

@@ -15,7 +15,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from tidewire.errors import ClientClosedError
-from tidewire.jobs.update_iterator import Block, Reading
+from tidewire.jobs.update_iterator import UpdateBatch, UpdateIterator
 
 AHEAD: Final = 512
 """Things that are brought in before the reader takes them: then reading waits, and the connection fills up."""
@@ -28,9 +28,9 @@ X = TypeVar("X")
 class ReadAhead(Generic[X]):
     """See the top of this file."""
 
-    def __init__(self, reading: Reading[Any, X]) -> None:
+    def __init__(self, reading: UpdateIterator[Any, X]) -> None:
         self._reading = reading
-        self._blocks: deque[Block[X]] = deque()
+        self._blocks: deque[UpdateBatch[X]] = deque()
         self._brought = self._taken = 0
         """Things in all blocks, and in those that the reader is done with."""
         self._brought_bytes = self._taken_bytes = reading.received
@@ -46,7 +46,7 @@ class ReadAhead(Generic[X]):
 
     # ---- on the reader's thread --------------------------------------------------------------------------------
 
-    def next(self, portal: Callable[[], BlockingPortal]) -> Block[X] | None:
+    def next(self, portal: Callable[[], BlockingPortal]) -> UpdateBatch[X] | None:
         """Wait for the next block; None when all was handed over.
 
         Raises:
@@ -71,7 +71,7 @@ class ReadAhead(Generic[X]):
             if not self._blocks and not self._over:
                 self._wake.get()
             self._waiting = False
-        reading.enter(self._blocks[0])
+        reading.acquire(self._blocks[0])
         return reading.block
 
     def _end(self) -> None:
@@ -81,7 +81,7 @@ class ReadAhead(Generic[X]):
         if self._fault is not None:
             reading.fail()
             raise self._fault
-        reading.enter(None)
+        reading.acquire(None)
 
     def leave(self) -> bool:
         """Give back what was not taken; whether there is something to stop."""
@@ -125,7 +125,7 @@ class ReadAhead(Generic[X]):
         with self._lock:
             block = None if self._left else self._reading.made_of(updates)
             if self._left:
-                self._reading.give_back(updates if block is None else block.rest(entered=False))
+                self._reading.requeue(updates if block is None else block.rest(entered=False))
                 return False
             if block is None:
                 return False

@@ -28,7 +28,7 @@ from tidewire.hooks import Hooks, watched
 from tidewire.http import status_errors
 from tidewire.http.credentials import Auth, Credentials
 from tidewire.http.diagnosis import first_wait, no_http
-from tidewire.http.response import UNREAD_STREAMS, Answer, Connection
+from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, origin
 from tidewire.http.urls import apart, resolve, same_origin
 from tidewire.options import Options, overlaid
@@ -37,7 +37,7 @@ from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
 from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription
-from tidewire.protocol.status_table import Asked, Then, retry_after, then
+from tidewire.protocol.status_table import Action, RequestKind, action_for, retry_after
 
 log: Final = logging.getLogger("tidewire")
 
@@ -63,7 +63,7 @@ class _Request:
 
     method: str
     url: str
-    asked: Asked
+    asked: RequestKind
     headers: Mapping[str, str] | None
     body: bytes | None
     job_id: str | None
@@ -73,7 +73,7 @@ class _Request:
     """Those that went with it."""
 
 
-class Exchange:
+class ApiSession:
     """One server, as its client talks to it: base URL, pool, credentials, and whether it has answered yet."""
 
     def __init__(
@@ -101,12 +101,12 @@ class Exchange:
         url: str,
         options: Options,
         *,
-        asked: Asked = Asked.REQUEST,
+        asked: RequestKind = RequestKind.REQUEST,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         job_id: str | None = None,
         since: float | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Make a request, again where that is safe and may help, and return the answer that is to be used.
 
         Args:
@@ -124,7 +124,7 @@ class Exchange:
             TotalTimeoutError: The options' timeout passed.
         """
         request = _Request(method, url, asked, headers, body, job_id)
-        return cast("Answer", await self._bounded(request, options, since))
+        return cast("Response", await self._bounded(request, options, since))
 
     async def submit(
         self,
@@ -134,7 +134,7 @@ class Exchange:
         headers: Mapping[str, str],
         body: bytes,
         since: float | None = None,
-    ) -> Answer | Connection:
+    ) -> Response | Connection:
         """Submit a job: the answer is its stream where that may be, or the job.
 
         No stream is asked for where `UNREAD_STREAMS` of them stand open that nobody came to read, nor where the job
@@ -151,23 +151,23 @@ class Exchange:
             TidewireError: What the answer means, or why there is none.
             TotalTimeoutError: The options' timeout passed.
         """
-        request = _Request("POST", url, Asked.SUBMIT, headers, body, None)
+        request = _Request("POST", url, RequestKind.SUBMIT, headers, body, None)
         request.stream = options.on_disconnect == "continue" and self.transport.unread < UNREAD_STREAMS
         return await self._bounded(request, options, since)
 
     async def _bounded(
         self, request: "_Request", options: Options, since: float | None
-    ) -> Answer | Connection:
+    ) -> Response | Connection:
         if options.timeout is None:
             return await self._ask(request, options)
         with anyio.CancelScope(deadline=(anyio.current_time() if since is None else since) + options.timeout):
             return await self._ask(request, options)
         what = f"the timeout of {options.timeout:g} s passed"
-        advice = MAY_RUN if request.asked is Asked.SUBMIT else None
+        advice = MAY_RUN if request.asked is RequestKind.SUBMIT else None
         where = Where(request.method, request.url, request.job_id)
         raise TotalTimeoutError(what, where=where, advice=advice)
 
-    async def _ask(self, request: "_Request", options: Options) -> Answer | Connection:
+    async def _ask(self, request: "_Request", options: Options) -> Response | Connection:
         backoff = Backoff(options.retry, self.timing.rng)
         refreshed = False
         redirects = 0
@@ -186,22 +186,24 @@ class Exchange:
                     wait = first_wait(error, backoff.failures)
                     if wait is None:
                         raise await self.first_fault(error) from error
-                if request.asked is Asked.SUBMIT and error.sent and not await self._keeps_keys(options):
+                if request.asked is RequestKind.SUBMIT and error.sent and not await self._keeps_keys(options):
                     error.advice = _UNKEPT
                     raise await self.first_fault(error) from error
             else:
-                what = then(answer.status, request.asked)
-                if what is Then.USE or isinstance(answer, Connection):
+                what = action_for(answer.status, request.asked)
+                if what is Action.USE or isinstance(answer, Connection):
                     return answer
                 match what:
-                    case Then.REFRESH if not refreshed and await self.credentials.renew(request.credentials):
+                    case Action.REFRESH if not refreshed and await self.credentials.renew(
+                        request.credentials
+                    ):
                         refreshed = True
                         continue
-                    case Then.REDIRECT if request.method == "GET" and redirects < MAX_REDIRECTS:
+                    case Action.REDIRECT if request.method == "GET" and redirects < MAX_REDIRECTS:
                         request.url = self.redirected(answer)
                         redirects += 1
                         continue
-                    case Then.WAIT | Then.CUT:
+                    case Action.WAIT | Action.CUT:
                         fault = self.refused(answer, request.job_id)
                         if isinstance(fault, NotATidewireServerError):
                             raise fault
@@ -209,7 +211,9 @@ class Exchange:
                             request.stream = False
                             continue
                         # What is no problem is a gateway's word: the server behind it may run the job. [TW-JOB-037]
-                        unknown = request.asked is Asked.SUBMIT and what is Then.CUT and fault.code is None
+                        unknown = (
+                            request.asked is RequestKind.SUBMIT and what is Action.CUT and fault.code is None
+                        )
                         if unknown and not await self._keeps_keys(options):
                             fault.advice = _UNKEPT
                             raise fault
@@ -225,7 +229,7 @@ class Exchange:
             log.info("%s %s: %s; again in %.2f s", request.method, request.url, fault.what, pause)
             await self.timing.sleep(pause)
 
-    async def _once(self, request: "_Request", options: Options) -> Answer | Connection:
+    async def _once(self, request: "_Request", options: Options) -> Response | Connection:
         method, url, body, timing = request.method, request.url, request.body, self.timing
         headers = await self.headers(options, request.headers, body)
         request.credentials = self.credentials.now
@@ -235,7 +239,7 @@ class Exchange:
             "answer_timeout": timing.answer_timeout,
             "whole_timeout": timing.whole_answer_timeout,
         }
-        work: Awaitable[Answer | Connection]
+        work: Awaitable[Response | Connection]
         if request.stream:
             work = self.transport.submit(url, headers=headers, body=body or b"", **limits)
         else:
@@ -275,7 +279,7 @@ class Exchange:
 
     # ---- reading answers ---------------------------------------------------------------------------------------
 
-    def read(self, model: type[M], answer: Answer, *, what: str, job_id: str | None = None) -> M:
+    def read(self, model: type[M], answer: Response, *, what: str, job_id: str | None = None) -> M:
         """Read an answer's body as a model.
 
         Raises:
@@ -288,12 +292,12 @@ class Exchange:
             where = answer.where(job_id=job_id)
             if self.contacted:
                 raise ProtocolError(f"not an answer of this protocol: {error}", where=where) from None
-            raise self.stranger(answer) from None
+            raise self.not_tidewire(answer) from None
         self.contacted = True
         return body
 
     def refused(
-        self, answer: Answer, job_id: str | None = None, last_event_id: str | None = None
+        self, answer: Response, job_id: str | None = None, last_event_id: str | None = None
     ) -> TidewireError:
         """What an answer that is not to be used means."""
         problem = status_errors.problem_in(answer)
@@ -301,18 +305,18 @@ class Exchange:
             self.contacted = True
         elif not self.contacted and not status_errors.may_be_of_a_gateway(answer):
             # At first contact, everything else is another server.
-            return self.stranger(answer)
+            return self.not_tidewire(answer)
         return status_errors.refused(
             answer, problem, answer.where(job_id=job_id, last_event_id=last_event_id)
         )
 
-    def stranger(self, answer: Answer) -> NotATidewireServerError:
+    def not_tidewire(self, answer: Response) -> NotATidewireServerError:
         """The error for an answer that no server of this protocol gives."""
-        return status_errors.stranger(self.base, answer)
+        return status_errors.not_tidewire(self.base, answer)
 
     async def first_fault(self, error: TransportError) -> TidewireError:
         """What it means that a server never answered: it may speak something else."""
-        said = await self.transport.overhear(self.base) if error.sent and not self.contacted else b""
+        said = await self.transport.sniff(self.base) if error.sent and not self.contacted else b""
         if said[:5] == b"HTTP/"[: len(said)]:
             return error
         _, host, port = origin(self.base)

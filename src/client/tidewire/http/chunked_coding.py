@@ -15,7 +15,7 @@ SIZE_DIGITS: Final = 8
 _PLAIN: Final = re.compile(rb"[0-9A-Fa-f]{1,%d}" % SIZE_DIGITS)
 
 
-class PlainChunks:
+class ChunkedDecoder:
     """See the top of this file.
 
     Attributes:

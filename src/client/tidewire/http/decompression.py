@@ -13,11 +13,11 @@ CODING: Final = "gzip"
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 
 
-class UnpackingError(ValueError):
+class DecompressionError(ValueError):
     """What came cannot be unpacked."""
 
 
-class Unpacking:
+class BoundedDecompressor:
     """See the top of this file.
 
     Args:
@@ -34,7 +34,9 @@ class Unpacking:
     def __init__(self, coding: str, most: int) -> None:
         coding = coding.strip().lower()
         if coding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
-            raise UnpackingError(f"a body with the content coding {coding[:80]!r}, which was not asked for")
+            raise DecompressionError(
+                f"a body with the content coding {coding[:80]!r}, which was not asked for"
+            )
         self.body: bytearray = bytearray()
         self._most = most
         self._came = False
@@ -58,10 +60,12 @@ class Unpacking:
         try:
             self.body += self._packed.decompress(data, self._most + 1 - len(self.body))
         except zlib.error as error:
-            raise UnpackingError(f"a body that is not what its content coding says: {error}") from None
+            raise DecompressionError(f"a body that is not what its content coding says: {error}") from None
         # What comes behind its end is kept there, and is counted by nobody.
         if self._packed.unused_data:
-            raise UnpackingError("a body that is not what its content coding says: it goes on behind its end")
+            raise DecompressionError(
+                "a body that is not what its content coding says: it goes on behind its end"
+            )
 
     def end(self) -> bytes:
         """The whole body.
@@ -71,5 +75,5 @@ class Unpacking:
         """
         # An answer without a body may name a coding all the same.
         if self._packed is not None and self._came and not self._packed.eof:
-            raise UnpackingError("a body that is not what its content coding says: its end is missing")
+            raise DecompressionError("a body that is not what its content coding says: its end is missing")
         return bytes(self.body)

@@ -30,7 +30,7 @@ def first_wait(error: TransportError, failures: int) -> float | None:
     return FIRST_WAIT * 2.0**failures
 
 
-async def overhear(host: str, port: int) -> bytes:
+async def sniff(host: str, port: int) -> bytes:
     """The first bytes that a server without TLS says to a GET, whatever it speaks; none where it says nothing.
 
     An HTTP parser waits for the end of what it takes for headers, and keeps to itself what it read.

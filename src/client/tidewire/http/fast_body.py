@@ -14,7 +14,7 @@ from typing import Any, Final
 import h11
 import httpcore
 
-from tidewire.http.chunked_coding import PlainChunks
+from tidewire.http.chunked_coding import ChunkedDecoder
 
 SEGMENT_BYTES: Final = 16 * 2**10
 """Bytes that are read from the socket at a time."""
@@ -24,7 +24,7 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 _LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11_state")
 
 
-class Segments:
+class FastBody:
     """See the top of this file."""
 
     def __init__(self, http: h11.Connection, socket: httpcore.AsyncNetworkStream, *, chunked: bool) -> None:
@@ -32,7 +32,7 @@ class Segments:
         self._socket = socket
         self._over = False
         # h11 has not looked at what came of the body together with the head.
-        self._chunks = PlainChunks() if chunked else None
+        self._chunks = ChunkedDecoder() if chunked else None
         self._came = self._with_head = http.trailing_data[0] if chunked else b""
 
     async def read(self, limit: float) -> bytes | None:
@@ -66,7 +66,7 @@ class Segments:
         else:
             raise ConnectionError("the end of the connection within a body in chunks")
 
-    def _plain(self, chunks: PlainChunks) -> bytes:
+    def _plain(self, chunks: ChunkedDecoder) -> bytes:
         if chunks.broken:
             raise ConnectionError("a chunk does not end where its size says")
         came, self._came = self._came, b""
@@ -81,7 +81,7 @@ class Segments:
 
     def _end_under_httpx(self) -> None:
         """Let the h11 there know that the body is over: then its connection serves the next request."""
-        chunks = PlainChunks()
+        chunks = ChunkedDecoder()
         chunks.feed(self._with_head)
         if chunks.rest is None and chunks.between:
             self._http.receive_data(_LAST_CHUNK)
@@ -117,7 +117,7 @@ def _at_a_body_in_chunks() -> h11.Connection:
     return http
 
 
-def segments_of(stream: Any, headers: Mapping[str, str], extensions: Mapping[str, Any]) -> Segments | None:
+def fast_body_of(stream: Any, headers: Mapping[str, str], extensions: Mapping[str, Any]) -> FastBody | None:
     """The segments of a response's body, nothing of which was read yet; None where they are out of reach.
 
     Args:
@@ -130,5 +130,5 @@ def segments_of(stream: Any, headers: Mapping[str, str], extensions: Mapping[str
     socket = extensions.get("network_stream")
     if isinstance(stream, h11.Connection) and isinstance(socket, httpcore.AsyncNetworkStream):
         chunked = headers.get("transfer-encoding", "").strip().lower() == "chunked"
-        return Segments(stream, socket, chunked=chunked and stream.their_state is h11.SEND_BODY)
+        return FastBody(stream, socket, chunked=chunked and stream.their_state is h11.SEND_BODY)
     return None

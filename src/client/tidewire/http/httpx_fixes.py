@@ -4,7 +4,7 @@
 |---|---|---|
 | `OnePiece` | a request body is an async generator that a broken connection leaves open; trio warns about it | encode/httpx#3597, encode/httpx#3686 |
 | `Opening`, `Pool` | `AsyncClient.stream` nests two async generators; an event loop that ends while a stream is open closes both at once and prints an error | encode/httpx#3593, encode/httpcore#1019 |
-| `Handshake` | a TCP connection leaks when its TLS handshake is cancelled: httpcore closes it only after an error | encode/httpcore#443 |
+| `TlsCleanup` | a TCP connection leaks when its TLS handshake is cancelled: httpcore closes it only after an error | encode/httpcore#443 |
 | `repair` | installs the first and the third on every request; it is an httpx request hook | |
 """
 
@@ -61,7 +61,7 @@ class Pool(httpx.AsyncClient):
         return Opening(self, self.build_request(method, url, **members))
 
 
-class Handshake:
+class TlsCleanup:
     """What httpcore tells of one request's connection (its `trace` extension), by which the bare one is found."""
 
     def __init__(self) -> None:
@@ -78,4 +78,4 @@ class Handshake:
 async def repair(request: httpx.Request) -> None:
     request.stream = OnePiece(request.content)
     # Of plain HTTP, too: the handshake may be one with a proxy.
-    request.extensions["trace"] = Handshake()
+    request.extensions["trace"] = TlsCleanup()

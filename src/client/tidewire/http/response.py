@@ -23,7 +23,7 @@ UNREAD_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """An answer that was read whole."""
 
     method: str
@@ -147,13 +147,13 @@ class Connection:
         finally:
             self.waited_for = False
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> Response:
         """Read what is no stream, as far as `REFUSAL_BYTES`: enough to say what came instead."""
         body = bytearray()
         with anyio.move_on_after(CLOSE_TIMEOUT):
             while len(body) < REFUSAL_BYTES and (chunk := await self.read(2 * CLOSE_TIMEOUT)):
                 body += chunk
-        return Answer(self.method, self.url, self.status, self.headers, bytes(body))
+        return Response(self.method, self.url, self.status, self.headers, bytes(body))
 
     def where(self, **members: Any) -> Where:
         """Where this answer came from, for an error."""
@@ -210,6 +210,6 @@ def hang_up(raw: Any) -> None:
             twin.close()
 
 
-def _where(answer: Answer | Connection, **members: Any) -> Where:
+def _where(answer: Response | Connection, **members: Any) -> Where:
     request_id = answer.headers.get("x-request-id")
     return Where(answer.method, answer.url, status_code=answer.status, request_id=request_id, **members)

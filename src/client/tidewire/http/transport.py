@@ -21,18 +21,18 @@ from tidewire.errors import (
     TransportError,
     Where,
 )
-from tidewire.http.decompression import CODING, Unpacking, UnpackingError
+from tidewire.http.decompression import CODING, BoundedDecompressor, DecompressionError
 from tidewire.http.diagnosis import (
     UNREACHABLE,
     goes_through_a_proxy,
     no_http,
-    overhear,
+    sniff,
     unreachable,
     unusable_environment,
 )
 from tidewire.http.home_loop import HomeLoop
 from tidewire.http.httpx_fixes import Pool, repair
-from tidewire.http.response import Answer, Body, Connection, cut
+from tidewire.http.response import Body, Connection, Response, cut
 from tidewire.options import CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
 from tidewire.protocol.status_table import is_event_stream
@@ -77,7 +77,7 @@ class Transport:
         answer_timeout: float = ANSWER_TIMEOUT,
         whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
         max_state_bytes: int = MAX_STATE_BYTES,
-    ) -> Answer:
+    ) -> Response:
         """Make one request and read its answer.
 
         Args:
@@ -147,7 +147,7 @@ class Transport:
         answer_timeout: float = ANSWER_TIMEOUT,
         whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
         max_state_bytes: int = MAX_STATE_BYTES,
-    ) -> Answer | Connection:
+    ) -> Response | Connection:
         """POST, and ask for an event stream as the answer. What comes instead is read whole.
 
         Arguments and errors are those of `request`.
@@ -163,7 +163,7 @@ class Transport:
                 if response.status_code == httpx.codes.OK and is_event_stream(
                     response.headers.get("content-type")
                 ):
-                    answer: Answer | Connection = self._connection("POST", response, stack.pop_all())
+                    answer: Response | Connection = self._connection("POST", response, stack.pop_all())
                 else:
                     answer = await _whole("POST", response, max_state_bytes)
         return answer
@@ -183,20 +183,20 @@ class Transport:
             closing=closing,
         )
 
-    async def overhear(self, url: str) -> bytes:
+    async def sniff(self, url: str) -> bytes:
         """What a server without TLS says, whatever it speaks; none where it says nothing, or is behind a proxy."""
         scheme, host, port = origin(url)
         if scheme != "http" or port is None or self._proxy is not None or url in _MOUNTED:
             return b""
         if goes_through_a_proxy(host, port):
             return b""
-        return await overhear(host, port)
+        return await sniff(host, port)
 
     async def aclose(self) -> None:
         """Close every connection. Further requests are refused."""
         self.settle()
         self._closed = True
-        await self.bury()
+        await self.reap()
         # One that is waited for ends with the pool, and its reader unwinds it.
         for connection in [one for one in self.open if not one.waited_for]:
             await connection.aclose()
@@ -207,7 +207,7 @@ class Transport:
         if self._closed:
             raise ClientClosedError("this client was closed")
         self.settle()
-        await self.bury()
+        await self.reap()
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
             try:
@@ -242,7 +242,7 @@ class Transport:
         """How many streams that answered submits stand open, of which nobody has read anything."""
         return sum(one.unread for one in self.open)
 
-    async def bury(self) -> None:
+    async def reap(self) -> None:
         """Let go of what is left of connections that were abandoned, and of streams that nobody came to read."""
         while self.abandoned:
             await self.abandoned.pop().aclose()
@@ -308,25 +308,25 @@ class _Chunks:
 
 def _body_of(response: httpx.Response) -> Body:
     # Loaded when a stream is there: httpcore loads every event loop that it finds.
-    from tidewire.http.fast_body import segments_of  # noqa: PLC0415
+    from tidewire.http.fast_body import fast_body_of  # noqa: PLC0415
 
-    return segments_of(response.stream, response.headers, response.extensions) or _Chunks(response)
+    return fast_body_of(response.stream, response.headers, response.extensions) or _Chunks(response)
 
 
-async def _whole(method: str, response: httpx.Response, max_state_bytes: int) -> Answer:
+async def _whole(method: str, response: httpx.Response, max_state_bytes: int) -> Response:
     where = Where(method, str(response.url), status_code=response.status_code)
     most = max(LEAST_BODY_BYTES, max_state_bytes)
     try:
-        unpacking = Unpacking(response.headers.get("content-encoding", ""), most)
+        unpacking = BoundedDecompressor(response.headers.get("content-encoding", ""), most)
         async for chunk in response.aiter_raw():
             unpacking.feed(chunk)
             if unpacking.too_long:
                 advice = "If it is right to be so long, allow more with max_state_bytes=…."
                 raise ProtocolError(f"an answer of more than {most} bytes", where=where, advice=advice)
         body = unpacking.end()
-    except UnpackingError as error:
+    except DecompressionError as error:
         raise TransportError(str(error), where=where) from error
-    return Answer(method, str(response.url), response.status_code, response.headers, body)
+    return Response(method, str(response.url), response.status_code, response.headers, body)
 
 
 # ---- URLs ----------------------------------------------------------------------------------------------------------

@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from pydantic import JsonValue
 
 from tidewire.errors import ItemFailedError
-from tidewire.jobs.job_reader import FollowedJob
+from tidewire.jobs.job_reader import JobReader
 from tidewire.jobs.job_stream import JobStream
-from tidewire.jobs.update_iterator import Reading, Updates
+from tidewire.jobs.update_iterator import UpdateIterator, WholeUpdates
 from tidewire.protocol.document.json_values import same
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED, JobStatus
-from tidewire.protocol.outcomes import Advance
+from tidewire.protocol.outcomes import Applied
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.strict_json import dumps
-from tidewire.types import ItemUpdate, Place, Shape
+from tidewire.types import ItemUpdate, Position, ResultType
 
 if TYPE_CHECKING:
-    from tidewire.http.api_session import Exchange
+    from tidewire.http.api_session import ApiSession
     from tidewire.options import Options
 
 T = TypeVar("T")
 
 
-class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
+class AsyncBatchJob(JobReader[ItemUpdate[T]], Generic[T]):
     """A job of many inputs; its items are in the order of the inputs.
 
     Looping over it gives an `ItemUpdate` for every change of an item's value. Items fail each for itself: a loop does
@@ -33,14 +33,14 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
 
     def __init__(
         self,
-        exchange: "Exchange",
+        exchange: "ApiSession",
         options: "Options",
         stream: JobStream,
         *,
         cancel_url: str,
-        taken: Place | None,
-        begun: Advance | None,
-        shape: Shape[T],
+        taken: Position | None,
+        begun: Applied | None,
+        shape: ResultType[T],
     ) -> None:
         super().__init__(exchange, options, stream, cancel_url=cancel_url, taken=taken)
         self._shape = shape
@@ -49,19 +49,19 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
         if begun is not None:
             self._receive(begun)
 
-    def __aiter__(self) -> Reading[ItemUpdate[T], ItemUpdate[T]]:
+    def __aiter__(self) -> UpdateIterator[ItemUpdate[T], ItemUpdate[T]]:
         return self.updates()
 
-    def updates(self) -> Reading[ItemUpdate[T], ItemUpdate[T]]:
+    def updates(self) -> UpdateIterator[ItemUpdate[T], ItemUpdate[T]]:
         """What a loop over the job loops over."""
-        return Reading(self, Updates[ItemUpdate[T]]())
+        return UpdateIterator(self, WholeUpdates[ItemUpdate[T]]())
 
-    def as_completed(self) -> Reading[ItemUpdate[T], tuple[int, T | ItemFailedError]]:
+    def as_completed(self) -> UpdateIterator[ItemUpdate[T], tuple[int, T | ItemFailedError]]:
         """Each item when it has ended, in that order: its index, and its value or why it has none.
 
         Each call begins with what has ended already; of a job from a checkpoint, with what had not ended there.
         """
-        return Reading(self, _Ended(self._item_result, self._items, self._ended_before))
+        return UpdateIterator(self, _Ended(self._item_result, self._items, self._ended_before))
 
     @overload
     async def results(self, *, return_exceptions: Literal[False] = False) -> list[T]: ...
@@ -114,7 +114,7 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
     def raise_outcome(self) -> None:
         """Nothing: items fail each for itself."""
 
-    def _updates(self, advance: Advance) -> Iterator[ItemUpdate[T]]:
+    def _updates(self, advance: Applied) -> Iterator[ItemUpdate[T]]:
         place = self._place(advance)
         diff = advance.diff
         changed = self._changed(place) if diff is None else sorted(_items_of(diff, place))
@@ -131,7 +131,7 @@ class AsyncBatchJob(FollowedJob[ItemUpdate[T]], Generic[T]):
                 settles=index == changed[-1],
             )
 
-    def _changed(self, place: Place) -> list[int]:
+    def _changed(self, place: Position) -> list[int]:
         """The items that a snapshot changed."""
         before: Any = [] if self._latest is None else self._latest.view.value("/items")
         now: Any = place.view.value("/items")
@@ -209,7 +209,7 @@ def _ended_in(view: View) -> frozenset[int]:
     )
 
 
-def _items_of(diff: JsonValue, place: Place) -> set[int]:
+def _items_of(diff: JsonValue, place: Position) -> set[int]:
     """The items that a diff touches."""
     columns = place.columns
     if isinstance(diff, str):

@@ -27,7 +27,7 @@ class _Held(NamedTuple):
     update: Update[Any]
 
 
-class FinalText:
+class FinalTextReader:
     """Holds back the end of a job's text while it may become void.
 
     Args:

@@ -4,26 +4,26 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidewire.errors import JobCancelledError, JobFailedError, TidewireError
-from tidewire.jobs.final_text import FinalText
-from tidewire.jobs.job_reader import FollowedJob
+from tidewire.jobs.final_text import FinalTextReader
+from tidewire.jobs.job_reader import JobReader
 from tidewire.jobs.job_stream import JobStream
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
 from tidewire.jobs.tokens import Token, TokenRows, Vocabularies, Vocabulary, texts_told
-from tidewire.jobs.update_iterator import Deltas, Reading, Updates
+from tidewire.jobs.update_iterator import TextDeltas, UpdateIterator, WholeUpdates
 from tidewire.protocol.messages import JobStatus
-from tidewire.protocol.outcomes import Advance
+from tidewire.protocol.outcomes import Applied
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.resources import EndpointDescription
-from tidewire.types import Place, Shape, TextDelta, Update
+from tidewire.types import Position, ResultType, TextDelta, Update
 
 if TYPE_CHECKING:
-    from tidewire.http.api_session import Exchange
+    from tidewire.http.api_session import ApiSession
     from tidewire.options import Options
 
 T = TypeVar("T")
 
 
-class AsyncJob(FollowedJob[Update[T]], Generic[T]):
+class AsyncJob(JobReader[Update[T]], Generic[T]):
     """A job on a server: it runs there whether anybody reads it or not.
 
     Looping over it gives an `Update` for every change of its value, each once, whatever breaks between. A loop that
@@ -36,16 +36,16 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
 
     def __init__(
         self,
-        exchange: "Exchange",
+        exchange: "ApiSession",
         options: "Options",
         stream: JobStream,
         *,
         cancel_url: str,
-        taken: Place | None,
-        begun: Advance | None,
+        taken: Position | None,
+        begun: Applied | None,
         vocabularies: Vocabularies,
         endpoint: str | None,
-        shape: Shape[T],
+        shape: ResultType[T],
     ) -> None:
         super().__init__(exchange, options, stream, cancel_url=cancel_url, taken=taken)
         self._shape = shape
@@ -54,14 +54,14 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
         if begun is not None:
             self._receive(begun)
 
-    def __aiter__(self) -> Reading[Update[T], Update[T]]:
+    def __aiter__(self) -> UpdateIterator[Update[T], Update[T]]:
         return self.updates()
 
-    def updates(self) -> Reading[Update[T], Update[T]]:
+    def updates(self) -> UpdateIterator[Update[T], Update[T]]:
         """What a loop over the job loops over. `async with` closes it in good order when it is left early."""
-        return Reading(self, Updates[Update[T]]())
+        return UpdateIterator(self, WholeUpdates[Update[T]]())
 
-    def iter_text(self) -> Reading[Update[T], str]:
+    def iter_text(self) -> UpdateIterator[Update[T], str]:
         """The text of the value's first text column, as far as it can no longer become void.
 
         Where the endpoint has no rollback, each piece comes at once. Elsewhere what came up to an event comes when the
@@ -71,13 +71,13 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
         Raises:
             VoidTextError: On the way: the job started over, and text that was handed over is void.
         """
-        return Reading(self, self._final_text())
+        return UpdateIterator(self, self._final_text())
 
-    def _final_text(self, *, followed: bool = False) -> FinalText:
+    def _final_text(self, *, followed: bool = False) -> FinalTextReader:
         taken = self.taken
         column = None if taken is None else self._texts.column(0, taken)
         handed = "" if taken is None or column is None else taken.text(column)
-        return FinalText(
+        return FinalTextReader(
             self._has_rollback,
             handed=len(handed or ""),
             column=lambda: self._texts.known(0),
@@ -85,11 +85,11 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
             followed=followed,
         )
 
-    def iter_text_deltas(self) -> Reading[Update[T], TextDelta]:
+    def iter_text_deltas(self) -> UpdateIterator[Update[T], TextDelta]:
         """How the text of the value's first text column changes, at once: what becomes void, and what comes."""
-        return Reading(self, Deltas())
+        return UpdateIterator(self, TextDeltas())
 
-    def tokens(self) -> Reading[Update[T], Token]:
+    def tokens(self) -> UpdateIterator[Update[T], Token]:
         """The tokens of a generation as they come, each once, with what was asked for: log-probability, rank,
         candidates.
 
@@ -104,7 +104,9 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
         taken = self.taken
         handed = 0 if taken is None else taken.view.length("/items/0/value/token_ids")
         text = self._final_text(followed=True)
-        return Reading(self, TokenRows(text, handed=handed, vocabulary=self._vocabulary, where=self._where))
+        return UpdateIterator(
+            self, TokenRows(text, handed=handed, vocabulary=self._vocabulary, where=self._where)
+        )
 
     async def logprobs(self) -> Logprobs:
         """Wait for the job's end and return the columns of its tokens as numpy arrays; see `Logprobs` for their shapes.
@@ -171,7 +173,7 @@ class AsyncJob(FollowedJob[Update[T]], Generic[T]):
         error.value = item.get("value")
         raise error
 
-    def _updates(self, advance: Advance) -> Iterable[Update[T]]:
+    def _updates(self, advance: Applied) -> Iterable[Update[T]]:
         place = self._place(advance)
         deleted, text = self._texts.change(0, place, advance.texts)
         last = advance.done is not None and not self._handed_any and advance.done.status == "succeeded"

@@ -24,14 +24,14 @@ from tidewire.errors import (
 )
 from tidewire.http.home_loop import HomeLock
 from tidewire.jobs.job_stream import JobStream
-from tidewire.jobs.text_columns import ItemTexts
+from tidewire.jobs.text_columns import TextColumns
 from tidewire.protocol.messages import JobStatus, Progress, Queue
-from tidewire.protocol.outcomes import Advance, Told
+from tidewire.protocol.outcomes import Applied, Notice
 from tidewire.protocol.resources import JobResource
-from tidewire.types import Place, Update
+from tidewire.types import Position, Update
 
 if TYPE_CHECKING:
-    from tidewire.http.api_session import Exchange
+    from tidewire.http.api_session import ApiSession
     from tidewire.options import Options
 
 BLOCK: Final = 64
@@ -47,7 +47,7 @@ NO_COPY: Final = (
 log: Final = logging.getLogger("tidewire")
 
 
-class ActiveReading(Protocol):
+class ActiveIterator(Protocol):
     """What a job needs of the reading that is under way."""
 
     closed: bool
@@ -60,7 +60,7 @@ class ActiveReading(Protocol):
         """Close the connection from where nothing can be awaited."""
 
 
-class FollowedJob(ABC, Generic[U]):
+class JobReader(ABC, Generic[U]):
     """See the top of this file.
 
     Attributes:
@@ -70,12 +70,12 @@ class FollowedJob(ABC, Generic[U]):
 
     def __init__(
         self,
-        exchange: "Exchange",
+        exchange: "ApiSession",
         options: "Options",
         stream: JobStream,
         *,
         cancel_url: str,
-        taken: Place | None,
+        taken: Position | None,
     ) -> None:
         self.listener: Callable[[Queue | Progress], None] | None = None
         self.queue: Queue | None = None
@@ -88,14 +88,14 @@ class FollowedJob(ABC, Generic[U]):
         self._cancel_url = cancel_url
         self._turn = HomeLock(fast_acquire=True)
         self._ready: deque[U] = deque()
-        self._folded: dict[int, _Fold[U]] = {}
+        self._folded: dict[int, _MergedUpdate[U]] = {}
         self._taken = taken
         self._shown = taken is not None
         """Whether anything was, or will be, handed over."""
         self._latest = taken
         """Where the stream is."""
-        self._reading: weakref.ref[ActiveReading] | None = None
-        self._texts = ItemTexts(taken)
+        self._reading: weakref.ref[ActiveIterator] | None = None
+        self._texts = TextColumns(taken)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(NO_COPY)
@@ -152,7 +152,7 @@ class FollowedJob(ABC, Generic[U]):
         return self._stream.received
 
     @property
-    def taken(self) -> Place | None:
+    def taken(self) -> Position | None:
         """Up to where the job was handed over."""
         reading = None if self._reading is None else self._reading()
         if reading is not None and not reading.closed:
@@ -168,7 +168,7 @@ class FollowedJob(ABC, Generic[U]):
 
     # ---- for a reading -----------------------------------------------------------------------------------------
 
-    def enter(self, reading: ActiveReading) -> None:
+    def acquire(self, reading: ActiveIterator) -> None:
         """Let one reading begin.
 
         Raises:
@@ -200,11 +200,11 @@ class FollowedJob(ABC, Generic[U]):
             self._ready.clear()
             return updates
 
-    def took(self, place: Place) -> None:
+    def commit(self, place: Position) -> None:
         """The reader has taken what leads up to here: the checkpoint moves."""
         self._taken = place
 
-    def give_back(self, updates: Sequence[U]) -> None:
+    def requeue(self, updates: Sequence[U]) -> None:
         """Keep what a reading did not take for the next one."""
         self._ready.extendleft(reversed(updates))
 
@@ -242,11 +242,11 @@ class FollowedJob(ABC, Generic[U]):
             await self._stream.aclose()
             await self._stream.tell_end()
 
-    def _receive(self, told: Advance | Told, *, silent: bool = False, fold: bool = False) -> None:
-        if isinstance(told, Told):
+    def _receive(self, told: Applied | Notice, *, silent: bool = False, fold: bool = False) -> None:
+        if isinstance(told, Notice):
             self._tell(told.message)
             return
-        place: Place | None = None
+        place: Position | None = None
         for update in self._updates(told):
             place = update.place
             if not update.visible and (fold or not silent):
@@ -258,7 +258,7 @@ class FollowedJob(ABC, Generic[U]):
                 first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
                 # How the text changed is found between the two places: the change itself may be as long as the text.
                 update.deleted, update.text = 0, ""
-                self._folded[update.index] = _Fold(first_seq, base, update)
+                self._folded[update.index] = _MergedUpdate(first_seq, base, update)
             else:
                 self._ready.append(update)
         self._latest = place or self._place(told)
@@ -283,7 +283,7 @@ class FollowedJob(ABC, Generic[U]):
             self.listener(message)
 
     @abstractmethod
-    def _updates(self, advance: Advance) -> Iterable[U]:
+    def _updates(self, advance: Applied) -> Iterable[U]:
         """What an advance of the stream is to the items of this job."""
 
     def _items(self) -> list[Any]:
@@ -292,8 +292,8 @@ class FollowedJob(ABC, Generic[U]):
         items: Any = [] if document is None else document.value("/items")
         return items  # type: ignore[no-any-return]
 
-    def _place(self, advance: Advance) -> Place:
-        return Place(advance.view, advance.columns, advance.cursor)
+    def _place(self, advance: Applied) -> Position:
+        return Position(advance.view, advance.columns, advance.cursor)
 
     # ---- time --------------------------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class FollowedJob(ABC, Generic[U]):
         document = self._stream.follower.document
         return document is not None and document.value("/status") == "queued"
 
-    async def _block_until(self, deadline: float) -> list[Advance | Told]:
+    async def _block_until(self, deadline: float) -> list[Applied | Notice]:
         with anyio.CancelScope(deadline=deadline):
             return await self._stream.block(BLOCK)
         raise self.timed_out(f"the queue_timeout of {self._options.queue_timeout:g} s")
@@ -350,9 +350,9 @@ class FollowedJob(ABC, Generic[U]):
         return Where("GET", self._stream.job_url, self.id, None if cursor is None else str(cursor))
 
 
-class _Fold(NamedTuple, Generic[U]):
+class _MergedUpdate(NamedTuple, Generic[U]):
     """Updates of one item as one: from a place to the latest of them."""
 
     first_seq: int
-    base: Place | None
+    base: Position | None
     latest: U

@@ -25,25 +25,32 @@ from tidewire.errors import (
     refusal,
 )
 from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
-from tidewire.http.api_session import MAX_REDIRECTS, Exchange
+from tidewire.http.api_session import MAX_REDIRECTS, ApiSession
 from tidewire.http.diagnosis import first_wait
-from tidewire.http.response import Answer, Connection
+from tidewire.http.response import Connection, Response
 from tidewire.http.urls import resolve, same_origin
 from tidewire.options import Options
 from tidewire.protocol.follower import SILENT_HEARTBEATS, Follower
 from tidewire.protocol.outcomes import (
-    Advance,
+    Applied,
     Cause,
     Fatal,
     FatalKind,
     Ignored,
+    Notice,
     Outcome,
     Reconnect,
-    Told,
 )
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
-from tidewire.protocol.status_table import MAX_SERVER_FAULTS, Asked, Then, is_event_stream, retry_after, then
+from tidewire.protocol.status_table import (
+    MAX_SERVER_FAULTS,
+    Action,
+    RequestKind,
+    action_for,
+    is_event_stream,
+    retry_after,
+)
 
 LEAST_EVENT_BYTES: Final = 2**20
 """Bytes of one event that are held in any case; else an event may be as large as a state. [TW-FRM-078]"""
@@ -62,7 +69,7 @@ class JobStream:
     """
 
     def __init__(
-        self, exchange: Exchange, follower: Follower, options: Options, *, job_url: str, events_url: str
+        self, exchange: ApiSession, follower: Follower, options: Options, *, job_url: str, events_url: str
     ) -> None:
         self.follower = follower
         self.job_url = job_url
@@ -86,7 +93,7 @@ class JobStream:
         """Whether `done` was applied."""
         return self.follower.done is not None
 
-    async def block(self, most: int) -> list[Advance | Told]:
+    async def block(self, most: int) -> list[Applied | Notice]:
         """Go on until something can be told, and tell with it what can be told without waiting.
 
         Args:
@@ -105,7 +112,7 @@ class JobStream:
                 if told:
                     return told
                 match outcome := self._due or await self._next():
-                    case Advance() | Told():
+                    case Applied() | Notice():
                         return [outcome]
                     case Reconnect():
                         # Whoever cancels the wait and asks again waits again: a hurry must not become a storm.
@@ -119,14 +126,14 @@ class JobStream:
             await self.aclose()
             raise
 
-    def _told(self, most: int) -> list[Advance | Told]:
+    def _told(self, most: int) -> list[Applied | Notice]:
         """What the events that have come tell; one that ends the connection is what is due after them."""
-        told: list[Advance | Told] = []
+        told: list[Applied | Notice] = []
         events, follower = self._events, self.follower
         # Nothing follows an end, whatever came with it.
         while events and len(told) < most and self._due is None and follower.done is None:
             outcome = follower.receive(events.popleft())
-            if type(outcome) is Advance or type(outcome) is Told:
+            if type(outcome) is Applied or type(outcome) is Notice:
                 told.append(outcome)
             elif type(outcome) is Ignored:
                 log.debug("%s: %s", self._name, outcome.why)
@@ -254,8 +261,8 @@ class JobStream:
                 connection = await watched(self._exchange.hooks.on_request, "GET", url, opening)
             except (TransportError, NotATidewireServerError) as error:
                 return await self._no_answer(error)
-            what = then(connection.status, Asked.STREAM, has_cursor=bool(cursor))
-            if what is Then.USE and _is_stream(connection):
+            what = action_for(connection.status, RequestKind.STREAM, has_cursor=bool(cursor))
+            if what is Action.USE and _is_stream(connection):
                 log.debug("%s: connected, after %s", self._name, cursor or "nothing")
                 self._connect(connection, cursor, url)
                 return None
@@ -265,9 +272,13 @@ class JobStream:
                 return self._cut(error)
             finally:
                 await connection.aclose()
-            if what is Then.REFRESH and not refreshed and await self._exchange.credentials.renew(credentials):
+            if (
+                what is Action.REFRESH
+                and not refreshed
+                and await self._exchange.credentials.renew(credentials)
+            ):
                 refreshed = True
-            elif what is Then.REDIRECT:
+            elif what is Action.REDIRECT:
                 redirects += 1
                 if redirects > MAX_REDIRECTS:
                     raise ProtocolError(f"more than {MAX_REDIRECTS} redirects", where=self._where)
@@ -305,22 +316,22 @@ class JobStream:
             return Reconnect(wait, Cause.CUT, error.what)
         return self._cut(error)
 
-    async def _judge(self, what: Then, answer: Answer) -> Outcome:
+    async def _judge(self, what: Action, answer: Response) -> Outcome:
         """What follows an answer that is no stream."""
         refused = self._exchange.refused(answer, self.follower.job_id, self._last_event_id)
         self._last_fault = refused
         match what:
-            case Then.READ_JOB:
+            case Action.READ_JOB:
                 return self.follower.read_job(await self.read_job())
-            case Then.RESYNC:
+            case Action.RESYNC:
                 return self.follower.malformed(refused.what)
-            case Then.WAIT:
+            case Action.WAIT:
                 return self.follower.lost(
                     refused.what, at_least=retry_after(answer.headers.get("retry-after")) or 0.0
                 )
-            case Then.USE | Then.CUT:
-                if what is Then.USE and not self._exchange.contacted:
-                    raise self._exchange.stranger(answer)
+            case Action.USE | Action.CUT:
+                if what is Action.USE and not self._exchange.contacted:
+                    raise self._exchange.not_tidewire(answer)
                 if isinstance(refused, NotATidewireServerError):
                     raise refused
                 self._server_faults += 1

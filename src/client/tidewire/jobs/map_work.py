@@ -30,10 +30,10 @@ import anyio
 from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, TidewireError
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.leaving import cancel_all
-from tidewire.jobs.update_iterator import Reading
+from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.options import Options, encoded, jsonable, options_on_the_wire
 from tidewire.protocol.resources import EndpointDescription, Limits
-from tidewire.types import ItemUpdate, Shape
+from tidewire.types import ItemUpdate, ResultType
 
 CONCURRENCY: Final = 4
 """Jobs that are under way at the same time, by default."""
@@ -88,7 +88,7 @@ class _Part:
     """How many of them there were."""
     handed: int = 0
     job: AsyncBatchJob[Any] | None = None
-    reading: Reading[ItemUpdate[Any], tuple[int, Any]] | None = None
+    reading: UpdateIterator[ItemUpdate[Any], tuple[int, Any]] | None = None
 
     def add(self, number: int, content: bytes) -> None:
         self.inputs[number] = content
@@ -110,7 +110,7 @@ class BatchStarter(Protocol):
     async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
         """The endpoint's name and description, and the server's limits."""
 
-    async def start(self, endpoint: str, body: bytes, key: str, shape: Shape[T]) -> AsyncBatchJob[T]:
+    async def start(self, endpoint: str, body: bytes, key: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
         """Submit a body under an idempotency key."""
 
     def abandon(self, jobs: Iterable[AsyncBatchJob[Any]]) -> None:
@@ -129,7 +129,7 @@ class MapWork(Generic[T]):
         self,
         starter: BatchStarter,
         endpoint: str | None,
-        shape: Shape[T],
+        shape: ResultType[T],
         shared: dict[str, Any],
         *,
         options: Options,
@@ -369,7 +369,7 @@ class MapWork(Generic[T]):
         self._count(failed=failed)
 
     async def _read_beside(
-        self, reading: Reading[Any, tuple[int, Any]], others: Iterable[_Part]
+        self, reading: UpdateIterator[Any, tuple[int, Any]], others: Iterable[_Part]
     ) -> tuple[int, Any]:
         """Read the first job, and look after the others meanwhile."""
         fault: Exception | None = None

@@ -6,13 +6,13 @@ The text of an item is that of its first column that holds one.
 from collections.abc import Sequence
 
 from tidewire.protocol.document.document import TextChange
-from tidewire.types import Place
+from tidewire.types import Position
 
 
-class ItemTexts:
+class TextColumns:
     """The texts of a job's items, as its reader goes on."""
 
-    def __init__(self, taken: Place | None) -> None:
+    def __init__(self, taken: Position | None) -> None:
         """Begin where a reader has got to; None: before everything."""
         self._columns: dict[int, str] = {} if taken is None else _text_columns(taken)
         """Item → pointer of its text, once there is one."""
@@ -21,7 +21,7 @@ class ItemTexts:
         """Pointer of the text of an item, as it was known last."""
         return self._columns.get(index)
 
-    def column(self, index: int, place: Place) -> str | None:
+    def column(self, index: int, place: Position) -> str | None:
         """Pointer of the text of an item, once there is one."""
         known = self._columns.get(index)
         if known is None or known not in place.columns:
@@ -30,7 +30,7 @@ class ItemTexts:
                 self._columns[index] = known
         return known
 
-    def change(self, index: int, place: Place, changes: Sequence[TextChange]) -> tuple[int, str]:
+    def change(self, index: int, place: Position, changes: Sequence[TextChange]) -> tuple[int, str]:
         """Code points that became void at the end of an item's text, and what came after."""
         if not changes:
             return 0, ""
@@ -47,7 +47,7 @@ class ItemTexts:
                 text = change.text
         return deleted, text
 
-    def between(self, index: int, base: Place | None, place: Place) -> tuple[int, str]:
+    def between(self, index: int, base: Position | None, place: Position) -> tuple[int, str]:
         """The same, between two places that may be far apart."""
         before, now = (None if one is None else _first_text(index, one) for one in (base, place))
         old = (base.text(before) if base is not None and before is not None else None) or ""
@@ -58,7 +58,7 @@ class ItemTexts:
         return change.deleted, change.text
 
 
-def _text_columns(place: Place) -> dict[int, str]:
+def _text_columns(place: Position) -> dict[int, str]:
     """The first text column of each item."""
     found: dict[int, str] = {}
     for pointer in place.columns:
@@ -68,7 +68,7 @@ def _text_columns(place: Place) -> dict[int, str]:
     return found
 
 
-def _first_text(index: int, place: Place) -> str | None:
+def _first_text(index: int, place: Position) -> str | None:
     root = f"/items/{index}/value"
     for pointer in place.columns:
         if pointer.startswith(root) and place.text(pointer) is not None:

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tidewire.errors import ProtocolError, TidewireError, Where
-from tidewire.http.api_session import Exchange
-from tidewire.jobs.final_text import FinalText
+from tidewire.http.api_session import ApiSession
+from tidewire.jobs.final_text import FinalTextReader
 from tidewire.options import Options
 from tidewire.protocol.document.view import View
 from tidewire.protocol.resources import EndpointDescription
@@ -101,7 +101,7 @@ class TokenRows:
 
     def __init__(
         self,
-        text: FinalText,
+        text: FinalTextReader,
         *,
         handed: int,
         vocabulary: Callable[[], Awaitable[Vocabulary | None]],
@@ -233,7 +233,7 @@ def read_vocabulary(body: bytes, where: Where) -> Vocabulary:
 class Vocabularies:
     """The vocabularies of one server's endpoints, each read once; shared by all views of a client."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: ApiSession) -> None:
         self._exchange = exchange
         self._read: dict[str, Vocabulary] = {}
 

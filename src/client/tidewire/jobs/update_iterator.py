@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from tidewire.errors import ConcurrentReadError, TidewireError
 from tidewire.http.home_loop import running_loop
-from tidewire.types import Place, TextDelta, Update
+from tidewire.types import Position, TextDelta, Update
 
 if TYPE_CHECKING:
-    from tidewire.jobs.job_reader import FollowedJob
+    from tidewire.jobs.job_reader import JobReader
 
 U = TypeVar("U", bound=Update[Any])
 U_contra = TypeVar("U_contra", bound=Update[Any], contravariant=True)
@@ -21,7 +21,7 @@ X = TypeVar("X")
 X_co = TypeVar("X_co", covariant=True)
 
 
-class Hand(Protocol[U_contra, X_co]):
+class Projection(Protocol[U_contra, X_co]):
     """What one kind of reader gets for the updates of a job."""
 
     silent: bool
@@ -43,7 +43,7 @@ class Hand(Protocol[U_contra, X_co]):
         """What was given and not handed over, as updates for the next reading."""
 
 
-class Updates(Generic[U]):
+class WholeUpdates(Generic[U]):
     """Hands over the updates themselves."""
 
     silent = False
@@ -64,7 +64,7 @@ class Updates(Generic[U]):
         return ()
 
 
-class Deltas:
+class TextDeltas:
     """Hands over how the text changes, at once."""
 
     silent = False
@@ -86,7 +86,7 @@ class Deltas:
         return ()
 
 
-class Block(Generic[X]):
+class UpdateBatch(Generic[X]):
     """What is handed over at a time, and how much of it was.
 
     Attributes:
@@ -110,13 +110,13 @@ class Block(Generic[X]):
         self.received: int = 0
         self._covered = covered
 
-    def place(self) -> Place | None:
+    def place(self) -> Position | None:
         """Up to where the job was handed over with what the reader has got; None: as far as before this block."""
         for at in range(self.at, -1, -1):
             covered: Any = self.items[max(at - 1, 0) : at] if self._covered is None else self._covered[at]
             for update in reversed(covered):
                 if update.settles:
-                    place: Place = update.place
+                    place: Position = update.place
                     return place
         return None
 
@@ -131,10 +131,10 @@ class Block(Generic[X]):
         return [update for covered in self._covered[self.at + entered :] for update in covered]
 
 
-class Reading(AsyncIterator[X], Generic[U, X]):
+class UpdateIterator(AsyncIterator[X], Generic[U, X]):
     """See the top of this file. Leaving it early closes the connection, not the job.
 
-    It is read by `async for`; or block by block: `fetch`, `made_of`, `enter`, which may run on two threads.
+    It is read by `async for`; or block by block: `fetch`, `made_of`, `acquire`, which may run on two threads.
 
     Attributes:
         block: What is being handed over.
@@ -143,8 +143,8 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         interrupted: Whether its last wait was cancelled: it may go on, unless another reading begins before.
     """
 
-    def __init__(self, job: "FollowedJob[U]", hand: Hand[U, X]) -> None:
-        self.block: Block[X] = Block(())
+    def __init__(self, job: "JobReader[U]", hand: Projection[U, X]) -> None:
+        self.block: UpdateBatch[X] = UpdateBatch(())
         self.finished: bool = False
         self.closed: bool = False
         self.interrupted: bool = False
@@ -193,7 +193,7 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         except TidewireError:
             self.fail()
             raise
-        self.enter(following)
+        self.acquire(following)
 
     def ready(self) -> bool:
         """Whether something can be handed over without waiting."""
@@ -245,20 +245,20 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         self._deadline, self._queue_until = self._job.deadline(), self._job.queue_deadline()
 
     async def _begin(self) -> None:
-        self._job.enter(self)
+        self._job.acquire(self)
         self._prepared = True
         with self._job.bounded(self._deadline):
             await self._hand.prepare()
 
-    def made_of(self, updates: Sequence[U]) -> Block[X] | None:
+    def made_of(self, updates: Sequence[U]) -> UpdateBatch[X] | None:
         """What the reader gets for updates that were fetched; for none, what is left at the end, and then None.
 
         Raises:
             TidewireError: There is nothing more to get, and why.
         """
-        if isinstance(self._hand, Updates):
+        if isinstance(self._hand, WholeUpdates):
             shown: Sequence[Any] = [update for update in updates if update.visible]
-            return Block(shown) if updates else None
+            return UpdateBatch(shown) if updates else None
         items: list[X] = []
         covered: list[Sequence[U]] = [()]
         for at, update in enumerate(updates):
@@ -274,9 +274,9 @@ class Reading(AsyncIterator[X], Generic[U, X]):
             self._last_made = True
             items += self._hand.finish()
             _cover(items, covered, self._hand.settled(None))
-        return Block(items, covered)
+        return UpdateBatch(items, covered)
 
-    def enter(self, block: Block[X] | None) -> None:
+    def acquire(self, block: UpdateBatch[X] | None) -> None:
         """Go on with the next block; None ends the reading.
 
         Raises:
@@ -293,7 +293,7 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         """Tell the job up to where it was handed over."""
         place = self.block.place()
         if place is not None:
-            self._job.took(place)
+            self._job.commit(place)
 
     # ---- leaving -----------------------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         self.finished = True
         self.abandon()
 
-    def leave(self, ahead: Iterable[Block[X]] = ()) -> None:
+    def leave(self, ahead: Iterable[UpdateBatch[X]] = ()) -> None:
         """Give back to the job what was not taken.
 
         Args:
@@ -325,15 +325,15 @@ class Reading(AsyncIterator[X], Generic[U, X]):
         for block in ahead:
             if block is not self.block:
                 rest += block.rest(entered=False)
-        self.give_back([*rest, *self._hand.rest(), *self._behind_fault])
+        self.requeue([*rest, *self._hand.rest(), *self._behind_fault])
         self._behind_fault = []
-        self.block = Block(())
+        self.block = UpdateBatch(())
         # Last: from here on another reading may begin, in another thread, too.
         self.closed = True
 
-    def give_back(self, updates: Sequence[U]) -> None:
+    def requeue(self, updates: Sequence[U]) -> None:
         """Keep what was not taken for the next reading."""
-        self._job.give_back(updates)
+        self._job.requeue(updates)
 
     def __del__(self) -> None:
         # `async for` drops its iterator when it is left early, and tells nobody else.

@@ -17,7 +17,7 @@ Flag = Annotated[bool, Field(strict=True)]
 Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
-class Members(BaseModel):
+class WireModel(BaseModel):
     """A JSON object of the protocol."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore")

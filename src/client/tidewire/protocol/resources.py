@@ -4,13 +4,13 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from tidewire.protocol.base_model import Count, Flag, Members, Positive
+from tidewire.protocol.base_model import Count, Flag, Positive, WireModel
 from tidewire.protocol.messages import PROTOCOL, Done, JobStatus
 
 API_ROOT = "/v1"
 
 
-class Limits(Members):
+class Limits(WireModel):
     """Every limit of a server, by name. Sizes are bytes, times as their suffix says."""
 
     max_body_bytes: Positive = 8 * 2**20
@@ -34,31 +34,31 @@ class Limits(Members):
     """How many tombstones, and how many idempotency keys, are kept; likewise."""
 
 
-class Batch(Members):
+class Batch(WireModel):
     """That an endpoint takes many inputs in one job, and how many."""
 
     max_items: Positive
 
 
-class Logprobs(Members):
+class LogprobsCapability(WireModel):
     """That an endpoint gives log-probabilities, and of how many candidates a token."""
 
     max_top: Count
 
 
-class EndpointCapabilities(Members):
+class EndpointCapabilities(WireModel):
     """What one endpoint can do."""
 
     streams: Flag = False
     """Its value grows while it runs."""
     batch: Batch | None = None
-    logprobs: Logprobs | None = None
+    logprobs: LogprobsCapability | None = None
     cancel: Flag = True
     rollback: Flag = False
     """Text that was sent may be truncated later."""
 
 
-class EndpointSummary(Members):
+class EndpointSummary(WireModel):
     """An endpoint in discovery."""
 
     name: str
@@ -68,7 +68,7 @@ class EndpointSummary(Members):
     """Whether an empty input is valid, so that a submit without members runs."""
 
 
-class EndpointDescription(Members):
+class EndpointDescription(WireModel):
     """One endpoint: schemas (JSON Schema 2020-12) of one input and of its value, and examples of valid input."""
 
     name: str
@@ -82,7 +82,7 @@ class EndpointDescription(Members):
     """`self` and `jobs` (where to submit); further ones by name."""
 
 
-class Discovery(Members):
+class Discovery(WireModel):
     """What `GET /v1` answers."""
 
     protocol: str = PROTOCOL
@@ -98,7 +98,7 @@ class Discovery(Members):
     endpoints: list[EndpointSummary]
 
 
-class Submit(BaseModel):
+class SubmitBody(BaseModel):
     """The body of a submit. Exactly one of `input` and `inputs`."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
@@ -112,7 +112,7 @@ class Submit(BaseModel):
     deadline_ms: Positive | None = None
 
 
-class JobLinks(Members):
+class JobLinks(WireModel):
     """URI references, resolved against the URL of the answer that carries them."""
 
     self: str
@@ -120,7 +120,7 @@ class JobLinks(Members):
     cancel: str
 
 
-class JobResource(Members):
+class JobResource(WireModel):
     """What `GET /v1/jobs/{id}` answers. `state`, `columns` and `cursor` are one atomic read; a list leaves `state` out."""
 
     id: str
@@ -141,7 +141,7 @@ class JobResource(Members):
     links: JobLinks
 
 
-class JobList(Members):
+class JobList(WireModel):
     """What `GET /v1/jobs` answers: one page, newest first. Its entries leave `state` out."""
 
     jobs: list[JobResource]
@@ -149,14 +149,14 @@ class JobList(Members):
     """URI reference of the next page; absent on the last one."""
 
 
-class Cancel(Members):
+class Cancel(WireModel):
     """The body of a cancel, which may be absent."""
 
     items: list[Count] | None = None
     """Indices of the items; an empty list is none of them. None: all."""
 
 
-class StreamToken(Members):
+class StreamToken(WireModel):
     """What `POST /v1/jobs/{id}/stream-token` answers."""
 
     url: str

@@ -10,7 +10,7 @@ from enum import Enum
 from types import MappingProxyType
 
 
-class Then(Enum):
+class Action(Enum):
     """What follows an answer."""
 
     USE = "use"
@@ -37,28 +37,28 @@ MAX_SERVER_FAULTS = 10
 
 _ANY = MappingProxyType(
     {
-        200: Then.USE,
-        401: Then.REFRESH,
-        403: Then.REFRESH,
-        429: Then.WAIT,
-        503: Then.WAIT,
-        301: Then.REDIRECT,
-        302: Then.REDIRECT,
-        303: Then.REDIRECT,
-        307: Then.REDIRECT,
-        308: Then.REDIRECT,
+        200: Action.USE,
+        401: Action.REFRESH,
+        403: Action.REFRESH,
+        429: Action.WAIT,
+        503: Action.WAIT,
+        301: Action.REDIRECT,
+        302: Action.REDIRECT,
+        303: Action.REDIRECT,
+        307: Action.REDIRECT,
+        308: Action.REDIRECT,
     }
 )
 
 # Beside `_ANY`, by what was asked for. Other 4xx are FATAL (404 job not found, 410 expired, 422 with the member that
 # is wrong); other 5xx and whatever else are CUT.
-_STREAM = MappingProxyType({**_ANY, 204: Then.READ_JOB, 400: Then.RESYNC})
+_STREAM = MappingProxyType({**_ANY, 204: Action.READ_JOB, 400: Action.RESYNC})
 # 304 is only answered to a request that named what it holds.
-_REQUEST = MappingProxyType({**_ANY, 201: Then.USE, 202: Then.USE, 204: Then.USE, 304: Then.USE})
-_SUBMIT = MappingProxyType({**_ANY, 201: Then.USE, 409: Then.WAIT})
+_REQUEST = MappingProxyType({**_ANY, 201: Action.USE, 202: Action.USE, 204: Action.USE, 304: Action.USE})
+_SUBMIT = MappingProxyType({**_ANY, 201: Action.USE, 409: Action.WAIT})
 
 
-class Asked(Enum):
+class RequestKind(Enum):
     """What a request asked for: each has its own column of the table."""
 
     STREAM = "stream"
@@ -66,10 +66,12 @@ class Asked(Enum):
     SUBMIT = "submit"
 
 
-_TABLE = MappingProxyType({Asked.STREAM: _STREAM, Asked.REQUEST: _REQUEST, Asked.SUBMIT: _SUBMIT})
+_TABLE = MappingProxyType(
+    {RequestKind.STREAM: _STREAM, RequestKind.REQUEST: _REQUEST, RequestKind.SUBMIT: _SUBMIT}
+)
 
 
-def then(status: int, asked: Asked, *, has_cursor: bool = False) -> Then:
+def action_for(status: int, asked: RequestKind, *, has_cursor: bool = False) -> Action:
     """Look up what follows a status.
 
     Args:
@@ -78,11 +80,11 @@ def then(status: int, asked: Asked, *, has_cursor: bool = False) -> Then:
         has_cursor: Whether a stream was asked for with a cursor; a 400 without one is fatal.
     """
     found = _TABLE[asked].get(status)
-    if found is Then.RESYNC and not has_cursor:
-        return Then.FATAL
+    if found is Action.RESYNC and not has_cursor:
+        return Action.FATAL
     if found is not None:
         return found
-    return Then.FATAL if 400 <= status < 500 else Then.CUT
+    return Action.FATAL if 400 <= status < 500 else Action.CUT
 
 
 def is_event_stream(content_type: str | None) -> bool:

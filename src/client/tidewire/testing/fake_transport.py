@@ -6,13 +6,13 @@ import anyio
 import httpx
 
 from tidewire.testing.fake_job import Signal
-from tidewire.testing.http_messages import Asked, Reply
+from tidewire.testing.http_messages import FakeRequest, FakeResponse
 
 
 class FakeTransport(httpx.AsyncBaseTransport):
     """Hands requests to a function, and gives its reply as an answer."""
 
-    def __init__(self, answer: Callable[[Asked], Reply], on_cut: Callable[[], None]) -> None:
+    def __init__(self, answer: Callable[[FakeRequest], FakeResponse], on_cut: Callable[[], None]) -> None:
         self._answer = answer
         self._on_cut = on_cut
 
@@ -20,7 +20,7 @@ class FakeTransport(httpx.AsyncBaseTransport):
         body = await request.aread()
         target = request.url.raw_path.decode("ascii")
         headers = {name.lower(): value for name, value in request.headers.items()}
-        reply = self._answer(Asked(request.method, target, headers, body))
+        reply = self._answer(FakeRequest(request.method, target, headers, body))
         frames = iter((reply.body,)) if isinstance(reply.body, bytes) else reply.body
         return httpx.Response(reply.status, headers=reply.headers, stream=_Stream(frames, self._on_cut))
 

@@ -7,7 +7,7 @@ from tidewire.testing.fake_job import Signal
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FakeRequest:
     """A request that was read whole."""
 
     method: str
@@ -19,7 +19,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class FakeResponse:
     """An answer: its body whole, or a stream's frames as they are asked for."""
 
     status: int

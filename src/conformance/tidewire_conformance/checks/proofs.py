@@ -11,7 +11,7 @@ CHECK_AFTER = 64
 """TW-DIF-051."""
 
 
-@check("TW-DIF-051", over_all=True)
+@check("TW-DIF-051", whole_run=True)
 async def checks_come_when_they_are_owed(s: Session) -> None:
     """Where a text is truncated, where its item ends, at `done`, and by the 64th change since the last check."""
     for exchange, steps in s.histories().streams:

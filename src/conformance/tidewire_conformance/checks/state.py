@@ -32,7 +32,7 @@ _BY_OP = {
     "TW-DIF-012", "TW-DIF-013", "TW-DIF-014", "TW-DIF-015", "TW-DIF-016", "TW-DIF-018", "TW-DIF-019", "TW-DIF-021",
     "TW-DIF-023", "TW-DIF-026", "TW-DIF-027", "TW-DIF-029", "TW-DIF-030", "TW-DIF-036", "TW-DIF-037", "TW-DIF-038",
     "TW-DIF-039", "TW-DIF-046", "TW-DIF-047", "TW-DIF-048", "TW-DIF-049", "TW-DIF-050", "TW-DIF-055", "TW-RES-030",
-    "TW-RES-040", over_all=True,
+    "TW-RES-040", whole_run=True,
 )  # fmt: skip
 async def histories_fold(s: Session) -> None:
     """Each diff applies to the state before it, each check and each digest holds."""
@@ -68,7 +68,7 @@ def _proved(step: Step) -> Iterator[str]:
         yield from _BY_OP[op[0]]
 
 
-@check("TW-DIF-001", "TW-DIF-002", "TW-DIF-003", "TW-DIF-005", "TW-OVR-007", over_all=True)
+@check("TW-DIF-001", "TW-DIF-002", "TW-DIF-003", "TW-DIF-005", "TW-OVR-007", whole_run=True)
 async def each_state_is_one(s: Session) -> None:
     """After each logged event the state fits its schema, has the same items, and an error where one failed."""
     counts: dict[str, int] = {}
@@ -107,7 +107,7 @@ async def each_state_is_one(s: Session) -> None:
                      block=step.block)  # fmt: skip
 
 
-@check("TW-RES-007", "TW-DIF-043", "TW-DIF-042", "TW-JOB-039", over_all=True)
+@check("TW-RES-007", "TW-DIF-043", "TW-DIF-042", "TW-JOB-039", whole_run=True)
 async def an_id_has_one_state(s: Session) -> None:
     """Whoever reads it: by diffs, merged or not, as a snapshot, or in a read of the job."""
     found: dict[tuple[str, str], Any] = {}
@@ -127,7 +127,7 @@ async def an_id_has_one_state(s: Session) -> None:
                          body["state"], at=exchange)  # fmt: skip
 
 
-@check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", over_all=True)
+@check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", whole_run=True)
 async def items_move_by_the_table(s: Session) -> None:
     """Along the rows of section 1.6, never out of an end; a job ends as its items say."""
     for step in s.histories().steps:
@@ -162,7 +162,7 @@ async def items_move_by_the_table(s: Session) -> None:
                      after["status"], at=step.exchange, block=step.block)  # fmt: skip
 
 
-@check("TW-DIF-034", "TW-DIF-035", over_all=True)
+@check("TW-DIF-034", "TW-DIF-035", whole_run=True)
 async def columns_stay_within_an_epoch(s: Session) -> None:
     """Each snapshot and each read of a job names the columns, and one epoch has the same ones throughout."""
     known: dict[tuple[str, int], Any] = {}
@@ -182,7 +182,7 @@ async def columns_stay_within_an_epoch(s: Session) -> None:
                 judge(job_of(exchange), block.id, block.json, at=exchange, block=block)
 
 
-@check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", over_all=True)
+@check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", whole_run=True)
 async def stable_text_stays(s: Session) -> None:
     """What `stable` covers is never changed within an epoch; its numbers go up, within their texts."""
     seen = False

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from tidewire_conformance.wire.recorded_exchange import Exchange, resolve
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
 
 SCRIPT: Final = "tidewire.script"
@@ -70,7 +70,7 @@ class Endpoint:
     """An endpoint as it describes itself."""
 
     name: str
-    described: Exchange
+    described: RecordedExchange
     submit_to: str
 
     @property
@@ -92,11 +92,11 @@ class Endpoint:
 class Server:
     """What is known of a server."""
 
-    discovery: Exchange
+    discovery: RecordedExchange
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     seen: list[Work] = field(default_factory=list)
     """The examples that ran."""
-    refused: list[tuple[str, Exchange]] = field(default_factory=list)
+    refused: list[tuple[str, RecordedExchange]] = field(default_factory=list)
     """Examples that were not taken, with their endpoint."""
 
     @property
@@ -241,7 +241,7 @@ def _why_not_reached(fault: str) -> str:
     return next((f" ({hint})" for sign, hint in _REACHED if sign in fault), "")
 
 
-def _why_no_server(discovery: Exchange) -> str:
+def _why_no_server(discovery: RecordedExchange) -> str:
     """What to do about a first answer that is none of this protocol; empty where that does not show."""
     if discovery.status in {401, 403}:
         return "; give credentials with --header 'Authorization: …'"

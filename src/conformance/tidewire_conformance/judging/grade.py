@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidewire_conformance import specification
-from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict, Why, worst
-from tidewire_conformance.specification import Sentence
+from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict, worst
+from tidewire_conformance.specification import Requirement
 
 
 class Settings(Protocol):
@@ -34,7 +34,7 @@ class Settings(Protocol):
     def budget(self) -> float: ...
 
 
-class Run(Protocol):
+class GradedRun(Protocol):
     """What was run: against a server, or against a client."""
 
     verdicts: list[Verdict]
@@ -54,7 +54,7 @@ class Run(Protocol):
     def profiles(self) -> list[str]:
         """Those that it claims, in the order in which they are told."""
 
-    def profile_of(self, sentence: Sentence) -> str:
+    def profile_of(self, sentence: Requirement) -> str:
         """The profile that a sentence counts to."""
 
 
@@ -68,12 +68,12 @@ class Named(Protocol):
 
 
 @dataclass(frozen=True)
-class Standing:
+class RequirementResult:
     """How one sentence came out."""
 
-    sentence: Sentence
+    sentence: Requirement
     outcome: Outcome
-    why: Why | None
+    why: SkipReason | None
     """Why it was skipped."""
     note: str
     verdicts: tuple[Verdict, ...]
@@ -81,7 +81,7 @@ class Standing:
     @property
     def counts(self) -> bool:
         """Whether it is part of the grade: not where the server does not claim what it is about."""
-        return self.why not in {Why.NOT_DECLARED, Why.NO_OCCASION}
+        return self.why not in {SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION}
 
     @property
     def holds(self) -> bool:
@@ -115,8 +115,8 @@ class Grade:
 class Report:
     """What came of a run, ready to be told."""
 
-    run: Run
-    standings: Mapping[str, Standing]
+    run: GradedRun
+    standings: Mapping[str, RequirementResult]
     known: Mapping[str, str] = field(default_factory=dict)
     """Sentences that are known to fail, and why."""
     part: str = ""
@@ -125,7 +125,7 @@ class Report:
     @property
     def grades(self) -> list[Grade]:
         """Of the profiles that are claimed."""
-        found: dict[str, list[Standing]] = {profile: [] for profile in self.run.profiles}
+        found: dict[str, list[RequirementResult]] = {profile: [] for profile in self.run.profiles}
         for standing in self.standings.values():
             found.setdefault(self.run.profile_of(standing.sentence), []).append(standing)
         return [_grade(profile, found[profile]) for profile in self.run.profiles]
@@ -142,23 +142,23 @@ class Report:
         return f"{names} · {held}/{asked} MUST · {advice[0]}/{advice[1]} SHOULD"
 
     @property
-    def failures(self) -> list[Standing]:
+    def failures(self) -> list[RequirementResult]:
         """Sentences that are broken, the most often broken first: what shows everywhere is often why the rest fails."""
         found = [each for each in self.standings.values() if each.outcome is Outcome.FAIL]
         return sorted(found, key=lambda each: (each.sentence.id in self.known, -len(each.broken)))
 
     @property
-    def warnings(self) -> list[Standing]:
+    def warnings(self) -> list[RequirementResult]:
         """Advice that is not followed."""
         return [each for each in self.standings.values() if each.outcome is Outcome.WARN]
 
     @property
-    def unjudged(self) -> list[Standing]:
+    def unjudged(self) -> list[RequirementResult]:
         """Sentences that count and of which nothing was said, so that they do not hold."""
         return [each for each in self.standings.values() if each.outcome is Outcome.SKIPPED and each.counts]
 
     @property
-    def unexpected(self) -> list[Standing]:
+    def unexpected(self) -> list[RequirementResult]:
         """Failures that the baseline does not know."""
         return [each for each in self.failures if each.sentence.id not in self.known]
 
@@ -194,7 +194,7 @@ class Report:
 
 
 def grade(
-    run: Run, checks: Iterable[Named], known: Mapping[str, str] | None = None, part: str = ""
+    run: GradedRun, checks: Iterable[Named], known: Mapping[str, str] | None = None, part: str = ""
 ) -> Report:
     """Judge a run.
 
@@ -213,7 +213,7 @@ def grade(
     return Report(run, standings, known or {}, part)
 
 
-def _standing(name: str, verdicts: list[Verdict]) -> Standing:
+def _standing(name: str, verdicts: list[Verdict]) -> RequirementResult:
     outcomes = [verdict.of(name) for verdict in verdicts]
     tried = [each for each in outcomes if each is not Outcome.SKIPPED]
     # What one check found broken is broken, whatever became of another.
@@ -221,12 +221,12 @@ def _standing(name: str, verdicts: list[Verdict]) -> Standing:
     whys = {_why(verdict) for verdict in verdicts}
     why = None if tried else next(each for each in _HEAVIEST if each in whys)
     notes = [verdict.note for verdict in verdicts if verdict.note]
-    if why is Why.BLOCKED:
+    if why is SkipReason.BLOCKED:
         notes += [
             f"{each.check} failed at another sentence" for each in verdicts if each.outcome is Outcome.FAIL
         ]
-    return Standing(
-        sentence=specification.sentences()[name],
+    return RequirementResult(
+        sentence=specification.requirements()[name],
         outcome=worst(tried) if tried else Outcome.SKIPPED,
         why=why,
         note="; ".join(dict.fromkeys(notes)),
@@ -234,18 +234,18 @@ def _standing(name: str, verdicts: list[Verdict]) -> Standing:
     )
 
 
-_HEAVIEST = (Why.BLOCKED, Why.UNTESTED, Why.NOT_DECLARED, Why.NO_OCCASION)
+_HEAVIEST = (SkipReason.BLOCKED, SkipReason.UNTESTED, SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION)
 """Reasons, that first which says most about a sentence of which several checks say nothing."""
 
 
-def _why(verdict: Verdict) -> Why:
+def _why(verdict: Verdict) -> SkipReason:
     """Why a check says nothing of one of its sentences."""
     if verdict.outcome is Outcome.FAIL:
-        return Why.BLOCKED
-    return verdict.why or Why.NO_OCCASION
+        return SkipReason.BLOCKED
+    return verdict.why or SkipReason.NO_OCCASION
 
 
-def _grade(profile: str, standings: Iterable[Standing]) -> Grade:
+def _grade(profile: str, standings: Iterable[RequirementResult]) -> Grade:
     own = [each for each in standings if each.counts]
     must = [each for each in own if each.sentence.binds]
     should = [each for each in own if each.sentence.level.startswith("SHOULD")]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from tidewire_conformance.judging import apply_diffs
 from tidewire_conformance.judging.apply_diffs import Refused, State
 from tidewire_conformance.wire.event_stream_decoder import Block
-from tidewire_conformance.wire.recorded_exchange import Exchange
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 Key = tuple[int, int]
 """Epoch and seq."""
@@ -24,7 +24,7 @@ class Step(NamedTuple):
     """One logged event on one connection."""
 
     job: str
-    exchange: Exchange
+    exchange: RecordedExchange
     block: Block
     before: State | None
     """None where it is not known."""
@@ -42,11 +42,11 @@ class Step(NamedTuple):
 class Histories:
     """The streams of a run, folded one after the other; what one shows is known to those that follow."""
 
-    record: Sequence[Exchange]
+    record: Sequence[RecordedExchange]
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[str, str], State] = {}
-        self.streams: list[tuple[Exchange, list[Step]]] = []
+        self.streams: list[tuple[RecordedExchange, list[Step]]] = []
         for exchange in self.record:
             self._learn(exchange)
             if exchange.is_stream and (steps := list(self._steps(exchange))):
@@ -57,14 +57,14 @@ class Histories:
         for _, steps in self.streams:
             yield from steps
 
-    def _learn(self, exchange: Exchange) -> None:
+    def _learn(self, exchange: RecordedExchange) -> None:
         """States that bodies tell."""
         for body in job_bodies(exchange):
             if "state" in body and body.get("done") is None and isinstance(body.get("columns"), list):
                 state = State(body["state"], tuple(body["columns"]))
                 self._known.setdefault((str(body.get("id")), str(body.get("cursor"))), state)
 
-    def _steps(self, exchange: Exchange) -> Iterator[Step]:
+    def _steps(self, exchange: RecordedExchange) -> Iterator[Step]:
         job = job_of(exchange)
         held = self._known.get((job, exchange.cursor))
         place = key(exchange.cursor)
@@ -105,14 +105,14 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
     return None
 
 
-def job_of(exchange: Exchange) -> str:
+def job_of(exchange: RecordedExchange) -> str:
     """The id of the job that an exchange is about; empty where there is none."""
     place = exchange.says("location") if exchange.method == "POST" else ""
     path = place or exchange.path
     return path.partition("/v1/jobs/")[2].partition("/")[0].partition("?")[0]
 
 
-def job_bodies(exchange: Exchange) -> Iterator[dict[str, Any]]:
+def job_bodies(exchange: RecordedExchange) -> Iterator[dict[str, Any]]:
     """The jobs that the body of an answer tells of."""
     about_jobs = "/v1/jobs" in exchange.path or exchange.path.endswith("/jobs")
     if not (about_jobs and exchange.is_whole and 200 <= exchange.status < 300 and not exchange.is_stream):

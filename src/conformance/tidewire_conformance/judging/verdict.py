@@ -18,7 +18,7 @@ from typing import Final
 
 from tidewire_conformance import specification
 from tidewire_conformance.wire.event_stream_decoder import Block
-from tidewire_conformance.wire.recorded_exchange import Exchange
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 
 class Outcome(enum.StrEnum):
@@ -32,7 +32,7 @@ class Outcome(enum.StrEnum):
     ERROR = "error"
 
 
-class Why(enum.StrEnum):
+class SkipReason(enum.StrEnum):
     """Why a check was skipped."""
 
     NOT_DECLARED = "not declared"
@@ -69,7 +69,7 @@ class Assertion:
     holds: bool
     expected: str = ""
     got: str = ""
-    exchange: Exchange | None = None
+    exchange: RecordedExchange | None = None
     """Where it was seen."""
     block: Block | None = None
     """The event that it is about."""
@@ -80,7 +80,7 @@ class Assertion:
     def outcome(self) -> Outcome:
         if self.holds:
             return Outcome.PASS
-        return Outcome.FAIL if specification.sentences()[self.sentence].binds else Outcome.WARN
+        return Outcome.FAIL if specification.requirements()[self.sentence].binds else Outcome.WARN
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Verdict:
     outcome: Outcome = Outcome.PASS
     note: str = ""
     """Why it was skipped, or what could not be judged."""
-    why: Why | None = None
+    why: SkipReason | None = None
     assertions: list[Assertion] = field(default_factory=list)
     seconds: float = 0.0
     rounds: int = 1

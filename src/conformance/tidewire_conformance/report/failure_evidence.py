@@ -8,7 +8,7 @@ from itertools import pairwise
 from tidewire_conformance import specification
 from tidewire_conformance.judging.verdict import Assertion, Verdict
 from tidewire_conformance.wire.event_stream_decoder import Block
-from tidewire_conformance.wire.recorded_exchange import Exchange
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 WHOLE = 12
 """Blocks of a stream that are shown whole; of a longer one those around what is meant."""
@@ -48,11 +48,11 @@ def visible(text: str) -> str:
 
 def told(verdict: Verdict, assertion: Assertion) -> str:
     """One failure as a text by itself, its sentence first: what a build server or pytest shows."""
-    text = specification.sentences()[assertion.sentence].text
+    text = specification.requirements()[assertion.sentence].text
     return "\n".join([f"{text} [{assertion.sentence}]", *evidence(verdict, assertion)])
 
 
-def curl(exchange: Exchange) -> str:
+def curl(exchange: RecordedExchange) -> str:
     """The request as a command for bash that sends the same again.
 
     Credentials are in no report: a command takes them from variables of the shell, such as `$AUTHORIZATION`.
@@ -76,7 +76,7 @@ def curl(exchange: Exchange) -> str:
     return exchange.without_secrets(" ".join(words))
 
 
-def _method(exchange: Exchange) -> list[str]:
+def _method(exchange: RecordedExchange) -> list[str]:
     """How curl is told the method: by nothing, where it would choose the same."""
     if exchange.method == "HEAD":
         return ["-I"]
@@ -105,7 +105,7 @@ def frames(assertion: Assertion) -> Iterator[str]:
         yield from map(assertion.exchange.without_secrets, found)
 
 
-def _frames(exchange: Exchange, meant: Block | None, names: Sequence[str]) -> Iterator[str]:
+def _frames(exchange: RecordedExchange, meant: Block | None, names: Sequence[str]) -> Iterator[str]:
     yield f"  {'0.0':>8}  > {exchange.method} {exchange.url}"
     variables = dict(exchange.secrets)
     for name, value in exchange.asked:
@@ -131,7 +131,7 @@ def _frames(exchange: Exchange, meant: Block | None, names: Sequence[str]) -> It
     yield f"  {_ms(exchange, exchange.finished)}  < {how.get(exchange.ended, '(open)')}"
 
 
-def _blocks(exchange: Exchange, meant: Block | None, names: Sequence[str]) -> Iterator[str]:
+def _blocks(exchange: RecordedExchange, meant: Block | None, names: Sequence[str]) -> Iterator[str]:
     blocks = exchange.blocks
     at = next((n for n, block in enumerate(blocks) if block is meant), None)
     if len(blocks) <= WHOLE:
@@ -154,11 +154,11 @@ def _blocks(exchange: Exchange, meant: Block | None, names: Sequence[str]) -> It
         yield f"  {'':>8}  < … {left_out} blocks"
 
 
-def _ms(exchange: Exchange, at: float) -> str:
+def _ms(exchange: RecordedExchange, at: float) -> str:
     return f"{(at - exchange.began) * 1000:8.1f}"
 
 
-def _shown(exchange: Exchange, data: bytes, names: Sequence[str] = ()) -> str:
+def _shown(exchange: RecordedExchange, data: bytes, names: Sequence[str] = ()) -> str:
     """Bytes in a line, of which the middle is left out where they are many, but not the member that is spoken of.
 
     Args:

@@ -12,7 +12,7 @@ A symptom is told under the sentence that says best what is wrong.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tidewire_conformance.judging.grade import Report, Standing
+from tidewire_conformance.judging.grade import Report, RequirementResult
 from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
 
 PER_SENTENCE = 2
@@ -45,7 +45,7 @@ class Symptom:
 class Section:
     """A sentence, with the symptoms that are told under it."""
 
-    standing: Standing
+    standing: RequirementResult
     symptoms: list[Symptom]
     left_out: list[Failure]
     """Failures of this sentence that belong to no symptom that is told."""
@@ -53,7 +53,7 @@ class Section:
     """How often it was found broken beside what is shown."""
 
 
-def ordered(report: Report) -> list[Standing]:
+def ordered(report: Report) -> list[RequirementResult]:
     """What is broken, that sentence first which says best where.
 
     It is the one whose checks are most nearly those that failed: one that few checks judge, or of which all failed. A
@@ -65,7 +65,7 @@ def ordered(report: Report) -> list[Standing]:
     failed = {verdict.check for standing in found for verdict, _ in standing.broken}
     scenarios = {_scenario(name) for name in failed}
 
-    def rank(standing: Standing) -> tuple[bool, bool, bool, float, bool, int, int]:
+    def rank(standing: RequirementResult) -> tuple[bool, bool, bool, float, bool, int, int]:
         broken = {verdict.check: verdict for verdict, _ in standing.broken}
         own = {_scenario(name) for name in broken}
         judged = {_scenario(verdict.check) for verdict in standing.verdicts}
@@ -112,7 +112,7 @@ def _show(symptom: Symptom, failure: Failure) -> None:
         symptom.shown.append(failure)
 
 
-def _symptoms(report: Report, standings: list[Standing]) -> dict[int, Symptom]:
+def _symptoms(report: Report, standings: list[RequirementResult]) -> dict[int, Symptom]:
     """The symptom of each failure, by the identity of its assertion."""
     by_key: dict[tuple[object, ...], Symptom] = {}
     for standing in standings:

@@ -6,7 +6,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from tidewire_conformance.judging.grade import Report, Standing
+from tidewire_conformance.judging.grade import Report, RequirementResult
 from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.report import badge
 from tidewire_conformance.report.failure_evidence import curl, frames
@@ -184,7 +184,7 @@ def _not_judged(report: Report) -> Iterator[str]:
         yield from _table(lost)
 
 
-def _chapter(standings: list[Standing]) -> Iterator[str]:
+def _chapter(standings: list[RequirementResult]) -> Iterator[str]:
     area = standings[0].sentence.id[3:6]
     counted = [each for each in standings if each.counts]
     held = sum(each.holds for each in counted)
@@ -195,7 +195,7 @@ def _chapter(standings: list[Standing]) -> Iterator[str]:
     yield "</details>"
 
 
-def _table(standings: list[Standing]) -> Iterator[str]:
+def _table(standings: list[RequirementResult]) -> Iterator[str]:
     yield '<table class="sentences">'
     for each in standings:
         told = str(each.why or each.outcome)

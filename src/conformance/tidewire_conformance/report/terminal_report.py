@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from rich.console import Console
 from rich.text import Text
 
-from tidewire_conformance.judging.grade import Report, Standing
-from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict, Why
+from tidewire_conformance.judging.grade import Report, RequirementResult
+from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict
 from tidewire_conformance.report.failure_evidence import evidence, visible
 from tidewire_conformance.report.failure_groups import Section, Symptom, ordered, sections
 
@@ -122,7 +122,7 @@ class _Telling:
 
     def _not_judged(self, report: Report) -> None:
         verdicts = report.run.verdicts
-        lost = [each for each in report.unjudged if each.why is Why.BLOCKED]
+        lost = [each for each in report.unjudged if each.why is SkipReason.BLOCKED]
         if lost:
             self._line(
                 f"\nnot judged, since something else failed first, and so not held: {len(lost)} sentences",
@@ -132,15 +132,15 @@ class _Telling:
         for title, chosen in (
             ("error, so that nothing is known", [each for each in verdicts if each.outcome is Outcome.ERROR]),
             ("inconclusive", [each for each in verdicts if each.outcome is Outcome.INCONCLUSIVE]),
-            ("blocked", [each for each in verdicts if each.why is Why.BLOCKED]),
-            ("untested", [each for each in verdicts if each.why is Why.UNTESTED]),
+            ("blocked", [each for each in verdicts if each.why is SkipReason.BLOCKED]),
+            ("untested", [each for each in verdicts if each.why is SkipReason.UNTESTED]),
         ):
             if chosen:
                 self._line(f"\n{title}: {_checks(chosen)}", "bold")
                 for note, names in _by_note(chosen).items():
                     self._prose(f"  {note}", indent="    ")
                     self._prose(f"      {', '.join(names)}", "dim", indent="      ")
-        for why in (Why.NOT_DECLARED, Why.NO_OCCASION):
+        for why in (SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION):
             if chosen := [each for each in verdicts if each.why is why]:
                 self._line(f"\n{why.value}, so not counted: {_checks(chosen)}", "dim")
                 for note in _by_note(chosen):
@@ -204,17 +204,17 @@ def some(names: list[str]) -> str:
     return ", ".join(names[:NAMES]) + more
 
 
-def _word(report: Report, standing: Standing) -> str:
+def _word(report: Report, standing: RequirementResult) -> str:
     if standing.sentence.id in report.known:
         return "known"
     return "warn" if standing.outcome is Outcome.WARN else "FAIL"
 
 
-def _style(report: Report, standing: Standing, worst: str) -> str:
+def _style(report: Report, standing: RequirementResult, worst: str) -> str:
     return worst if _word(report, standing) == "FAIL" else "yellow"
 
 
-def _count(found: list[Standing]) -> str:
+def _count(found: list[RequirementResult]) -> str:
     failed = sum(each.outcome is Outcome.FAIL for each in found)
     told = [f"{failed} {'sentence is' if failed == 1 else 'sentences are'} broken"] if failed else []
     if failed < len(found):

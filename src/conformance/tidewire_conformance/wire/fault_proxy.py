@@ -3,7 +3,7 @@
 It passes bytes on as they come and counts what the server sends on each connection. Where a `Cut` says so, it stops
 in the middle: with an orderly close, with a reset, or by falling silent. It knows nothing of HTTP.
 
-    with CuttingProxy(("127.0.0.1", 8000), plan=lambda n: Cut(after=1000) if n < 2 else None) as proxy:
+    with FaultProxy(("127.0.0.1", 8000), plan=lambda n: Cut(after=1000) if n < 2 else None) as proxy:
         ...  # talk to proxy.url
 """
 
@@ -37,7 +37,7 @@ Plan = Callable[[int], Cut | None]
 """Connection number, from 0, in the order in which they are accepted → where it breaks; None: never."""
 
 
-class CuttingProxy:
+class FaultProxy:
     """Listens on a free port of 127.0.0.1 while it is entered."""
 
     def __init__(self, upstream: tuple[str, int], plan: Plan) -> None:

@@ -14,7 +14,7 @@ SECRET: Final = 8
 
 
 @dataclass(repr=False)
-class Exchange:
+class RecordedExchange:
     """One request, and all that came back."""
 
     number: int
@@ -122,6 +122,6 @@ class Exchange:
         return f"{self.method} {self.url}"
 
 
-def resolve(exchange: Exchange, link: str) -> str:
+def resolve(exchange: RecordedExchange, link: str) -> str:
     """A link of an answer, resolved against its URL."""
     return urljoin(exchange.url, link)

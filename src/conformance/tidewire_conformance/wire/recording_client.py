@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import h11
 
 from tidewire_conformance.wire import strict_json
-from tidewire_conformance.wire.recorded_exchange import Exchange
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 BUSY: Final = frozenset({429, 503})
 """Answers that ask to come again later."""
@@ -61,12 +61,14 @@ class NoAnswerError(Exception):
 class Stream:
     """An answer that is read on demand."""
 
-    def __init__(self, exchange: Exchange, connection: "_Connection", patience: float) -> None:
+    def __init__(self, exchange: RecordedExchange, connection: "_Connection", patience: float) -> None:
         self.exchange = exchange
         self._connection = connection
         self._patience = patience
 
-    async def until(self, holds: Callable[[Exchange], object], seconds: float = ANSWER_SECONDS) -> bool:
+    async def until(
+        self, holds: Callable[[RecordedExchange], object], seconds: float = ANSWER_SECONDS
+    ) -> bool:
         """Read on until something holds of what came.
 
         Args:
@@ -92,7 +94,7 @@ class Stream:
                 return await self._connection.read()
         return False
 
-    async def to_end(self, seconds: float = ANSWER_SECONDS) -> Exchange:
+    async def to_end(self, seconds: float = ANSWER_SECONDS) -> RecordedExchange:
         """Read until the answer ends, or nothing came for this long; times `patience`."""
         with contextlib.suppress(TimeoutError):
             while not self.exchange.ended:
@@ -110,7 +112,7 @@ class Wire:
         *,
         header: Sequence[tuple[str, str]] = (),
         patience: float = 1.0,
-        record: list[Exchange] | None = None,
+        record: list[RecordedExchange] | None = None,
         began: float | None = None,
         caller: str = "",
     ) -> None:
@@ -162,7 +164,7 @@ class Wire:
 
     async def ask(
         self, method: str, place: str, *, seconds: float = ANSWER_SECONDS, **sent: Unpack[Sent]
-    ) -> Exchange:
+    ) -> RecordedExchange:
         """Send a request, and read its answer to the end.
 
         Args:
@@ -232,7 +234,7 @@ class Wire:
     ) -> AsyncIterator[Stream]:
         """One request, whatever comes of it."""
         whole = body if isinstance(body, bytes) else b"".join(body or ())
-        exchange = Exchange(len(self.record) + 1, method, url, fields, whole, self.check, self.now())
+        exchange = RecordedExchange(len(self.record) + 1, method, url, fields, whole, self.check, self.now())
         exchange.secrets = self.secrets
         self.record.append(exchange)
         connection = _Connection(exchange, self.now, read_ahead)
@@ -264,7 +266,7 @@ class Wire:
         return tuple((name, value) for name, value in fields.items() if value is not None)
 
 
-def _retry_after(exchange: Exchange) -> float | None:
+def _retry_after(exchange: RecordedExchange) -> float | None:
     """The wait that an answer asks for, in seconds; None where it asks for none."""
     told = exchange.says("retry-after")
     return float(told) if exchange.status in BUSY and told.isascii() and told.isdigit() else None
@@ -278,7 +280,7 @@ def _origin(url: str) -> tuple[str, str]:
 class _Connection:
     """One connection for one request."""
 
-    def __init__(self, exchange: Exchange, now: Callable[[], float], read_ahead: int) -> None:
+    def __init__(self, exchange: RecordedExchange, now: Callable[[], float], read_ahead: int) -> None:
         self._exchange = exchange
         self._now = now
         self._read_ahead = read_ahead

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, Final
 
 from tidewire_server.batching.batch_results import by_row
-from tidewire_server.batching.batch_rows import Arrival, Outcome, Row
+from tidewire_server.batching.batch_rows import BatchRow, Outcome, QueuedItem
 from tidewire_server.batching.generator_yields import final, take
 from tidewire_server.endpoints.context import Context, RowContext
 from tidewire_server.endpoints.endpoint import Endpoint
@@ -48,7 +48,7 @@ class BatchCall:
         self,
         endpoint: Endpoint,
         *,
-        join: Callable[[int, float], Awaitable[list[Arrival]]],
+        join: Callable[[int, float], Awaitable[list[QueuedItem]]],
         may_join: Callable[[], bool],
         free: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
@@ -66,7 +66,7 @@ class BatchCall:
         self._join = join
         self._may_join = may_join
         self._free = free
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, BatchRow] = {}
         self._contexts: dict[int, Context] = {}
         self._context = Context(rows=self._contexts)
         self._work: asyncio.Future[Any] | None = None
@@ -81,9 +81,9 @@ class BatchCall:
         """How many have not ended."""
         return sum(not row.over for row in self._rows.values())
 
-    def start(self, arrivals: Sequence[Arrival]) -> None:
+    def start(self, arrivals: Sequence[QueuedItem]) -> None:
         """Call the function for these items, before anything else can happen; `run` must follow."""
-        rows = list(self._seat(arrivals).values())
+        rows = list(self._assign_rows(arrivals).values())
         if not rows:
             return
         if self._endpoint.is_generator:
@@ -117,23 +117,23 @@ class BatchCall:
 
     # ---- rows --------------------------------------------------------------------------------------------------
 
-    def _seat(self, arrivals: Sequence[Arrival]) -> dict[int, Row]:
+    def _assign_rows(self, arrivals: Sequence[QueuedItem]) -> dict[int, BatchRow]:
         """Give items their rows: the lowest that are free."""
         able = [arrival for arrival in arrivals if arrival.job.waits(arrival.index)]
         size = self.rows + len(able)
-        seated: dict[int, Row] = {}
+        assigned: dict[int, BatchRow] = {}
         number = 0
         for arrival in able:
             while number in self._rows and not self._rows[number].over:
                 number += 1
             job, index = arrival.job, arrival.index
             told = {"size": size, "row": number, "wait_ms": round(1000 * arrival.waited)}
-            row = Row(job, index, arrival.cost, job.input(index), job.stream(index), told)
-            seated[number] = self._rows[number] = row
+            row = BatchRow(job, index, arrival.cost, job.input(index), job.stream(index), told)
+            assigned[number] = self._rows[number] = row
             self._contexts[number] = RowContext(row.stream)
-        return seated
+        return assigned
 
-    def _begin(self, rows: Iterable[Row]) -> None:
+    def _begin(self, rows: Iterable[BatchRow]) -> None:
         for row in rows:
             try:
                 row.job.begin(row.index, batch=row.told, leave=partial(self._leave, row))
@@ -142,7 +142,7 @@ class BatchCall:
                 row.over = True
                 self._end_soon([(row, error)])
 
-    def _leave(self, row: Row) -> None:
+    def _leave(self, row: BatchRow) -> None:
         """Nobody waits for a row any more."""
         row.over = True
         self._stop_if_empty()
@@ -151,11 +151,11 @@ class BatchCall:
         if self._task is not None and not self._joining and self.rows == 0:
             self._task.cancel()
 
-    async def _end(self, row: Row, outcome: Outcome, *, told: bool = False) -> None:
+    async def _end(self, row: BatchRow, outcome: Outcome, *, told: bool = False) -> None:
         row.over = True
         await row.job.settle(row.index, outcome, told=told)
 
-    async def _fail(self, rows: Iterable[Row], error: BaseException) -> None:
+    async def _fail(self, rows: Iterable[BatchRow], error: BaseException) -> None:
         """Fail what has not ended, each with this error; the log tells of it once."""
         told = False
         for row in rows:
@@ -165,7 +165,7 @@ class BatchCall:
 
     # ---- functions ---------------------------------------------------------------------------------------------
 
-    def _launch(self, rows: list[Row]) -> asyncio.Future[Any]:
+    def _launch(self, rows: list[BatchRow]) -> asyncio.Future[Any]:
         """Call the function for these rows."""
         endpoint, batching = self._endpoint, self._batching
         values = [row.value for row in rows]
@@ -184,7 +184,7 @@ class BatchCall:
         self._task = self._loop.create_task(_held(work, arguments, *rest))
         return self._task
 
-    async def _attempt(self, rows: list[Row], work: asyncio.Future[Any]) -> None:
+    async def _attempt(self, rows: list[BatchRow], work: asyncio.Future[Any]) -> None:
         """Take the results; where the function raised and may be called again, call it for each half."""
         outcomes: list[Outcome] = []
         error: Exception | None = None
@@ -216,7 +216,7 @@ class BatchCall:
                     await asyncio.sleep(0)
                     turn_ends = self._loop.time() + _TURN
 
-    def _may_part(self, rows: list[Row], error: Exception) -> bool:
+    def _may_part(self, rows: list[BatchRow], error: Exception) -> bool:
         return self._batching.bisect and len(rows) > 1 and not isinstance(error, InvalidValueError)
 
     async def _result(self, work: asyncio.Future[Any]) -> Any:
@@ -289,7 +289,7 @@ class BatchCall:
                     return
                 for row, outcome in take(yielded, self._rows, known, self._endpoint):
                     await self._end(row, outcome)
-                sent = await self._newcomers() if self._wants_newcomers else self._none_new
+                sent = await self._late_joiners() if self._wants_late_joiners else self._none_new
                 if not sent and self.rows == 0:
                     return
                 # A generator that never waits must not keep the loop from the rest.
@@ -314,12 +314,12 @@ class BatchCall:
                 if ended:
                     self._loop.call_soon_threadsafe(self._end_soon, ended)
                 sent = self._none_new
-                if self._wants_newcomers:
-                    sent = asyncio.run_coroutine_threadsafe(self._newcomers(), self._loop).result()
+                if self._wants_late_joiners:
+                    sent = asyncio.run_coroutine_threadsafe(self._late_joiners(), self._loop).result()
                 if not sent and self.rows == 0:
                     return
 
-    def _end_soon(self, ended: list[tuple[Row, Outcome]]) -> None:
+    def _end_soon(self, ended: list[tuple[BatchRow, Outcome]]) -> None:
         async def end() -> None:
             for row, outcome in ended:
                 await self._end(row, outcome)
@@ -328,27 +328,27 @@ class BatchCall:
         self._ends.add(task)
         task.add_done_callback(self._ends.discard)
 
-    # ---- newcomers ---------------------------------------------------------------------------------------------
+    # ---- late joiners ---------------------------------------------------------------------------------------------
 
     @property
     def _none_new(self) -> Any:
-        return {} if self._endpoint.takes_newcomers else None
+        return {} if self._endpoint.takes_late_joiners else None
 
     @property
-    def _wants_newcomers(self) -> bool:
-        return self._endpoint.takes_newcomers and self._may_join()
+    def _wants_late_joiners(self) -> bool:
+        return self._endpoint.takes_late_joiners and self._may_join()
 
-    async def _newcomers(self) -> dict[int, Any]:
+    async def _late_joiners(self) -> dict[int, Any]:
         """Let waiting items into free rows: what each is, by its row."""
         self._joining = True
         try:
             running = [row for row in self._rows.values() if not row.over]
             arrivals = await self._join(len(running), sum(row.cost for row in running))
-            seated = self._seat(arrivals)
-            self._begin(seated.values())
+            assigned = self._assign_rows(arrivals)
+            self._begin(assigned.values())
         finally:
             self._joining = False
-        return {number: self._endpoint.input.newcomer(row.value) for number, row in seated.items()}
+        return {number: self._endpoint.input.late_joiner(row.value) for number, row in assigned.items()}
 
 
 def _check_generator(is_one: bool, returned: Any) -> None:

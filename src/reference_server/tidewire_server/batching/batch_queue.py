@@ -7,7 +7,7 @@
   not ready         | else                                                  | they wait for more, until the oldest has
                     |                                                       |   waited `timeout` since it arrived
 
-Who is next is the queue's business (it is fair among principals). It offers items in its order to a `Draft`, which
+Who is next is the queue's business (it is fair among principals). It offers items in its order to a `BatchBuilder`, which
 takes what fits:
 
   an item is offered          | the draft
@@ -29,7 +29,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tidewire_server.endpoints.batch_options import Batching, Place
+from tidewire_server.endpoints.batch_options import Batching, BatchSlot
 
 T = TypeVar("T", bound=Hashable)
 
@@ -38,7 +38,7 @@ T = TypeVar("T", bound=Hashable)
 class Waiting:
     """An item that waits."""
 
-    place: Place
+    place: BatchSlot
     principal: str
     arrived: float
 
@@ -51,7 +51,7 @@ class _Group(Generic[T]):
     cost: float = 0.0
 
 
-class Former(Generic[T]):
+class BatchQueue(Generic[T]):
     """The waiting items of one endpoint."""
 
     def __init__(self, bounds: Batching) -> None:
@@ -63,7 +63,7 @@ class Former(Generic[T]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def add(self, item: T, place: Place, principal: str, arrived: float) -> None:
+    def add(self, item: T, place: BatchSlot, principal: str, arrived: float) -> None:
         """An item waits from now on; `arrived` never goes back from one call to the next."""
         waiting = Waiting(place, principal, arrived)
         self._items[item] = waiting
@@ -101,11 +101,11 @@ class Former(Generic[T]):
             return -math.inf
         return next(iter(self._items.values())).arrived + self._bounds.timeout
 
-    def draft(self, now: float) -> "Draft[T]":
+    def draft(self, now: float) -> "BatchBuilder[T]":
         """Begin a batch."""
-        return Draft(self, self._bounds, now)
+        return BatchBuilder(self, self._bounds, now)
 
-    def joining(self, now: float, key: Hashable, rows: int, cost: float) -> "Draft[T]":
+    def joining(self, now: float, key: Hashable, rows: int, cost: float) -> "BatchBuilder[T]":
         """Look for items to join a batch that runs: they wait for nothing but room.
 
         Args:
@@ -118,7 +118,7 @@ class Former(Generic[T]):
             oldest = next(iter(self._items.values())).place.key
             if oldest != key and self.is_ready(oldest, now):
                 rows = self._bounds.max_size  # it is full, so that it ends, and the others have their turn
-        return Draft(self, self._bounds, now, begun=(key, rows, cost))
+        return BatchBuilder(self, self._bounds, now, begun=(key, rows, cost))
 
     def is_ready(self, key: Hashable, now: float) -> bool:
         """Whether items of a key need not wait for more."""
@@ -132,12 +132,12 @@ class Former(Generic[T]):
             self._full.discard(key)
 
 
-class Draft(Generic[T]):
+class BatchBuilder(Generic[T]):
     """One batch while it is put together. Called with an item: whether it goes in."""
 
     def __init__(
         self,
-        former: Former[T],
+        former: BatchQueue[T],
         bounds: Batching,
         now: float,
         *,

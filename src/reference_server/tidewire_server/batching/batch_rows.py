@@ -37,7 +37,7 @@ class BatchedJob(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class QueuedItem:
     """An item that was taken out of the queue for a batch."""
 
     job: BatchedJob
@@ -48,7 +48,7 @@ class Arrival:
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class BatchRow:
     """One item in the call."""
 
     job: BatchedJob

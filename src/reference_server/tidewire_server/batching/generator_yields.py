@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tidewire_server.batching.batch_rows import Outcome, Row
+from tidewire_server.batching.batch_rows import BatchRow, Outcome
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.invocation import held_back, take_whole
 from tidewire_server.endpoints.yieldables import UNSET, Append, Last
 from tidewire_server.errors import InvalidValueError, StreamClosedError
 
 
-def take(yielded: Any, rows: Mapping[int, Row], known: int, endpoint: Endpoint) -> list[tuple[Row, Outcome]]:
+def take(
+    yielded: Any, rows: Mapping[int, BatchRow], known: int, endpoint: Endpoint
+) -> list[tuple[BatchRow, Outcome]]:
     """Bring what was yielded into the rows' values; those that end by it, and how.
 
     Raises:
@@ -22,7 +24,7 @@ def take(yielded: Any, rows: Mapping[int, Row], known: int, endpoint: Endpoint) 
         raise InvalidValueError(
             f"a batched generator yields {{row: value}}, and this one yielded {type(yielded).__name__}"
         )
-    ended: list[tuple[Row, Outcome]] = []
+    ended: list[tuple[BatchRow, Outcome]] = []
     for number, step in yielded.items():
         row = rows.get(number)
         if row is None:
@@ -45,7 +47,7 @@ def take(yielded: Any, rows: Mapping[int, Row], known: int, endpoint: Endpoint) 
     return ended
 
 
-def _step(row: Row, step: Any, endpoint: Endpoint) -> bool:
+def _step(row: BatchRow, step: Any, endpoint: Endpoint) -> bool:
     """Take one row's step; whether it is its last."""
     if isinstance(step, BaseException):
         raise step if isinstance(step, Exception) else held_back(step)
@@ -61,7 +63,7 @@ def _step(row: Row, step: Any, endpoint: Endpoint) -> bool:
     return False
 
 
-def final(row: Row, endpoint: Endpoint) -> Outcome:
+def final(row: BatchRow, endpoint: Endpoint) -> Outcome:
     """How a row ends with the value that it has."""
     try:
         endpoint.value.check(row.stream.value)

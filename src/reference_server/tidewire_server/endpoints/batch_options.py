@@ -14,7 +14,7 @@ MAX_BATCH_TIMEOUT: Final = 3600.0
 """The longest `batch_timeout`, in seconds."""
 
 
-class Place(NamedTuple):
+class BatchSlot(NamedTuple):
     """What forming a batch needs to know of one item."""
 
     key: Hashable = None
@@ -50,7 +50,7 @@ class Batching:
         """The size of the call for so many rows: the smallest of `sizes` that holds them."""
         return next((size for size in self.sizes if size >= rows), rows)
 
-    def place(self, given: Any) -> Place:
+    def place(self, given: Any) -> BatchSlot:
         """The key and the cost of one input.
 
         Raises:
@@ -65,7 +65,7 @@ class Batching:
         cost = 0.0 if self.cost is None else float(self.cost(given))
         if not (math.isfinite(cost) and cost >= 0):
             raise ValueError(f"its cost is {cost}: a finite number, 0 at least")
-        return Place(key, cost)
+        return BatchSlot(key, cost)
 
 
 def read_batching(

@@ -51,7 +51,7 @@ class BatchShapes:
     value: ValueShape
     outputs: int | None
     """How many lists the function returns, one for each output; None for one list of values."""
-    takes_newcomers: bool
+    takes_late_joiners: bool
     """Whether it is a generator that is sent further inputs while it runs."""
     only_appends: bool
     """Whether it is a generator that yields no whole values."""
@@ -81,14 +81,14 @@ def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:
             )
         members[parameter] = (_element(annotation, f"{here}: the parameter {parameter!r}"), ...)
     generates = is_generator(function)
-    outputs, newcomers, appends = None, False, False
+    outputs, late_joiners, appends = None, False, False
     if generates:
-        step, newcomers = _yielded(read.returned, here)
+        step, late_joiners = _yielded(read.returned, here)
         given, appends = _of_one(step), _appends(step)
     else:
         given, outputs = _returned(read.returned, here)
     taken, value = make_shapes(name, replace(read, members=members), given, grows=generates)
-    return BatchShapes(taken, value, outputs, newcomers, appends)
+    return BatchShapes(taken, value, outputs, late_joiners, appends)
 
 
 def _element(annotation: Any, what: str) -> Any:
@@ -124,14 +124,14 @@ def _yielded(annotation: Any, here: str) -> tuple[Any, bool]:
     arguments = get_args(annotation)
     sent = arguments[1] if get_origin(annotation) in _SENT and len(arguments) > 1 else None
     rows = arguments[0] if get_origin(annotation) in _STREAMED else annotation
-    newcomers = sent not in {None, types.NoneType, Any}
+    late_joiners = sent not in {None, types.NoneType, Any}
     if rows is Any or rows in _ROWS:
-        return Any, newcomers
+        return Any, late_joiners
     if get_origin(rows) not in _ROWS:
         raise TypeError(
             f"{here}: a batched generator yields {{row: value}}, Iterator[dict[int, …]], not {_written(rows)}"
         )
-    return get_args(rows)[1], newcomers
+    return get_args(rows)[1], late_joiners
 
 
 def _of_one(annotation: Any) -> Any:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, JsonValue
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import escape, parse
 from tidewire.protocol.resources import Batch, EndpointCapabilities, EndpointDescription, EndpointSummary
-from tidewire_server.endpoints.batch_options import Batching, Place
+from tidewire_server.endpoints.batch_options import Batching, BatchSlot
 from tidewire_server.endpoints.batch_signature import batch_shapes_of
 from tidewire_server.endpoints.schemas import (
     InputShape,
@@ -42,7 +42,7 @@ class Default:
 
 DEFAULT: Final = Default()
 
-_ANYWHERE: Final = Place()
+_ANYWHERE: Final = BatchSlot()
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,14 @@ class Endpoint:
         self.batching = options.batching
         """How its items are batched; None for a function that takes one input."""
         self.outputs: int | None = None
-        self.takes_newcomers = False
+        self.takes_late_joiners = False
         self._only_appends = False
         if options.batching is None:
             self.input, self.value = shapes_of(function, self.name)
         else:
             shapes = batch_shapes_of(function, self.name)
             self.input, self.value = shapes.input, shapes.value
-            self.outputs, self.takes_newcomers = shapes.outputs, shapes.takes_newcomers
+            self.outputs, self.takes_late_joiners = shapes.outputs, shapes.takes_late_joiners
             self._only_appends = shapes.only_appends
         self.is_async = is_async(function)
         self.is_generator = is_generator(function)
@@ -170,9 +170,9 @@ class Endpoint:
             raise ValueError(
                 f"endpoint {self.name!r}: bisect runs a call again, and of a generator readers have seen a part"
             )
-        if batching.takes_sizes and self.takes_newcomers:
+        if batching.takes_sizes and self.takes_late_joiners:
             raise ValueError(
-                f"endpoint {self.name!r}: sizes are of whole calls, and this one takes newcomers: it pads by itself"
+                f"endpoint {self.name!r}: sizes are of whole calls, and this one takes late joiners: it pads by itself"
             )
         pad = batching.pad
         if pad is None or isinstance(pad, self.input.model):
@@ -277,7 +277,7 @@ class Endpoint:
             raise ProblemError(refused.problem()) from None
         return value
 
-    def place(self, value: BaseModel) -> Place:
+    def place(self, value: BaseModel) -> BatchSlot:
         """Where an input stands among those that it may share a batch with.
 
         Raises:

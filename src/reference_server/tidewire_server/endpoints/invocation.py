@@ -25,7 +25,7 @@ from pydantic import BaseModel, JsonValue
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.yieldables import UNSET, Unset
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
-from tidewire_server.log_writer.log_writer import Journal
+from tidewire_server.log_writer.log_writer import LogWriter
 from tidewire_server.log_writer.stream import Stream
 
 _TURN: Final = 0.005
@@ -39,7 +39,7 @@ _LARGE_TEXT: Final = 4096
 
 
 async def run(
-    endpoint: Endpoint, value: BaseModel, stream: Stream[Any], journal: Journal
+    endpoint: Endpoint, value: BaseModel, stream: Stream[Any], journal: LogWriter
 ) -> JsonValue | Unset:
     """Call the function and bring what it gives into the item's value.
 
@@ -57,7 +57,7 @@ async def run(
 
 
 async def _run(
-    endpoint: Endpoint, value: BaseModel, stream: Stream[Any], journal: Journal
+    endpoint: Endpoint, value: BaseModel, stream: Stream[Any], journal: LogWriter
 ) -> JsonValue | Unset:
     arguments = endpoint.input.arguments(value, stream)
     if endpoint.is_async:
@@ -106,7 +106,7 @@ def _refuse_what_yields(returned: Any) -> None:
 
 
 async def _drain(
-    values: AsyncIterator[Any], endpoint: Endpoint, stream: Stream[Any], journal: Journal
+    values: AsyncIterator[Any], endpoint: Endpoint, stream: Stream[Any], journal: LogWriter
 ) -> Any:
     """Take what is yielded; gives `_NOTHING` where that is nothing."""
     loop = asyncio.get_running_loop()

@@ -111,7 +111,7 @@ class InputShape:
             arguments[self.context] = context
         return arguments
 
-    def newcomer(self, value: BaseModel) -> Any:
+    def late_joiner(self, value: BaseModel) -> Any:
         """One input as a running batch gets it: the model; else its one member, or a tuple of them."""
         if self.whole is not None:
             return value

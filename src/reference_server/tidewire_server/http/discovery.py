@@ -12,7 +12,7 @@ from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import refuse
 from tidewire_server.http import requests_and_responses
 from tidewire_server.http.requests_and_responses import answer, root_of
-from tidewire_server.jobs.job_service import Service
+from tidewire_server.jobs.job_service import JobService
 from tidewire_server.settings import Settings
 from tidewire_server.version import SERVER
 
@@ -29,11 +29,11 @@ _CAPABILITIES = (
 _IMMUTABLE = "public, max-age=31536000, immutable"
 
 
-class Descriptions:
+class DiscoveryDocuments:
     """Answers to what is asked about the server and its endpoints."""
 
     def __init__(
-        self, endpoints: Mapping[str, Endpoint], settings: Settings, service: Callable[[], Service]
+        self, endpoints: Mapping[str, Endpoint], settings: Settings, service: Callable[[], JobService]
     ) -> None:
         """Describe.
 

@@ -31,7 +31,7 @@ _MAX_PLACES: Final = 1024
 """Places whose ops may still be joined."""
 
 
-class Merging:
+class EventMerger:
     """Makes one answer of the events that follow a cursor."""
 
     def __init__(self, after: Cursor, columns: Sequence[str], max_event_bytes: int) -> None:

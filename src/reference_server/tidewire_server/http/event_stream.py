@@ -29,13 +29,13 @@ from starlette.types import Receive, Scope, Send
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Goaway, Hello, Ping, SnapshotReason, ephemeral_frame
-from tidewire_server.http.event_merging import Merging
-from tidewire_server.http.replay_plan import Opening, Place
-from tidewire_server.http.uvicorn.backpressure import Delivery, GoneError, StalledError
-from tidewire_server.http.uvicorn.uvicorn_internals import Connection
-from tidewire_server.jobs.job_service import Service
+from tidewire_server.http.event_merging import EventMerger
+from tidewire_server.http.replay_plan import ReplayPlan, ReplayStart
+from tidewire_server.http.uvicorn.backpressure import BackpressuredSender, GoneError, StalledError
+from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
+from tidewire_server.jobs.job_service import JobService
 from tidewire_server.log_writer.log_writer import snapshot_frame
-from tidewire_server.store.interfaces import Block, Chunk, JobRecord, LogReader, StateAt, StoreError
+from tidewire_server.store.interfaces import Block, JobRecord, LogChunk, LogReader, StateAt, StoreError
 
 _CHUNK_BYTES: Final = 32 * 1024
 """Events that are handed to the ASGI server at a time."""
@@ -89,10 +89,10 @@ class EventStream:
 
     def __init__(
         self,
-        service: Service,
+        service: JobService,
         record: JobRecord,
         log: LogReader,
-        opening: Opening,
+        opening: ReplayPlan,
         give_back: Callable[[], None],
         *,
         events_url: str,
@@ -135,8 +135,8 @@ class EventStream:
         self._loop = asyncio.get_running_loop()
         self._silent = False
         self._beat_timer: asyncio.TimerHandle
-        self._delivery: Delivery
-        self._connection: Connection
+        self._delivery: BackpressuredSender
+        self._connection: UvicornConnection
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve."""
@@ -156,7 +156,7 @@ class EventStream:
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         stall_timeout = self._settings.stall_timeout
         self._connection = scope["tidewire.http.response"]
-        self._delivery = delivery = Delivery(
+        self._delivery = delivery = BackpressuredSender(
             send, receive, self._connection, stall_timeout=stall_timeout, gone=self._wake.set
         )
         self._beat()
@@ -215,7 +215,7 @@ class EventStream:
         if cursor is None:
             assert self._opening.snapshot is not None  # noqa: S101 - 204 was answered else
             place, reason = self._opening.snapshot
-            at = await self._log.state(oldest=place is Place.OLDEST)
+            at = await self._log.state(oldest=place is ReplayStart.OLDEST)
             self._greeting += self._snapshot(at, reason)
             cursor = at.cursor
         await self._follow(cursor)
@@ -239,7 +239,7 @@ class EventStream:
                 chunk = await self._log.read(cursor, _CHUNK_BYTES)
             if chunk is None:  # trimmed while this reader was behind
                 at = await self._log.state()
-                chunk = Chunk(self._snapshot(at, "compacted"), at.cursor, ended=False)
+                chunk = LogChunk(self._snapshot(at, "compacted"), at.cursor, ended=False)
             if chunk.frames or told or self._greeting:
                 cursor, ended = chunk.last, chunk.ended
                 frames = b"".join((*told, chunk.frames))
@@ -285,12 +285,12 @@ class EventStream:
         self._metrics.streamed += len(sent)
         return True
 
-    async def _merged(self, cursor: Cursor) -> Chunk | None:
+    async def _merged(self, cursor: Cursor) -> LogChunk | None:
         """What follows a cursor, several events as one, or as a snapshot where that is less; None where it was trimmed."""
         at = await self._log.state()
         if at.cursor.epoch != cursor.epoch:  # with what columns that epoch began is not known here
             return await self._log.read(cursor, _CHUNK_BYTES)
-        merging = Merging(cursor, at.columns, self._settings.max_event_bytes)
+        merging = EventMerger(cursor, at.columns, self._settings.max_event_bytes)
         size, ended = 0, False
         while size < _MERGED_BYTES and not ended:
             chunk = await self._log.read(merging.last, _SLICE_BYTES)
@@ -312,9 +312,9 @@ class EventStream:
             self._snapshot_bytes = len(snapshot)
             if len(snapshot) < all_of_it:
                 self._metrics.snapshots.labels("compacted").inc()
-                return Chunk(snapshot, at.cursor, ended=False)
+                return LogChunk(snapshot, at.cursor, ended=False)
         self._metrics.merged.inc(events)
-        return Chunk(frames, last, ended and last == merging.last)
+        return LogChunk(frames, last, ended and last == merging.last)
 
     async def _follow_snapshots(self, interval: float) -> None:
         sent: Cursor | None = None

@@ -24,24 +24,24 @@ from tidewire.protocol.messages import SnapshotReason
 from tidewire_server.store.interfaces import Extent
 
 
-class Place(Enum):
+class ReplayStart(Enum):
     """Where the snapshot that opens a stream is taken."""
 
     HEAD = "head"
     OLDEST = "oldest"
 
 
-class Opening(NamedTuple):
+class ReplayPlan(NamedTuple):
     """What a stream begins with: a snapshot, or the events after a cursor; with neither, nothing follows at all."""
 
-    snapshot: tuple[Place, SnapshotReason] | None = None
+    snapshot: tuple[ReplayStart, SnapshotReason] | None = None
     after: Cursor | None = None
 
 
-NOTHING = Opening()
+NOTHING = ReplayPlan()
 
 
-def opening(cursor: Cursor | None, extent: Extent) -> Opening:
+def plan_replay(cursor: Cursor | None, extent: Extent) -> ReplayPlan:
     """Look up how a stream opens.
 
     Args:
@@ -53,14 +53,14 @@ def opening(cursor: Cursor | None, extent: Extent) -> Opening:
     if cursor is None:
         before = extent.starts[-1].seq - 1
         if head.seq == before + 1 + ended and base.seq <= before:
-            return Opening(after=extent.id_at(before))
-        return Opening(snapshot=(Place.HEAD, "compacted"))
+            return ReplayPlan(after=extent.id_at(before))
+        return ReplayPlan(snapshot=(ReplayStart.HEAD, "compacted"))
     if cursor == BEGINNING:
-        return Opening(after=base) if whole else Opening(snapshot=(Place.OLDEST, "compacted"))
+        return ReplayPlan(after=base) if whole else ReplayPlan(snapshot=(ReplayStart.OLDEST, "compacted"))
     if ended and cursor == head:
         return NOTHING
     if not extent.logged(cursor):
-        return Opening(snapshot=(Place.HEAD, "rewound"))
+        return ReplayPlan(snapshot=(ReplayStart.HEAD, "rewound"))
     if cursor < base:
-        return Opening(snapshot=(Place.HEAD, "compacted"))
-    return Opening(after=cursor)
+        return ReplayPlan(snapshot=(ReplayStart.HEAD, "compacted"))
+    return ReplayPlan(after=cursor)

@@ -20,7 +20,7 @@ from tidewire.protocol.messages import to_text
 from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.resources import API_ROOT
 from tidewire_server.errors import ProblemError, late, refuse
-from tidewire_server.http.uvicorn.uvicorn_internals import Connection
+from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.store.interfaces import StoreError
 
 Handler = Callable[[Request], Awaitable[ASGIApp]]
@@ -137,7 +137,7 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
             "unsupported_media_type", f"content coding {coding[:40]!r} is not taken: send the body as it is"
         )
     body, more = bytearray(), True
-    connection: Connection = request.scope["tidewire.http.response"]
+    connection: UvicornConnection = request.scope["tidewire.http.response"]
     until = asyncio.get_running_loop().time() + within
     while more:
         try:

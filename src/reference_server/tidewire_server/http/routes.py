@@ -29,17 +29,17 @@ from tidewire.protocol.resources import API_ROOT, JobResource, StreamToken
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.http import request_parameters, requests_and_responses
-from tidewire_server.http.discovery import Descriptions
+from tidewire_server.http.discovery import DiscoveryDocuments
 from tidewire_server.http.event_stream import EventStream
 from tidewire_server.http.problem_stream import send_problem
-from tidewire_server.http.replay_plan import NOTHING, opening
+from tidewire_server.http.replay_plan import NOTHING, plan_replay
 from tidewire_server.http.requests_and_responses import Resource, answer, read_body, root_of
-from tidewire_server.http.uvicorn.uvicorn_internals import Connection
+from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.admission.submit_body import read_json
 from tidewire_server.jobs.job_resource import timestamp
-from tidewire_server.jobs.job_service import Service, Submitted
+from tidewire_server.jobs.job_service import JobService, Submitted
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
-from tidewire_server.principals import ANONYMOUS, Tokens
+from tidewire_server.principals import ANONYMOUS, TokenPrincipals
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import JobRecord, Store, StoreError
 from tidewire_server.store.open_store import open_store
@@ -48,7 +48,7 @@ _PAGE = 50
 _MAX_PAGE = 1000
 
 
-class App:
+class TidewireApp:
     """The ASGI application of one server."""
 
     def __init__(
@@ -70,13 +70,13 @@ class App:
         self._endpoints = endpoints
         self._closers = closers
         self._settings = settings
-        self._tokens = Tokens(settings.tokens)
-        self._service: Service | None = None
+        self._tokens = TokenPrincipals(settings.tokens)
+        self._service: JobService | None = None
         self._store: Store | None = None
         self.send_buffers_bounded = False
         """Whether connections inherit `connection.SEND_BUFFER_BYTES` from the socket that listens."""
         self._starting = asyncio.Lock()
-        self._descriptions = Descriptions(endpoints, settings, lambda: self.service)
+        self._descriptions = DiscoveryDocuments(endpoints, settings, lambda: self.service)
         self.metrics = Metrics()
         self.metrics.measure("items_running", "Items whose function runs.", lambda: self._depths(0))
         self.metrics.measure("items_waiting", "Items that wait in the queue.", lambda: self._depths(1))
@@ -108,7 +108,9 @@ class App:
             if self._service is None:  # an ASGI server that has no lifespan
                 await self.start()
             _take_prefix_off(scope)
-            scope["tidewire.http.response"] = connection = Connection(send, bounded=self.send_buffers_bounded)
+            scope["tidewire.http.response"] = connection = UvicornConnection(
+                send, bounded=self.send_buffers_bounded
+            )
             send = connection.framed(scope, receive, send)
             send = requests_and_responses.with_privacy(send, scope)
             try:
@@ -123,7 +125,7 @@ class App:
     # ---- life --------------------------------------------------------------------------------------------------
 
     @property
-    def service(self) -> Service:
+    def service(self) -> JobService:
         """What runs, once it was started."""
         if self._service is None:
             raise RuntimeError("the application was not started: use it through an ASGI server")
@@ -154,7 +156,7 @@ class App:
                 self.open_log()
                 assert self._store is not None  # noqa: S101 - it was opened
                 service, self._store = (
-                    Service(self._endpoints, self._settings, self.metrics, self._store),
+                    JobService(self._endpoints, self._settings, self.metrics, self._store),
                     None,
                 )
                 try:
@@ -216,7 +218,7 @@ class App:
             raise
         headers = _submit_headers(submitted, root)
         headers["content-location"] = events_url = f"{root}/jobs/{submitted.record.id}/events"
-        begins = opening(None, log.extent())
+        begins = plan_replay(None, log.extent())
         return EventStream(
             self.service, submitted.record, log, begins, give_back, events_url=events_url, headers=headers
         )
@@ -327,7 +329,7 @@ class App:
             else None
         )
         log = await self.service.log(record)
-        begins = opening(cursor, log.extent())
+        begins = plan_replay(cursor, log.extent())
         if begins == NOTHING:
             return Response(status_code=204, headers={"cache-control": "no-store"})
         give_back = self.service.take_place(record.principal)

@@ -11,19 +11,19 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tidewire_server.batching.batch_queue import Former
+from tidewire_server.batching.batch_queue import BatchQueue
 from tidewire_server.endpoints.endpoint import Default, Endpoint
-from tidewire_server.jobs.queue_positions import Positions
+from tidewire_server.jobs.queue_positions import QueuePositions
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Ticket
+from tidewire_server.store.interfaces import QueueEntry
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class ConcurrencyGroup:
     """Endpoints that share their slots."""
 
     limit: float
-    lanes: "list[Lane]" = field(default_factory=list)
+    lanes: "list[EndpointQueue]" = field(default_factory=list)
     running: int = 0
     """Calls that run."""
     served: dict[str, int] = field(default_factory=dict)
@@ -41,15 +41,15 @@ class Group:
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class EndpointQueue:
     """What is known of one endpoint's items."""
 
     endpoint: Endpoint
-    group: Group
+    group: ConcurrencyGroup
     max_queue_size: int
     calls: float
     """Calls that run at a time, at most."""
-    former: Former[Ticket] | None
+    former: BatchQueue[QueueEntry] | None
     """Puts batches together; None where calls take one input."""
     rows: int = 0
     """Items that run."""
@@ -57,7 +57,7 @@ class Lane:
     """Of its recent calls, in seconds."""
     mean_rows: float = 1.0
     """Items in its recent calls."""
-    positions: Positions = field(default_factory=Positions)
+    positions: QueuePositions = field(default_factory=QueuePositions)
     timer: asyncio.TimerHandle | None = None
     reserved: int = 0
     """Places in the queue promised to submits that are under way."""
@@ -94,25 +94,27 @@ def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
     return {group: limit for group, (_, limit) in limits.items()}
 
 
-def make_lanes(endpoints: dict[str, Endpoint], settings: Settings) -> dict[str, Lane]:
+def make_endpoint_queues(endpoints: dict[str, Endpoint], settings: Settings) -> dict[str, EndpointQueue]:
     """A lane for each endpoint, in the group whose slots it shares.
 
     Raises:
         ValueError: Two endpoints of one group name different limits.
     """
     limits = group_limits(endpoints.values())
-    groups: dict[str, Group] = {}
+    groups: dict[str, ConcurrencyGroup] = {}
     lanes = {}
     for name, endpoint in endpoints.items():
         if endpoint.concurrency_group is None:
-            group = Group(_number(endpoint.concurrency_limit, settings))
+            group = ConcurrencyGroup(_number(endpoint.concurrency_limit, settings))
         else:
             limit = limits.get(endpoint.concurrency_group, settings.default_concurrency_limit)
-            group = groups.setdefault(endpoint.concurrency_group, Group(_number(limit, settings)))
+            group = groups.setdefault(endpoint.concurrency_group, ConcurrencyGroup(_number(limit, settings)))
         waiting = settings.max_queue_size if endpoint.max_queue_size is None else endpoint.max_queue_size
-        former: Former[Ticket] | None = None if endpoint.batching is None else Former(endpoint.batching)
+        former: BatchQueue[QueueEntry] | None = (
+            None if endpoint.batching is None else BatchQueue(endpoint.batching)
+        )
         calls = group.limit if endpoint.is_async else min(group.limit, settings.max_threads)
-        lanes[name] = lane = Lane(endpoint, group, waiting, calls, former)
+        lanes[name] = lane = EndpointQueue(endpoint, group, waiting, calls, former)
         group.lanes.append(lane)
     return lanes
 

@@ -11,12 +11,14 @@ from tidewire_server.store.interfaces import Log
 _PLACE = "queue"
 
 
-def tell_place(log: Log, message: messages.Queue | None) -> None:
+def publish_queue_position(log: Log, message: messages.Queue | None) -> None:
     """Tell a job's place in the queue; with None it has none any more. On the event loop."""
     log.tell(_PLACE, None if message is None else messages.ephemeral_frame("queue", message))
 
 
-def tell_progress(log: Log, loop: asyncio.AbstractEventLoop, item: int, message: messages.Progress) -> None:
+def publish_progress(
+    log: Log, loop: asyncio.AbstractEventLoop, item: int, message: messages.Progress
+) -> None:
     """Tell how far an item is; from any thread."""
     frame = messages.ephemeral_frame("progress", message)
     try:

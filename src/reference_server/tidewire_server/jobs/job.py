@@ -30,12 +30,12 @@ from pydantic import BaseModel, JsonValue
 from tidewire.protocol import messages
 from tidewire.protocol.messages import ENDED
 from tidewire.protocol.problems import Problem, problem
-from tidewire_server.endpoints.batch_options import Place
+from tidewire_server.endpoints.batch_options import BatchSlot
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.invocation import keep_what_was_yielded, run
 from tidewire_server.endpoints.yieldables import UNSET, Unset
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
-from tidewire_server.jobs.ephemeral_events import forget_progress, tell_place, tell_progress
+from tidewire_server.jobs.ephemeral_events import forget_progress, publish_progress, publish_queue_position
 from tidewire_server.jobs.job_item import Item, ItemEnd
 from tidewire_server.jobs.outcomes import (
     add_usage,
@@ -46,11 +46,11 @@ from tidewire_server.jobs.outcomes import (
     too_large,
     write_failure,
 )
-from tidewire_server.log_writer.log_writer import Journal
+from tidewire_server.log_writer.log_writer import LogWriter
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.value_errors import said_of_value
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import HeadMovedError, JobRecord, Log, Ticket
+from tidewire_server.store.interfaces import HeadMovedError, JobRecord, Log, QueueEntry
 
 _log = logging.getLogger(__name__)
 
@@ -68,11 +68,11 @@ class Job:
         endpoint: Endpoint,
         values: list[BaseModel],
         columns: list[list[str]],
-        journal: Journal,
+        journal: LogWriter,
         log: Log,
         settings: Settings,
         *,
-        discard: Callable[[Ticket], Coroutine[Any, Any, None]],
+        discard: Callable[[QueueEntry], Coroutine[Any, Any, None]],
         ended: Callable[["Job"], Coroutine[Any, Any, None]],
     ) -> None:
         self.record = record
@@ -98,7 +98,7 @@ class Job:
                     index,
                     columns=columns[index],
                     rollback=endpoint.rollback,
-                    tell=partial(tell_progress, log, self._loop),
+                    tell=partial(publish_progress, log, self._loop),
                     to_json=endpoint.value.to_json,
                 ),
             )
@@ -108,13 +108,13 @@ class Job:
         """Items that have not ended."""
 
     @property
-    def tickets(self) -> list[Ticket]:
+    def tickets(self) -> list[QueueEntry]:
         """One for each item."""
         return [self._ticket(index) for index in range(len(self._items))]
 
-    def _ticket(self, index: int) -> Ticket:
+    def _ticket(self, index: int) -> QueueEntry:
         record = self.record
-        return Ticket(record.endpoint, record.id, index, record.principal, record.created_at)
+        return QueueEntry(record.endpoint, record.id, index, record.principal, record.created_at)
 
     @property
     def id(self) -> str:
@@ -163,7 +163,7 @@ class Job:
         """The validated input of an item."""
         return self._items[index].value
 
-    def place(self, index: int) -> Place:
+    def place(self, index: int) -> BatchSlot:
         """Where an item stands among those that it may share a batch with."""
         return self.endpoint.place(self._items[index].value)
 
@@ -194,7 +194,7 @@ class Job:
             self.record.started_at = self.record.started_at or time.time()
             self.record.status = "running"
             ops.append(["s", "/status", "running"])
-            tell_place(self._log, None)
+            publish_queue_position(self._log, None)
         self._journal.change(ops, ends=True)
 
     async def _outcome(self, item: Item) -> JsonValue | Unset | BaseException:
@@ -261,7 +261,7 @@ class Job:
 
     # ---- over a restart of the server --------------------------------------------------------------------------
 
-    def restore(self, items: list[Any]) -> list[Ticket]:
+    def restore(self, items: list[Any]) -> list[QueueEntry]:
         """Take over the items of the state that an earlier server left; returns the tickets of those that wait."""
         for item, was in zip(self._items, items, strict=True):
             item.status = was["status"]
@@ -410,4 +410,4 @@ class Job:
     def announce(self, message: messages.Queue) -> None:
         """Tell readers the job's place in the queue, while no item has started."""
         if self.record.status == "queued":
-            tell_place(self._log, message)
+            publish_queue_position(self._log, message)

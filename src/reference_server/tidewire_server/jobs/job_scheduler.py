@@ -16,15 +16,15 @@ from typing import Any, Final
 
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire_server.batching.batch_call import BatchCall
-from tidewire_server.batching.batch_queue import Draft, Former
-from tidewire_server.batching.batch_rows import Arrival
-from tidewire_server.endpoints.batch_options import Place
+from tidewire_server.batching.batch_queue import BatchBuilder, BatchQueue
+from tidewire_server.batching.batch_rows import QueuedItem
+from tidewire_server.endpoints.batch_options import BatchSlot
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import refuse
-from tidewire_server.jobs.concurrency_groups import Group, Lane, make_lanes
+from tidewire_server.jobs.concurrency_groups import ConcurrencyGroup, EndpointQueue, make_endpoint_queues
 from tidewire_server.jobs.job import Job
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Queue, Ticket
+from tidewire_server.store.interfaces import Queue, QueueEntry
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _RECENT: Final = 0.3
 """Weight of the latest duration in the mean that an ETA is made of."""
 
 
-class Scheduler:
+class JobScheduler:
     """Starts items. One per server and event loop."""
 
     def __init__(
@@ -46,9 +46,9 @@ class Scheduler:
         endpoints: dict[str, Endpoint],
         settings: Settings,
         *,
-        start: Callable[[Ticket, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
-        find: Callable[[Ticket], Job | None],
-        starting: Callable[[Ticket], Job | None],
+        start: Callable[[QueueEntry, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
+        find: Callable[[QueueEntry], Job | None],
+        starting: Callable[[QueueEntry], Job | None],
         announce: Callable[[str, QueueMessage], None],
     ) -> None:
         """Begin with nothing running.
@@ -69,7 +69,7 @@ class Scheduler:
         self._starting = starting
         self._announce = announce
         self._threads = settings.max_threads
-        self._lanes = make_lanes(endpoints, settings)
+        self._lanes = make_endpoint_queues(endpoints, settings)
         groups = {id(lane.group): lane.group for lane in self._lanes.values()}
         self._groups = list(groups.values())
         self._turns = OrderedDict((key, group) for key, group in groups.items() if group.waits_for_thread)
@@ -114,7 +114,7 @@ class Scheduler:
 
         return let_go
 
-    async def put(self, tickets: list[Ticket]) -> None:
+    async def put(self, tickets: list[QueueEntry]) -> None:
         """Add the items of one job at the end of the queue and start what can start."""
         lane = self._lanes[tickets[0].endpoint]
         name, job = lane.endpoint.name, tickets[0].job
@@ -131,7 +131,7 @@ class Scheduler:
             self._tell(lane, job, place)
         self._announce_soon(lane)
 
-    async def discard(self, ticket: Ticket) -> None:
+    async def discard(self, ticket: QueueEntry) -> None:
         """Take an item out of the queue: it never runs."""
         lane = self._lanes[ticket.endpoint]
         if lane.former is not None:
@@ -151,12 +151,12 @@ class Scheduler:
 
     # ---- starting ----------------------------------------------------------------------------------------------
 
-    def _startable(self, lane: Lane) -> float:
+    def _startable(self, lane: EndpointQueue) -> float:
         """Calls that could begin now."""
         free = lane.group.limit - lane.group.running
         return free if lane.endpoint.is_async else min(free, self._threads)
 
-    async def _pump(self, group: Group) -> None:
+    async def _pump(self, group: ConcurrencyGroup) -> None:
         """Start what can start."""
         if group.running >= group.limit:  # as it is at most submits to a busy server
             return
@@ -181,7 +181,7 @@ class Scheduler:
                 lane.positions.moved(len(taken))
                 self._in_task(work)
 
-    def _next(self, group: Group) -> Lane | None:
+    def _next(self, group: ConcurrencyGroup) -> EndpointQueue | None:
         """The endpoint of a group whose turn it is, if one can start."""
         able = [
             lane for lane in group.lanes if self._queue.size(lane.endpoint.name) and self._startable(lane) > 0
@@ -193,11 +193,11 @@ class Scheduler:
             return ready[0] if ready else None
         return min(ready, key=lambda lane: self._turn_of(group, lane))
 
-    def _turn_of(self, group: Group, lane: Lane) -> tuple[int, float]:
+    def _turn_of(self, group: ConcurrencyGroup, lane: EndpointQueue) -> tuple[int, float]:
         ticket = next(self._queue.waiting(lane.endpoint.name))
         return group.served.get(ticket.principal, 0), ticket.arrived_at
 
-    def _serve(self, group: Group, tickets: Iterable[Ticket]) -> None:
+    def _serve(self, group: ConcurrencyGroup, tickets: Iterable[QueueEntry]) -> None:
         if len(group.lanes) > 1:
             group.calls += 1
             nobody_waits = not any(self._queue.size(lane.endpoint.name) for lane in group.lanes)
@@ -206,7 +206,7 @@ class Scheduler:
             for ticket in tickets:
                 group.served[ticket.principal] = group.calls
 
-    def _wake_when_due(self, group: Group, lanes: list[Lane]) -> None:
+    def _wake_when_due(self, group: ConcurrencyGroup, lanes: list[EndpointQueue]) -> None:
         due = min(lane.former.due() for lane in lanes if lane.former is not None)
         if due == math.inf:
             return
@@ -227,14 +227,14 @@ class Scheduler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, lane: Lane, ticket: Ticket) -> None:
+    async def _run(self, lane: EndpointQueue, ticket: QueueEntry) -> None:
         free = self._letting_go(lane, [1])
         try:
             await self._start(ticket, free)
         finally:
             await free()
 
-    def _letting_go(self, lane: Lane, rows: list[int]) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _letting_go(self, lane: EndpointQueue, rows: list[int]) -> Callable[[], Coroutine[Any, Any, None]]:
         """How a call that begins now gives back, once, what it has taken: its slot, its thread, and so many rows."""
         began, free = self._loop.time(), False
 
@@ -247,7 +247,7 @@ class Scheduler:
 
         return let_go
 
-    async def _ended(self, lane: Lane, rows: int, took: float) -> None:
+    async def _ended(self, lane: EndpointQueue, rows: int, took: float) -> None:
         """A call has ended: its slot and its thread are free."""
         group = lane.group
         group.running -= 1
@@ -266,46 +266,46 @@ class Scheduler:
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
-    def _wait_for_batch(self, former: Former[Ticket], tickets: list[Ticket]) -> None:
+    def _wait_for_batch(self, former: BatchQueue[QueueEntry], tickets: list[QueueEntry]) -> None:
         now = self._loop.time()
         for ticket in tickets:
             job = self._find(ticket)
             try:
-                place = Place() if job is None else job.place(ticket.index)
+                place = BatchSlot() if job is None else job.place(ticket.index)
             except Exception:  # noqa: BLE001 - the author's: its submit was admitted, so the item must run
                 _log.exception("endpoint %r: its key or cost, which its submit had", ticket.endpoint)
-                place = Place()
+                place = BatchSlot()
             former.add(ticket, place, ticket.principal, now)
 
     async def _draw(
-        self, lane: Lane, former: Former[Ticket], draft: Draft[Ticket]
-    ) -> list[tuple[Ticket, Arrival | None]]:
+        self, lane: EndpointQueue, former: BatchQueue[QueueEntry], draft: BatchBuilder[QueueEntry]
+    ) -> list[tuple[QueueEntry, QueuedItem | None]]:
         """Take the items of a batch out of the queue."""
         room = draft.room
         tickets = await self._queue.take(lane.endpoint.name, limit=room, fits=draft) if room else []
         now = self._loop.time()
-        drawn: list[tuple[Ticket, Arrival | None]] = []
+        drawn: list[tuple[QueueEntry, QueuedItem | None]] = []
         for ticket in tickets:
             waiting = former.find(ticket)
             job = self._starting(ticket)
             arrival = None
             if job is not None and waiting is not None:
-                arrival = Arrival(job, ticket.index, waiting.place.cost, now - waiting.arrived)
+                arrival = QueuedItem(job, ticket.index, waiting.place.cost, now - waiting.arrived)
             drawn.append((ticket, arrival))
         former.remove(tickets)
         return drawn
 
     def _start_batch(
         self,
-        lane: Lane,
-        former: Former[Ticket],
-        draft: Draft[Ticket],
-        drawn: list[tuple[Ticket, Arrival | None]],
+        lane: EndpointQueue,
+        former: BatchQueue[QueueEntry],
+        draft: BatchBuilder[QueueEntry],
+        drawn: list[tuple[QueueEntry, QueuedItem | None]],
     ) -> Coroutine[Any, Any, None]:
         """Call the function; returns what waits for its end."""
         rows = [len(drawn)]
 
-        async def join(running: int, cost: float) -> list[Arrival]:
+        async def join(running: int, cost: float) -> list[QueuedItem]:
             joining = former.joining(self._loop.time(), draft.key, running, cost)
             more = await self._draw(lane, former, joining)
             lane.positions.moved(len(more))
@@ -326,20 +326,20 @@ class Scheduler:
 
     # ---- positions ---------------------------------------------------------------------------------------------
 
-    def _announce_soon(self, lane: Lane) -> None:
+    def _announce_soon(self, lane: EndpointQueue) -> None:
         if lane.timer is None and lane.positions.told_any and lane.group.limit:
             lane.timer = self._loop.call_later(self._interval, self._announce_all, lane)
 
-    def _announce_all(self, lane: Lane) -> None:
+    def _announce_all(self, lane: EndpointQueue) -> None:
         lane.timer = None
         name = lane.endpoint.name
         for job, place in lane.positions.changes(self._queue.waiting(name), self._queue.size(name)):
             self._tell(lane, job, place)
 
-    def _tell(self, lane: Lane, job: str, position: int) -> None:
+    def _tell(self, lane: EndpointQueue, job: str, position: int) -> None:
         self._announce(job, QueueMessage(position=position, eta_ms=self._eta(lane, position)))
 
-    def _eta(self, lane: Lane, position: int) -> int | None:
+    def _eta(self, lane: EndpointQueue, position: int) -> int | None:
         """Milliseconds until the item at a position starts, by the mean of recent calls.
 
         Other endpoints of the group take their turns meanwhile: one of theirs for each of ours.

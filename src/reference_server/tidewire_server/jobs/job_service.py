@@ -22,22 +22,22 @@ from tidewire.protocol.problems import problem
 from tidewire.protocol.resources import JobResource
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import refuse
-from tidewire_server.jobs.admission.input_memory_limit import HeldInputs
-from tidewire_server.jobs.admission.stream_limits import Readers
+from tidewire_server.jobs.admission.input_memory_limit import InputMemoryLimit
+from tidewire_server.jobs.admission.stream_limits import StreamLimits
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.job_resource import read_job
-from tidewire_server.jobs.job_scheduler import Scheduler
-from tidewire_server.jobs.loop_watchdog import Standstill
+from tidewire_server.jobs.job_scheduler import JobScheduler
+from tidewire_server.jobs.loop_watchdog import LoopWatchdog
 from tidewire_server.jobs.outcomes import ROOM_FOR_END
-from tidewire_server.jobs.recovery import Admitted, admit_again, complete_record, course_of
-from tidewire_server.jobs.retention import Clearing
-from tidewire_server.log_writer.group_commit import Commits
-from tidewire_server.log_writer.log_writer import Journal, epoch_block, first_block
+from tidewire_server.jobs.recovery import AdmittedJob, admit_again, complete_record, recovery_plan_of
+from tidewire_server.jobs.retention import JobCleanup
+from tidewire_server.log_writer.group_commit import GroupCommit
+from tidewire_server.log_writer.log_writer import LogWriter, epoch_block, first_block
 from tidewire_server.metrics import Metrics
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import JobRecord, Key, Log, LogReader, Store, Ticket, Tombstone
+from tidewire_server.store.interfaces import JobRecord, Key, Log, LogReader, QueueEntry, Store, Tombstone
 
 
 class ClosableStream(Protocol):
@@ -56,7 +56,7 @@ class Submitted:
     replayed: bool = False
 
 
-class Service:
+class JobService:
     """One server's doings. Made and used on one event loop."""
 
     def __init__(
@@ -73,12 +73,12 @@ class Service:
         self.streams: set[ClosableStream] = set()
         """The streams that are open."""
         self._live: dict[str, Job] = {}
-        self.inputs = HeldInputs(settings.max_input_bytes)
-        self.readers = Readers(settings.max_streams_per_principal, metrics.open_streams)
-        self._clearing = Clearing(store.jobs)
+        self.inputs = InputMemoryLimit(settings.max_input_bytes)
+        self.readers = StreamLimits(settings.max_streams_per_principal, metrics.open_streams)
+        self._clearing = JobCleanup(store.jobs)
         self._loop = asyncio.get_running_loop()
-        self._commits = Commits(metrics.logged, settings.merge_window)
-        self._scheduler = Scheduler(
+        self._commits = GroupCommit(metrics.logged, settings.merge_window)
+        self._scheduler = JobScheduler(
             self.store.queue,
             self.endpoints,
             settings,
@@ -87,7 +87,7 @@ class Service:
             starting=self._starting,
             announce=self._announce,
         )
-        self._standstill = Standstill(lambda: [name for name in self.endpoints if self.depth(name)[0]])
+        self._standstill = LoopWatchdog(lambda: [name for name in self.endpoints if self.depth(name)[0]])
 
     async def start(self) -> None:
         """Take up what an earlier server left, before any request is answered.
@@ -141,12 +141,12 @@ class Service:
                 f"{limit} of your jobs have not ended, no more may run (max_jobs_per_principal)",
             )
         with self.inputs.room_for(submission.size) as keep:
-            record = await self._make(principal, Admitted(endpoint, submission, values), body, key)
+            record = await self._make(principal, AdmittedJob(endpoint, submission, values), body, key)
             if record.id in self._live:
                 keep(record.id)
         return record
 
-    async def _make(self, principal: str, what: Admitted, body: bytes, key: Key | None) -> JobRecord:
+    async def _make(self, principal: str, what: AdmittedJob, body: bytes, key: Key | None) -> JobRecord:
         """Make a job of inputs that were admitted, and put them into the queue."""
         settings, endpoint, submission, values = self.settings, what.endpoint, what.submission, what.values
         let_go = self._scheduler.reserve(endpoint.name, len(values))
@@ -183,7 +183,7 @@ class Service:
     def _begin(
         self,
         record: JobRecord,
-        what: Admitted,
+        what: AdmittedJob,
         columns: list[list[str]],
         log: Log,
         document: Document,
@@ -192,7 +192,7 @@ class Service:
         """Make a job live whose items grow at these columns, and whose log stands at a document of so many bytes."""
         settings, submission = self.settings, what.submission
         reserve = ROOM_FOR_END * len(columns)
-        journal = Journal(log, document, settings, state_bytes=size, reserve=reserve, commits=self._commits)
+        journal = LogWriter(log, document, settings, state_bytes=size, reserve=reserve, commits=self._commits)
         self._live[record.id] = job = Job(
             record,
             what.endpoint,
@@ -221,7 +221,7 @@ class Service:
             await self.store.jobs.save(record)
             return
         what, why = await admit_again(left, self.endpoints)
-        course = await course_of(left, what, self.settings, self.store, why)
+        course = await recovery_plan_of(left, what, self.settings, self.store, why)
         head = log.extent().head
         if course.reason is None:
             document, size = Document(course.state, course.columns), len(orjson.dumps(course.state))
@@ -290,7 +290,7 @@ class Service:
         job = self._live.get(record.id)
         if job is not None:
             await job.abandon()
-        await self.store.jobs.bury(record.id)
+        await self.store.jobs.delete_job(record.id)
         self._clearing.look()
 
     async def outcome(self, record: JobRecord) -> Job | None:
@@ -314,7 +314,7 @@ class Service:
 
     # ---- what the parts call -----------------------------------------------------------------------------------
 
-    def _starting(self, ticket: Ticket) -> Job | None:
+    def _starting(self, ticket: QueueEntry) -> Job | None:
         """The job of an item that is about to run."""
         job = self._live.get(ticket.job)
         if job is not None:
@@ -323,7 +323,7 @@ class Service:
             self.metrics.add(self.metrics.items_started, 1, ticket.endpoint)
         return job
 
-    async def _run_item(self, ticket: Ticket, free: Callable[[], Awaitable[None]]) -> None:
+    async def _run_item(self, ticket: QueueEntry, free: Callable[[], Awaitable[None]]) -> None:
         job = self._starting(ticket)
         if job is not None:
             await job.run_item(ticket.index, free)

@@ -18,7 +18,7 @@ SELDOM: Final = 60.0
 _log = logging.getLogger(__name__)
 
 
-class Standstill:
+class LoopWatchdog:
     """Looks after one event loop. Made and used on it."""
 
     def __init__(self, running: Callable[[], Iterable[str]]) -> None:

@@ -13,7 +13,7 @@ from tidewire_server.errors import InvalidValueError, ItemError, StateTooLargeEr
 from tidewire_server.jobs.job_resource import timestamp
 
 if TYPE_CHECKING:
-    from tidewire_server.log_writer.log_writer import Journal
+    from tidewire_server.log_writer.log_writer import LogWriter
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def too_large(error: StateTooLargeError) -> Problem:
     return problem("state_too_large", str(error), limit=error.limit)
 
 
-def write_failure(journal: "Journal", place: str, ends: Sequence[Any], error: Problem) -> Problem:
+def write_failure(journal: "LogWriter", place: str, ends: Sequence[Any], error: Problem) -> Problem:
     """End an item by its error: the whole of it, or where the state has no room the least that says what it was.
 
     Args:
@@ -94,7 +94,7 @@ def write_failure(journal: "Journal", place: str, ends: Sequence[Any], error: Pr
     return error
 
 
-def _write_error(journal: "Journal", place: str, ends: Sequence[Any], error: Problem) -> None:
+def _write_error(journal: "LogWriter", place: str, ends: Sequence[Any], error: Problem) -> None:
     journal.change([*ends, ["s", f"{place}/error", problems.to_json(error)]], settle=place, ends=True)
 
 

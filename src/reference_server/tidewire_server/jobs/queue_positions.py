@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from tidewire_server.store.interfaces import Ticket
+from tidewire_server.store.interfaces import QueueEntry
 
 FRONT: Final = 10
 """Places whose every change is told."""
@@ -24,7 +24,7 @@ PART: Final = 0.1
 """Part of the queue that moves before all are told."""
 
 
-class Positions:
+class QueuePositions:
     """What was told of one endpoint's queue. 1 is the next."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Positions:
         self._told[job] = place
         return place
 
-    def changes(self, waiting: Iterator[Ticket], size: int) -> list[tuple[str, int]]:
+    def changes(self, waiting: Iterator[QueueEntry], size: int) -> list[tuple[str, int]]:
         """Who is to be told now, and its place.
 
         Args:

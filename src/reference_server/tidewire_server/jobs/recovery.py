@@ -36,7 +36,7 @@ from tidewire_server.store.interfaces import Interrupted, JobRecord, LogReader, 
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedJob:
     """A submit and its inputs, validated."""
 
     endpoint: Endpoint
@@ -45,7 +45,7 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RecoveryPlan:
     """How a job goes on."""
 
     state: dict[str, Any]
@@ -78,23 +78,23 @@ def _gone() -> None:
     """Stands for a function that is not there any more, and is never called."""
 
 
-async def admit_again(left: Interrupted, endpoints: Mapping[str, Endpoint]) -> tuple[Admitted, str | None]:
+async def admit_again(left: Interrupted, endpoints: Mapping[str, Endpoint]) -> tuple[AdmittedJob, str | None]:
     """Read a submit that was admitted before; and why that cannot be done any more, None where it can."""
     submission = read_submit(left.submit, max_inputs=sys.maxsize)
     endpoint = endpoints.get(left.record.endpoint)
     why = f"endpoint {left.record.endpoint!r} was not there any more after the server started again"
     if endpoint is not None:
         try:
-            return Admitted(endpoint, submission, await admit_inputs(endpoint, submission)), None
+            return AdmittedJob(endpoint, submission, await admit_inputs(endpoint, submission)), None
         except ProblemError as error:
             why = f"its input is no longer valid since the server started again: {error}"
     stand_in = Endpoint(_gone, Options(name=left.record.endpoint))
-    return Admitted(stand_in, submission, [_Nothing() for _ in submission.inputs]), why
+    return AdmittedJob(stand_in, submission, [_Nothing() for _ in submission.inputs]), why
 
 
-async def course_of(
-    left: Interrupted, what: Admitted, settings: Settings, store: Store, gone: str | None
-) -> Course:
+async def recovery_plan_of(
+    left: Interrupted, what: AdmittedJob, settings: Settings, store: Store, gone: str | None
+) -> RecoveryPlan:
     """Look up how a job goes on that had not ended.
 
     Args:
@@ -114,18 +114,18 @@ async def course_of(
     deadline = what.submission.deadline
     if gone is None and deadline is not None and left.record.created_at + deadline <= time.time():
         expired = problem("deadline_exceeded", f"not ended {deadline:g} s after the submit")  # TW-JOB-071
-        return Course(state, at.columns, rewound, expired)
+        return RecoveryPlan(state, at.columns, rewound, expired)
     if gone is not None:
-        return Course(state, at.columns, rewound, problem("worker_lost", gone))
+        return RecoveryPlan(state, at.columns, rewound, problem("worker_lost", gone))
     if not began or all(status in ENDED for status in statuses):
-        return Course(state, at.columns, rewound)
+        return RecoveryPlan(state, at.columns, rewound)
     if what.endpoint.on_restart == "fail":
         why = problem("worker_lost", "the server stopped while it ran, and its function must not run twice")
-        return Course(state, at.columns, "rewound", why, "running")
+        return RecoveryPlan(state, at.columns, "rewound", why, "running")
     return _new_attempt(state, what)
 
 
-def _new_attempt(state: dict[str, Any], what: Admitted) -> Course:
+def _new_attempt(state: dict[str, Any], what: AdmittedJob) -> RecoveryPlan:
     """TW-RES-036: what had ended stays as it was, the values of all else are void."""
     items = [
         item if item["status"] in ENDED else {"status": "queued", "value": what.endpoint.initial(value)}
@@ -136,7 +136,7 @@ def _new_attempt(state: dict[str, Any], what: Admitted) -> Course:
     within = what.endpoint.columns(what.values[0])
     columns = tuple(f"/items/0/value{column}" for column in within) if len(items) == 1 else ()
     new = {"status": "queued", "items": items, "usage": state["usage"], "notes": notes}
-    return Course(new, columns, "restart")
+    return RecoveryPlan(new, columns, "restart")
 
 
 async def complete_record(record: JobRecord, log: LogReader, state_ttl: float) -> None:

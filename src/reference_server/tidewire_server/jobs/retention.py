@@ -18,7 +18,7 @@ _AGAIN: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Clearing:
+class JobCleanup:
     """One server's. Made and used on one event loop."""
 
     def __init__(self, jobs: Jobs) -> None:

@@ -25,7 +25,7 @@ MAX_RUN: Final = 24 * 1024
 """Bytes that a run is lent at most."""
 
 
-class TextRun:
+class TextBuffer:
     """Pieces for one text. Guarded by the lock of its job."""
 
     __slots__ = ("awake", "closed", "lent", "path", "pieces", "room", "signal")
@@ -74,7 +74,7 @@ class TextRun:
         self.room, self.closed = 0, True
 
 
-class RowRun:
+class RowBuffer:
     """Rows for all columns of a job, encoded. Guarded by the lock of its job."""
 
     __slots__ = ("depth", "kinds", "lent", "parts", "room", "rows")
@@ -119,6 +119,6 @@ class RowRun:
         self.room = 0
 
 
-NO_TEXTS: Final = TextRun("", 0, lambda: None)
-NO_ROWS: Final = RowRun((), 0, 0)
+NO_TEXTS: Final = TextBuffer("", 0, lambda: None)
+NO_ROWS: Final = RowBuffer((), 0, 0)
 """Runs that take nothing."""

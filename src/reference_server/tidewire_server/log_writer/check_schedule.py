@@ -14,7 +14,7 @@ CHECK_EVERY: Final = 64
 """Logged changes of a text after which a check has been sent."""
 
 
-class Owed:
+class CheckSchedule:
     """The texts of one job that owe a check."""
 
     __slots__ = ("_changes",)

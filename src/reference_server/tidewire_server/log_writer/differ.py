@@ -53,7 +53,7 @@ class NotPlainError(StrictJsonError):
     """A value holds something beyond JSON's own Python types (a tuple, a model, an array); it must be converted."""
 
 
-class Shadow:
+class ShadowCopy:
     """The last value of one place, kept apart from the object that its writer goes on changing."""
 
     def __init__(

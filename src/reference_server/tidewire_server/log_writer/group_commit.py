@@ -40,7 +40,7 @@ class Writer(Protocol):
         ...
 
 
-class Commits:
+class GroupCommit:
     """The jobs of one event loop that have something pending. Used on that loop."""
 
     def __init__(

@@ -26,9 +26,9 @@ from tidewire.protocol.document.digests import digest
 from tidewire.protocol.messages import Done, SnapshotReason
 from tidewire.protocol.sse import encode
 from tidewire_server.errors import StreamClosedError
-from tidewire_server.log_writer.append_buffer import RowRun, TextRun
-from tidewire_server.log_writer.group_commit import Commits
-from tidewire_server.log_writer.write_buffer import Pending
+from tidewire_server.log_writer.append_buffer import RowBuffer, TextBuffer
+from tidewire_server.log_writer.group_commit import GroupCommit
+from tidewire_server.log_writer.write_buffer import WriteBuffer
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import Block, HeadMovedError, Log, StateAt, StoreError
 
@@ -84,7 +84,7 @@ def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], rea
     return encode(data, id=str(cursor), event="snapshot")
 
 
-class Journal:
+class LogWriter:
     """The one writer of a job's log."""
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Journal:
         *,
         state_bytes: int,
         reserve: int,
-        commits: Commits,
+        commits: GroupCommit,
     ) -> None:
         """Go on from the first block.
 
@@ -136,7 +136,7 @@ class Journal:
         self.committed_at = float("-inf")
         self.waits_until: float | None = None
         """See `Writer` for these three."""
-        self._pending = Pending(
+        self._pending = WriteBuffer(
             document,
             merge=settings.merge_window > 0,
             max_event_bytes=settings.max_event_bytes,
@@ -206,7 +206,7 @@ class Journal:
             self._room.notify_all()
 
     def append(self, additions: Sequence[tuple[str, str | list[Any]]]) -> None:
-        """Append to places, as one; see `Pending.append`.
+        """Append to places, as one; see `WriteBuffer.append`.
 
         Raises:
             StreamClosedError: The job has ended.
@@ -217,7 +217,7 @@ class Journal:
             self._signal()
 
     def row(self, members: Sequence[Any]) -> None:
-        """Grow each column by one; see `Pending.row`.
+        """Grow each column by one; see `WriteBuffer.row`.
 
         Raises:
             StreamClosedError: The job has ended.
@@ -227,16 +227,16 @@ class Journal:
             self._pending.row(members)
             self._signal()
 
-    def text_run(self, path: str) -> TextRun:
+    def text_run(self, path: str) -> TextBuffer:
         """A run for the text that the last append grew; call with the lock held since then."""
         return self._pending.text_run(path, self._signal)
 
-    def row_run(self) -> RowRun:
+    def row_run(self) -> RowBuffer:
         """A run for the columns that the last row grew; call with the lock held since then."""
         return self._pending.row_run()
 
     def change(self, ops: Sequence[Op], *, settle: str | None = None, ends: bool = False) -> None:
-        """Make any other change; see `Pending.change`.
+        """Make any other change; see `WriteBuffer.change`.
 
         Raises:
             StreamClosedError: The job has ended.

@@ -17,13 +17,13 @@ from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer import progress_and_notes
 from tidewire_server.log_writer.append_buffer import NO_ROWS, NO_TEXTS
-from tidewire_server.log_writer.differ import NotPlainError, Shadow
+from tidewire_server.log_writer.differ import NotPlainError, ShadowCopy
 from tidewire_server.log_writer.user_values import PLAIN, plain
 from tidewire_server.log_writer.value_errors import said_of_value
 
 if TYPE_CHECKING:
     from tidewire.protocol import messages
-    from tidewire_server.log_writer.log_writer import Journal
+    from tidewire_server.log_writer.log_writer import LogWriter
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Stream(Generic[T]):
 
     def __init__(
         self,
-        journal: Journal,
+        journal: LogWriter,
         index: int,
         *,
         columns: Sequence[str],
@@ -83,7 +83,7 @@ class Stream(Generic[T]):
         self._column_is_text: tuple[bool, ...] | None = None
         self._tell = tell
         self._to_json = to_json
-        self._shadow: Shadow | None = None
+        self._shadow: ShadowCopy | None = None
         self._yielded: Any = None
         """The value that the shadow follows."""
         self._converts = False
@@ -328,8 +328,8 @@ class Stream(Generic[T]):
         self.catch_up()
         self._shadow = self._yielded = None
 
-    def _new_shadow(self) -> Shadow:
-        return Shadow(self._journal.value(self._place), self._place)
+    def _new_shadow(self) -> ShadowCopy:
+        return ShadowCopy(self._journal.value(self._place), self._place)
 
     def close(self) -> dict[str, int | float]:
         """Refuse whatever is written later; returns what was used."""

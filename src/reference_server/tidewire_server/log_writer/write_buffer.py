@@ -15,8 +15,8 @@ from tidewire.protocol.diff import Op
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, common_prefix
 from tidewire_server.errors import StateTooLargeError
-from tidewire_server.log_writer.append_buffer import MAX_RUN, NO_ROWS, NO_TEXTS, RowRun, TextRun
-from tidewire_server.log_writer.check_schedule import Owed, is_array, is_text
+from tidewire_server.log_writer.append_buffer import MAX_RUN, NO_ROWS, NO_TEXTS, RowBuffer, TextBuffer
+from tidewire_server.log_writer.check_schedule import CheckSchedule, is_array, is_text
 from tidewire_server.log_writer.event_encoding import Appends, Rows, shape, to_json
 from tidewire_server.log_writer.op_splitting import split_op, split_text
 
@@ -28,7 +28,7 @@ _AROUND_STATE: Final = 48
 """Bytes of a snapshot's data beside its state and its columns."""
 
 
-class Pending:
+class WriteBuffer:
     """What is made and not yet logged. Not safe for threads: whoever holds it holds a lock."""
 
     __slots__ = (
@@ -91,8 +91,8 @@ class Pending:
         self._sole = self._columns[0] if len(self._columns) == 1 else None
         self._closed: list[bytes] = []
         self._open: Appends | Rows | None = None
-        self._owed = Owed()
-        self._text_runs: dict[str, TextRun] = {}
+        self._owed = CheckSchedule()
+        self._text_runs: dict[str, TextBuffer] = {}
         self._row_run = NO_ROWS
         self._standing = NO_TEXTS
         """The run that has outlived the last commit, while all that waits is in it."""
@@ -188,7 +188,7 @@ class Pending:
             ops, encoded = [final], to_json([final])
         self._change_one(ops, encoded, settle, ends=ends)
 
-    def text_run(self, path: str, signal: Callable[[], None] = lambda: None) -> TextRun:
+    def text_run(self, path: str, signal: Callable[[], None] = lambda: None) -> TextBuffer:
         """A run for the text that the last append grew; `signal` is called when something waits in it."""
         entry = self._open
         if type(entry) is not Appends or path not in entry.texts or path in self._text_runs:
@@ -198,10 +198,10 @@ class Pending:
         lent = self._lend(entry.size)
         if lent <= 0:
             return NO_TEXTS
-        self._text_runs[path] = run = TextRun(path, lent, signal)
+        self._text_runs[path] = run = TextBuffer(path, lent, signal)
         return run
 
-    def row_run(self) -> RowRun:
+    def row_run(self) -> RowBuffer:
         """A run for the columns that the last row grew."""
         entry = self._open
         if type(entry) is not Rows or not self._merge:
@@ -212,7 +212,7 @@ class Pending:
             return NO_ROWS
         if self._kinds is None:
             self._kinds = tuple(map(self.is_text, self._columns))
-        self._row_run = run = RowRun(self._kinds, self._depth, lent)
+        self._row_run = run = RowBuffer(self._kinds, self._depth, lent)
         return run
 
     def gather(self) -> None:
@@ -267,7 +267,7 @@ class Pending:
             entry.size += len(part)
             self._grew(len(part))
 
-    def _keep(self, run: TextRun) -> None:
+    def _keep(self, run: TextBuffer) -> None:
         """Let a run go on that a commit has emptied."""
         lent = 0 if run.closed else self._lend(0)
         if lent > 0:
@@ -275,7 +275,7 @@ class Pending:
             run.take()
             self._text_runs[run.path] = self._standing = run
 
-    def _take_pieces(self, run: TextRun) -> list[bytes]:
+    def _take_pieces(self, run: TextBuffer) -> list[bytes]:
         """The diffs of a run that has outlived a commit: the short way, for nothing else waits."""
         pieces = run.take()
         if self._merge and len(pieces) > 1:

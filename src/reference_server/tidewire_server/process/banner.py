@@ -13,7 +13,7 @@ _LOCAL: Final = ("127.0.0.1", "[::1]", "localhost")
 _CREDENTIALS_HEADER: Final = "'Authorization: Bearer TOKEN'"
 
 
-def screen(server: Server, url: str) -> str:
+def startup_banner(server: Server, url: str) -> str:
     """The screen, as plain text."""
     settings = server.settings
     lines = [f"{SERVER} at {url}  (Ctrl-C ends it)", "", "  endpoints"]

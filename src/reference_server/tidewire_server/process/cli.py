@@ -70,7 +70,7 @@ def _serve(
         _fail(str(error), code=2)
     _set_up_logging(configuration.launch.log_level)
     try:
-        from tidewire_server.process.banner import screen  # noqa: PLC0415 - the command's help needs no server
+        from tidewire_server.process.banner import startup_banner  # noqa: PLC0415 - the command's help needs no server
         from tidewire_server.script import add_script  # noqa: PLC0415
         from tidewire_server.serving import serve  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
@@ -104,7 +104,7 @@ def _serve(
             server.settings,
             listener=listener,
             port_file=launch.port_file,
-            started=lambda url: print(screen(server, url), flush=True),
+            started=lambda url: print(startup_banner(server, url), flush=True),
             switch_interval=launch.switch_interval,
         )
     except (StoreError, PortFileError) as error:

@@ -49,7 +49,7 @@ def room_for(connections: int, *, raise_limit: bool = False) -> int:
     return room
 
 
-def tell_seldom(loop: asyncio.AbstractEventLoop) -> None:
+def throttle_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
     """Have a loop say once in a while that no descriptor is left for a connection that waits.
 
     asyncio's own would try as often as `listen` lets connections wait, each second, with a traceback for each. It goes

@@ -10,7 +10,7 @@ EVERY: Final = 1000
 _MAX_KINDS: Final = 100
 
 
-class SeldomRepeated(logging.Filter):
+class LogThrottle(logging.Filter):
     """Lets few of many like warnings through; errors and all else pass."""
 
     def __init__(self) -> None:

@@ -15,12 +15,12 @@ from typing import Final
 
 import uvicorn
 
-from tidewire_server.http.routes import App
+from tidewire_server.http.routes import TidewireApp
 from tidewire_server.http.uvicorn.request_head import http_protocol
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.serving.daemon_threads import DaemonThreads
-from tidewire_server.serving.fd_limit import room_for, tell_seldom
-from tidewire_server.serving.log_throttle import SeldomRepeated
+from tidewire_server.serving.fd_limit import room_for, throttle_accept_errors
+from tidewire_server.serving.log_throttle import LogThrottle
 from tidewire_server.serving.port_file import port_file as told_port
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
 from tidewire_server.store.interfaces import StoreError
@@ -80,7 +80,7 @@ def url_of(listener: socket.socket, root_path: str = "") -> str:
 
 
 def serve(
-    app: App,
+    app: TidewireApp,
     settings: Settings,
     *,
     host: str = "127.0.0.1",
@@ -124,7 +124,7 @@ def serve(
         body = UvicornServer(app, uvicorn_config(app, settings, connections), answering)
         loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
         loop.set_default_executor(pool := DaemonThreads())
-        tell_seldom(loop)
+        throttle_accept_errors(loop)
         try:
             asyncio.set_event_loop(loop)
             loop.run_until_complete(body.serve(sockets=[listener]))
@@ -134,7 +134,9 @@ def serve(
 
 
 @contextlib.contextmanager
-def in_background(app: App, settings: Settings, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+def in_background(
+    app: TidewireApp, settings: Settings, *, host: str = "127.0.0.1", port: int = 0
+) -> Iterator[str]:
     """Serve from a thread of its own while the block runs, for tests and notebooks.
 
     Args:
@@ -160,7 +162,7 @@ def in_background(app: App, settings: Settings, *, host: str = "127.0.0.1", port
     body = UvicornServer(app, uvicorn_config(app, settings, connections), ready.set)
     loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
     loop.set_default_executor(pool := DaemonThreads())
-    tell_seldom(loop)
+    throttle_accept_errors(loop)
 
     refused: list[StoreError] = []
 
@@ -221,7 +223,7 @@ def _say(url: str) -> None:
     print(f"serving on {url}", flush=True)
 
 
-def uvicorn_config(app: App, settings: Settings, connections: int) -> uvicorn.Config:
+def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uvicorn.Config:
     """How uvicorn is set up, for so many connections."""
     return uvicorn.Config(
         app,
@@ -240,7 +242,7 @@ def uvicorn_config(app: App, settings: Settings, connections: int) -> uvicorn.Co
 class UvicornServer(uvicorn.Server):
     """uvicorn with an end in two parts: first the streams go away and jobs end, then the connections close."""
 
-    def __init__(self, app: App, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    def __init__(self, app: TidewireApp, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._tidewire = app
         self._tell_started = started
@@ -257,7 +259,7 @@ class UvicornServer(uvicorn.Server):
         for listener in sockets or ():  # whoever is accepted inherits it
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             self._tidewire.send_buffers_bounded = True
-        logger, seldom = logging.getLogger("uvicorn.error"), SeldomRepeated()
+        logger, seldom = logging.getLogger("uvicorn.error"), LogThrottle()
         logger.addFilter(seldom)
         try:
             await super().serve(sockets=sockets)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 
-class Frames:
+class FrameBuffer:
     """Events by their place: the first one that was ever added has place 1. The oldest may be cut off."""
 
     __slots__ = ("_buffer", "_cut", "_ends", "base")

@@ -106,7 +106,7 @@ def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class LogChunk:
     """Some whole events of a log, in their wire form."""
 
     frames: bytes
@@ -125,7 +125,7 @@ class LogReader(Protocol):
         """What is held now."""
         ...
 
-    async def read(self, after: Cursor, max_bytes: int) -> Chunk | None:
+    async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
         """Events that follow a cursor which the log holds.
 
         Args:
@@ -291,7 +291,7 @@ class Jobs(Protocol):
         """Take up an interrupted job as its one writer; None where it has ended after all, or is gone."""
         ...
 
-    async def bury(self, job: str) -> None:
+    async def delete_job(self, job: str) -> None:
         """Forget a job but for its tombstone."""
         ...
 
@@ -301,7 +301,7 @@ class Jobs(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class QueueEntry:
     """One item that waits to run."""
 
     endpoint: str
@@ -315,13 +315,13 @@ class Ticket:
 class Queue(Protocol):
     """Items that wait. Principals take turns; of one principal the first in is the first out."""
 
-    async def put(self, tickets: Sequence[Ticket]) -> None:
+    async def put(self, tickets: Sequence[QueueEntry]) -> None:
         """Add items, each at the end of its principal's own."""
         ...
 
     async def take(
-        self, endpoint: str, *, limit: int = 1, fits: Callable[[Ticket], bool] | None = None
-    ) -> list[Ticket]:
+        self, endpoint: str, *, limit: int = 1, fits: Callable[[QueueEntry], bool] | None = None
+    ) -> list[QueueEntry]:
         """Remove and return the next items, in their order.
 
         Args:
@@ -332,7 +332,7 @@ class Queue(Protocol):
         """
         ...
 
-    async def discard(self, ticket: Ticket) -> None:
+    async def discard(self, ticket: QueueEntry) -> None:
         """Remove an item wherever it stands; nothing if it is not there."""
         ...
 
@@ -340,7 +340,7 @@ class Queue(Protocol):
         """How many items of an endpoint wait."""
         ...
 
-    def waiting(self, endpoint: str) -> Iterator[Ticket]:
+    def waiting(self, endpoint: str) -> Iterator[QueueEntry]:
         """The items of an endpoint in the order in which they would be taken. Ends with the next change."""
         ...
 

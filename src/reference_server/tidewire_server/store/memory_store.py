@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.frame_buffer import Frames
+from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
     SECRET_BYTES,
     Block,
-    Chunk,
     Durability,
     Extent,
     HeadMovedError,
@@ -25,6 +24,7 @@ from tidewire_server.store.interfaces import (
     Jobs,
     Key,
     KeyUse,
+    LogChunk,
     LogReader,
     Queue,
     Retention,
@@ -33,13 +33,13 @@ from tidewire_server.store.interfaces import (
     next_starts,
 )
 from tidewire_server.store.memory_queue import MemoryQueue
-from tidewire_server.store.subscribers import Audience
+from tidewire_server.store.subscribers import Subscribers
 
 MARKS = 8
 """Places at which a full log can be cut."""
 
 
-class MemoryLog(Audience):
+class MemoryLog(Subscribers):
     """One job's log. All calls are made on one event loop.
 
     It holds `max_bytes` of events at most, or its newest block where that alone is larger.
@@ -62,7 +62,7 @@ class MemoryLog(Audience):
 
     def __init__(self, first: Block, max_bytes: int) -> None:
         super().__init__()
-        self._frames = Frames(first.first.seq - 1)
+        self._frames = FrameBuffer(first.first.seq - 1)
         self._starts = next_starts((), first, first.first)
         self._base = Cursor(first.last.epoch, first.first.seq - 1)
         self._head: Cursor = self._base
@@ -80,15 +80,15 @@ class MemoryLog(Audience):
     def extent(self) -> Extent:
         return Extent(self._base, self._head, self._ended, self._starts, self._state.columns)
 
-    async def read(self, after: Cursor, max_bytes: int) -> Chunk | None:
+    async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
         if after == self._head:
-            return Chunk(b"", after, ended=False)
+            return LogChunk(b"", after, ended=False)
         extent = self.extent()
         if not extent.holds_after(after):
             return None
         frames, seq = self._frames.read(after.seq, max_bytes)
         last = extent.id_at(seq)
-        return Chunk(frames, last, ended=self._ended and bool(frames) and last == self._head)
+        return LogChunk(frames, last, ended=self._ended and bool(frames) and last == self._head)
 
     async def state(self, *, oldest: bool = False) -> StateAt:
         return self._oldest if oldest else self._state
@@ -207,7 +207,7 @@ class MemoryJobs:
         self._ended[record.id] = kept
         self._logs_due[record.id] = record.ended_at + self._retention.log_ttl
         while len(self._ended) > self._retention.max_retained_jobs:
-            await self.bury(next(iter(self._ended)))
+            await self.delete_job(next(iter(self._ended)))
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         found: list[JobRecord] = []
@@ -231,7 +231,7 @@ class MemoryJobs:
     async def reopen(self, job: str) -> Interrupted | None:
         raise LookupError(f"job {job} was not interrupted: nothing here outlives its server")
 
-    async def bury(self, job: str) -> None:
+    async def delete_job(self, job: str) -> None:
         kept = self._kept.pop(job, None)
         if kept is None:
             return
@@ -250,7 +250,7 @@ class MemoryJobs:
         while self._logs_due and next(iter(self._logs_due.values())) <= now:
             self._kept[self._logs_due.popitem(last=False)[0]].log.forget_events()
         while self._ended and _expiry(next(iter(self._ended.values()))) <= now:
-            await self.bury(next(iter(self._ended)))
+            await self.delete_job(next(iter(self._ended)))
         while self._tombstones and next(iter(self._tombstones.values()))[0] <= now:
             self._tombstones.popitem(last=False)
         while self._keys and next(iter(self._keys.values()))[0] <= now:

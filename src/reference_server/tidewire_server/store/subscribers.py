@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tidewire_server.store.interfaces import Block
 
 
-class Audience:
+class Subscribers:
     """The readers of one log, on one event loop."""
 
     __slots__ = ("_told", "_version", "_watchers")

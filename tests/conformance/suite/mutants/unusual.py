@@ -191,9 +191,9 @@ def http_1_0(hooks):
 def snapshots_in_place_of_diffs(hooks):
     """A snapshot is logged in place of every diff."""
     from tidewire.protocol.cursor import Cursor
-    from tidewire_server.log_writer.log_writer import Block, Journal, snapshot_frame
+    from tidewire_server.log_writer.log_writer import Block, LogWriter, snapshot_frame
 
-    inner = Journal._block
+    inner = LogWriter._block
 
     def block(journal, now):
         found = inner(journal, now)
@@ -202,7 +202,7 @@ def snapshots_in_place_of_diffs(hooks):
         at = found.state._replace(cursor=Cursor(journal._head.epoch, journal._head.seq + 1))
         return Block([snapshot_frame(at.cursor, at.view.value(), at.columns, "compacted")], at)
 
-    Journal._block = block
+    LogWriter._block = block
 
 
 @benign

@@ -17,15 +17,15 @@ from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import PointerError, array_index, build, parse
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, is_text
 from tidewire.protocol.document.ops import DiffError, is_count, judge, read
-from tidewire.protocol.document.rope import LATEST, GrowingArray, GrowingText
+from tidewire.protocol.document.rope import LATEST, Rope, RopeArray
 from tidewire.protocol.strict_json import StrictJsonError
 
 Tokens = tuple[str, ...]
 
 _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
 
-TEXTS: Final = frozenset({str, GrowingText})
-ARRAYS: Final = frozenset({list, GrowingArray})
+TEXTS: Final = frozenset({str, Rope})
+ARRAYS: Final = frozenset({list, RopeArray})
 """What a text and an array may be in a tree. A fold makes plain ones only, a document those that grow as well."""
 
 
@@ -38,16 +38,16 @@ def describe(node: object) -> str:
 
 def length_of(node: Any) -> int:
     """Code points of a text, elements of an array, at present."""
-    return node.length if isinstance(node, GrowingText | GrowingArray) else len(node)
+    return node.length if isinstance(node, Rope | RopeArray) else len(node)
 
 
-def place(top: list[Any], tokens: Tokens, stamp: int = LATEST) -> tuple[Any, Any]:
+def place(top: list[Any], tokens: Tokens, version: int = LATEST) -> tuple[Any, Any]:
     """Find where a path leads: the container, a dict or list, and the key or index in it.
 
     Args:
         top: A list whose only element is the root.
         tokens: The path.
-        stamp: How far growing arrays count.
+        version: How far growing arrays count.
 
     Raises:
         DiffError: There is no such place.
@@ -62,8 +62,8 @@ def place(top: list[Any], tokens: Tokens, stamp: int = LATEST) -> tuple[Any, Any
             if token not in node:
                 raise DiffError(f"there is no member {token[:40]!r}")
             container, key = node, token
-        elif kind is list or kind is GrowingArray:
-            length = len(node) if kind is list else node.length_at(stamp)
+        elif kind is list or kind is RopeArray:
+            length = len(node) if kind is list else node.length_at(version)
             key = array_index(token)
             if key >= length:
                 raise DiffError(f"index {key} is out of range in an array of {length}")
@@ -73,14 +73,14 @@ def place(top: list[Any], tokens: Tokens, stamp: int = LATEST) -> tuple[Any, Any
     return container, key
 
 
-def find(top: list[Any], tokens: Tokens, stamp: int = LATEST) -> Any:
+def find(top: list[Any], tokens: Tokens, version: int = LATEST) -> Any:
     """The node at a place.
 
     Raises:
         LookupError: There is no such place.
     """
     try:
-        container, key = place(top, tokens, stamp)
+        container, key = place(top, tokens, version)
     except (DiffError, PointerError) as error:
         raise LookupError(f"nothing at {build(tokens)[:200]!r}: {error}") from None
     return container[key]
@@ -101,7 +101,7 @@ def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> J
         DiffError: The diff is malformed or does not fit; names the op, its path and what is wrong.
         IntegrityError: The result is not what the diff's `check` says.
     """
-    fold = Fold(value, columns)
+    fold = DiffApplier(value, columns)
     shape = read(ops, fold.columns)
     fold._run(shape.ops)
     verify(fold, shape.check)
@@ -109,7 +109,7 @@ def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> J
     return root
 
 
-class Fold:
+class DiffApplier:
     """A value, its columns, and the ops on them. What it holds came from the caller, and is never changed."""
 
     __slots__ = ("_column_tokens", "_own", "_top", "columns")
@@ -140,7 +140,7 @@ class Fold:
             LookupError: There is no text.
         """
         node = self._measured(pointer, TEXTS, "a text")
-        return node.crc() if isinstance(node, GrowingText) else crc32(node.encode())
+        return node.crc() if isinstance(node, Rope) else crc32(node.encode())
 
     def array_length(self, pointer: str) -> int:
         """Elements of the array at a place.
@@ -320,7 +320,7 @@ class Fold:
         kind = type(node)
         if kind is dict or kind is list:
             copy = node.copy()
-        elif kind is GrowingArray:
+        elif kind is RopeArray:
             copy = node.items_at(LATEST)
         else:
             raise DiffError(f"{describe(node)} has no members")

@@ -17,7 +17,7 @@ from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.json_values import is_text
 from tidewire.protocol.document.ops import DiffError, is_count
-from tidewire.protocol.document.rope import GrowingText
+from tidewire.protocol.document.rope import Rope
 
 DIGEST_LENGTH = 16
 """Hex digits of a digest that travel."""
@@ -101,7 +101,7 @@ def _parts(value: Any) -> Iterator[bytes]:
     kind = type(value)
     if not _holds_long_text(value, strict_json.MAX_DEPTH):
         yield canonical(value)
-    elif kind is str or kind is GrowingText:
+    elif kind is str or kind is Rope:
         yield b'"'
         for piece in (value,) if kind is str else value.pieces():
             for start in range(0, len(piece), PART):
@@ -135,7 +135,7 @@ def _holds_long_text(value: Any, room: int) -> bool:
     kind = type(value)
     if kind is str:
         return len(value) > PART and is_text(value)
-    if kind is GrowingText:
+    if kind is Rope:
         return True
     if kind is list:
         return room > 0 and any(_holds_long_text(element, room - 1) for element in value)

@@ -2,7 +2,7 @@
 
 The tree holds plain dicts, lists and scalars. A text or an array that was appended to becomes a growing node, which
 replaces the plain one where it stands and reads the same for every view (see `growing`). All other ops copy the
-containers on their path (see `fold`), so that a view's root stays what it was. A view is a root and a stamp.
+containers on their path (see `fold`), so that a view's root stays what it was. A view is a root and a version.
 
 What comes in is checked and copied, what goes out is the caller's own: only a diff changes a document.
 """
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, Self
 from pydantic import JsonValue
 
 from tidewire.protocol.document import ops, stable_prefix
-from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, Fold, Tokens, find, length_of, place
+from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, DiffApplier, Tokens, find, length_of, place
 from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import array_index, parse
 from tidewire.protocol.document.json_values import admit, common_prefix, is_text
 from tidewire.protocol.document.ops import DiffError
-from tidewire.protocol.document.rope import LATEST, GrowingArray, GrowingText, in_pieces
+from tidewire.protocol.document.rope import LATEST, Rope, RopeArray, in_pieces
 from tidewire.protocol.document.size_limits import json_bytes
 from tidewire.protocol.document.view import View
 from tidewire.protocol.strict_json import StrictJsonError
@@ -41,7 +41,7 @@ class TextChange(NamedTuple):
         return cls(pointer, len(old) - kept, new[kept:])
 
     @classmethod
-    def since(cls, pointer: str, old: GrowingText, new: str) -> Self:
+    def since(cls, pointer: str, old: Rope, new: str) -> Self:
         """The same, of a text in pieces, which are not joined."""
         kept = 0
         for piece in old.pieces():
@@ -62,7 +62,7 @@ class _Applied:
     """Whether a row grew all columns."""
 
 
-class Document(Fold):
+class Document(DiffApplier):
     """A job's state that grows: appends cost O(1) at any size, earlier views stay right.
 
     One thread applies diffs; others may read views that were taken. Diffs are atomic: one that is refused leaves the
@@ -99,13 +99,13 @@ class Document(Fold):
         for index, tokens in enumerate(self._column_tokens):
             self._columns_by_item.setdefault(tokens[:2], []).append(index)
         self._clock = 1
-        self._growing: dict[Tokens, GrowingText | GrowingArray] = {}
+        self._growing: dict[Tokens, Rope | RopeArray] = {}
         """Growing nodes by their place, until an op changes the tree otherwise than by growing."""
-        self._rows: list[GrowingText | GrowingArray] | None = None
+        self._rows: list[Rope | RopeArray] | None = None
         """The nodes of the columns, likewise."""
-        self._sole: GrowingText | None = None
+        self._sole: Rope | None = None
         """The node of the one column, if that is a text: where bare strings go."""
-        self._grown: list[GrowingText | GrowingArray] = []
+        self._grown: list[Rope | RopeArray] = []
         self._touched: list[Tokens] = []
         self._row_grew = False
         self._last: str | _Applied | tuple[TextChange, ...] = ()
@@ -137,7 +137,7 @@ class Document(Fold):
         except BaseException:
             self._top = before._top
             for node in self._grown:
-                node.cut(node.length_at(before._stamp))
+                node.cut(node.length_at(before._version))
             self._forget_places()
             raise
         finally:
@@ -204,7 +204,7 @@ class Document(Fold):
             old = None
             if before is not None and pointer in before.columns:
                 old = View(before._top, LATEST).node(tokens)
-            if isinstance(old, GrowingText):
+            if isinstance(old, Rope):
                 changes.append(TextChange.since(pointer, old, new))
             else:
                 changes.append(TextChange.between(pointer, old if type(old) is str else "", new))
@@ -221,11 +221,11 @@ class Document(Fold):
                 old = new = known
             else:
                 old, new = before.node(tokens), now.node(tokens)
-            if isinstance(new, GrowingText) and old is new:
-                change = TextChange(pointer, 0, new.text_since(new.length_at(before._stamp)))
-            elif isinstance(old, GrowingText) and isinstance(new, GrowingText):
+            if isinstance(new, Rope) and old is new:
+                change = TextChange(pointer, 0, new.text_since(new.length_at(before._version)))
+            elif isinstance(old, Rope) and isinstance(new, Rope):
                 # One is the other shortened: what they share need not be compared. The old one may have grown first.
-                length = old.length_at(before._stamp)
+                length = old.length_at(before._version)
                 shared = min(old.shared_with(new), length)
                 was = old.text_since(shared)[: length - shared]
                 change = TextChange.between(pointer, was, new.text_since(shared))
@@ -276,14 +276,14 @@ class Document(Fold):
         container, key = place(self._top, tokens)
         node = container[key]
         if type(node) is str:
-            node = container[key] = GrowingText(node)
+            node = container[key] = Rope(node)
         elif type(node) is list and id(node) not in self._own:
             # A copy: older roots may hold this very list. One that this diff has made just grows.
-            node = container[key] = GrowingArray(node.copy())
-        elif not isinstance(node, GrowingText | GrowingArray):
+            node = container[key] = RopeArray(node.copy())
+        elif not isinstance(node, Rope | RopeArray):
             return node
         self._growing[tokens] = node
-        if isinstance(node, GrowingText) and self._column_tokens == (tokens,):
+        if isinstance(node, Rope) and self._column_tokens == (tokens,):
             self._sole = node
         return node
 
@@ -294,8 +294,8 @@ class Document(Fold):
             target.extend(addition, self._clock)
             self._grown.append(target)
 
-    def _shortened(self, text: Any, length: int) -> GrowingText:
-        node = text if isinstance(text, GrowingText) else GrowingText(text)
+    def _shortened(self, text: Any, length: int) -> Rope:
+        node = text if isinstance(text, Rope) else Rope(text)
         return node.shortened(length)
 
     def _measured(self, pointer: str, kinds: frozenset[type], kind: str) -> Any:

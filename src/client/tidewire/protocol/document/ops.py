@@ -52,14 +52,14 @@ class StableError(DiffError):
     """A diff takes back text that its item declared `stable`, or takes back the declaration."""
 
 
-class Shape(NamedTuple):
+class DiffShape(NamedTuple):
     """A diff of any of the three shapes, as one."""
 
     ops: list[Any]
     check: list[Any]
 
 
-def read(diff: JsonValue, columns: Sequence[str]) -> Shape:
+def read(diff: JsonValue, columns: Sequence[str]) -> DiffShape:
     """Bring a diff of any shape into one. The ops themselves are still to be judged.
 
     Raises:
@@ -70,9 +70,9 @@ def read(diff: JsonValue, columns: Sequence[str]) -> Shape:
     if isinstance(diff, str):
         if len(columns) != 1:
             raise DiffError(f"a bare string needs exactly one column, here are {len(columns)}")
-        return Shape([["a", columns[0], diff]], [])
+        return DiffShape([["a", columns[0], diff]], [])
     if isinstance(diff, list):
-        return Shape(diff, [])
+        return DiffShape(diff, [])
     if not isinstance(diff, dict) or "ops" not in diff:
         raise UnknownOpError(f"a diff is a string, an array, or an object with 'ops', not {kind.__name__}")
     ops, on, check = diff["ops"], diff.get("on", 0), diff.get("check", [])
@@ -82,7 +82,7 @@ def read(diff: JsonValue, columns: Sequence[str]) -> Shape:
         raise DiffError("'on' is not a whole number ≥ 0")
     if not isinstance(check, list):
         raise DiffError("'check' is not an array")
-    return Shape(ops, check)
+    return DiffShape(ops, check)
 
 
 def is_count(number: object) -> bool:

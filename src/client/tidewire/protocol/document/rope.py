@@ -1,15 +1,15 @@
 """Texts and arrays that grow in place, while each earlier state of them can still be read.
 
-Appending never changes what was there, so an earlier state is a length. A document counts *stamps*; a node notes
-the length that it had at a stamp when it grows at a later one, and a reader that holds a stamp reads only up to it.
+Appending never changes what was there, so an earlier state is a length. A document counts *versions*; a node notes
+the length that it had at a version when it grows at a later one, and a reader that holds a version reads only up to it.
 
 One thread writes; others may read meanwhile. Three rules keep that right without a lock on the hot path:
-- the writer moves `stamp` before `length`, a reader reads `length` before `stamp`: a length read together with a
-  stamp not above the reader's own is not newer than that stamp;
+- the writer moves `version` before `length`, a reader reads `length` before `version`: a length read together with a
+  version not above the reader's own is not newer than that version;
 - the pieces of a text are joined in one call, which nothing interrupts; when the writer merges pieces it puts a new
   list in place of the old one, so that no reader sees half a merge;
 - what a reader may read is never taken away: a truncated text is a node of its own. Only appends of an event that
-  failed are undone in place, and no reader holds a stamp that sees them.
+  failed are undone in place, and no reader holds a version that sees them.
 """
 
 from array import array
@@ -21,7 +21,7 @@ from zlib import crc32
 from tidewire.protocol.document.json_values import same
 
 LATEST: Final = 2**62
-"""A stamp above all others: the present."""
+"""A version above all others: the present."""
 
 MAX_LOOSE_PIECES: Final = 512
 """Pieces of a text that are kept as they came before they are merged."""
@@ -31,34 +31,34 @@ MAX_PIECE: Final = 65_536
 longer stays whole until it is truncated: whoever was handed it shares it."""
 
 
-class _Growing:
-    __slots__ = ("_lengths", "_stamps", "length", "stamp")
+class _RopeNode:
+    __slots__ = ("_lengths", "_versions", "length", "version")
 
     length: int
     """Code points or elements, at present."""
-    stamp: int
-    """The stamp since which `length` holds."""
+    version: int
+    """The version since which `length` holds."""
 
     def __init__(self, length: int) -> None:
         self.length = length
-        self.stamp = 0
-        self._stamps = array("q")
+        self.version = 0
+        self._versions = array("q")
         self._lengths = array("q")
 
-    def length_at(self, stamp: int) -> int:
-        """The length that the node had at the end of a stamp."""
+    def length_at(self, version: int) -> int:
+        """The length that the node had at the end of a version."""
         length = self.length
-        if self.stamp <= stamp:
+        if self.version <= version:
             return length
-        return self._lengths[bisect_right(self._stamps, stamp) - 1]
+        return self._lengths[bisect_right(self._versions, version) - 1]
 
-    def _note(self, stamp: int) -> None:
+    def _note(self, version: int) -> None:
         self._lengths.append(self.length)
-        self._stamps.append(self.stamp)
-        self.stamp = stamp
+        self._versions.append(self.version)
+        self.version = version
 
 
-class GrowingText(_Growing):
+class Rope(_RopeNode):
     """A text in pieces: first merged ones, large before small, then loose ones as they came.
 
     A piece is merged into one that is at least twice as large, so a code point is copied a few times at most, and
@@ -73,25 +73,25 @@ class GrowingText(_Growing):
         self._crcs: list[int] = []
         """CRC-32 of the text up to the end of each merged piece."""
 
-    def extend(self, piece: str, stamp: int) -> None:
+    def extend(self, piece: str, version: int) -> None:
         """Grow by one piece. The caller has made sure that it is text."""
-        if self.stamp != stamp:
+        if self.version != version:
             if not piece:
                 # It would leave a note, and nothing bounds how often it comes.
                 return
             # As `_note`: it is what each token of a stream costs.
             self._lengths.append(self.length)
-            self._stamps.append(self.stamp)
-            self.stamp = stamp
+            self._versions.append(self.version)
+            self.version = version
         self.length += len(piece)
         pieces = self._pieces
         pieces.append(piece)
         if len(pieces) > MAX_LOOSE_PIECES and len(pieces) - len(self._crcs) > MAX_LOOSE_PIECES:
             self._merge()
 
-    def text_at(self, stamp: int) -> str:
-        """The text as it was at the end of a stamp."""
-        length = self.length_at(stamp)
+    def text_at(self, version: int) -> str:
+        """The text as it was at the end of a version."""
+        length = self.length_at(version)
         text = "".join(self._pieces)
         return text if len(text) == length else text[:length]
 
@@ -108,7 +108,7 @@ class GrowingText(_Growing):
         """The text at present, piece by piece: to read it so holds it no second time."""
         return iter(self._pieces)
 
-    def shared_with(self, other: "GrowingText") -> int:
+    def shared_with(self, other: "Rope") -> int:
         """Code points that both texts begin with, as far as they hold the same pieces; costs no look at the text."""
         shared = 0
         for mine, theirs in zip(self._pieces, other._pieces, strict=False):
@@ -122,9 +122,9 @@ class GrowingText(_Growing):
         self._merge()
         return self._crcs[-1] if self._crcs else 0
 
-    def shortened(self, length: int) -> "GrowingText":
+    def shortened(self, length: int) -> "Rope":
         """A new node with the first `length` code points. It shares the pieces."""
-        node = GrowingText("")
+        node = Rope("")
         node.length, node._pieces, node._crcs = self.length, self._pieces, self._crcs
         node.cut(length)
         return node
@@ -177,7 +177,7 @@ def _crc(text: str, crc: int) -> int:
     return crc
 
 
-class GrowingArray(_Growing):
+class RopeArray(_RopeNode):
     """An array whose elements may themselves be arrays, objects and growing nodes."""
 
     __slots__ = ("items",)
@@ -187,18 +187,18 @@ class GrowingArray(_Growing):
         super().__init__(len(items))
         self.items: list[Any] = items
 
-    def extend(self, elements: list[Any], stamp: int) -> None:
+    def extend(self, elements: list[Any], version: int) -> None:
         """Grow by some elements, which the node takes over."""
-        if self.stamp != stamp:
+        if self.version != version:
             if not elements:
                 return
-            self._note(stamp)
+            self._note(version)
         self.items.extend(elements)
         self.length += len(elements)
 
-    def items_at(self, stamp: int) -> list[Any]:
-        """The elements as they were at the end of a stamp, in a list of the caller's own."""
-        return self.items[: self.length_at(stamp)]
+    def items_at(self, version: int) -> list[Any]:
+        """The elements as they were at the end of a version, in a list of the caller's own."""
+        return self.items[: self.length_at(version)]
 
     def cut(self, length: int) -> None:
         """Take back what the array grew by beyond `length`."""
@@ -207,21 +207,21 @@ class GrowingArray(_Growing):
 
 
 def in_pieces(node: Any) -> Any:
-    """As `plain`, at present, but a text of more than `MAX_PIECE` code points stays the growing node that it is."""
+    """As `materialize`, at present, but a text of more than `MAX_PIECE` code points stays the growing node that it is."""
     kind = type(node)
     if kind is dict:
         return {name: in_pieces(member) for name, member in node.items()}
     if kind is list:
         return [in_pieces(element) for element in node]
-    if kind is GrowingArray:
+    if kind is RopeArray:
         return [in_pieces(element) for element in node.items_at(LATEST)]
-    return plain(node, LATEST) if kind is not GrowingText or node.length <= MAX_PIECE else node
+    return materialize(node, LATEST) if kind is not Rope or node.length <= MAX_PIECE else node
 
 
 def holds(node: Any, value: Any) -> bool:
     """Whether a node is, at present, the same JSON as a plain value; neither is copied. See `values.same`."""
     kind = type(node)
-    if kind is GrowingText:
+    if kind is Rope:
         if type(value) is not str or len(value) != node.length:
             return False
         at = 0
@@ -230,7 +230,7 @@ def holds(node: Any, value: Any) -> bool:
                 return False
             at += len(piece)
         return True
-    if kind is GrowingArray:
+    if kind is RopeArray:
         node = node.items_at(LATEST)
     if type(node) is list:
         return type(value) is list and len(node) == len(value) and all(map(holds, node, value))
@@ -241,15 +241,15 @@ def holds(node: Any, value: Any) -> bool:
     return same(node, value)
 
 
-def plain(node: Any, stamp: int) -> Any:
-    """A node and all below it as JSON of the caller's own, as it was at the end of a stamp."""
+def materialize(node: Any, version: int) -> Any:
+    """A node and all below it as JSON of the caller's own, as it was at the end of a version."""
     kind = type(node)
     if kind is dict:
-        return {name: plain(member, stamp) for name, member in node.items()}
+        return {name: materialize(member, version) for name, member in node.items()}
     if kind is list:
-        return [plain(element, stamp) for element in node]
-    if kind is GrowingText:
-        return node.text_at(stamp)
-    if kind is GrowingArray:
-        return [plain(element, stamp) for element in node.items_at(stamp)]
+        return [materialize(element, version) for element in node]
+    if kind is Rope:
+        return node.text_at(version)
+    if kind is RopeArray:
+        return [materialize(element, version) for element in node.items_at(version)]
     return node

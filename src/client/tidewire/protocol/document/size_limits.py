@@ -8,7 +8,7 @@ once in a sixteenth of the limit, and may be larger by so much.
 from json.encoder import encode_basestring
 from typing import Any, Final
 
-from tidewire.protocol.document.rope import LATEST, GrowingArray, GrowingText
+from tidewire.protocol.document.rope import LATEST, Rope, RopeArray
 
 MAX_STATE_BYTES: Final = 64 * 2**20
 """Bytes that a client lets a job's state have as JSON, by default: four times what servers allow by default."""
@@ -35,11 +35,11 @@ def json_bytes(node: Any) -> int:
     kind = type(node)
     if kind is str:
         return 2 + _inner(node)
-    if kind is GrowingText:
+    if kind is Rope:
         return 2 + sum(map(_inner, node.pieces()))
     if kind is dict:
         return 1 + max(1, sum(4 + _inner(name) + json_bytes(member) for name, member in node.items()))
-    if kind is GrowingArray:
+    if kind is RopeArray:
         node = node.items_at(LATEST)
     if type(node) is list:
         return 1 + max(1, len(node) + sum(map(json_bytes, node)))

@@ -3,7 +3,7 @@
 import shlex
 
 from tidewire_conformance.clients.client_mode.benign_servers import VARIANTS, twins
-from tidewire_conformance.clients.client_mode.scenario_runner import Plan, Watch, run
+from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, Watch, run
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
 from tidewire_conformance.clients.player import ProgramAdapter, Scenario, load_all
 from tidewire_conformance.judging.grade import Report, grade
@@ -49,7 +49,9 @@ def choose(only: list[str], skip: list[str], variants: list[str]) -> list[Scenar
     return chosen
 
 
-def judge_client(plan: Plan, scenarios: list[Scenario], known: dict[str, str], watch: Watch) -> Report:
+def judge_client(
+    plan: ScenarioPlan, scenarios: list[Scenario], known: dict[str, str], watch: Watch
+) -> Report:
     """Start the client, and play to it.
 
     Raises:

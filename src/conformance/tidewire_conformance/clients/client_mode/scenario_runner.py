@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of, profiles, verdict_of
 from tidewire_conformance.clients.player import Adapter, Scenario, play
-from tidewire_conformance.judging.verdict import Outcome, Verdict, Why
+from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict
 from tidewire_conformance.runner import INTERRUPTED, merge, settle, spent
-from tidewire_conformance.specification import Sentence
+from tidewire_conformance.specification import Requirement
 
 LANES = 20
 """Scenarios that are played at a time: most of their time is spent waiting."""
@@ -26,7 +26,7 @@ HEAD_START = 0.3
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScenarioPlan:
     """What to run, and how."""
 
     command: str
@@ -49,10 +49,10 @@ class Trial:
 
 
 @dataclass
-class Run:
+class ScenarioRun:
     """What came of it."""
 
-    plan: Plan
+    plan: ScenarioPlan
     client: str
     verdicts: list[Verdict]
     requests: int = 0
@@ -77,7 +77,7 @@ class Run:
         """Each client is judged by both."""
         return ["core", "durable"]
 
-    def profile_of(self, sentence: Sentence) -> str:
+    def profile_of(self, sentence: Requirement) -> str:
         """The profile that a sentence counts to; what holds for every request is core."""
         return self._profiles.get(sentence.id, "core")
 
@@ -86,7 +86,9 @@ Watch = Callable[[Verdict, int, int], None]
 """Told of each scenario that has been played, how many have, and of how many."""
 
 
-def run(plan: Plan, scenarios: Sequence[Scenario], adapter: Adapter, watch: Watch = lambda *_: None) -> Run:
+def run(
+    plan: ScenarioPlan, scenarios: Sequence[Scenario], adapter: Adapter, watch: Watch = lambda *_: None
+) -> ScenarioRun:
     """Play scenarios to a client.
 
     Args:
@@ -140,15 +142,15 @@ def run(plan: Plan, scenarios: Sequence[Scenario], adapter: Adapter, watch: Watc
     about = {name_of(scenario): scenario for scenario in scenarios}
     verdicts = [merge(each or [_not_played(about[name], cut_short)]) for name, each in found.items()]
     seconds = time.monotonic() - began
-    return Run(plan, adapter.name, verdicts, requests, seconds, cut_short, profiles(scenarios))
+    return ScenarioRun(plan, adapter.name, verdicts, requests, seconds, cut_short, profiles(scenarios))
 
 
 def _not_played(scenario: Scenario, why: str) -> Verdict:
     verdict = Verdict(name_of(scenario), scenario.requirements, scenario.about, Outcome.SKIPPED, why)
-    verdict.why = Why.UNTESTED
+    verdict.why = SkipReason.UNTESTED
     return verdict
 
 
-def _again(plan: Plan, scenario: Scenario) -> str:
+def _again(plan: ScenarioPlan, scenario: Scenario) -> str:
     words = ["tidewire", "conformance", "--client", plan.command, "--only", name_of(scenario)]
     return shlex.join(words)

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from tidewire_conformance import specification
 from tidewire_conformance.clients.player.conversation import Conversation
 from tidewire_conformance.clients.player.failure_text import transcript
-from tidewire_conformance.clients.player.play import Verdict as Played
+from tidewire_conformance.clients.player.play import ScenarioVerdict as Played
 from tidewire_conformance.clients.player.scenario import Scenario
-from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict, Why
+from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict
 
 
 def name_of(scenario: Scenario) -> str:
@@ -35,7 +35,7 @@ def verdict_of(played: Played, again: str = "") -> Verdict:
     scenario = played.scenario
     verdict = Verdict(name_of(scenario), scenario.requirements, scenario.about, played.outcome, played.note)
     if played.outcome is Outcome.SKIPPED:
-        verdict.why = Why.NOT_DECLARED
+        verdict.why = SkipReason.NOT_DECLARED
         return verdict
     if played.outcome is Outcome.ERROR:
         return verdict
@@ -44,7 +44,7 @@ def verdict_of(played: Played, again: str = "") -> Verdict:
         Assertion(sentence, False, finding.expected, finding.got, told=record)
         for finding in played.findings
         for sentence in dict.fromkeys(finding.rules)
-        if sentence in specification.sentences()
+        if sentence in specification.requirements()
     ]
     broken = {each.sentence for each in verdict.assertions}
     held = set() if broken & {*scenario.requirements} else {*scenario.requirements}

@@ -15,7 +15,7 @@ from tidewire_conformance.clients.player.client_adapter import (
 )
 from tidewire_conformance.clients.player.failure_text import describe
 from tidewire_conformance.clients.player.judge import Finding
-from tidewire_conformance.clients.player.play import Verdict, play, play_all
+from tidewire_conformance.clients.player.play import ScenarioVerdict, play, play_all
 from tidewire_conformance.clients.player.scenario import Scenario, ScenarioError, load, load_all
 from tidewire_conformance.judging.verdict import Outcome
 
@@ -29,8 +29,8 @@ __all__ = [
     "ProgramAdapter",
     "Scenario",
     "ScenarioError",
+    "ScenarioVerdict",
     "Tell",
-    "Verdict",
     "describe",
     "load",
     "load_all",

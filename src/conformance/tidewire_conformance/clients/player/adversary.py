@@ -16,7 +16,12 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from tidewire_conformance.clients.player.conversation import Conversation, Run, Talk, read_request
+from tidewire_conformance.clients.player.conversation import (
+    ClientRun,
+    Conversation,
+    RecordedRequest,
+    read_request,
+)
 from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
 from tidewire_conformance.clients.player.scenario_bodies import (
     ENDPOINT,
@@ -107,7 +112,7 @@ class Adversary:
         for thread in self._threads:
             thread.join(5)
 
-    def took(self, run: Run, report: Members) -> None:
+    def took(self, run: ClientRun, report: Members) -> None:
         """The client has reported something."""
         with self._changed:
             run.reports.append((time.monotonic(), report))
@@ -152,7 +157,7 @@ class Adversary:
             with self._changed:
                 self._open.discard(connection)
 
-    def _expect(self, talk: Talk) -> Members:
+    def _expect(self, talk: RecordedRequest) -> Members:
         """Find the answer to a request, and enter both into the record."""
         with self._changed:
             talk.lane = _lane(talk)
@@ -173,7 +178,7 @@ class Adversary:
                 return {"json": job_body({}, JOB if found is None else found[1])}
         return _BEYOND
 
-    def _scripted(self, talk: Talk) -> Members | None:
+    def _scripted(self, talk: RecordedRequest) -> Members | None:
         if talk.lane == "jobs" and not self.conversation.lane("streams"):
             talk.lane = "attaching"
             return None
@@ -199,7 +204,7 @@ class Adversary:
 
     # ---- answers -----------------------------------------------------------------------------------------------
 
-    def _answer(self, connection: socket.socket, talk: Talk, exchange: Members) -> bool:
+    def _answer(self, connection: socket.socket, talk: RecordedRequest, exchange: Members) -> bool:
         """Answer; whether the connection is kept for a further request."""
         if "problem" in exchange and talk.lane == "streams" and talk.asks_for("errors") == "inband":
             exchange = _in_band(exchange)
@@ -229,7 +234,13 @@ class Adversary:
         return bool(then == "keep")
 
     def _body(
-        self, connection: socket.socket, talk: Talk, exchange: Members, status: int, *, closes: bool
+        self,
+        connection: socket.socket,
+        talk: RecordedRequest,
+        exchange: Members,
+        status: int,
+        *,
+        closes: bool,
     ) -> None:
         kind, text = "application/json", ""
         if "problem" in exchange:
@@ -249,7 +260,7 @@ class Adversary:
         self._send(connection, talk, self._head(status, headers, exchange, talk) + body)
 
     def _stream(
-        self, connection: socket.socket, talk: Talk, exchange: Members, status: int, *, ends: bool
+        self, connection: socket.socket, talk: RecordedRequest, exchange: Members, status: int, *, ends: bool
     ) -> None:
         framing = exchange.get("framing", "chunked")
         headers = {
@@ -272,7 +283,7 @@ class Adversary:
             talk.ending = time.monotonic(), "eof"
             connection.sendall(b"0\r\n\r\n")
 
-    def _step(self, connection: socket.socket, talk: Talk, step: Step, *, chunked: bool) -> None:
+    def _step(self, connection: socket.socket, talk: RecordedRequest, step: Step, *, chunked: bool) -> None:
         match step:
             case bytes():
                 if step:
@@ -299,11 +310,13 @@ class Adversary:
                 ):
                     self._in_vain(talk, f"a request of the kind {lane!r}")
 
-    def _in_vain(self, talk: Talk, what: str) -> None:
+    def _in_vain(self, talk: RecordedRequest, what: str) -> None:
         talk.in_vain = what
         raise _Over
 
-    def _send(self, connection: socket.socket, talk: Talk, data: bytes, framed: bytes | None = None) -> None:
+    def _send(
+        self, connection: socket.socket, talk: RecordedRequest, data: bytes, framed: bytes | None = None
+    ) -> None:
         talk.said = time.monotonic()
         talk.sent.append((talk.said, data))
         # Before the bytes leave: a quick client has asked again before this thread goes on.
@@ -316,7 +329,7 @@ class Adversary:
         status: int,
         headers: dict[str, str | None],
         exchange: Members,
-        talk: Talk,
+        talk: RecordedRequest,
         version: str = "1.1",
     ) -> bytes:
         # A page of any origin may read: whether it may is no matter of a client.
@@ -340,7 +353,7 @@ class Adversary:
     # ---- holding still -----------------------------------------------------------------------------------------
 
     def _until(
-        self, connection: socket.socket, talk: Talk, condition: Callable[[], bool], seconds: float
+        self, connection: socket.socket, talk: RecordedRequest, condition: Callable[[], bool], seconds: float
     ) -> bool:
         """Wait for a condition and watch the client; whether it came to hold."""
         until = time.monotonic() + seconds
@@ -353,17 +366,17 @@ class Adversary:
                 raise _Over
         return False
 
-    def _hold(self, connection: socket.socket, talk: Talk) -> None:
+    def _hold(self, connection: socket.socket, talk: RecordedRequest) -> None:
         while not self._stopping.is_set():
             self._until(connection, talk, lambda: False, self._patience)
         raise _Over
 
-    def _gone(self, talk: Talk) -> None:
+    def _gone(self, talk: RecordedRequest) -> None:
         with self._changed:
             talk.closed = time.monotonic()
             self._changed.notify_all()
 
-    def _hold_on_to(self, talk: Talk) -> None:
+    def _hold_on_to(self, talk: RecordedRequest) -> None:
         """Keep what a client now holds that read all that was sent."""
         if talk.exchange is not None and "events" in talk.exchange:
             for name in _logged(b"".join(data for _, data in talk.sent[1:])):
@@ -390,7 +403,7 @@ def _logged(body: bytes) -> Iterator[str]:
             yield names[-1].strip().decode("utf-8", "replace")
 
 
-def _lane(talk: Talk) -> str:
+def _lane(talk: RecordedRequest) -> str:
     path = talk.path
     if talk.method == "POST":
         if _JOBS_OF.fullmatch(path):
@@ -405,7 +418,7 @@ def _lane(talk: Talk) -> str:
     return "jobs" if _JOB.fullmatch(path) else "streams"
 
 
-def _asks_for_stream(talk: Talk) -> bool:
+def _asks_for_stream(talk: RecordedRequest) -> bool:
     return "text/event-stream" in talk.headers.get("accept", "")
 
 

@@ -164,7 +164,7 @@ class ProgramAdapter:
         program.introduction()
         inbox = program.take_on(name, 1)
         if inbox is None:
-            raise AdapterDiedError(program.epitaph())
+            raise AdapterDiedError(program.exit_summary())
         self._programs.append(program)
         return program, inbox
 
@@ -311,7 +311,7 @@ class _Program:
         with self._lock:
             inboxes, self._inboxes = self._inboxes or {}, None
         for inbox in inboxes.values():
-            inbox.put(fault or AdapterDiedError(self.epitaph(), shared=len(inboxes) > 1))
+            inbox.put(fault or AdapterDiedError(self.exit_summary(), shared=len(inboxes) > 1))
 
     def _hear(self, line: bytes) -> None:
         try:
@@ -332,7 +332,7 @@ class _Program:
         if inbox is not None:
             inbox.put(report, len(line))
 
-    def epitaph(self) -> str:
+    def exit_summary(self) -> str:
         self._threads[0].join(_ENDS_WITHIN)
         said = self._complaints.decode("utf-8", "replace").strip()
         return f"the program ended ({self._process.poll()}); it wrote: {said[-2000:] or 'nothing'}"

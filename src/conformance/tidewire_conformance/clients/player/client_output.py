@@ -8,7 +8,7 @@ from tidewire_conformance.clients.player.scenario import Members
 
 
 @dataclass
-class Told:
+class ClientOutput:
     """Values and texts by item."""
 
     values: dict[int, list[Any]] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from tidewire_conformance.clients.player.scenario import Members
 
 
 @dataclass
-class Talk:
+class RecordedRequest:
     """One request, and what was answered."""
 
     method: str
@@ -72,7 +72,7 @@ class Talk:
 
 
 @dataclass
-class Run:
+class ClientRun:
     """What a client was told to do, and what it reported."""
 
     command: Members
@@ -99,15 +99,15 @@ class Conversation:
     began: float = field(default_factory=time.monotonic)
     room: float = 1.0
     """A factor to the bounds at the top, which leave room for a slow machine."""
-    talks: list[Talk] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    talks: list[RecordedRequest] = field(default_factory=list)
+    runs: list[ClientRun] = field(default_factory=list)
 
-    def lane(self, name: str) -> list[Talk]:
+    def lane(self, name: str) -> list[RecordedRequest]:
         """The requests of one kind; a submit that was answered with a stream is one of two kinds."""
         return [talk for talk in self.talks if talk.lane == name or (talk.opens_stream and name == "streams")]
 
 
-def read_request(stream: BinaryIO) -> Talk | None:
+def read_request(stream: BinaryIO) -> RecordedRequest | None:
     """Read one request; None: the client closed, or sent no HTTP."""
     head = line = stream.readline()
     words = line.split()
@@ -127,4 +127,4 @@ def read_request(stream: BinaryIO) -> Talk | None:
     else:
         body = stream.read(int(headers.get("content-length", "0")))
     method, target = words[0].decode("latin-1"), words[1].decode("latin-1")
-    return Talk(method, target, headers, body, head, time.monotonic())
+    return RecordedRequest(method, target, headers, body, head, time.monotonic())

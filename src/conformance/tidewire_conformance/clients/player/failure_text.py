@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from tidewire_conformance import specification
 from tidewire_conformance.clients.player.client_output import printable
-from tidewire_conformance.clients.player.conversation import Conversation, Talk
-from tidewire_conformance.clients.player.play import Verdict
+from tidewire_conformance.clients.player.conversation import Conversation, RecordedRequest
+from tidewire_conformance.clients.player.play import ScenarioVerdict
 from tidewire_conformance.judging.verdict import Outcome
 
 _PIECES = 12
@@ -22,18 +22,18 @@ _ENDINGS = {
 """How a server ended an answer."""
 
 
-def describe(verdict: Verdict) -> str:
+def describe(verdict: ScenarioVerdict) -> str:
     """What to read where a scenario did not pass."""
     return "\n".join(_lines(verdict))
 
 
-def _lines(verdict: Verdict) -> Iterator[str]:
+def _lines(verdict: ScenarioVerdict) -> Iterator[str]:
     scenario = verdict.scenario
     yield f"{verdict.outcome.value}: {scenario.name} ({verdict.client})"
     yield f"  {scenario.about}"
     if verdict.note:
         yield f"  {verdict.note}"
-    known = specification.sentences()
+    known = specification.requirements()
     for finding in verdict.findings:
         for rule in finding.rules:
             yield f"  {known[rule].text} [{rule}]" if rule in known else f"  [{rule}]"
@@ -63,7 +63,7 @@ def transcript(conversation: Conversation) -> Iterator[str]:
         yield f"  {when:>9} {line}"
 
 
-def _talk(talk: Talk) -> Iterator[tuple[float, str]]:
+def _talk(talk: RecordedRequest) -> Iterator[tuple[float, str]]:
     place = " (at the other origin)" if talk.foreign else ""
     yield talk.at, f"> {_short(repr(talk.head)[2:-1])}{place}"
     if talk.body:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from tidewire_conformance.clients.player.client_output import Told, printable, same, text_of
-from tidewire_conformance.clients.player.conversation import Conversation, Run, Talk
+from tidewire_conformance.clients.player.client_output import ClientOutput, printable, same, text_of
+from tidewire_conformance.clients.player.conversation import ClientRun, Conversation, RecordedRequest
 from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
 
 _SECRET = 12
@@ -52,7 +52,7 @@ def judge(scenario: Scenario, conversation: Conversation) -> list[Finding]:
         *_runs(scenario, conversation),
         *_secrets(conversation.runs),
     ]
-    told = Told.of(run.saw() for run in conversation.runs)
+    told = ClientOutput.of(run.saw() for run in conversation.runs)
     found += _never(scenario, told)
     found += _kept(conversation.runs, rules)
     if not any(run.hung or run.died for run in conversation.runs):
@@ -65,7 +65,7 @@ def judge(scenario: Scenario, conversation: Conversation) -> list[Finding]:
 
 
 def _requests(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
-    before: dict[str, Talk] = {}
+    before: dict[str, RecordedRequest] = {}
     for talk in conversation.talks:
         asked = (talk.exchange or {}).get("asked", {})
         rules = tuple(asked.get("rules", scenario.requirements))
@@ -105,7 +105,7 @@ def _requests(scenario: Scenario, conversation: Conversation) -> Iterator[Findin
 
 
 def _stream_request(
-    talk: Talk, asked: Members, rules: tuple[str, ...], name: str, conversation: Conversation
+    talk: RecordedRequest, asked: Members, rules: tuple[str, ...], name: str, conversation: Conversation
 ) -> Iterator[Finding]:
     if "text/event-stream" not in talk.headers.get("accept", ""):
         got = f"Accept: {talk.headers.get('accept')}"
@@ -127,13 +127,13 @@ def _stream_request(
             yield Finding("cursor", rules, f"{name}: {expected}", talk.cursor or "no cursor")
 
 
-def _coding(talk: Talk, name: str) -> Iterator[Finding]:
+def _coding(talk: RecordedRequest, name: str) -> Iterator[Finding]:
     if (coding := talk.headers.get("accept-encoding")) != "identity":
         got = f"Accept-Encoding: {coding}"
         yield Finding("header", ("TW-SEC-023",), f"{name}: Accept-Encoding: identity", got)
 
 
-def _pace(talk: Talk, rules: tuple[str, ...], name: str, room: float) -> Iterator[Finding]:
+def _pace(talk: RecordedRequest, rules: tuple[str, ...], name: str, room: float) -> Iterator[Finding]:
     """What is read in proportion to its length takes as much longer as it is longer, on any machine."""
     pace = (talk.exchange or {}).get("pace")
     long, short = talk.lasted("long"), talk.lasted("short")
@@ -147,7 +147,12 @@ def _pace(talk: Talk, rules: tuple[str, ...], name: str, room: float) -> Iterato
 
 
 def _after(
-    talk: Talk, earlier: Talk, asked: Members, rules: tuple[str, ...], name: str, room: float
+    talk: RecordedRequest,
+    earlier: RecordedRequest,
+    asked: Members,
+    rules: tuple[str, ...],
+    name: str,
+    room: float,
 ) -> Iterator[Finding]:
     waited = talk.at - (earlier.said or earlier.at)
     bounds = asked.get("wait_ms", {})
@@ -236,7 +241,7 @@ def _runs(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
             yield from _end(scenario.expect, run.end, rules)
 
 
-def _secrets(runs: Iterable[Run]) -> Iterator[Finding]:
+def _secrets(runs: Iterable[ClientRun]) -> Iterator[Finding]:
     for run in runs:
         tokens = [token for token in run.command.get("credentials", ()) if len(token) >= _SECRET]
         if any(token in json.dumps([report for _, report in run.reports]) for token in tokens):
@@ -265,7 +270,7 @@ def _end(expect: Members, end: Members, rules: tuple[str, ...]) -> Iterator[Find
 # ---- what it handed over ---------------------------------------------------------------------------------------
 
 
-def _values(scenario: Scenario, run: Run, told: Told) -> Iterator[Finding]:
+def _values(scenario: Scenario, run: ClientRun, told: ClientOutput) -> Iterator[Finding]:
     expect, rules = scenario.expect, scenario.requirements
     wanted = [expect["value"]] if "value" in expect else expect.get("values", [])
     for index, value in enumerate(wanted):
@@ -288,7 +293,7 @@ def _values(scenario: Scenario, run: Run, told: Told) -> Iterator[Finding]:
         yield from _order(expect["states"], told.values.get(0, []), rules)
 
 
-def _never(scenario: Scenario, told: Told) -> Iterator[Finding]:
+def _never(scenario: Scenario, told: ClientOutput) -> Iterator[Finding]:
     for text in scenario.expect.get("never", ()):
         if any(text in json.dumps(value, ensure_ascii=False) for value in told.everything()):
             yield Finding(
@@ -308,7 +313,7 @@ def _order(states: Iterable[Any], seen: Iterable[Any], rules: tuple[str, ...]) -
             return
 
 
-def _texts(scenario: Scenario, told: Told) -> Iterator[Finding]:
+def _texts(scenario: Scenario, told: ClientOutput) -> Iterator[Finding]:
     expect, rules = scenario.expect, scenario.requirements
     if "text" not in expect:
         return
@@ -323,7 +328,7 @@ def _texts(scenario: Scenario, told: Told) -> Iterator[Finding]:
         yield Finding("text", rules, f"text handed over is that of the value: {_short(last)}", _short(text))
 
 
-def _kept(runs: Iterable[Run], rules: tuple[str, ...]) -> Iterator[Finding]:
+def _kept(runs: Iterable[ClientRun], rules: tuple[str, ...]) -> Iterator[Finding]:
     for run in runs:
         kept = (run.end or {}).get("kept")
         if kept is None:

@@ -14,7 +14,7 @@ from tidewire_conformance.clients.player.client_adapter import (
     AdapterError,
     AdapterHungError,
 )
-from tidewire_conformance.clients.player.conversation import Conversation, Run
+from tidewire_conformance.clients.player.conversation import ClientRun, Conversation
 from tidewire_conformance.clients.player.judge import Finding, judge
 from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
 from tidewire_conformance.judging.verdict import Outcome
@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ScenarioVerdict:
     """How one client met one scenario."""
 
     scenario: Scenario
@@ -39,7 +39,7 @@ class Verdict:
     conversation: Conversation = field(default_factory=Conversation)
 
 
-def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> Verdict:
+def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> ScenarioVerdict:
     """Play one scenario.
 
     Args:
@@ -50,7 +50,7 @@ def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> Verd
     lacking = scenario.needs - adapter.traits
     if lacking:
         note = f"the client does not say that it can: {', '.join(sorted(lacking))}"
-        return Verdict(scenario, adapter.name, Outcome.SKIPPED, note=note)
+        return ScenarioVerdict(scenario, adapter.name, Outcome.SKIPPED, note=note)
     seconds = scenario.patience * patience
     with Adversary(scenario, patience=seconds / 2) as server:
         conversation = server.conversation
@@ -64,19 +64,21 @@ def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> Verd
             # Others were at work in the same program: by itself it shows which of them ends it.
             return play(scenario, adapter, patience=patience)
         except AdapterError as error:
-            return Verdict(scenario, adapter.name, Outcome.ERROR, note=str(error), conversation=conversation)
+            return ScenarioVerdict(
+                scenario, adapter.name, Outcome.ERROR, note=str(error), conversation=conversation
+            )
         _let_rest(scenario, server)
     findings = tuple(judge(scenario, conversation))
-    return Verdict(scenario, adapter.name, _outcome(findings), findings, conversation=conversation)
+    return ScenarioVerdict(scenario, adapter.name, _outcome(findings), findings, conversation=conversation)
 
 
 def play_all(
     scenarios: Iterable[Scenario], adapter: Adapter, *, patience: float = 1.0, workers: int = WORKERS
-) -> Iterator[Verdict]:
+) -> Iterator[ScenarioVerdict]:
     """Play many scenarios at the same time, and give each verdict when it stands; those that last begin first."""
     ordered = sorted(scenarios, key=lambda scenario: -scenario.patience)
     with ThreadPoolExecutor(workers, thread_name_prefix="player") as pool:
-        verdicts: list[Future[Verdict]] = [
+        verdicts: list[Future[ScenarioVerdict]] = [
             pool.submit(play, scenario, adapter, patience=patience) for scenario in ordered
         ]
         for verdict in as_completed(verdicts):
@@ -86,7 +88,7 @@ def play_all(
 def _act(action: Members, server: Adversary, adapter: Adapter, seconds: float) -> None:
     runs = server.conversation.runs
     command = _command(action, server.url, runs)
-    run = Run(command)
+    run = ClientRun(command)
     runs.append(run)
     reports = specification.validator("scenario", "report")
 
@@ -110,7 +112,7 @@ def _act(action: Members, server: Adversary, adapter: Adapter, seconds: float) -
             raise AdapterError("the client came to no end")
 
 
-def _command(action: Members, url: str, runs: list[Run]) -> dict[str, Any]:
+def _command(action: Members, url: str, runs: list[ClientRun]) -> dict[str, Any]:
     command = {name: value for name, value in action.items() if name not in {"resume", "end"}}
     command |= {"op": "run", "id": f"c{next(_numbers)}", "base_url": url}
     if action["do"] == "follow":
@@ -145,6 +147,6 @@ def _let_rest(scenario: Scenario, server: Adversary) -> None:
 def _outcome(findings: tuple[Finding, ...]) -> Outcome:
     if not findings:
         return Outcome.PASS
-    known = specification.sentences()
+    known = specification.requirements()
     levels = {known[rule].level for finding in findings for rule in finding.rules if rule in known}
     return Outcome.WARN if levels and levels <= {"SHOULD", "SHOULD NOT", "MAY"} else Outcome.FAIL

@@ -7,7 +7,7 @@ import asyncio
 from tidewire_server.generation.engine import Delta, EngineError
 
 
-class Mailbox:
+class DeltaQueue:
     """Blocks of one request on their way to its reader. Lives on the reader's event loop; what waits is merged."""
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ import jinja2
 import torch
 
 from tidewire_server.generation.engine import (
-    Caps,
     Delta,
+    EngineCapabilities,
     EngineClosedError,
     EngineError,
     EngineFullError,
@@ -28,13 +28,13 @@ from tidewire_server.generation.engine import (
     check_members,
 )
 from tidewire_server.generation.generate_request import MAX_TOP, MIN_TEMPERATURE, Generate
-from tidewire_server.generation.torch_engine.delta_queue import Mailbox
+from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, LoadError, load
 from tidewire_server.generation.torch_engine.sampler import Sampling
-from tidewire_server.generation.torch_engine.step_runner import Run, Runner, Sampled
-from tidewire_server.generation.torch_engine.step_scheduler import Scheduler, Step
+from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence, Sampled
+from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +46,13 @@ SPARE_TOKENS = 8
 
 
 @dataclass(eq=False, kw_only=True)
-class Request(Run):
+class Request(RunningSequence):
     """A request in the engine."""
 
     asked: Generate
     text: TextStream
     loop: asyncio.AbstractEventLoop
-    mailbox: Mailbox = field(default_factory=Mailbox)
+    mailbox: DeltaQueue = field(default_factory=DeltaQueue)
 
 
 class TorchEngine:
@@ -93,11 +93,11 @@ class TorchEngine:
         if context < c.context:
             logger.warning("context shortened from %d to %d tokens to fit the cache", c.context, context)
         self._checkpoint = checkpoint
-        self._scheduler: Scheduler[Request] = Scheduler(slots, step_tokens)
+        self._scheduler: StepScheduler[Request] = StepScheduler(slots, step_tokens)
         self._runner = Runner(
             c, KVCache(c.layers, slots, c.kv_heads, context, c.head_size, c.dtype, c.device)
         )
-        self._caps = Caps(
+        self._caps = EngineCapabilities(
             model=c.name,
             context=context,
             max_top=min(max_top, MAX_TOP, c.vocab_size),
@@ -153,7 +153,7 @@ class TorchEngine:
         )
 
     @property
-    def caps(self) -> Caps:
+    def caps(self) -> EngineCapabilities:
         return self._caps
 
     async def check(self, request: Generate) -> None:
@@ -299,7 +299,7 @@ class TorchEngine:
                 self._run(step)
         _deliver([(job, EngineClosedError("the engine was closed")) for job in left])
 
-    def _run(self, step: Step[Request]) -> None:
+    def _run(self, step: StepPlan[Request]) -> None:
         """Schedule is done: run, then postprocess. A step that fails fails its requests, and no others."""
         try:
             sampled = self._runner.run(step)

@@ -7,16 +7,16 @@ from typing import TypeVar
 
 import torch
 
-from tidewire_server.generation.torch_engine.attention import Chunk, Pass
+from tidewire_server.generation.torch_engine.attention import PrefillChunk, Step
 from tidewire_server.generation.torch_engine.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.sampler import Sampling, sample
-from tidewire_server.generation.torch_engine.step_scheduler import Sequence, Step
+from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepPlan
 from tidewire_server.generation.torch_engine.top_n import score
 
 
 @dataclass(eq=False, kw_only=True)
-class Run(Sequence):
+class RunningSequence(Sequence):
     """A request with what the device must know about it."""
 
     sampling: Sampling
@@ -26,7 +26,7 @@ class Run(Sequence):
     """How many alternatives; 0 unless `scored`."""
 
 
-R = TypeVar("R", bound=Run)
+R = TypeVar("R", bound=RunningSequence)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Runner:
         self._cache = cache
 
     @torch.inference_mode()
-    def run(self, step: Step[R]) -> list[Sampled]:
+    def run(self, step: StepPlan[R]) -> list[Sampled]:
         """Run one step; the tokens are in the order of `step.sampled`."""
         logits = self._forward(step)
         runs = step.sampled
@@ -76,7 +76,7 @@ class Runner:
                 )
         return sampled
 
-    def _forward(self, step: Step[R]) -> torch.Tensor:
+    def _forward(self, step: StepPlan[R]) -> torch.Tensor:
         """Logits [len(step.sampled), V] in float32. The packed row is what `attention` says."""
         by_slot = {run.slot: run for run in step.decode}
         decoding = 1 + max(by_slot, default=-1)
@@ -86,7 +86,7 @@ class Runner:
         wanted = [run.slot for run in step.decode]
         chunks = []
         for part in step.prefill:
-            chunks.append(Chunk(part.sequence.slot, len(tokens), part.start, part.end))
+            chunks.append(PrefillChunk(part.sequence.slot, len(tokens), part.start, part.end))
             tokens.extend(part.sequence.prompt[part.start : part.end])
             positions.extend(range(part.start, part.end))
             if part.completes:
@@ -96,7 +96,7 @@ class Runner:
             position_ids=torch.tensor([positions], device=self._device),
             use_cache=False,
             logits_to_keep=torch.tensor(wanted, dtype=torch.int64, device=self._device),
-            attention_context=Pass(self._cache, decode_positions, chunks),
+            attention_context=Step(self._cache, decode_positions, chunks),
         )
         logits: torch.Tensor = output.logits[0].float()
         return logits

@@ -58,7 +58,7 @@ class Prefill(Generic[S]):
 
 
 @dataclass(frozen=True)
-class Step(Generic[S]):
+class StepPlan(Generic[S]):
     """What one forward pass reads."""
 
     decode: list[S]
@@ -73,7 +73,7 @@ class Step(Generic[S]):
         return bool(self.decode or self.prefill)
 
 
-class Scheduler(Generic[S]):
+class StepScheduler(Generic[S]):
     """Requests on their way through the slots.
 
     Args:
@@ -104,7 +104,7 @@ class Scheduler(Generic[S]):
     def add(self, sequence: S) -> None:
         self._waiting.append(sequence)
 
-    def plan(self) -> Step[S]:
+    def plan(self) -> StepPlan[S]:
         """The next step, by the rules above."""
         for sequence in [s for s in self._running if s.cancelled]:
             self.finish(sequence)
@@ -124,9 +124,9 @@ class Scheduler(Generic[S]):
             end = min(len(sequence.prompt), sequence.read + budget)
             prefill.append(Prefill(sequence, sequence.read, end))
             budget -= end - sequence.read
-        return Step(decode, prefill)
+        return StepPlan(decode, prefill)
 
-    def done(self, step: Step[S], tokens: list[int]) -> None:
+    def done(self, step: StepPlan[S], tokens: list[int]) -> None:
         """Record that a step ran and sampled `tokens`, in the order of `step.sampled`."""
         for part in step.prefill:
             part.sequence.read = part.end

@@ -14,7 +14,7 @@ from typing import Final
 
 from starlette.types import Message, Receive, Send
 
-from tidewire_server.http.uvicorn.uvicorn_internals import Connection
+from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 
 _ABORT_SECONDS: Final = 1.0
 """How long the ASGI server has to notice that a connection is gone."""
@@ -28,7 +28,7 @@ class StalledError(Exception):
     """The reader took no byte for `stall_timeout`."""
 
 
-class Delivery:
+class BackpressuredSender:
     """One answer's head and body. Each method raises `GoneError` or `StalledError` where nobody takes it."""
 
     __slots__ = ("_connection", "_head", "_listener", "_loop", "_send", "_stall_timeout", "gone", "sent_at")
@@ -37,7 +37,7 @@ class Delivery:
         self,
         send: Send,
         receive: Receive,
-        connection: Connection,
+        connection: UvicornConnection,
         *,
         stall_timeout: float,
         gone: Callable[[], None],

@@ -24,7 +24,7 @@ _CLOSE_SECONDS: Final = 60.0
 _STATUS_LINE: Final = b"HTTP/1.1 %d \r\n"
 
 
-class Connection:
+class UvicornConnection:
     """One request's connection."""
 
     __slots__ = ("_bounded", "_chunks", "_cycle", "_flow", "_transport")

@@ -11,7 +11,7 @@ from tidewire_server.errors import refuse
 _RETRY_MS: Final = 1000
 
 
-class HeldInputs:
+class InputMemoryLimit:
     """The bytes, job by job. Used on one event loop."""
 
     def __init__(self, most: int) -> None:

@@ -8,14 +8,14 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import build
-from tidewire.protocol.resources import Submit
+from tidewire.protocol.resources import SubmitBody
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 
 MAX_SHARED_BYTES: Final = 128 * 2**20
 """Of the shared members, counted once for each input: each gets a copy of its own."""
 
-_NEVER_NULL: Final = frozenset(Submit.model_fields.keys() - {"input"})
+_NEVER_NULL: Final = frozenset(SubmitBody.model_fields.keys() - {"input"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
     if isinstance(given := members.get("inputs"), list):
         _refuse_too_many(given, max_inputs)  # before each of them is looked at
     try:
-        submit = Submit.model_validate(members, strict=True)
+        submit = SubmitBody.model_validate(members, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         pointer = build(first["loc"])

@@ -21,19 +21,19 @@ from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
-from tidewire_server.store.frame_buffer import Frames
+from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
     Block,
-    Chunk,
     Extent,
     HeadMovedError,
     JobRecord,
+    LogChunk,
     StateAt,
     StoreError,
     next_starts,
 )
-from tidewire_server.store.sqlite.writer_thread import File
-from tidewire_server.store.subscribers import Audience
+from tidewire_server.store.sqlite.writer_thread import WriterThread
+from tidewire_server.store.subscribers import Subscribers
 
 TAIL_BYTES: Final = 256 * 1024
 """Of the newest events of a log whose job runs, that are kept in memory as well."""
@@ -87,11 +87,17 @@ class _Plan(NamedTuple):
     record: tuple[Any, ...] | None
 
 
-class SqliteLog(Audience):
+class SqliteLog(Subscribers):
     """One job's log. All calls are made on one event loop."""
 
     def __init__(
-        self, file: File, number: int, record: JobRecord, shape: Shape, state: StateAt | None, max_bytes: int
+        self,
+        file: WriterThread,
+        number: int,
+        record: JobRecord,
+        shape: Shape,
+        state: StateAt | None,
+        max_bytes: int,
     ) -> None:
         super().__init__()
         self.number = number
@@ -101,7 +107,7 @@ class SqliteLog(Audience):
         extent = shape.extent
         self._base, self._head, self._ended = extent.base, extent.head, extent.ended
         self._starts, self._columns = extent.starts, extent.columns
-        self._tail = Frames(self._head.seq)
+        self._tail = FrameBuffer(self._head.seq)
         self._state = state
         self._marks = deque(shape.marks)
         self._written = shape.written
@@ -115,7 +121,7 @@ class SqliteLog(Audience):
     def extent(self) -> Extent:
         return Extent(self._base, self._head, self._ended, self._starts, self._columns)
 
-    async def read(self, after: Cursor, max_bytes: int) -> Chunk | None:
+    async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
         extent = self.extent()
         if not extent.holds_after(after):
             return None
@@ -127,7 +133,7 @@ class SqliteLog(Audience):
                 return None
             frames, seq = found
         last = self.extent().id_at(seq)
-        return Chunk(frames, last, ended=self._ended and bool(frames) and last == self._head)
+        return LogChunk(frames, last, ended=self._ended and bool(frames) and last == self._head)
 
     async def state(self, *, oldest: bool = False) -> StateAt:
         if not oldest:
@@ -200,7 +206,7 @@ class SqliteLog(Audience):
             await self.state()
             found = await self._file.do(lambda db: read_events(db, self.number, self._head.seq - 1, 1))
             if found is not None:
-                self._tail = Frames(self._head.seq - 1)
+                self._tail = FrameBuffer(self._head.seq - 1)
                 self._tail.add([found[0]])
         self._base = self.extent().id_at(self._tail.base)
 

@@ -35,7 +35,7 @@ from tidewire_server.store.sqlite.event_log import (
     record_columns,
     write_first,
 )
-from tidewire_server.store.sqlite.writer_thread import File
+from tidewire_server.store.sqlite.writer_thread import WriterThread
 
 _AT_ONCE: Final = 500
 """Rows of each kind that one sweep lets go of, so that no append waits long for it."""
@@ -47,7 +47,11 @@ class SqliteJobs:
     """The jobs of one file. Made and used on one event loop."""
 
     def __init__(
-        self, file: File, retention: Retention, opened: "Counts", clock: Callable[[], float] = time.time
+        self,
+        file: WriterThread,
+        retention: Retention,
+        opened: "Counts",
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._file = file
         self._retention = retention
@@ -186,13 +190,13 @@ class SqliteJobs:
         await self._file.do(work, then)
         if self._ended > self._retention.max_retained_jobs:
             async with self._letting_go:
-                await self._bury_oldest(self._ended - self._retention.max_retained_jobs)
+                await self._delete_oldest(self._ended - self._retention.max_retained_jobs)
 
-    async def _bury_oldest(self, count: int) -> None:
+    async def _delete_oldest(self, count: int) -> None:
         oldest = "SELECT id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number LIMIT ?"
         if count > 0:
             found = await self._file.do(lambda db: db.execute(oldest, (count,)).fetchall())
-            await asyncio.gather(*(self.bury(job) for (job,) in found))
+            await asyncio.gather(*(self.delete_job(job) for (job,) in found))
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         def work(db: sqlite3.Connection) -> list[JobRecord]:
@@ -237,7 +241,7 @@ class SqliteJobs:
 
     # ---- letting go --------------------------------------------------------------------------------------------
 
-    async def bury(self, job: str) -> None:
+    async def delete_job(self, job: str) -> None:
         live = self._live.get(job)
         log = live[1] if live is not None else self._held.get(job)
         if log is not None:
@@ -249,7 +253,7 @@ class SqliteJobs:
             row = db.execute("SELECT number, principal, ended_at FROM job WHERE id = ?", (job,)).fetchone()
             if row is None:
                 return None
-            _bury(db, row[0], job, row[1], now + retention.tombstone_ttl, retention.max_tombstones)
+            _delete(db, row[0], job, row[1], now + retention.tombstone_ttl, retention.max_tombstones)
             return str(row[1]), row[2] is not None
 
         def then(found: tuple[str, bool] | None) -> None:
@@ -276,7 +280,7 @@ class SqliteJobs:
                     held.forget_events()
 
         _, over, due = await self._file.do(work, then)
-        await asyncio.gather(*(self.bury(job) for job in over))
+        await asyncio.gather(*(self.delete_job(job) for job in over))
         return due
 
     def _finished(self, principal: str) -> None:
@@ -347,7 +351,7 @@ def _keep_newest(db: sqlite3.Connection, table: str, most: int, which: str = "")
     )
 
 
-def _bury(db: sqlite3.Connection, number: int, job: str, principal: str, until: float, most: int) -> None:
+def _delete(db: sqlite3.Connection, number: int, job: str, principal: str, until: float, most: int) -> None:
     for table in ("block", "state", "epoch", "submit"):
         db.execute(f"DELETE FROM {table} WHERE job = ?", (number,))  # noqa: S608
     db.execute("DELETE FROM job WHERE number = ?", (number,))

@@ -6,7 +6,7 @@ from tidewire_server.store.interfaces import Durability, Jobs, Queue, Retention
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.sqlite import sqlite_schema
 from tidewire_server.store.sqlite.job_tables import Counts, SqliteJobs
-from tidewire_server.store.sqlite.writer_thread import File
+from tidewire_server.store.sqlite.writer_thread import WriterThread
 
 
 class SqliteStore:
@@ -29,7 +29,7 @@ class SqliteStore:
         Raises:
             StoreError: It cannot be opened, or another server has it.
         """
-        self._file = file = File(path, fsync=fsync)
+        self._file = file = WriterThread(path, fsync=fsync)
         found = file.open(Counts)
         self.clean, self.secret = file.clean, file.secret
         self.may_have_lost = not (file.clean or fsync)

@@ -36,7 +36,7 @@ class _Task:
         self.outcome: Any = None
 
 
-class File:
+class WriterThread:
     """One file, for one server."""
 
     def __init__(self, path: Path, *, fsync: bool) -> None:
