@@ -1,31 +1,25 @@
-"""Draws wrong servers and wrong clients, and writes the reports that a reader has to name the faults from.
+"""Reports to be read blind: draw faulty servers and clients by chance, and write what the suite reports about each.
 
-python blind_reading.py --out REPORTS --key KEY.json [--seed N] [--servers 12] [--clients 8]
-
-Each gets a number and the whole suite; its report for the console goes into REPORTS, and which it was into KEY.json
-alone. The draw follows from the seed, which is printed, and from the wrong servers and clients that there are. That no
-report holds the name of what it is about is checked as it is written.
+Each gets a number and the whole suite. Its console report goes into a folder under that number, and its name into the key
+alone. The draw follows from the seed, which is printed, and from the faulty servers and clients that exist. No report may
+contain the name of its subject: this is checked when it is written.
 """
 
-import argparse
 import asyncio
 import json
 import random
 import re
 import secrets
-import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from rich.console import Console
 
-from conformance.adapters import PlainAdapter
-from conformance.suite.killing import plan
-from conformance.suite.mutants import MUTANTS
-from conformance.suite.stage import Nursery
-from conformance.wrong_clients import all_wrong
+from proof.clients.faulty_client import all_faulty_clients
+from proof.reimplementations.plain_adapter import PlainAdapter
+from proof.servers.faults import FAULTY_SERVERS
+from proof.servers.judge_server import plan
+from proof.servers.server_process import ForkServer
 from tidewire_conformance import registry
 from tidewire_conformance.client_mode import run as client_run
 from tidewire_conformance.client_mode.command import choose
@@ -37,27 +31,29 @@ COLUMNS = 120
 """Of a report."""
 
 
-def main() -> int:
-    """Draw, judge and write."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--key", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
-    parser.add_argument("--servers", type=int, default=12)
-    parser.add_argument("--clients", type=int, default=8)
-    options = parser.parse_args()
-    print(f"seed {options.seed}", flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
+def main(out: Path, key_file: Path, *, seed: int | None = None, servers: int = 12, clients: int = 8) -> int:
+    """Draw, judge and write.
+
+    Args:
+        out: The folder of the reports.
+        key_file: The file of the names.
+        seed: Of the draw; drawn itself if it is None.
+        servers: How many faulty servers to draw.
+        clients: How many faulty clients to draw.
+    """
+    seed = secrets.randbelow(10**6) if seed is None else seed
+    print(f"seed {seed}", flush=True)
+    out.mkdir(parents=True, exist_ok=True)
     key = {}
-    with Nursery() as nursery:
-        for number, (kind, name) in enumerate(drawn(options.seed, options.servers, options.clients), 1):
+    with ForkServer() as fork_server:
+        for number, (kind, name) in enumerate(drawn(seed, servers, clients), 1):
             began = time.monotonic()
-            report = of_server(nursery, name) if kind == "server" else of_client(name)
-            text = told(report)
+            report = of_server(fork_server, name) if kind == "server" else of_client(name)
+            text = console_text(report)
             assert not _names(name).search(text), f"number {number}: the report holds the name"
-            (options.out / f"{number:02}.txt").write_text(text, encoding="utf-8")
-            key[f"{number:02}"] = {"kind": kind, "name": name, "about": about(kind, name)}
-            options.key.write_text(json.dumps(key, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            (out / f"{number:02}.txt").write_text(text, encoding="utf-8")
+            key[f"{number:02}"] = {"kind": kind, "name": name, "about": description_of(kind, name)}
+            key_file.write_text(json.dumps(key, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             print(f"{time.monotonic() - began:6.1f} s  {number:02}", flush=True)
     return 0
 
@@ -65,36 +61,39 @@ def main() -> int:
 def drawn(seed: int, servers: int, clients: int) -> list[tuple[str, str]]:
     """Kinds and names, in the order of their numbers."""
     rng = random.Random(seed)
-    wrong = sorted(name for name, mutant in MUTANTS.items() if mutant.check)
-    found = [("server", name) for name in rng.sample(wrong, servers)]
-    found += [("client", name) for name in rng.sample(sorted(each.__name__ for each in all_wrong()), clients)]
+    faulty = sorted(name for name, server in FAULTY_SERVERS.items() if not server.is_benign)
+    found = [("server", name) for name in rng.sample(faulty, servers)]
+    found += [
+        ("client", name)
+        for name in rng.sample(sorted(each.__name__ for each in all_faulty_clients()), clients)
+    ]
     rng.shuffle(found)
     return found
 
 
-def about(kind: str, name: str) -> str:
-    """What is wrong, in words."""
+def description_of(kind: str, name: str) -> str:
+    """What is wrong with it, in words."""
     if kind == "server":
-        return MUTANTS[name].about
+        return FAULTY_SERVERS[name].description
     return re.sub(r"(?<=.)([A-Z])", lambda match: f" {match[1].lower()}", name)
 
 
-def of_server(nursery: Nursery, name: str) -> Report:
-    """The whole suite against a wrong server."""
+def of_server(fork_server: ForkServer, name: str) -> Report:
+    """The whole suite against a faulty server."""
     checks = registry.checks()
-    with nursery.staged(name) as url:
+    with fork_server.running(name) as url:
         return grade(asyncio.run(run(plan(url, budget=120), checks)), checks)
 
 
 def of_client(name: str) -> Report:
-    """Every scenario with a wrong client, which is called a client and no more."""
-    adapter = PlainAdapter(next(each for each in all_wrong() if each.__name__ == name))
+    """Every scenario with a faulty client, which the report calls a client and no more."""
+    adapter = PlainAdapter(next(each for each in all_faulty_clients() if each.__name__ == name))
     adapter.name = "a client"
     found = client_run.run(client_run.Plan("CLIENT", budget=240), choose([], [], []), adapter)
     return grade(found, found.trials)
 
 
-def told(report: Report) -> str:
+def console_text(report: Report) -> str:
     """The report as a terminal shows it."""
     screen = Console(width=COLUMNS, highlight=False, no_color=True)
     with screen.capture() as capture:
@@ -104,7 +103,3 @@ def told(report: Report) -> str:
 
 def _names(name: str) -> re.Pattern[str]:
     return re.compile(re.escape(name) if "_" in name or name != name.lower() else rf"\b{name}\b")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,105 +1,134 @@
-"""Every wrong client against every scenario, by the verdicts of the suite: `make conformance`.
+"""The kill matrix of clients: every faulty client against every scenario.
 
-python kill_matrix.py             all wrong clients; writes docs/reference/conformance-clients.md and, whole, as JSON
-python kill_matrix.py NAME…       only these; writes nothing
+Written to docs/proof/faulty-clients.md. A run of some names (`python -m proof clients NAME…`) writes nothing; with
+`--merge` their rows replace those of the last run, which lie in proof/results/.
 """
 
 import json
 import re
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-TESTS = Path(__file__).parents[2]
-sys.path.insert(0, str(TESTS))
+from proof.clients.faulty_client import FaultyClient, all_faulty_clients
+from proof.reimplementations.plain_adapter import PlainAdapter
+from proof.reimplementations.plain_client import PlainClient
+from tidewire_conformance import specification
+from tidewire_conformance.client_mode.run import Plan, Run, run
+from tidewire_conformance.client_mode.verdicts import name_of
+from tidewire_conformance.grade import grade
+from tidewire_conformance.player import Scenario, load_all
+from tidewire_conformance.verdict import Outcome
 
-from conformance.adapters import PlainAdapter  # noqa: E402 - found beside this file
-from conformance.plain_client import PlainClient  # noqa: E402
-from conformance.wrong_clients import all_wrong  # noqa: E402
-from tidewire_conformance import specification  # noqa: E402
-from tidewire_conformance.client_mode.run import Plan, Run, run  # noqa: E402
-from tidewire_conformance.client_mode.verdicts import name_of  # noqa: E402
-from tidewire_conformance.grade import grade  # noqa: E402
-from tidewire_conformance.player import Scenario, load_all  # noqa: E402
-from tidewire_conformance.verdict import Outcome  # noqa: E402
-
-PAGE = TESTS.parent / "docs/reference/conformance-clients.md"
-WHOLE = TESTS.parent / "bench/results/conformance-clients.json"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/proof/faulty-clients.md"
+RESULTS = ROOT / "proof/results/faulty-clients.json"
 AT_ONCE = 6
 """Clients that are judged at a time, each with all scenarios: nearly all of the time is waiting."""
 LONG = 15.0
-"""Scenarios that may last longer are played to a client only where they are to catch it."""
+"""Scenarios that may last longer are played to a client only where they have to notice it."""
 
-HEAD = """# What proves the suite for clients
+HEAD = """# Faulty clients: the proof of the scenarios
 
-Written by `make conformance`, which plays every scenario to each of these clients. A wrong client is a client that was
-written from the specification alone, with one method changed, or one part of it. It is *noticed* where the scenario that
-is named finds the sentence broken that the client breaks, and where a scenario that has nothing to do with the fault
-finds nothing; one that is slow is put before these two alone. A sentence is *proved* where a client that breaks it was
-noticed.
+Written by `make proof`, which plays every scenario to each of these clients. A faulty client is a client that was written
+from the specification alone, with one method changed, or one part of it. It is *noticed* if the named scenario finds the
+requirement broken that the client breaks, and a scenario that is unrelated to the fault finds nothing; one that is slow
+plays these two alone. A requirement is *proved* if a client that breaks it was noticed.
 
 """
 NOT_BROKEN = {
     "TW-CLI-056": "a permission: a client that makes no use of it is right as well, and its scenario holds both to be right",
 }
-"""Sentences of scenarios that no client can break, and why."""
+"""Requirements of scenarios that no client can break → why."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One wrong client."""
+class ClientRow:
+    """The result of the suite for one faulty client."""
 
     name: str
     fault: str
-    """What is not as it has to be; empty where the client was noticed for its reason, and for no other."""
+    """Why the proof fails for this client; empty if it was noticed for its reason, and for no other."""
     red: dict[str, list[str]]
-    """Scenarios that it fails, and the sentences that each finds broken."""
+    """Scenarios that it fails → the requirements that each finds broken."""
 
     @property
     def breaks(self) -> str:
-        """The sentence that it is made to break."""
+        """The requirement that it is made to break."""
         return _breaks(CLIENTS[self.name])
 
 
 SCENARIOS = load_all()
-CLIENTS = {client.__name__: client for client in all_wrong()}
+CLIENTS: dict[str, type[FaultyClient]] = {client.__name__: client for client in all_faulty_clients()}
 
 
-def judged(name: str) -> Row:
-    """What the suite says of a wrong client."""
+def judge_client(name: str) -> ClientRow:
+    """Play every scenario to a faulty client."""
     client = CLIENTS[name]
     chosen = [each for each in SCENARIOS if each.patience < LONG or each.name == client.scenario]
     # What is judged by its time is not judged beside three hundred others.
     if getattr(client, "kind", "") == "pace":
         chosen = [each for each in chosen if each.name in {client.scenario, client.control}]
-    found = _run(client, chosen)
-    return Row(name, _fault(client, found), _red(found))
+    return _judged(client, chosen)
 
 
-def main() -> int:
-    """Judge the clients; 1 where one was not noticed."""
-    chosen = [name for name in CLIENTS if not sys.argv[1:] or name in sys.argv[1:]]
+def judge_client_briefly(name: str) -> ClientRow:
+    """Play only the scenario that has to notice a faulty client, and the one that is unrelated to its fault."""
+    client = CLIENTS[name]
+    return _judged(client, [each for each in SCENARIOS if each.name in {client.scenario, client.control}])
+
+
+def main(names: list[str], *, at_once: int = AT_ONCE, merge: bool = False, only_page: bool = False) -> int:
+    """Judge the clients, and write the page.
+
+    Args:
+        names: The clients; all of them if it is empty.
+        at_once: How many to judge at a time.
+        merge: Replace the rows of `names` in the results of the last run, and write the page of all.
+        only_page: Judge nothing; write the page again from the results of the last run.
+
+    Returns:
+        1 if the proof fails for one of them.
+    """
+    if unknown := sorted(set(names) - CLIENTS.keys()):
+        print("no such faulty client:", *unknown)
+        return 2
+    if (merge or only_page) and not RESULTS.exists():
+        print(f"no results of an earlier run in {RESULTS.relative_to(ROOT)}: run all clients first")
+        return 2
     began = time.monotonic()
-    right = _red(_run(PlainClient, [each for each in SCENARIOS if each.patience < LONG]))
+    right = {} if only_page else _red(_run(PlainClient, [each for each in SCENARIOS if each.patience < LONG]))
     rows = []
-    with ProcessPoolExecutor(AT_ONCE) as pool:
-        for row in pool.map(judged, chosen):
+    with ProcessPoolExecutor(at_once) as pool:
+        for row in pool.map(judge_client, [] if only_page else names or [*CLIENTS]):
             rows.append(row)
             told = row.fault or f"noticed, red in {len(row.red)} scenarios"
             print(f"{time.monotonic() - began:6.1f} s  {row.name}: {told}", flush=True)
-    # A machine that is busy makes up for haste: what was not noticed is judged once more, by itself.
-    rows = [judged(row.name) if row.fault else row for row in rows]
+    # A busy machine makes up for haste: judge once more, alone, what was not noticed.
+    rows = [judge_client(row.name) if row.fault else row for row in rows]
     print(f"{len(rows)} clients in {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
+    if only_page or merge:
+        again = {row.name for row in rows}
+        rows += [row for row in _last_run() if row.name not in again]
+    if only_page or merge or not names:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
+        PAGE.write_text(HEAD + "\n".join(_page(rows)) + "\n", encoding="utf-8")
     print(*(f"{row.name}: {row.fault}" for row in rows if row.fault), sep="\n")
     if right:
         print(f"the client without a fault is red in {', '.join(right)}")
-    if len(sys.argv) == 1:
-        PAGE.write_text(HEAD + "\n".join(_page(rows)) + "\n", encoding="utf-8")
-        WHOLE.parent.mkdir(parents=True, exist_ok=True)
-        WHOLE.write_text(json.dumps({row.name: row.red for row in rows}, indent=1) + "\n")
     return 1 if right or any(row.fault for row in rows) else 0
+
+
+def _last_run() -> list[ClientRow]:
+    rows = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return [ClientRow(**each) for each in rows if each["name"] in CLIENTS]
+
+
+def _judged(client: type[FaultyClient], chosen: list[Scenario]) -> ClientRow:
+    found = _run(client, chosen)
+    return ClientRow(client.__name__, _fault(client, found), _red(found))
 
 
 def _run(client: type, chosen: list[Scenario]) -> Run:
@@ -126,13 +155,13 @@ def _fault(client: type, found: Run) -> str:
     return "" if report.exit_code in {0, 1} else f"exit code {report.exit_code}"
 
 
-def _page(rows: list[Row]) -> list[str]:
+def _page(rows: list[ClientRow]) -> list[str]:
     noticed = [row for row in rows if not row.fault]
     proved = {row.breaks for row in noticed}
-    named = {sentence for scenario in SCENARIOS for sentence in scenario.requirements}
+    named = {requirement for scenario in SCENARIOS for requirement in scenario.requirements}
     lines = [
-        f"- {len(rows)} wrong clients, {len(noticed)} of them noticed",
-        f"- {len(SCENARIOS)} scenarios about {len(named)} sentences; wrong clients prove {len(proved & named)} of them",
+        f"- {len(rows)} faulty clients, {len(noticed)} of them noticed",
+        f"- {len(SCENARIOS)} scenarios about {len(named)} requirements; faulty clients prove {len(proved & named)} of them",
         *(
             f"- not proved: {name}, {NOT_BROKEN.get(name, 'for no stated reason')}"
             for name in sorted(named - proved)
@@ -149,14 +178,10 @@ def _page(rows: list[Row]) -> list[str]:
     return lines
 
 
-def _own(row: Row) -> str:
+def _own(row: ClientRow) -> str:
     return next(name_of(each) for each in SCENARIOS if each.name == CLIENTS[row.name].scenario)
 
 
 def _words(name: str) -> str:
     """`SendsNoCursor` as words."""
     return re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z0-9])(?=[A-Z][a-z])", " ", name).lower()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

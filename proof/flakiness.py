@@ -1,9 +1,6 @@
-"""The suite against the reference server, again and again: while the machine has time, and while it has none.
+"""Run the suite against the reference server many times, on an idle machine and on a busy one.
 
-python steadiness.py          twenty times each; 1 where a run was not all green
-python steadiness.py TIMES    so many times each
-
-What could not be judged is not green. The second half runs beside one endless loop for each core.
+A check that could not judge counts as a failure here. The second half runs next to one endless loop for each core.
 """
 
 import contextlib
@@ -13,12 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from conformance.suite.killing import red, report_of
-from conformance.suite.stage import Nursery
+from proof.servers.judge_server import findings, run_checks
+from proof.servers.server_process import ForkServer
 from tidewire_conformance import registry
 from tidewire_conformance.verdict import Why
 
@@ -26,25 +20,24 @@ TIMES = 20
 BUSY = "while True: pass"
 
 
-def main() -> int:
-    """Run both halves."""
-    times = int(sys.argv[1]) if len(sys.argv) > 1 else TIMES
-    with Nursery() as nursery:
-        idle = _half(nursery, times, "with time to spare")
+def main(times: int = TIMES) -> int:
+    """Run both halves, so many times each; 1 if a run was not all green."""
+    with ForkServer() as fork_server:
+        idle = _half(fork_server, times, "on an idle machine")
         with _busy():
-            return idle or _half(nursery, times, "with every core busy")
+            return idle or _half(fork_server, times, "with every core busy")
 
 
-def _half(nursery: Nursery, times: int, how: str) -> int:
+def _half(fork_server: ForkServer, times: int, how: str) -> int:
     """Some runs; 1 where one was not all green."""
     seconds, bad = [], 0
     for number in range(1, times + 1):
-        with nursery.staged() as url:
+        with fork_server.running() as url:
             began = time.monotonic()
-            report = report_of(url, registry.checks(), budget=300.0)
+            report = run_checks(url, registry.checks(), budget=300.0)
             seconds.append(time.monotonic() - began)
         lacking = [each.check for each in report.run.verdicts if each.why in {Why.UNTESTED, Why.BLOCKED}]
-        faults = [*red(report), *(f"{name}: not tested" for name in lacking)]
+        faults = [*findings(report), *(f"{name}: not tested" for name in lacking)]
         bad += bool(faults)
         print(f"{number:3} {seconds[-1]:5.1f} s  {report.headline}", *faults, sep="\n      ", flush=True)
     middle = statistics.median(seconds)
@@ -63,7 +56,3 @@ def _busy() -> Iterator[None]:
         for loop in loops:
             loop.kill()
             loop.wait()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

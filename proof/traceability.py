@@ -1,142 +1,150 @@
-"""A sentence, its checks, the wrong servers and clients that prove them: `make conformance`, or python triangle.py.
+"""Traceability: requirement → the checks and scenarios that judge it → the faulty servers and clients that prove those.
 
-Fills `checks` and `mutants` of spec/requirements.json, and writes docs/reference/conformance-requirements.md. A check is
-one of a server (`resume.a_cursor_that_is_no_id_is_refused`) or a scenario (`client:cuts.silence`). A wrong server stands
-at the sentence that it breaks, a wrong client at the first sentence of the scenario that has to notice it.
-
-python triangle.py              write both
-python triangle.py --check      write nothing; 1 where one of them says something else
+Writes traceability.json of the suite and docs/proof/requirements.md, both from the registries alone: it takes seconds.
+A check is a function of the suite (`resume.a_cursor_that_is_no_id_is_refused`), a scenario is played to a client
+(`cuts.silence`). A faulty server is listed at the requirement that it breaks, a faulty client at the first requirement of
+the scenario that has to notice it.
 """
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-TESTS = Path(__file__).parents[2]
-sys.path.insert(0, str(TESTS))
+from proof.clients.faulty_client import all_faulty_clients
+from proof.servers.faults import FAULTY_SERVERS
+from proof.unjudged_requirements import REASONS
+from tidewire_conformance import registry, specification
+from tidewire_conformance.client_mode.verdicts import name_of
+from tidewire_conformance.player import load_all
+from tidewire_conformance.specification import Sentence
 
-from conformance.suite.mutants import MUTANTS  # noqa: E402 - found beside this file
-from conformance.suite.unjudged import REASONS  # noqa: E402
-from conformance.wrong_clients import all_wrong  # noqa: E402
-from tidewire_conformance import registry, specification  # noqa: E402
-from tidewire_conformance.client_mode.verdicts import name_of  # noqa: E402
-from tidewire_conformance.player import load_all  # noqa: E402
-from tidewire_conformance.specification import Sentence  # noqa: E402
-
-REQUIREMENTS = TESTS.parent / "spec/requirements.json"
-PAGE = TESTS.parent / "docs/reference/conformance-requirements.md"
+ROOT = Path(__file__).parents[1]
+TRACEABILITY = ROOT / "src/conformance/tidewire_conformance/traceability.json"
+PAGE = ROOT / "docs/proof/requirements.md"
+AGAIN = "python -m proof traceability"
 SHOWN = 3
-"""Checks and mutants of one sentence that the page names."""
+"""Checks, and faulty servers and clients, of one requirement that the page names."""
 
 HEAD = """# The requirements with their checks
 
-Written by `python tests/conformance/suite/triangle.py`, as are `checks` and `mutants` of
-[requirements.json](../../spec/requirements.json). For each sentence: the checks of a server and the scenarios for a client
-(`client:`) that judge it, and the wrong servers and clients that show that they can fail. *By its check*: a wrong server
-breaks another sentence of the same check. `tidewire conformance URL --only TW-RES-019` runs what judges one sentence.
+Written by `python -m proof traceability`, as is `traceability.json` of the suite. For each requirement: the checks of a
+server and the scenarios for a client (`client:`) that judge it, and the faulty servers and clients that show that they can
+fail. *By its check*: a faulty server breaks another requirement of the same check. `tidewire conformance URL --only
+TW-RES-019` runs what judges one requirement.
 
 """
 
 
 @dataclass(frozen=True)
-class Corner:
-    """One sentence, with what belongs to it."""
+class RequirementTrace:
+    """One requirement, with what judges and what proves it."""
 
-    sentence: Sentence
+    requirement: Sentence
     checks: tuple[str, ...]
-    mutants: tuple[str, ...]
-    """That break it."""
-    is_proved_beside: bool
-    """Whether a check of it is proved by a mutant of another sentence."""
+    scenarios: tuple[str, ...]
+    faulty_servers: tuple[str, ...]
+    """Those that break it."""
+    faulty_clients: tuple[str, ...]
+    is_proved_by_its_check: bool
+    """Whether one of its checks or scenarios is proved by a fault of another requirement."""
     reason: str
     """Why nothing judges it, where nothing has to."""
 
     @property
-    def is_closed(self) -> bool:
+    def judges(self) -> tuple[str, ...]:
+        """Its checks, and its scenarios as `client:NAME`."""
+        return (*self.checks, *(f"client:{name}" for name in self.scenarios))
+
+    @property
+    def faulty(self) -> tuple[str, ...]:
+        """Its faulty servers, and its faulty clients as `client:NAME`."""
+        return (*self.faulty_servers, *(f"client:{name}" for name in self.faulty_clients))
+
+    @property
+    def is_covered(self) -> bool:
         """Whether something judges it, or a reason is written why nothing does."""
-        return bool(self.checks or self.reason or self.sentence.level == "MAY")
+        return bool(self.judges or self.reason or self.requirement.level == "MAY")
 
     @property
     def is_proved(self) -> bool:
-        return bool(self.mutants) or self.is_proved_beside
+        return bool(self.faulty) or self.is_proved_by_its_check
 
 
-def corners() -> list[Corner]:
-    """All sentences, in the order of the chapters."""
+def traces() -> list[RequirementTrace]:
+    """All requirements, in the order of the chapters."""
     checks: dict[str, list[str]] = {}
     for check in registry.checks():
         for name in check.sentences:
             checks.setdefault(name, []).append(check.name)
-    scenarios = {scenario.name: scenario for scenario in load_all()}
-    for scenario in scenarios.values():
+    known = {scenario.name: scenario for scenario in load_all()}
+    scenarios: dict[str, list[str]] = {}
+    for scenario in known.values():
         for name in scenario.requirements:
-            checks.setdefault(name, []).append(f"client:{name_of(scenario)}")
-    mutants: dict[str, list[str]] = {}
+            scenarios.setdefault(name, []).append(name_of(scenario))
+    servers: dict[str, list[str]] = {}
     proved = set()
-    for mutant in MUTANTS.values():
-        if mutant.check:
-            mutants.setdefault(mutant.sentence, []).append(mutant.name)
-            proved.add(mutant.check)
-    for client in all_wrong():
-        scenario = scenarios[client.scenario]
-        mutants.setdefault(scenario.requirements[0], []).append(f"client:{client.__name__}")
-        proved.add(f"client:{name_of(scenario)}")
+    for server in FAULTY_SERVERS.values():
+        if not server.is_benign:
+            servers.setdefault(server.requirement, []).append(server.name)
+            proved.add(server.check)
+    clients: dict[str, list[str]] = {}
+    for client in all_faulty_clients():
+        scenario = known[client.scenario]
+        clients.setdefault(scenario.requirements[0], []).append(client.__name__)
+        proved.add(name_of(scenario))
     reasons = specification.unseen() | REASONS
     return [
-        Corner(
-            sentence,
-            tuple(sorted(checks.get(name, ()))),
-            tuple(sorted(mutants.get(name, ()))),
-            not proved.isdisjoint(checks.get(name, ())),
-            reasons.get(name, ""),
+        RequirementTrace(
+            requirement,
+            *(tuple(sorted(names.get(name, ()))) for names in (checks, scenarios, servers, clients)),
+            is_proved_by_its_check=not proved.isdisjoint([*checks.get(name, ()), *scenarios.get(name, ())]),
+            reason=reasons.get(name, ""),
         )
-        for name, sentence in specification.sentences().items()
+        for name, requirement in specification.sentences().items()
     ]
 
 
-def requirements_json(found: list[Corner], old: str) -> str:
-    """requirements.json with its `checks` and `mutants`."""
-    by_name = {corner.sentence.id: corner for corner in found}
-    entries = json.loads(old)
-    for entry in entries:
-        corner = by_name[entry["id"]]
-        entry |= {"checks": [*corner.checks], "mutants": [*corner.mutants]}
+def traceability_json(found: list[RequirementTrace]) -> str:
+    """The text of traceability.json."""
+    members = ("checks", "scenarios", "faulty_servers", "faulty_clients")
+    entries = {trace.requirement.id: {name: [*getattr(trace, name)] for name in members} for trace in found}
     return json.dumps(entries, ensure_ascii=False, indent=1) + "\n"
 
 
-def page(found: list[Corner]) -> str:
+def page(found: list[RequirementTrace]) -> str:
     """The page of the documentation."""
     return HEAD + "\n".join(_page(found)) + "\n"
 
 
-def _page(found: list[Corner]) -> Iterator[str]:
-    judged = [corner for corner in found if corner.checks]
-    yield f"- {len(found)} sentences, {len(judged)} of them judged by {_count(judged, 'checks')} checks and scenarios"
-    yield f"- {_count(found, 'mutants')} wrong servers and clients break {sum(bool(each.mutants) for each in found)} of them"
-    reasoned = sum(not each.checks and bool(each.reason) for each in found)
-    yield f"- {reasoned} are judged by nothing here, for a reason that is given; others of these grant a choice (MAY)"
-    for chapter, corners_of in groupby(found, key=lambda corner: corner.sentence.chapter):
+def _page(found: list[RequirementTrace]) -> Iterator[str]:
+    judged = [trace for trace in found if trace.judges]
+    count = _count(judged, "judges")
+    yield f"- {len(found)} requirements, {len(judged)} of them judged by {count} checks and scenarios"
+    broken = sum(bool(each.faulty) for each in found)
+    yield f"- {_count(found, 'faulty')} faulty servers and clients break {broken} of them"
+    reasoned = sum(not each.judges and bool(each.reason) for each in found)
+    yield f"- {reasoned} are not judged here, for the reason stated; the others without a check grant a choice (MAY)"
+    for chapter, traces_of in groupby(found, key=lambda trace: trace.requirement.chapter):
         yield from ("", f"## [{chapter}](../../spec/{chapter}.md)", "")
-        yield from ("| sentence | | for | judged by | proved by |", "|---|---|---|---|---|")
-        for corner in corners_of:
-            sentence = corner.sentence
-            text = f"**{sentence.id}** {_cell(sentence.text)}"
-            yield f"| {text} | {sentence.level} | {sentence.role} | {_judged_by(corner)} | {_proved_by(corner)} |"
+        yield from ("| requirement | | for | judged by | proved by |", "|---|---|---|---|---|")
+        for trace in traces_of:
+            one = trace.requirement
+            text = f"**{one.id}** {_cell(one.text)}"
+            yield f"| {text} | {one.level} | {one.role} | {_judged_by(trace)} | {_proved_by(trace)} |"
 
 
-def _count(found: list[Corner], member: str) -> int:
-    return len({name for corner in found for name in getattr(corner, member)})
+def _count(found: list[RequirementTrace], member: str) -> int:
+    return len({name for trace in found for name in getattr(trace, member)})
 
 
-def _judged_by(corner: Corner) -> str:
-    return "<br>".join(filter(None, [_names(corner.checks), corner.reason and f"*{_cell(corner.reason)}*"]))
+def _judged_by(trace: RequirementTrace) -> str:
+    return "<br>".join(filter(None, [_names(trace.judges), trace.reason and f"*{_cell(trace.reason)}*"]))
 
 
-def _proved_by(corner: Corner) -> str:
-    return _names(corner.mutants) or ("*by its check*" if corner.is_proved_beside else "")
+def _proved_by(trace: RequirementTrace) -> str:
+    return _names(trace.faulty) or ("*by its check*" if trace.is_proved_by_its_check else "")
 
 
 def _names(names: tuple[str, ...]) -> str:
@@ -148,24 +156,16 @@ def _cell(text: str) -> str:
     return text.strip().replace("|", "\\|")
 
 
-def main() -> int:
-    """Write, or compare."""
-    found = corners()
-    now = {
-        REQUIREMENTS: requirements_json(found, REQUIREMENTS.read_text(encoding="utf-8")),
-        PAGE: page(found),
-    }
-    drifted = [
+def main(*, check: bool = False) -> int:
+    """Write both files; with `check` write neither, and return 1 if one of them is outdated."""
+    found = traces()
+    now = {TRACEABILITY: traceability_json(found), PAGE: page(found)}
+    outdated = [
         file for file, text in now.items() if not file.exists() or file.read_text(encoding="utf-8") != text
     ]
-    for file in drifted:
-        print(
-            f"{file.name} {'has drifted: run python tests/conformance/suite/triangle.py' if '--check' in sys.argv else 'is written anew'}"
-        )
-        if "--check" not in sys.argv:
+    for file in outdated:
+        where = file.relative_to(ROOT)
+        print(f"{where} has drifted: run {AGAIN}" if check else f"wrote {where}")
+        if not check:
             file.write_text(now[file], encoding="utf-8")
-    return int("--check" in sys.argv and bool(drifted))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return int(check and bool(outdated))

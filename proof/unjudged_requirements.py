@@ -1,7 +1,7 @@
-"""Sentences that the suite judges neither of a server nor of a client, and why: the open side of the triangle.
+"""Requirements that the suite judges neither of a server nor of a client, and why.
 
-Those that nothing outside could judge stand in spec/README.md, under "Not seen on the wire". A sentence that gets a check
-or a scenario is taken out here: a test says so.
+Those that nothing outside could judge are listed in spec/README.md, under "Not seen on the wire". A requirement that gets
+a check or a scenario is removed here: a test demands it.
 """
 
 _READER = "binds who reads, and is judged of clients; that a server does not write it otherwise is judged where it writes"
@@ -76,4 +76,4 @@ REASONS = {
     "TW-DEP-005": _OPERATION,
     "TW-VER-006": "which names are an extension's, nobody lists",
 }
-"""Sentence → why."""
+"""Requirement → why."""

@@ -1,19 +1,19 @@
-"""Wrong clients: what they make of a diff, of the places that its ops name, and of the ops."""
+"""Faulty clients: what they make of a diff, of the places that its ops name, and of the ops."""
 
 from typing import Any
 
-from conformance.plain_state import MalformedError, State, UnknownError, demand
-from conformance.wrong_clients import WrongClient
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_state import MalformedError, State, UnknownError, demand
 
 
 def folds(**members: Any) -> type[State]:
-    return type("WrongState", (State,), members)
+    return type("FaultyState", (State,), members)
 
 
 # ---- a diff as a whole -------------------------------------------------------------------------------------------
 
 
-class KeepsTheFirstHalfOfADiff(WrongClient):
+class KeepsTheFirstHalfOfADiff(FaultyClient):
     """Ops are applied to the state itself, and an error ends the diff, not the state."""
 
     scenario, kind, breaks = "half-a-diff", "never", "TW-DIF-012"
@@ -30,7 +30,7 @@ class KeepsTheFirstHalfOfADiff(WrongClient):
             return type(self)(root[""], self.columns)
 
 
-class CutsOpsToTheirLength(WrongClient):
+class CutsOpsToTheirLength(FaultyClient):
     scenario, kind, breaks = "op-of-another-length", "never", "TW-DIF-013"
 
     class Cuts(State):
@@ -38,7 +38,7 @@ class CutsOpsToTheirLength(WrongClient):
             super().op(root, op if op[0] == "r" else op[: 2 if op[0] == "d" else 3])
 
 
-class PassesOverUnknownOps(WrongClient):
+class PassesOverUnknownOps(FaultyClient):
     scenario, kind, breaks = "unknown-op", "hung", "TW-DIF-014"
 
     class Passes(State):
@@ -47,7 +47,7 @@ class PassesOverUnknownOps(WrongClient):
                 super().op(root, op)
 
 
-class PassesOverUnknownShapes(WrongClient):
+class PassesOverUnknownShapes(FaultyClient):
     scenario, kind, breaks = "unknown-shape", "hung", "TW-DIF-015"
 
     class Passes(State):
@@ -58,19 +58,19 @@ class PassesOverUnknownShapes(WrongClient):
                 return [], []
 
 
-class TakesNullForNoChange(WrongClient):
+class TakesNullForNoChange(FaultyClient):
     scenario, kind, breaks = "null-as-a-diff", "hung", "TW-DIF-015"
     state_type = folds(ops_of=lambda self, diff: State.ops_of(self, diff or []))
 
 
-class BelievesAnyBase(WrongClient):
+class BelievesAnyBase(FaultyClient):
     scenario, kind, breaks = "on-that-is-no-base", "never", "TW-DIF-016"
 
     def base_named(self, data, seq):
         return min(data["on"], seq - 1)
 
 
-class RefusesADiffWithoutOps(WrongClient):
+class RefusesADiffWithoutOps(FaultyClient):
     scenario, kind, breaks = "ops", "count", "TW-DIF-017"
 
     class Refuses(State):
@@ -82,26 +82,26 @@ class RefusesADiffWithoutOps(WrongClient):
 # ---- places ------------------------------------------------------------------------------------------------------
 
 
-class MendsPaths(WrongClient):
+class MendsPaths(FaultyClient):
     scenario, kind, breaks = "path-without-a-slash", "never", "TW-DIF-018"
     state_type = folds(
         place=lambda self, root, path: State.place(self, root, path and "/" + path.lstrip("/"))
     )
 
 
-class UnescapesInTheWrongOrder(WrongClient):
+class UnescapesInTheWrongOrder(FaultyClient):
     """`~01` is `~1`; whoever replaces `~0` first makes a slash of it."""
 
     scenario, kind, breaks = "pointers", "count", "TW-DIF-018"
     state_type = folds(unescaped=lambda self, token: token.replace("~0", "~").replace("~1", "/"))
 
 
-class ReadsIndexesAsNumbers(WrongClient):
+class ReadsIndexesAsNumbers(FaultyClient):
     scenario, kind, breaks = "index-with-a-leading-zero", "never", "TW-DIF-019"
     state_type = folds(index=lambda self, token: int(token))
 
 
-class TakesADashForTheEnd(WrongClient):
+class TakesADashForTheEnd(FaultyClient):
     """As a JSON Patch does."""
 
     scenario, kind, breaks = "index-that-is-a-dash", "never", "TW-DIF-019"
@@ -111,14 +111,14 @@ class TakesADashForTheEnd(WrongClient):
             super().set(parent, str(len(parent)) if token == "-" else token, value)
 
 
-class CountsFromTheEnd(WrongClient):
+class CountsFromTheEnd(FaultyClient):
     scenario, kind, breaks = "index-below-zero", "never", "TW-DIF-019"
     state_type = folds(
         index=lambda self, token: int(token) if token.startswith("-") else State.index(self, token)
     )
 
 
-class SparesThePrototype(WrongClient):
+class SparesThePrototype(FaultyClient):
     """An assignment to `__proto__` makes no member in a language with prototypes."""
 
     scenario, kind, breaks = "ops", "order", "TW-DIF-020"
@@ -129,7 +129,7 @@ class SparesThePrototype(WrongClient):
                 super().set(parent, token, value)
 
 
-class AsksThePrototypeForMembers(WrongClient):
+class AsksThePrototypeForMembers(FaultyClient):
     """What has a name of the language's own seems to be there, and is set by whoever is first."""
 
     scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
@@ -140,14 +140,14 @@ class AsksThePrototypeForMembers(WrongClient):
             super().set(parent, token, value)
 
 
-class TakesAnEmptyNameForThePlaceItself(WrongClient):
+class TakesAnEmptyNameForThePlaceItself(FaultyClient):
     scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
     state_type = folds(
         tokens=lambda self, path: [token for token in State.tokens(self, path) if token or path == "/"]
     )
 
 
-class TakesANumberForAnIndex(WrongClient):
+class TakesANumberForAnIndex(FaultyClient):
     """A member is named `0`, and the client makes an array of what has it."""
 
     scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
@@ -160,7 +160,7 @@ class TakesANumberForAnIndex(WrongClient):
                 super().set(parent, token, value)
 
 
-class MakesPlacesOnTheWay(WrongClient):
+class MakesPlacesOnTheWay(FaultyClient):
     scenario, kind, breaks = "place-that-is-missing", "never", "TW-DIF-021"
 
     class Makes(State):
@@ -179,7 +179,7 @@ class MakesPlacesOnTheWay(WrongClient):
 # ---- ops ---------------------------------------------------------------------------------------------------------
 
 
-class RefusesToAppendByAnIndex(WrongClient):
+class RefusesToAppendByAnIndex(FaultyClient):
     scenario, kind, breaks = "ops", "count", "TW-DIF-022"
 
     class Refuses(State):
@@ -188,7 +188,7 @@ class RefusesToAppendByAnIndex(WrongClient):
             super().set(parent, token, value)
 
 
-class FillsArraysUp(WrongClient):
+class FillsArraysUp(FaultyClient):
     scenario, kind, breaks = "index-past-the-end", "never", "TW-DIF-023"
 
     class Fills(State):
@@ -201,7 +201,7 @@ class FillsArraysUp(WrongClient):
             pass
 
 
-class RefusesToSetTheWholeState(WrongClient):
+class RefusesToSetTheWholeState(FaultyClient):
     scenario, kind, breaks = "whole-state", "count", "TW-DIF-024"
 
     class Refuses(State):
@@ -210,7 +210,7 @@ class RefusesToSetTheWholeState(WrongClient):
             return super().place(root, path)
 
 
-class OnlyReplacesMembers(WrongClient):
+class OnlyReplacesMembers(FaultyClient):
     scenario, kind, breaks = "ops", "count", "TW-DIF-025"
 
     class Replaces(State):
@@ -219,19 +219,19 @@ class OnlyReplacesMembers(WrongClient):
             super().set(parent, token, value)
 
 
-class InsertsAfterThePlace(WrongClient):
+class InsertsAfterThePlace(FaultyClient):
     scenario, kind, breaks = "ops", "order", "TW-DIF-026"
     state_type = folds(insert=lambda self, parent, token, value: parent.insert(int(token) + 1, value))
 
 
-class InsertsWhereverItFits(WrongClient):
+class InsertsWhereverItFits(FaultyClient):
     """A list's own way to insert takes any index."""
 
     scenario, kind, breaks = "insertion-past-the-end", "never", "TW-DIF-026"
     state_type = folds(insert=lambda self, parent, token, value: parent.insert(int(token), value))
 
 
-class DeletesWhatIsNotThere(WrongClient):
+class DeletesWhatIsNotThere(FaultyClient):
     scenario, kind, breaks = "half-a-diff", "never", "TW-DIF-027"
 
     class Deletes(State):
@@ -240,7 +240,7 @@ class DeletesWhatIsNotThere(WrongClient):
                 super().delete(parent, token)
 
 
-class DeletesPastTheEnd(WrongClient):
+class DeletesPastTheEnd(FaultyClient):
     """A slice that is empty is deleted without a word."""
 
     scenario, kind, breaks = "deletion-past-the-end", "never", "TW-DIF-027"
@@ -253,7 +253,7 @@ class DeletesPastTheEnd(WrongClient):
                 del parent[int(token) : int(token) + 1]
 
 
-class LetsTheWholeStateBeDeleted(WrongClient):
+class LetsTheWholeStateBeDeleted(FaultyClient):
     scenario, kind, breaks = "deletion-of-everything", "hung", "TW-DIF-028"
 
     class Deletes(State):
@@ -262,7 +262,7 @@ class LetsTheWholeStateBeDeleted(WrongClient):
                 super().op(root, op)
 
 
-class PushesAnArrayAsOneElement(WrongClient):
+class PushesAnArrayAsOneElement(FaultyClient):
     scenario, kind, breaks = "ops", "order", "TW-DIF-029"
 
     class Pushes(State):
@@ -270,7 +270,7 @@ class PushesAnArrayAsOneElement(WrongClient):
             super().append(root, path, [more] if isinstance(more, list) else more)
 
 
-class JoinsWhateverIsAppended(WrongClient):
+class JoinsWhateverIsAppended(FaultyClient):
     """`+` on a text makes a text of whatever is beside it."""
 
     scenario, kind, breaks = "number-appended-to-a-text", "never", "TW-DIF-029"
@@ -281,7 +281,7 @@ class JoinsWhateverIsAppended(WrongClient):
             super().append(root, path, str(more) if isinstance(old, str) else more)
 
 
-class TruncatesWhatThereIs(WrongClient):
+class TruncatesWhatThereIs(FaultyClient):
     scenario, kind, breaks = "truncation-beyond-the-start", "never", "TW-DIF-030"
 
     class Truncates(State):
@@ -289,7 +289,7 @@ class TruncatesWhatThereIs(WrongClient):
             super().truncate(root, path, min(n, len(self.get(root[""], path))))
 
 
-class TruncatesEverythingForNothing(WrongClient):
+class TruncatesEverythingForNothing(FaultyClient):
     """`text[:-0]` is empty."""
 
     scenario, kind, breaks = "truncation-by-nothing", "count", "TW-DIF-030"

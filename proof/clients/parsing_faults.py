@@ -1,26 +1,26 @@
-"""Wrong clients: how they read fields and lines, what they take for JSON, and how much of it they can hold."""
+"""Faulty clients: how they read fields and lines, what they take for JSON, and how much of it they can hold."""
 
 import contextlib
 import re
 
-from conformance.plain_state import BOUND, Decoder, Event, Json, MalformedError
-from conformance.wrong_clients import WrongClient
-from conformance.wrong_readers import decodes
+from proof.clients.faulty_client import FaultyClient
+from proof.clients.stream_faults import decodes
+from proof.reimplementations.plain_state import BOUND, Decoder, Event, Json, MalformedError
 
 
 def reads(**members):
-    return type("WrongJson", (Json,), members)
+    return type("FaultyJson", (Json,), members)
 
 
 # ---- fields ------------------------------------------------------------------------------------------------------
 
 
-class DiesOfBytesThatAreNotUtf8(WrongClient):
+class DiesOfBytesThatAreNotUtf8(FaultyClient):
     scenario, kind, breaks = "bytes-that-are-not-utf-8", "died", "TW-FRM-021"
     decoder = decodes(text=lambda self, value: value.decode("utf-8"))
 
 
-class TakesTwoLfForTheEndOfAnEvent(WrongClient):
+class TakesTwoLfForTheEndOfAnEvent(FaultyClient):
     """A split at two LF, as many a tutorial has it: other line ends never end an event."""
 
     scenario, kind, breaks = "lines-that-end-in-cr-lf", "count", "TW-FRM-023"
@@ -33,12 +33,12 @@ class TakesTwoLfForTheEndOfAnEvent(WrongClient):
             return [event for block in blocks for event in super(type(self), self).feed(block + b"\n\n")]
 
 
-class StripsTheValue(WrongClient):
+class StripsTheValue(FaultyClient):
     scenario, kind, breaks = "two-spaces-after-the-colon", "never", "TW-FRM-027"
     decoder = decodes(field=lambda self, name, value: Decoder.field(self, name, value.strip()))
 
 
-class SplitsAtTheLastColon(WrongClient):
+class SplitsAtTheLastColon(FaultyClient):
     scenario, kind, breaks, control = "spaces-after-the-colon", "count", "TW-FRM-027", "discovery"
 
     class Splits(Decoder):
@@ -50,12 +50,12 @@ class SplitsAtTheLastColon(WrongClient):
             return super().line(line)
 
 
-class ReadsNamesInAnyCase(WrongClient):
+class ReadsNamesInAnyCase(FaultyClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
     decoder = decodes(field=lambda self, name, value: Decoder.field(self, name.lower(), value))
 
 
-class KeepsTheLastDataOnly(WrongClient):
+class KeepsTheLastDataOnly(FaultyClient):
     scenario, kind, breaks = "data-in-several-lines", "count", "TW-FRM-030"
 
     class Keeps(Decoder):
@@ -64,7 +64,7 @@ class KeepsTheLastDataOnly(WrongClient):
             return super().dispatch()
 
 
-class RemembersTheTypeOfABlockWithoutData(WrongClient):
+class RemembersTheTypeOfABlockWithoutData(FaultyClient):
     scenario, kind, breaks = "type-without-data-is-forgotten", "count", "TW-FRM-031"
 
     class Remembers(Decoder):
@@ -75,7 +75,7 @@ class RemembersTheTypeOfABlockWithoutData(WrongClient):
             return found
 
 
-class TakesAnEmptyTypeAsItIs(WrongClient):
+class TakesAnEmptyTypeAsItIs(FaultyClient):
     scenario, kind, breaks = "empty-type", "count", "TW-FRM-032"
 
     class Takes(Decoder):
@@ -91,7 +91,7 @@ class TakesAnEmptyTypeAsItIs(WrongClient):
             return [Event("", e.data, e.id, own_id=False) if empty else e for e in super().dispatch()]
 
 
-class TakesAnIdUpToItsNul(WrongClient):
+class TakesAnIdUpToItsNul(FaultyClient):
     scenario, kind, breaks = "id-with-nul", "cursor", "TW-FRM-033"
     decoder = decodes(field=lambda self, name, value: Decoder.field(self, name, value.partition(b"\0")[0]))
 
@@ -102,7 +102,7 @@ class TakesAnIdUpToItsNul(WrongClient):
         return end
 
 
-class ReadsRetryInto32Bits(WrongClient):
+class ReadsRetryInto32Bits(FaultyClient):
     scenario, kind, breaks = "retry-beyond-all-bounds", "died", "TW-FRM-036"
 
     class Reads(Decoder):
@@ -111,14 +111,14 @@ class ReadsRetryInto32Bits(WrongClient):
                 self.retry = int.from_bytes(int(value).to_bytes(4))
 
 
-class ReadsRetryInSeconds(WrongClient):
+class ReadsRetryInSeconds(FaultyClient):
     scenario, kind, breaks = "retry-is-the-base", "hung", "TW-CLI-016"
     decoder = decodes(
         take_retry=lambda self, value: setattr(self, "retry", 1000 * int(value)) if value.isdigit() else None
     )
 
 
-class KeepsItsDecoder(WrongClient):
+class KeepsItsDecoder(FaultyClient):
     scenario, kind, breaks = "decoder-of-each-connection", "count", "TW-FRM-038"
     kept = None
 
@@ -127,12 +127,12 @@ class KeepsItsDecoder(WrongClient):
         return self.kept
 
 
-class HoldsSnapshotsToTheBoundOfEvents(WrongClient):
+class HoldsSnapshotsToTheBoundOfEvents(FaultyClient):
     scenario, kind, breaks = "large-snapshot", "end", "TW-FRM-039"
     decoder = decodes(bound=lambda self: self.size <= 2**21 or _refuse())
 
 
-class HoldsEventsTo64Kibibytes(WrongClient):
+class HoldsEventsTo64Kibibytes(FaultyClient):
     """The size of a line that a reader of lines takes by default."""
 
     scenario, kind, breaks = "large-event", "count", "TW-FRM-078"
@@ -143,7 +143,7 @@ def _refuse():
     raise MalformedError("an event that is too long")
 
 
-class CopiesABufferWithEachPiece(WrongClient):
+class CopiesABufferWithEachPiece(FaultyClient):
     """`buffer = buffer + chunk`: what it looks for it looks for in the new piece alone, and it copies all the same."""
 
     scenario, kind, breaks, patience, is_costly = "long-line-in-small-pieces", "pace", "TW-FRM-041", 1.0, True
@@ -159,7 +159,7 @@ class CopiesABufferWithEachPiece(WrongClient):
             return []
 
 
-class StripsAMarkFromEachChunk(WrongClient):
+class StripsAMarkFromEachChunk(FaultyClient):
     """As a decoder of texts does that is made anew for each of them."""
 
     scenario, kind, breaks = "byte-order-mark-inside-a-text", "count", "TW-FRM-022"
@@ -169,7 +169,7 @@ class StripsAMarkFromEachChunk(WrongClient):
 # ---- JSON --------------------------------------------------------------------------------------------------------
 
 
-class MendsJson(WrongClient):
+class MendsJson(FaultyClient):
     """A text that is cut off is taken as far as it goes."""
 
     scenario, kind, breaks = "data-that-is-no-json", "never", "TW-OVR-001"
@@ -180,7 +180,7 @@ class MendsJson(WrongClient):
             return super().parse(text + '"' if text.count('"') % 2 else text)
 
 
-class PassesOverABreach(WrongClient):
+class PassesOverABreach(FaultyClient):
     """What cannot be read is dropped, and the stream goes on."""
 
     scenario, kind, breaks = "data-that-is-no-json", "hung", "TW-FRM-075"
@@ -192,24 +192,24 @@ class PassesOverABreach(WrongClient):
             return None
 
 
-class HoldsNumbersToNoBound(WrongClient):
+class HoldsNumbersToNoBound(FaultyClient):
     scenario, kind, breaks = "number-beyond-the-finite", "never", "TW-SEC-021"
     json = reads(number=staticmethod(float))
 
 
-class RoundsIntegers(WrongClient):
+class RoundsIntegers(FaultyClient):
     """As a reader does that knows numbers of 64 bits only."""
 
     scenario, kind, breaks = "integer-beyond-the-exact", "never", "TW-OVR-003"
     json = reads(integer=staticmethod(lambda text: int(float(text))))
 
 
-class TakesTheLastOfTwoMembers(WrongClient):
+class TakesTheLastOfTwoMembers(FaultyClient):
     scenario, kind, breaks = "member-twice", "hung", "TW-OVR-004"
     json = reads(members=staticmethod(dict))
 
 
-class ReplacesLoneSurrogates(WrongClient):
+class ReplacesLoneSurrogates(FaultyClient):
     scenario, kind, breaks = "lone-surrogate", "never", "TW-OVR-005"
 
     class Replaces(Json):
@@ -218,7 +218,7 @@ class ReplacesLoneSurrogates(WrongClient):
             return super().parse(re.sub(r"\\u[dD][89a-fA-F]..(?!\\u[dD])", "\ufffd", text))
 
 
-class LooksAtTextsAndNotAtNames(WrongClient):
+class LooksAtTextsAndNotAtNames(FaultyClient):
     scenario, kind, breaks = "lone-surrogate-in-a-name", "hung", "TW-OVR-005"
 
     class Looks(Json):
@@ -227,12 +227,12 @@ class LooksAtTextsAndNotAtNames(WrongClient):
             super().walk([*value.values()] if isinstance(value, dict) else value, depth)
 
 
-class NestsAsDeepAsItsLibrary(WrongClient):
+class NestsAsDeepAsItsLibrary(FaultyClient):
     scenario, kind, breaks = "nested-too-deep", "never", "TW-OVR-006"
     json = reads(most=500)
 
 
-class DiesOfDeepNesting(WrongClient):
+class DiesOfDeepNesting(FaultyClient):
     scenario, kind, breaks = "nested-far-too-deep", "died", "TW-OVR-006"
 
     class Dies(Json):
@@ -243,7 +243,7 @@ class DiesOfDeepNesting(WrongClient):
             return super().parse(text)
 
 
-class KnowsNoIntegers(WrongClient):
+class KnowsNoIntegers(FaultyClient):
     """In a language with one kind of number 1.0 is 1."""
 
     scenario, kind, breaks = "truncation-by-a-fraction", "never", "TW-OVR-010"
@@ -252,7 +252,7 @@ class KnowsNoIntegers(WrongClient):
     )
 
 
-class RefusesNullForAMemberThatIsLeftOut(WrongClient):
+class RefusesNullForAMemberThatIsLeftOut(FaultyClient):
     scenario, kind, breaks = "null-for-a-member-without-a-value", "count", "TW-OVR-028"
 
     def verify(self, done):
@@ -261,7 +261,7 @@ class RefusesNullForAMemberThatIsLeftOut(WrongClient):
         super().verify(done)
 
 
-class ReadsOnlyWhatItKnows(WrongClient):
+class ReadsOnlyWhatItKnows(FaultyClient):
     """Members of `value` that have no name in the client's own types are dropped."""
 
     scenario, kind, breaks = "rows", "order", "TW-CLI-052"
@@ -271,7 +271,7 @@ class ReadsOnlyWhatItKnows(WrongClient):
         super().give(index, kept, before)
 
 
-class BoundsAConnection(WrongClient):
+class BoundsAConnection(FaultyClient):
     scenario, kind, breaks, is_costly = "large-snapshot", "count", "TW-FRM-039", True
 
     class Bounds(Decoder):
@@ -282,19 +282,19 @@ class BoundsAConnection(WrongClient):
             return super().feed(chunk) if self.total <= BOUND else _refuse()
 
 
-class NestsLessDeep(WrongClient):
+class NestsLessDeep(FaultyClient):
     scenario, kind, breaks = "nested-as-deep-as-allowed", "count", "TW-OVR-006"
     json = reads(most=63)
 
 
-class DoesNotReadProgress(WrongClient):
+class DoesNotReadProgress(FaultyClient):
     scenario, kind, breaks = "progress-that-is-no-json", "never", "TW-FRM-075"
 
     def receive(self, event):
         return None if event.type in {"queue", "progress"} else super().receive(event)
 
 
-class PassesOverAPingThatItCannotRead(WrongClient):
+class PassesOverAPingThatItCannotRead(FaultyClient):
     scenario, kind, breaks = "head-that-is-a-number", "never", "TW-FRM-075"
 
     def receive(self, event):

@@ -1,9 +1,9 @@
-"""Wrong clients: right nearly always, and wrong in one case that is rare."""
+"""Faulty clients: right nearly always, and wrong in one case that is rare."""
 
-from conformance.plain_client import key_of
-from conformance.plain_requests import CutError
-from conformance.plain_state import MalformedError, State
-from conformance.wrong_clients import WrongClient
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_requests import CutError
+from proof.reimplementations.plain_state import MalformedError, State
 
 KEY = "0192f1e5-0000-7000-8000-000000000001"
 
@@ -17,7 +17,7 @@ def mapped(value, change):
     return change(value)
 
 
-class OfferedEncodingsForASubmit(WrongClient):
+class OfferedEncodingsForASubmit(FaultyClient):
     """Only a GET asks for no coding."""
 
     scenario, kind, breaks = "submit", "header", "TW-SEC-023"
@@ -26,7 +26,7 @@ class OfferedEncodingsForASubmit(WrongClient):
         return {"Accept": "text/event-stream", "Accept-Encoding": "gzip, deflate"}
 
 
-class DrawsOneKeyForAll(WrongClient):
+class DrawsOneKeyForAll(FaultyClient):
     scenario, kind, breaks = "two-submits", "header", "TW-JOB-036"
     key = KEY
 
@@ -47,7 +47,7 @@ class CountsItsKeysUp(DrawsOneKeyForAll):
         return super().submit()
 
 
-class TakesADoneOverAGap(WrongClient):
+class TakesADoneOverAGap(FaultyClient):
     scenario, kind, breaks = "done-over-a-gap", "count", "TW-RES-030"
     is_done = False
 
@@ -71,7 +71,7 @@ class TakesADoneOfAnotherEpoch(TakesADoneOverAGap):
         return self.cursor is not None and key_of(name)[0] != key_of(self.cursor)[0]
 
 
-class PassesOverTheChecksOfNoOps(WrongClient):
+class PassesOverTheChecksOfNoOps(FaultyClient):
     """A diff that changes nothing is not looked at."""
 
     scenario, kind, breaks = "failed-check-without-ops", "count", "TW-DIF-053"
@@ -82,7 +82,7 @@ class PassesOverTheChecksOfNoOps(WrongClient):
             return ops, checks if ops else []
 
 
-class LetsTheWholeStateBreakStable(WrongClient):
+class LetsTheWholeStateBreakStable(FaultyClient):
     scenario, kind, breaks = "stable-and-the-whole-state", "never", "TW-DIF-060"
 
     class state_type(State):  # noqa: N801
@@ -98,7 +98,7 @@ class LetsTheWholeStateBreakStable(WrongClient):
                 super().keep_stable(after)
 
 
-class HoldsToStableInTheFirstItem(WrongClient):
+class HoldsToStableInTheFirstItem(FaultyClient):
     scenario, kind, breaks = "stable-of-another-item-is-broken", "never", "TW-DIF-060"
 
     class state_type(State):  # noqa: N801
@@ -107,7 +107,7 @@ class HoldsToStableInTheFirstItem(WrongClient):
             first.keep_stable(after)
 
 
-class CountsPingsAsAppliedEvents(WrongClient):
+class CountsPingsAsAppliedEvents(FaultyClient):
     """As one does that counts what it gets."""
 
     scenario, kind, breaks = "pings-between-resyncs-count-for-nothing", "end", "TW-CLI-031"
@@ -120,7 +120,7 @@ class CountsPingsAsAppliedEvents(WrongClient):
         return super().receive(event)
 
 
-class CountsPingsThatAreNotInARow(WrongClient):
+class CountsPingsThatAreNotInARow(FaultyClient):
     scenario, kind, breaks = "pings-above-that-are-not-in-a-row", "count", "TW-CLI-012"
 
     def ping(self, data):
@@ -129,7 +129,7 @@ class CountsPingsThatAreNotInARow(WrongClient):
         self.pings = max(before, self.pings)
 
 
-class TakesASnapshotForNoProgress(WrongClient):
+class TakesASnapshotForNoProgress(FaultyClient):
     """Not only the one that opens a connection."""
 
     scenario, kind, breaks, patience = "snapshot-after-the-first-is-progress", "wait", "TW-CLI-017", 1.0
@@ -140,14 +140,14 @@ class TakesASnapshotForNoProgress(WrongClient):
         self.failures, self.progress = before
 
 
-class WaitsForNothingWhereTheBaseIsNothing(WrongClient):
+class WaitsForNothingWhereTheBaseIsNothing(FaultyClient):
     scenario, kind, breaks = "retry-of-nothing", "wait", "TW-CLI-016"
 
     def backoff(self, failures):
         return super().backoff(failures) if self.retry > 0.001 else 0.0
 
 
-class TakesNoBaseFromGoaway(WrongClient):
+class TakesNoBaseFromGoaway(FaultyClient):
     scenario, kind, breaks = "retry-of-goaway-is-the-base", "wait", "TW-CLI-016"
     before = 1.0
 
@@ -158,7 +158,7 @@ class TakesNoBaseFromGoaway(WrongClient):
         return super().receive(event)
 
 
-class WaitsASecondAtMostAfterGoaway(WrongClient):
+class WaitsASecondAtMostAfterGoaway(FaultyClient):
     scenario, kind, breaks, why = "goaway", "wait", "TW-CLI-019", "goaway"
 
     def fail(self, cut):
@@ -171,7 +171,7 @@ class WaitsASecondAtMostAfterAProblem(WaitsASecondAtMostAfterGoaway):
     scenario, breaks, why = "problem-in-band", "TW-CLI-026", "a problem"
 
 
-class CountsPagesAndFaultsApart(WrongClient):
+class CountsPagesAndFaultsApart(FaultyClient):
     scenario, kind, breaks = "eleven-faults-of-two-kinds", "count", "TW-CLI-043"
     pages = 0
 
@@ -184,7 +184,7 @@ class CountsPagesAndFaultsApart(WrongClient):
             self.refuse(answer)
 
 
-class TakesAWrongDigestTheSecondTime(WrongClient):
+class TakesAWrongDigestTheSecondTime(FaultyClient):
     """What came again has to be right."""
 
     scenario, kind, breaks = "wrong-digest-twice", "count", "TW-CLI-021"
@@ -197,7 +197,7 @@ class TakesAWrongDigestTheSecondTime(WrongClient):
                 raise
 
 
-class TrimsTexts(WrongClient):
+class TrimsTexts(FaultyClient):
     """Not what it holds: what it hands over."""
 
     scenario, kind, breaks = "blanks-and-line-ends", "value", "TW-CLI-052"

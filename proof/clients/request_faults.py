@@ -1,17 +1,17 @@
-"""Wrong clients: what they ask for and how, what they take for an answer, and what their users get of it."""
+"""Faulty clients: what they ask for and how, what they take for an answer, and what their users get of it."""
 
 import json
 import time
 
-from conformance.plain_client import key_of
-from conformance.plain_requests import CutError, EndError
-from conformance.plain_state import MalformedError, State
-from conformance.wrong_clients import WrongClient
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_requests import CutError, EndError
+from proof.reimplementations.plain_state import MalformedError, State
 
 # ---- what they ask for -------------------------------------------------------------------------------------------
 
 
-class SendsItsCursorUnderAnotherName(WrongClient):
+class SendsItsCursorUnderAnotherName(FaultyClient):
     scenario, kind, breaks = "reset-after-an-event", "cursor", "TW-CLI-007"
 
     def once(self, method, url, headers, body):
@@ -19,21 +19,21 @@ class SendsItsCursorUnderAnotherName(WrongClient):
         return super().once(method, url, {names.get(name, name): one for name, one in headers.items()}, body)
 
 
-class AsksForAnything(WrongClient):
+class AsksForAnything(FaultyClient):
     scenario, kind, breaks, control = "closed-inside-an-event", "header", "TW-CLI-008", "discovery"
 
     def once(self, method, url, headers, body):
         return super().once(method, url, headers | {"Accept": "*/*"}, body)
 
 
-class BeginsWithTheWholeLog(WrongClient):
+class BeginsWithTheWholeLog(FaultyClient):
     scenario, kind, breaks, control = "two-jobs-in-turn", "cursor", "TW-CLI-005", "discovery"
 
     def cursor_to_send(self):
         return self.cursor or "0-0"
 
 
-class KeepsAnIdWithoutItsState(WrongClient):
+class KeepsAnIdWithoutItsState(FaultyClient):
     """The cursor is stored, and nothing else: what comes has nothing to be applied to."""
 
     scenario, kind, breaks = "user-goes-on-later", "count", "TW-CLI-003"
@@ -44,7 +44,7 @@ class KeepsAnIdWithoutItsState(WrongClient):
             self.state = None
 
 
-class MovesItsIdBeforeTheValueIsGiven(WrongClient):
+class MovesItsIdBeforeTheValueIsGiven(FaultyClient):
     scenario, kind, breaks = "user-goes-on-later", "cursor", "TW-CLI-001"
 
     def checkpoint(self):
@@ -52,7 +52,7 @@ class MovesItsIdBeforeTheValueIsGiven(WrongClient):
         return super().checkpoint() | {"cursor": f"{epoch}-{seq + 1}"}
 
 
-class ForgetsItsCursorAtARedirect(WrongClient):
+class ForgetsItsCursorAtARedirect(FaultyClient):
     scenario, kind, breaks = "redirect-with-credentials", "cursor", "TW-CLI-044"
 
     def once(self, method, url, headers, body):
@@ -61,7 +61,7 @@ class ForgetsItsCursorAtARedirect(WrongClient):
         return super().once(method, url, headers, body)
 
 
-class FollowsRedirectsForEver(WrongClient):
+class FollowsRedirectsForEver(FaultyClient):
     scenario, kind, breaks = "redirects-without-end", "hung", "TW-CLI-045"
 
     def judge_redirect(self, method, there, redirects):
@@ -69,14 +69,14 @@ class FollowsRedirectsForEver(WrongClient):
         time.sleep(0.02)
 
 
-class DrawsShortKeys(WrongClient):
+class DrawsShortKeys(FaultyClient):
     scenario, kind, breaks = "submit", "header", "TW-JOB-036"
 
     def submit_headers(self):
         return super().submit_headers() | {"Idempotency-Key": "1"}
 
 
-class RepeatsASubmitWithoutItsKey(WrongClient):
+class RepeatsASubmitWithoutItsKey(FaultyClient):
     scenario, kind, breaks = "submit-lost", "repeat", "TW-CLI-041"
 
     def once(self, method, url, headers, body):
@@ -84,7 +84,7 @@ class RepeatsASubmitWithoutItsKey(WrongClient):
         return super().once(method, url, kept, body)
 
 
-class GivesUpALostSubmit(WrongClient):
+class GivesUpALostSubmit(FaultyClient):
     scenario, kind, breaks = "submit-lost", "end", "TW-CLI-054"
 
     def may_repeat(self):
@@ -94,7 +94,7 @@ class GivesUpALostSubmit(WrongClient):
 # ---- answers -----------------------------------------------------------------------------------------------------
 
 
-class HidesWhichMemberIsWrong(WrongClient):
+class HidesWhichMemberIsWrong(FaultyClient):
     scenario, kind, breaks = "submit-422", "problem", "TW-CLI-039"
 
     def refuse(self, answer):
@@ -105,7 +105,7 @@ class HidesWhichMemberIsWrong(WrongClient):
             raise
 
 
-class Repeats405ForEver(WrongClient):
+class Repeats405ForEver(FaultyClient):
     scenario, kind, breaks, patience = "405", "count", "TW-CLI-042", 0.3
 
     def judge_status(self, answer, wait):
@@ -114,7 +114,7 @@ class Repeats405ForEver(WrongClient):
         super().judge_status(answer, wait)
 
 
-class ReadsTheTitleOfAProblem(WrongClient):
+class ReadsTheTitleOfAProblem(FaultyClient):
     scenario, kind, breaks = "unknown-code", "end", "TW-ERR-011"
 
     def judge_status(self, answer, wait):
@@ -123,7 +123,7 @@ class ReadsTheTitleOfAProblem(WrongClient):
         super().judge_status(answer, wait)
 
 
-class RefusesCodesThatItDoesNotKnow(WrongClient):
+class RefusesCodesThatItDoesNotKnow(FaultyClient):
     scenario, kind, breaks = "unknown-code", "end", "TW-ERR-012"
 
     def judge_status(self, answer, wait):
@@ -132,14 +132,14 @@ class RefusesCodesThatItDoesNotKnow(WrongClient):
         super().judge_status(answer, wait)
 
 
-class StumblesOverADate(WrongClient):
+class StumblesOverADate(FaultyClient):
     scenario, kind, breaks = "retry-after-as-a-date", "died", "TW-CLI-046"
 
     def retry_after(self, answer):
         return float(answer.headers.get("Retry-After", 0))
 
 
-class SleepsForWhatItIsTold(WrongClient):
+class SleepsForWhatItIsTold(FaultyClient):
     """A wait below zero is over at once."""
 
     scenario, kind, breaks = "retry-after-below-zero", "wait", "TW-CLI-046"
@@ -149,14 +149,14 @@ class SleepsForWhatItIsTold(WrongClient):
             raise CutError("wait", least=max(0, int(answer.headers["Retry-After"])), counts=False)
 
 
-class ReadsTheJobAgainAtOnce(WrongClient):
+class ReadsTheJobAgainAtOnce(FaultyClient):
     scenario, kind, breaks = "204-and-a-read-that-has-to-wait", "wait", "TW-CLI-040"
 
     def wait_of_read(self, answer):
         return 0.0
 
 
-class LooksForHeadersByTheirLetters(WrongClient):
+class LooksForHeadersByTheirLetters(FaultyClient):
     scenario, kind, breaks = "header-names-in-other-letters", "count", "TW-FRM-019"
 
     def ask(self, *args):
@@ -166,7 +166,7 @@ class LooksForHeadersByTheirLetters(WrongClient):
         return answer
 
 
-class TakesAnyContentCoding(WrongClient):
+class TakesAnyContentCoding(FaultyClient):
     scenario, kind, breaks = "content-coding", "never", "TW-FRM-042"
 
     def ask(self, *args):
@@ -175,7 +175,7 @@ class TakesAnyContentCoding(WrongClient):
         return answer
 
 
-class GivesUpAtTheFirstPage(WrongClient):
+class GivesUpAtTheFirstPage(FaultyClient):
     """Another media type, long after the server has shown that it speaks the protocol."""
 
     scenario, kind, breaks = "stream-of-another-media-type", "end", "TW-CLI-043"
@@ -186,7 +186,7 @@ class GivesUpAtTheFirstPage(WrongClient):
         super().judge_status(answer, wait)
 
 
-class AssumesAValue(WrongClient):
+class AssumesAValue(FaultyClient):
     scenario, kind, breaks = "204-and-a-job-that-is-no-job", "end", "TW-CLI-055"
 
     def read_job(self):
@@ -196,7 +196,7 @@ class AssumesAValue(WrongClient):
             return {"end": "succeeded", "value": None}
 
 
-class RefusesCapabilitiesThatItDoesNotKnow(WrongClient):
+class RefusesCapabilitiesThatItDoesNotKnow(FaultyClient):
     scenario, kind, breaks, control = "discovery", "end", "TW-DSC-009", "404"
 
     def ask(self, *args):
@@ -206,7 +206,7 @@ class RefusesCapabilitiesThatItDoesNotKnow(WrongClient):
         return answer
 
 
-class TakesAnyProtocol(WrongClient):
+class TakesAnyProtocol(FaultyClient):
     scenario, kind, breaks, control = "discovery-of-another-protocol", "end", "TW-DSC-007", "404"
 
     def discover(self):
@@ -214,25 +214,25 @@ class TakesAnyProtocol(WrongClient):
         raise EndError("discovered", incomplete=False)
 
 
-class WaitsForEverForHello(WrongClient):
+class WaitsForEverForHello(FaultyClient):
     scenario, kind, breaks, patience, is_costly = "no-hello-in-time", "hung", "TW-CLI-011", 0.4, True
 
     greets_within = 3600.0
 
 
-class WaitsForEverForAStatusLine(WrongClient):
+class WaitsForEverForAStatusLine(FaultyClient):
     scenario, kind, breaks, patience, is_costly = "no-status-line-in-time", "hung", "TW-CLI-011", 0.4, True
     answers_within = 3600.0
 
 
-class PassesOverProblemsInTheStream(WrongClient):
+class PassesOverProblemsInTheStream(FaultyClient):
     scenario, kind, breaks = "fatal-problem-in-band", "count", "TW-CLI-026"
 
     def receive(self, event):
         return None if event.type == "problem" else super().receive(event)
 
 
-class RepeatsAFatalProblemInTheStream(WrongClient):
+class RepeatsAFatalProblemInTheStream(FaultyClient):
     scenario, kind, breaks = "fatal-problem-in-band", "count", "TW-CLI-026"
 
     def receive(self, event):
@@ -244,14 +244,14 @@ class RepeatsAFatalProblemInTheStream(WrongClient):
 # ---- breaches ----------------------------------------------------------------------------------------------------
 
 
-class TakesASnapshotWithoutColumns(WrongClient):
+class TakesASnapshotWithoutColumns(FaultyClient):
     scenario, kind, breaks = "snapshot-without-columns", "never", "TW-CLI-030"
 
     def snapshot(self, name, data, *, has_id):
         super().snapshot(name, {"columns": [], **data}, has_id=has_id)
 
 
-class TakesADoneWithoutADigest(WrongClient):
+class TakesADoneWithoutADigest(FaultyClient):
     scenario, kind, breaks = "done-without-a-digest", "count", "TW-FRM-076"
 
     def verify(self, done):
@@ -259,7 +259,7 @@ class TakesADoneWithoutADigest(WrongClient):
             super().verify(done)
 
 
-class DemandsAllThatADoneMayHave(WrongClient):
+class DemandsAllThatADoneMayHave(FaultyClient):
     scenario, kind, breaks = "done-in-few-words", "count", "TW-FRM-076"
 
     def verify(self, done):
@@ -268,14 +268,14 @@ class DemandsAllThatADoneMayHave(WrongClient):
         super().verify(done)
 
 
-class TakesWhatIsUnknownForABreach(WrongClient):
+class TakesWhatIsUnknownForABreach(FaultyClient):
     scenario, kind, breaks = "fourth-unknown-op", "end", "TW-CLI-032"
 
     def resync(self, breach):
         super().resync(MalformedError(str(breach)))
 
 
-class StumblesOverAnUnknownReason(WrongClient):
+class StumblesOverAnUnknownReason(FaultyClient):
     scenario, kind, breaks = "goaway-for-an-unknown-reason", "end", "TW-FRM-074"
 
     def goaway(self, data):
@@ -284,7 +284,7 @@ class StumblesOverAnUnknownReason(WrongClient):
         super().goaway(data)
 
 
-class CountsASeqFromOne(WrongClient):
+class CountsASeqFromOne(FaultyClient):
     scenario, kind, breaks = "first-seq-of-an-epoch", "count", "TW-RES-048"
 
     def snapshot(self, name, data, *, has_id):
@@ -294,7 +294,7 @@ class CountsASeqFromOne(WrongClient):
         super().snapshot(name, data, has_id=has_id)
 
 
-class KeepsIdsIn32Bits(WrongClient):
+class KeepsIdsIn32Bits(FaultyClient):
     scenario, kind, breaks = "ids-beyond-32-bits", "count", "TW-RES-002"
 
     def is_repeat(self, name):
@@ -304,7 +304,7 @@ class KeepsIdsIn32Bits(WrongClient):
         return self.cursor is not None and wrapped(name) <= wrapped(self.cursor)
 
 
-class TakesTheLastIdForThatOfTheEvent(WrongClient):
+class TakesTheLastIdForThatOfTheEvent(FaultyClient):
     """As an EventSource tells it: an event without an id seems to have that of the one before."""
 
     scenario, kind, breaks = "unknown-ephemeral-event", "count", "TW-FRM-045"
@@ -318,7 +318,7 @@ class TakesTheLastIdForThatOfTheEvent(WrongClient):
 # ---- their users -------------------------------------------------------------------------------------------------
 
 
-class FailsABatchWithItsItem(WrongClient):
+class FailsABatchWithItsItem(FaultyClient):
     scenario, kind, breaks = "batch-with-a-failed-item", "end", "TW-BAT-011"
 
     def finish(self, done):
@@ -326,7 +326,7 @@ class FailsABatchWithItsItem(WrongClient):
         return end | ({"end": "failed"} if end["end"] == "partially_failed" else {})
 
 
-class LosesTheValueOfWhatFailed(WrongClient):
+class LosesTheValueOfWhatFailed(FaultyClient):
     scenario, kind, breaks = "failed", "value", "TW-DIF-006"
 
     def finish(self, done):
@@ -334,7 +334,7 @@ class LosesTheValueOfWhatFailed(WrongClient):
         return end | ({"value": None} if end["end"] == "failed" else {})
 
 
-class HoldsBackTheLastChange(WrongClient):
+class HoldsBackTheLastChange(FaultyClient):
     """A change is given once the next one has come."""
 
     scenario, kind, breaks = "handed-over-at-once", "promptness", "TW-CLI-052"
@@ -352,7 +352,7 @@ class HoldsBackTheLastChange(WrongClient):
         return super().finish(done)
 
 
-class GivesASnapshotWhole(WrongClient):
+class GivesASnapshotWhole(FaultyClient):
     scenario, kind, breaks = "compacted-snapshot", "text", "TW-DIF-062"
 
     def snapshot(self, name, data, *, has_id):
@@ -360,7 +360,7 @@ class GivesASnapshotWhole(WrongClient):
         super().snapshot(name, data, has_id=has_id)
 
 
-class ComparesNoSnapshots(WrongClient):
+class ComparesNoSnapshots(FaultyClient):
     """What a new attempt made void is never told."""
 
     scenario, kind, breaks = "restart-with-a-common-start", "text", "TW-DIF-061"
@@ -376,7 +376,7 @@ class ComparesNoSnapshots(WrongClient):
         return (0, new) if self.opens else super().difference(old, new)
 
 
-class EscapesBeforeItDigests(WrongClient):
+class EscapesBeforeItDigests(FaultyClient):
     scenario, kind, breaks = "names-beyond-the-basic-plane", "count", "TW-DIF-056"
     state_type = type(
         "Escaped",
@@ -385,11 +385,11 @@ class EscapesBeforeItDigests(WrongClient):
     )
 
 
-class SortsNamesByCodePoints(WrongClient):
+class SortsNamesByCodePoints(FaultyClient):
     scenario, kind, breaks = "names-beyond-the-basic-plane", "count", "TW-DIF-056"
     state_type = type("Sorted", (State,), {"order": lambda self, name: name})
 
 
-class WritesNumbersAsItsLanguageDoes(WrongClient):
+class WritesNumbersAsItsLanguageDoes(FaultyClient):
     scenario, kind, breaks = "numbers-at-the-edge", "count", "TW-DIF-056"
     state_type = type("Written", (State,), {"number": lambda self, value: repr(value)})

@@ -1,24 +1,24 @@
-"""Wrong clients: what they make of answers and of ends, and what they do for their users."""
+"""Faulty clients: what they make of answers and of ends, and what they do for their users."""
 
 import contextlib
 import threading
 from typing import ClassVar
 
-from conformance.plain_requests import CutError, EndError
-from conformance.plain_state import Decoder
-from conformance.wrong_clients import WrongClient
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_requests import CutError, EndError
+from proof.reimplementations.plain_state import Decoder
 
 # ---- answers -------------------------------------------------------------------------------------------------
 
 
-class Ignores204(WrongClient):
+class Ignores204(FaultyClient):
     scenario, kind = "204-and-the-job-runs", "value"
 
     def read_job(self):
         raise EndError("succeeded", value=self.last())
 
 
-class Takes400ForTheEnd(WrongClient):
+class Takes400ForTheEnd(FaultyClient):
     scenario, kind = "400-on-a-cursor", "end"
 
     def judge_status(self, answer, wait):
@@ -27,7 +27,7 @@ class Takes400ForTheEnd(WrongClient):
         super().judge_status(answer, wait)
 
 
-class Repeats404ForEver(WrongClient):
+class Repeats404ForEver(FaultyClient):
     scenario, kind, patience = "404", "count", 0.3
 
     def judge_status(self, answer, wait):
@@ -39,7 +39,7 @@ class Repeats404ForEver(WrongClient):
         return 0.05
 
 
-class Repeats410ForEver(WrongClient):
+class Repeats410ForEver(FaultyClient):
     scenario, kind, patience = "410", "count", 0.3
 
     def judge_status(self, answer, wait):
@@ -51,21 +51,21 @@ class Repeats410ForEver(WrongClient):
         return 0.05
 
 
-class GivesUpOnTheFirst503(WrongClient):
+class GivesUpOnTheFirst503(FaultyClient):
     scenario, kind = "retry-after", "end"
 
     def judge_status(self, answer, wait):
         self.refuse(answer)
 
 
-class IgnoresRetryAfter(WrongClient):
+class IgnoresRetryAfter(FaultyClient):
     scenario, kind = "retry-after", "wait"
 
     def retry_after(self, answer):
         return 0.0
 
 
-class RefreshesCredentialsForEver(WrongClient):
+class RefreshesCredentialsForEver(FaultyClient):
     scenario, kind = "401-twice", "count"
 
     def judge_status(self, answer, wait):
@@ -74,7 +74,7 @@ class RefreshesCredentialsForEver(WrongClient):
         super().judge_status(answer, wait)
 
 
-class CountsFaultsForEver(WrongClient):
+class CountsFaultsForEver(FaultyClient):
     scenario, kind, patience = "eleven-faults", "count", 1.0
 
     def judge_status(self, answer, wait):
@@ -82,7 +82,7 @@ class CountsFaultsForEver(WrongClient):
         super().judge_status(answer, wait)
 
 
-class CountsWaitsAsFaults(WrongClient):
+class CountsWaitsAsFaults(FaultyClient):
     scenario, kind, is_costly = "waits-are-no-faults", "end", True
 
     def judge_status(self, answer, wait):
@@ -92,7 +92,7 @@ class CountsWaitsAsFaults(WrongClient):
         super().judge_status(answer, wait)
 
 
-class NeverForgetsAFault(WrongClient):
+class NeverForgetsAFault(FaultyClient):
     scenario, kind, is_costly = "faults-that-a-stream-parts", "end", True
 
     def read(self, answer):
@@ -103,14 +103,14 @@ class NeverForgetsAFault(WrongClient):
             self.faults = before
 
 
-class WaitsASecondAtMost(WrongClient):
+class WaitsASecondAtMost(FaultyClient):
     scenario, kind = "retry-after", "wait"
 
     def retry_after(self, answer):
         return min(1.0, super().retry_after(answer))
 
 
-class TakesAnyMediaType(WrongClient):
+class TakesAnyMediaType(FaultyClient):
     scenario, kind, breaks = "stream-of-another-media-type", "never", "TW-FRM-019"
 
     def ask(self, *args):
@@ -119,28 +119,28 @@ class TakesAnyMediaType(WrongClient):
         return answer
 
 
-class FollowsEveryRedirect(WrongClient):
+class FollowsEveryRedirect(FaultyClient):
     scenario, kind = "redirect-to-another-origin", "foreign"
 
     def judge_redirect(self, method, there, redirects):
         pass
 
 
-class SendsCredentialsEverywhere(WrongClient):
+class SendsCredentialsEverywhere(FaultyClient):
     scenario, kind = "link-to-another-origin", "foreign"
 
     def home(self, url):
         return True
 
 
-class DropsCredentialsAtARedirect(WrongClient):
+class DropsCredentialsAtARedirect(FaultyClient):
     scenario, kind = "redirect-with-credentials", "header"
 
     def home(self, url):
         return "replica" not in url
 
 
-class SubmitsAgain(WrongClient):
+class SubmitsAgain(FaultyClient):
     scenario, kind = "submit-and-a-cut", "count"
 
     def open(self):
@@ -149,14 +149,14 @@ class SubmitsAgain(WrongClient):
         return super().open()
 
 
-class RepeatsASubmitWithoutAKey(WrongClient):
+class RepeatsASubmitWithoutAKey(FaultyClient):
     scenario, kind, breaks = "submit-lost-without-a-key", "count", "TW-JOB-037"
 
     def may_repeat(self):
         return True
 
 
-class TakesAGatewaysWordForTheServers(WrongClient):
+class TakesAGatewaysWordForTheServers(FaultyClient):
     scenario, kind, breaks = "submit-of-a-gateway-that-did-not-wait", "count", "TW-JOB-037"
 
     def refuse(self, answer):
@@ -164,7 +164,7 @@ class TakesAGatewaysWordForTheServers(WrongClient):
             super().refuse(answer)
 
 
-class RepeatsASubmitWithAnotherKey(WrongClient):
+class RepeatsASubmitWithAnotherKey(FaultyClient):
     scenario, kind = "submit-409", "repeat"
     count = 0
 
@@ -175,14 +175,14 @@ class RepeatsASubmitWithAnotherKey(WrongClient):
         return super().once(method, url, headers, body)
 
 
-class TakesAnyJob(WrongClient):
+class TakesAnyJob(FaultyClient):
     scenario, kind = "hello-of-another-job", "never"
 
     def hello(self, data):
         super().hello(data | {"job": self.job})
 
 
-class IgnoresTheLinkOfHello(WrongClient):
+class IgnoresTheLinkOfHello(FaultyClient):
     scenario, kind = "link-of-hello", "path"
 
     def hello(self, data):
@@ -191,7 +191,7 @@ class IgnoresTheLinkOfHello(WrongClient):
         self.stream_url = url
 
 
-class AcceptsCompressedStreams(WrongClient):
+class AcceptsCompressedStreams(FaultyClient):
     scenario, kind, control, breaks = "handed-over-at-once", "header", "discovery", "TW-SEC-023"
 
     def once(self, method, url, headers, body):
@@ -201,7 +201,7 @@ class AcceptsCompressedStreams(WrongClient):
 # ---- ends and users ------------------------------------------------------------------------------------------
 
 
-class ReconnectsAfterDone(WrongClient):
+class ReconnectsAfterDone(FaultyClient):
     scenario, kind, control = "done-closes", "count", "404"
 
     def follow(self, opened):
@@ -210,7 +210,7 @@ class ReconnectsAfterDone(WrongClient):
         return end
 
 
-class LeavesItsSocketOpen(WrongClient):
+class LeavesItsSocketOpen(FaultyClient):
     scenario, kind = "user-stops-reading", "open"
     left: ClassVar[list] = []
 
@@ -218,7 +218,7 @@ class LeavesItsSocketOpen(WrongClient):
         self.left.append(answer)
 
 
-class LeavesATaskBehind(WrongClient):
+class LeavesATaskBehind(FaultyClient):
     """Its user has left, and a task of its own reads on, and reconnects."""
 
     scenario, kind = "user-stops-reading", "count"
@@ -234,7 +234,7 @@ class LeavesATaskBehind(WrongClient):
             self.open().close()
 
 
-class WaitsForTheEndOfTheBodyAfterDone(WrongClient):
+class WaitsForTheEndOfTheBodyAfterDone(FaultyClient):
     scenario, kind = "done-closes", "hung"
     ended = None
 
@@ -247,7 +247,7 @@ class WaitsForTheEndOfTheBodyAfterDone(WrongClient):
         raise EndError(**self.ended)
 
 
-class LosesWhatComesWithDone(WrongClient):
+class LosesWhatComesWithDone(FaultyClient):
     scenario, kind = "done-in-one-piece", "end"
 
     class Looks(Decoder):
@@ -263,28 +263,28 @@ class LosesWhatComesWithDone(WrongClient):
             raise EndError("connection_error", detail="nothing came")
 
 
-class HangsWhenTheJobFails(WrongClient):
+class HangsWhenTheJobFails(FaultyClient):
     scenario, kind = "failed", "hung"
 
     def finish(self, done):
         return None if done["status"] == "failed" else super().finish(done)
 
 
-class DropsTheReasonOfAFailure(WrongClient):
+class DropsTheReasonOfAFailure(FaultyClient):
     scenario, kind = "failed", "problem"
 
     def finish(self, done):
         return {name: value for name, value in super().finish(done).items() if name != "problem"}
 
 
-class TakesACancelledJobForAFailedOne(WrongClient):
+class TakesACancelledJobForAFailedOne(FaultyClient):
     scenario, kind = "cancelled", "end"
 
     def finish(self, done):
         return super().finish(done) | ({"end": "failed"} if done["status"] == "cancelled" else {})
 
 
-class DoesNotMarkWhatIsIncomplete(WrongClient):
+class DoesNotMarkWhatIsIncomplete(FaultyClient):
     scenario, kind = "410", "incomplete"
 
     def refuse(self, answer):
@@ -295,7 +295,7 @@ class DoesNotMarkWhatIsIncomplete(WrongClient):
             raise
 
 
-class DropsMembersOfAProblem(WrongClient):
+class DropsMembersOfAProblem(FaultyClient):
     scenario, kind = "problem-handed-over-whole", "problem"
 
     def refuse(self, answer):
@@ -306,14 +306,14 @@ class DropsMembersOfAProblem(WrongClient):
             raise
 
 
-class MixesItemsUp(WrongClient):
+class MixesItemsUp(FaultyClient):
     scenario, kind = "batch", "value"
 
     def give(self, index, value, before):
         super().give((index + 1) % 3 if self.batch else index, value, before)
 
 
-class CancelsWhenItsUserStops(WrongClient):
+class CancelsWhenItsUserStops(FaultyClient):
     scenario, kind, breaks = "user-stops-reading", "count", "TW-CLI-049"
 
     def checkpoint(self):
@@ -321,7 +321,7 @@ class CancelsWhenItsUserStops(WrongClient):
         return super().checkpoint()
 
 
-class WaitsForEverForACancel(WrongClient):
+class WaitsForEverForACancel(FaultyClient):
     scenario, kind = "user-cancels", "hung"
 
     def cancel(self):
@@ -329,21 +329,21 @@ class WaitsForEverForACancel(WrongClient):
         self.sleep(3600.0)
 
 
-class NeverCancels(WrongClient):
+class NeverCancels(FaultyClient):
     scenario, kind = "user-cancels", "promptness"
 
     def cancel(self):
         pass
 
 
-class AcceptsACheckpointOfAnotherJob(WrongClient):
+class AcceptsACheckpointOfAnotherJob(FaultyClient):
     scenario, kind = "checkpoint-of-another-job", "end"
 
     def restore(self, saved):
         super().restore(saved and saved | {"job": self.job})
 
 
-class SharesItsCursorBetweenJobs(WrongClient):
+class SharesItsCursorBetweenJobs(FaultyClient):
     scenario, kind = "two-jobs-in-turn", "cursor"
     cursor = None
 

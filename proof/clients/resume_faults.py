@@ -1,12 +1,12 @@
-"""Wrong clients: what they go on with after a cut or a breach, where they ask, and what they make of an end."""
+"""Faulty clients: what they go on with after a cut or a breach, where they ask, and what they make of an end."""
 
-from conformance.plain_client import key_of
-from conformance.plain_requests import EndError
-from conformance.plain_state import ENDS, MalformedError
-from conformance.wrong_clients import WrongClient
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_requests import EndError
+from proof.reimplementations.plain_state import ENDS, MalformedError
 
 
-class TakesTheIdOfAPingForItsCursor(WrongClient):
+class TakesTheIdOfAPingForItsCursor(FaultyClient):
     scenario, kind, breaks = "ids-of-what-is-not-logged", "cursor", "TW-CLI-002"
     named = None
 
@@ -18,7 +18,7 @@ class TakesTheIdOfAPingForItsCursor(WrongClient):
         return self.cursor and (self.named or self.cursor)
 
 
-class ForgetsItsCursorAtAnEmptyId(WrongClient):
+class ForgetsItsCursorAtAnEmptyId(FaultyClient):
     scenario, kind, breaks = "ids-of-what-is-not-logged", "cursor", "TW-CLI-002"
     named = ""
 
@@ -30,7 +30,7 @@ class ForgetsItsCursorAtAnEmptyId(WrongClient):
         return self.cursor if self.named else None
 
 
-class SendsTheHighestId(WrongClient):
+class SendsTheHighestId(FaultyClient):
     scenario, kind, breaks = "cut-after-a-rewind", "cursor", "TW-CLI-002"
     highest = None
 
@@ -42,7 +42,7 @@ class SendsTheHighestId(WrongClient):
         return self.cursor and self.highest
 
 
-class ForgetsItsCursorForOneRequest(WrongClient):
+class ForgetsItsCursorForOneRequest(FaultyClient):
     scenario, kind, breaks = "cut-after-a-resync", "cursor", "TW-CLI-028"
     held = ""
     asked = False
@@ -57,7 +57,7 @@ class ForgetsItsCursorForOneRequest(WrongClient):
         return cursor
 
 
-class TakesAnyDoneForTheEnd(WrongClient):
+class TakesAnyDoneForTheEnd(FaultyClient):
     scenario, kind, breaks = "done-of-an-old-epoch", "end", "TW-CLI-023"
 
     def logged(self, event):
@@ -66,7 +66,7 @@ class TakesAnyDoneForTheEnd(WrongClient):
         return super().logged(event)
 
 
-class CountsIdsByItself(WrongClient):
+class CountsIdsByItself(FaultyClient):
     """A diff without an id is taken for the one that is due."""
 
     scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
@@ -78,7 +78,7 @@ class CountsIdsByItself(WrongClient):
         return super().logged(event)
 
 
-class TakesASnapshotWithoutAnId(WrongClient):
+class TakesASnapshotWithoutAnId(FaultyClient):
     scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
 
     def snapshot(self, name, data, *, has_id):
@@ -88,14 +88,14 @@ class TakesASnapshotWithoutAnId(WrongClient):
         super().snapshot(name, data, has_id=has_id)
 
 
-class ReadsAJobThatIsGoneAgain(WrongClient):
+class ReadsAJobThatIsGoneAgain(FaultyClient):
     scenario, kind, breaks = "204-and-the-job-is-gone", "count", "TW-CLI-038"
 
     def judge_read(self, answer):
         pass
 
 
-class FollowsTemporaryRedirectsAlone(WrongClient):
+class FollowsTemporaryRedirectsAlone(FaultyClient):
     scenario, kind, breaks = "redirects-of-all-kinds", "end", "TW-CLI-044"
 
     def once(self, method, url, headers, body):
@@ -105,7 +105,7 @@ class FollowsTemporaryRedirectsAlone(WrongClient):
         return answer
 
 
-class CountsRedirectsForEver(WrongClient):
+class CountsRedirectsForEver(FaultyClient):
     scenario, kind, breaks = "redirects-of-all-kinds", "end", "TW-CLI-045"
     count = 0
 
@@ -114,7 +114,7 @@ class CountsRedirectsForEver(WrongClient):
         super().judge_redirect(method, there, self.count)
 
 
-class ResolvesLinksAgainstWhatItAskedFor(WrongClient):
+class ResolvesLinksAgainstWhatItAskedFor(FaultyClient):
     scenario, kind, breaks = "link-of-hello-after-a-redirect", "path", "TW-CLI-025"
 
     def open(self):
@@ -123,7 +123,7 @@ class ResolvesLinksAgainstWhatItAskedFor(WrongClient):
         return answer
 
 
-class LearnsItsJobFromHello(WrongClient):
+class LearnsItsJobFromHello(FaultyClient):
     scenario, kind, breaks = "submit-and-a-cut-before-hello", "count", "TW-CLI-006"
     greeted = False
 
@@ -133,7 +133,7 @@ class LearnsItsJobFromHello(WrongClient):
         return super().open()
 
 
-class RefreshesOnceForGood(WrongClient):
+class RefreshesOnceForGood(FaultyClient):
     scenario, kind, breaks = "401-again-later", "end", "TW-CLI-035"
 
     def ask(self, *args):
@@ -143,7 +143,7 @@ class RefreshesOnceForGood(WrongClient):
         return answer
 
 
-class ComparesTheBeginOfAMediaType(WrongClient):
+class ComparesTheBeginOfAMediaType(FaultyClient):
     scenario, kind, breaks = "media-type-that-holds-the-word", "never", "TW-FRM-019"
 
     def ask(self, *args):
@@ -153,7 +153,7 @@ class ComparesTheBeginOfAMediaType(WrongClient):
         return answer
 
 
-class LooksAtNoStatus(WrongClient):
+class LooksAtNoStatus(FaultyClient):
     scenario, kind, breaks, statuses = "stream-under-another-status", "never", "TW-FRM-019", (200, 599)
 
     def ask(self, *args):
@@ -168,7 +168,7 @@ class TakesAnySuccessForAStream(LooksAtNoStatus):
     statuses = (200, 299)
 
 
-class TakesItsCancelForTheEnd(WrongClient):
+class TakesItsCancelForTheEnd(FaultyClient):
     scenario, kind, breaks = "cancel-that-comes-too-late", "end", "TW-CLI-051"
 
     def cancel(self):
@@ -176,14 +176,14 @@ class TakesItsCancelForTheEnd(WrongClient):
         raise EndError("cancelled", value=self.last(), incomplete=True)
 
 
-class NamesTheEndByItsCancel(WrongClient):
+class NamesTheEndByItsCancel(FaultyClient):
     scenario, kind, breaks = "cancel-that-comes-too-late", "end", "TW-CLI-051"
 
     def finish(self, done):
         return super().finish(done) | ({"end": "cancelled"} if self.cancelled else {})
 
 
-class TellsItemsInTheOrderOfTheirEnds(WrongClient):
+class TellsItemsInTheOrderOfTheirEnds(FaultyClient):
     scenario, kind, breaks = "batch-with-a-failed-item", "items", "TW-BAT-010"
 
     def hand_over(self):
@@ -197,7 +197,7 @@ class TellsItemsInTheOrderOfTheirEnds(WrongClient):
         return end | {"items": [end["items"][at] for at in self.ended]} if "items" in end else end
 
 
-class GivesTheFirstItemOfASnapshot(WrongClient):
+class GivesTheFirstItemOfASnapshot(FaultyClient):
     scenario, kind, breaks = "batch-over-a-snapshot", "value", "TW-BAT-010"
     opens = False
 
@@ -211,7 +211,7 @@ class GivesTheFirstItemOfASnapshot(WrongClient):
             super().give(index, value, before)
 
 
-class TakesACancelledItemForAFailedOne(WrongClient):
+class TakesACancelledItemForAFailedOne(FaultyClient):
     scenario, kind, breaks = "batch-over-a-snapshot", "items", "TW-BAT-011"
 
     def finish(self, done):
@@ -221,7 +221,7 @@ class TakesACancelledItemForAFailedOne(WrongClient):
         return end
 
 
-class GivesItsValueAtAPing(WrongClient):
+class GivesItsValueAtAPing(FaultyClient):
     scenario, kind, breaks = "pings-at-the-head", "again", "TW-CLI-052"
 
     def ping(self, data):
@@ -229,7 +229,7 @@ class GivesItsValueAtAPing(WrongClient):
         self.give(0, self.last(), self.last())
 
 
-class GivesItsValueAtARepeat(WrongClient):
+class GivesItsValueAtARepeat(FaultyClient):
     scenario, kind, breaks = "one-event-again", "again", "TW-CLI-052"
 
     def is_repeat(self, name):
@@ -239,7 +239,7 @@ class GivesItsValueAtARepeat(WrongClient):
         return known
 
 
-class TellsItsCredentials(WrongClient):
+class TellsItsCredentials(FaultyClient):
     scenario, kind, breaks = "401-and-no-word-of-the-token", "secret", "TW-SEC-013"
 
     def refuse(self, answer):
@@ -250,7 +250,7 @@ class TellsItsCredentials(WrongClient):
             raise
 
 
-class TakesABatchOfOneForOneInput(WrongClient):
+class TakesABatchOfOneForOneInput(FaultyClient):
     scenario, kind, breaks = "batch-of-one", "items", "TW-BAT-010"
 
     def start(self, job):
@@ -258,7 +258,7 @@ class TakesABatchOfOneForOneInput(WrongClient):
         self.batch = len(self.command.get("inputs", ())) > 1
 
 
-class Repeats408(WrongClient):
+class Repeats408(FaultyClient):
     scenario, kind, breaks = "408", "count", "TW-CLI-042"
 
     def judge_status(self, answer, wait):
@@ -266,7 +266,7 @@ class Repeats408(WrongClient):
             super().judge_status(answer, wait)
 
 
-class KnowsAFewFaultsAlone(WrongClient):
+class KnowsAFewFaultsAlone(FaultyClient):
     scenario, kind, breaks = "520", "end", "TW-CLI-043"
 
     def judge_status(self, answer, wait):
@@ -275,7 +275,7 @@ class KnowsAFewFaultsAlone(WrongClient):
         super().judge_status(answer, wait)
 
 
-class DemandsAValueOfEachItem(WrongClient):
+class DemandsAValueOfEachItem(FaultyClient):
     scenario, kind, breaks = "item-without-a-value", "count", "TW-FRM-076"
 
     def moved(self, state, name, *, forward=True):
@@ -284,7 +284,7 @@ class DemandsAValueOfEachItem(WrongClient):
         super().moved(state, name, forward=forward)
 
 
-class RefreshesForReadsAlone(WrongClient):
+class RefreshesForReadsAlone(FaultyClient):
     scenario, kind, breaks = "submit-401", "end", "TW-CLI-035"
 
     def once(self, method, url, headers, body):
@@ -294,7 +294,7 @@ class RefreshesForReadsAlone(WrongClient):
         return answer
 
 
-class SubmitsAgainAtOnce(WrongClient):
+class SubmitsAgainAtOnce(FaultyClient):
     scenario, kind, breaks = "submit-503-without-a-wait", "wait", "TW-CLI-040"
 
     def backoff(self, failures):

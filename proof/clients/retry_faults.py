@@ -1,30 +1,30 @@
-"""Wrong clients: what they take for a cut, and how long they wait."""
+"""Faulty clients: what they take for a cut, and how long they wait."""
 
 import random
 import time
 
-from conformance.plain_client import key_of
-from conformance.plain_requests import CutError, EndError
-from conformance.wrong_clients import WrongClient
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_requests import CutError, EndError
 
 # ---- cuts and waits ------------------------------------------------------------------------------------------
 
 
-class TakesTheEndOfTheBodyForSuccess(WrongClient):
+class TakesTheEndOfTheBodyForSuccess(FaultyClient):
     scenario, kind, breaks = "body-ends-before-done", "value", "TW-CLI-013"
 
     def at_eof(self):
         raise EndError("succeeded", value=self.last())
 
 
-class GivesUpAtTheFirstCut(WrongClient):
+class GivesUpAtTheFirstCut(FaultyClient):
     scenario, kind, breaks = "body-ends-before-done", "end", "TW-CLI-009"
 
     def fail(self, cut):
         raise EndError("connection_error", detail=str(cut))
 
 
-class TakesSilenceForSuccess(WrongClient):
+class TakesSilenceForSuccess(FaultyClient):
     scenario, kind, breaks = "silence", "value", "TW-CLI-013"
 
     def fail(self, cut):
@@ -33,14 +33,14 @@ class TakesSilenceForSuccess(WrongClient):
         super().fail(cut)
 
 
-class DoesNotNoticeSilence(WrongClient):
+class DoesNotNoticeSilence(FaultyClient):
     scenario, kind = "silence", "hung"
 
     def silence(self):
         return 3600.0
 
 
-class TakesTheAgeOfAConnectionForSilence(WrongClient):
+class TakesTheAgeOfAConnectionForSilence(FaultyClient):
     scenario, kind, breaks = "few-bytes-are-no-silence", "count", "TW-CLI-014"
 
     def receive(self, event):
@@ -52,14 +52,14 @@ class TakesTheAgeOfAConnectionForSilence(WrongClient):
         return min(super().silence(), self.born + 1.0 - time.monotonic())
 
 
-class DoesNotNoticeADeafSubscription(WrongClient):
+class DoesNotNoticeADeafSubscription(FaultyClient):
     scenario, kind = "two-pings-above-the-id", "hung"
 
     def ping(self, data):
         pass
 
 
-class TakesEachPingAboveItsIdForACut(WrongClient):
+class TakesEachPingAboveItsIdForACut(FaultyClient):
     scenario, kind = "one-ping-above-the-id", "count"
 
     def ping(self, data):
@@ -67,28 +67,28 @@ class TakesEachPingAboveItsIdForACut(WrongClient):
             raise CutError("deaf")
 
 
-class HandsOverPings(WrongClient):
+class HandsOverPings(FaultyClient):
     scenario, kind, breaks = "pings-at-the-head", "order", "TW-FRM-045"
 
     def ping(self, data):
         self.give(0, data, None)
 
 
-class DiesOfAPing(WrongClient):
+class DiesOfAPing(FaultyClient):
     scenario, kind, breaks = "pings-at-the-head", "died", "TW-CLI-012"
 
     def ping(self, data):
         raise NotImplementedError("ping")
 
 
-class SendsNoCursor(WrongClient):
+class SendsNoCursor(FaultyClient):
     scenario, kind, breaks = "closed-inside-an-event", "cursor", "TW-CLI-009"
 
     def cursor_to_send(self):
         return None
 
 
-class SendsAStaleCursor(WrongClient):
+class SendsAStaleCursor(FaultyClient):
     scenario, kind, breaks = "goaway-after-progress", "cursor", "TW-CLI-019"
     first = None
 
@@ -97,21 +97,21 @@ class SendsAStaleCursor(WrongClient):
         return self.first
 
 
-class DoesNotWait(WrongClient):
+class DoesNotWait(FaultyClient):
     scenario, kind = "backoff-doubles", "wait"
 
     def backoff(self, failures):
         return 0.0
 
 
-class WaitsTheSameEachTime(WrongClient):
+class WaitsTheSameEachTime(FaultyClient):
     scenario, kind = "backoff-doubles", "wait"
 
     def backoff(self, failures):
         return super().backoff(1)
 
 
-class IgnoresTheBaseOfTheStream(WrongClient):
+class IgnoresTheBaseOfTheStream(FaultyClient):
     scenario, kind = "retry-is-the-base", "wait"
 
     def backoff(self, failures):
@@ -119,14 +119,14 @@ class IgnoresTheBaseOfTheStream(WrongClient):
         return super().backoff(failures)
 
 
-class TakesAnOpeningSnapshotForProgress(WrongClient):
+class TakesAnOpeningSnapshotForProgress(FaultyClient):
     scenario, kind = "opening-snapshot-is-no-progress", "wait"
 
     def moved(self, state, name, *, forward=True):
         super().moved(state, name)
 
 
-class TakesRepeatsForProgress(WrongClient):
+class TakesRepeatsForProgress(FaultyClient):
     scenario, kind = "repeats-are-no-progress", "wait"
 
     def is_repeat(self, name):
@@ -134,7 +134,7 @@ class TakesRepeatsForProgress(WrongClient):
         return super().is_repeat(name)
 
 
-class NeverCountsAnew(WrongClient):
+class NeverCountsAnew(FaultyClient):
     scenario, kind, patience = "progress-starts-the-count-anew", "wait", 1.0
 
     def moved(self, state, name, *, forward=True):
@@ -143,14 +143,14 @@ class NeverCountsAnew(WrongClient):
         self.failures = failures
 
 
-class TakesGoawayForTheEnd(WrongClient):
+class TakesGoawayForTheEnd(FaultyClient):
     scenario, kind = "goaway", "end"
 
     def goaway(self, data):
         raise EndError("connection_error", detail=data["reason"])
 
 
-class CountsGoawayAsAFailure(WrongClient):
+class CountsGoawayAsAFailure(FaultyClient):
     scenario, kind = "goaway-after-progress", "end"
 
     def goaway(self, data):
@@ -162,21 +162,21 @@ class CountsGoawayAsAFailure(WrongClient):
         self.failures = failures
 
 
-class ComesBackAtOnceAfterGoaway(WrongClient):
+class ComesBackAtOnceAfterGoaway(FaultyClient):
     scenario, kind = "goaway", "wait"
 
     def goaway(self, data):
         raise CutError("goaway", counts=False)
 
 
-class TakesTheWaitOfGoawayToTheLetter(WrongClient):
+class TakesTheWaitOfGoawayToTheLetter(FaultyClient):
     scenario, kind = "goaway-names-no-wait", "wait"
 
     def goaway(self, data):
         raise CutError("goaway", least=data["retry_ms"] / 1000, counts=False)
 
 
-class GivesUpAsIfItHadSucceeded(WrongClient):
+class GivesUpAsIfItHadSucceeded(FaultyClient):
     scenario, kind = "giving-up", "end"
 
     def fail(self, cut):
@@ -186,7 +186,7 @@ class GivesUpAsIfItHadSucceeded(WrongClient):
             raise EndError("succeeded", value=self.last()) from error
 
 
-class WaitsFromTheStartOfTheConnection(WrongClient):
+class WaitsFromTheStartOfTheConnection(FaultyClient):
     scenario, kind, breaks = "wait-begins-at-the-cut", "wait", "TW-CLI-015"
     began = 0.0
 
@@ -198,7 +198,7 @@ class WaitsFromTheStartOfTheConnection(WrongClient):
         return super().backoff(failures) - (time.monotonic() - self.began)
 
 
-class TakesHelloForProgress(WrongClient):
+class TakesHelloForProgress(FaultyClient):
     """As an EventSource does: a connection that opened starts the count anew."""
 
     scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
@@ -208,7 +208,7 @@ class TakesHelloForProgress(WrongClient):
         self.failures = 0
 
 
-class TakesProgressOfTheJobForItsOwn(WrongClient):
+class TakesProgressOfTheJobForItsOwn(FaultyClient):
     scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
 
     def receive(self, event):
@@ -217,7 +217,7 @@ class TakesProgressOfTheJobForItsOwn(WrongClient):
         return super().receive(event)
 
 
-class TakesCommentsForProgress(WrongClient):
+class TakesCommentsForProgress(FaultyClient):
     scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
 
     def new_decoder(self, answer):
@@ -233,7 +233,7 @@ class TakesCommentsForProgress(WrongClient):
         return decoder
 
 
-class SetsATimerOf31Bits(WrongClient):
+class SetsATimerOf31Bits(FaultyClient):
     """What is more is over at once."""
 
     scenario, kind, breaks = "heartbeat-of-a-month", "count", "TW-CLI-010"
@@ -242,7 +242,7 @@ class SetsATimerOf31Bits(WrongClient):
         return super().silence() if super().silence() * 1000 < 2**31 else 0.001
 
 
-class IgnoresTheWaitOfAProblemInTheStream(WrongClient):
+class IgnoresTheWaitOfAProblemInTheStream(FaultyClient):
     scenario, kind, breaks = "problem-in-band", "wait", "TW-CLI-026"
 
     def fail(self, cut):
@@ -250,28 +250,28 @@ class IgnoresTheWaitOfAProblemInTheStream(WrongClient):
         super().fail(cut)
 
 
-class WaitsASecondAtMostAfterACut(WrongClient):
+class WaitsASecondAtMostAfterACut(FaultyClient):
     scenario, kind, breaks = "backoff-passes-a-second", "wait", "TW-CLI-015"
 
     def backoff(self, failures):
         return min(max(1.0, self.retry), self.retry * 2 ** (failures - 1)) * random.uniform(0.5, 1.5)
 
 
-class DoublesAFewTimesAlone(WrongClient):
+class DoublesAFewTimesAlone(FaultyClient):
     scenario, kind, breaks = "backoff-passes-a-second", "wait", "TW-CLI-015"
 
     def backoff(self, failures):
         return super().backoff(min(failures, 5))
 
 
-class AddsInPlaceOfDoubling(WrongClient):
+class AddsInPlaceOfDoubling(FaultyClient):
     scenario, kind, breaks = "backoff-passes-a-second", "wait", "TW-CLI-015"
 
     def backoff(self, failures):
         return self.retry * failures * random.uniform(0.5, 1.5)
 
 
-class DrawsNoWaits(WrongClient):
+class DrawsNoWaits(FaultyClient):
     """All clients of a server that fell come back together."""
 
     scenario, kind, breaks, is_costly = "waits-are-drawn", "drawn", "TW-CLI-015", True
@@ -280,7 +280,7 @@ class DrawsNoWaits(WrongClient):
         return min(30.0, self.retry * 2 ** (failures - 1))
 
 
-class KeepsTheFirstHeartbeat(WrongClient):
+class KeepsTheFirstHeartbeat(FaultyClient):
     scenario, kind, breaks = "heartbeat-of-each-connection", "count", "TW-CLI-010"
     first = 0.0
 
@@ -289,7 +289,7 @@ class KeepsTheFirstHeartbeat(WrongClient):
         self.first = self.heartbeat = self.first or self.heartbeat
 
 
-class KeepsTheLastHeartbeat(WrongClient):
+class KeepsTheLastHeartbeat(FaultyClient):
     """It holds for the next connection from its start, before hello has named one."""
 
     scenario, kind, breaks = "heartbeat-of-each-connection", "count", "TW-CLI-010"
@@ -299,28 +299,28 @@ class KeepsTheLastHeartbeat(WrongClient):
         self.greets_within = min(self.greets_within, self.silence())
 
 
-class CutsAfterOneHeartbeat(WrongClient):
+class CutsAfterOneHeartbeat(FaultyClient):
     scenario, kind, breaks = "two-heartbeats-are-no-silence", "count", "TW-CLI-010"
 
     def silence(self):
         return self.heartbeat
 
 
-class CutsAfterTwoHeartbeats(WrongClient):
+class CutsAfterTwoHeartbeats(FaultyClient):
     scenario, kind, breaks, is_costly = "two-heartbeats-are-no-silence", "count", "TW-CLI-010", True
 
     def silence(self):
         return 2 * self.heartbeat
 
 
-class CutsAfterFiveHeartbeats(WrongClient):
+class CutsAfterFiveHeartbeats(FaultyClient):
     scenario, kind, breaks = "silence", "wait", "TW-CLI-010"
 
     def silence(self):
         return 5 * self.heartbeat
 
 
-class IsNotDeafWithoutAnId(WrongClient):
+class IsNotDeafWithoutAnId(FaultyClient):
     scenario, kind, breaks = "two-pings-and-no-snapshot", "hung", "TW-CLI-012"
 
     def ping(self, data):
@@ -328,7 +328,7 @@ class IsNotDeafWithoutAnId(WrongClient):
             super().ping(data)
 
 
-class DoesNotWaitAfterNoAnswer(WrongClient):
+class DoesNotWaitAfterNoAnswer(FaultyClient):
     scenario, kind, breaks, cause = "waits-whatever-broke", "wait", "TW-CLI-009", "RemoteDisconnected"
 
     def backoff(self, failures):
@@ -355,7 +355,7 @@ class DoesNotWaitAfter204(DoesNotWaitAfterNoAnswer):
     breaks, cause = "TW-CLI-033", "204"
 
 
-class CountsFailuresInAll(WrongClient):
+class CountsFailuresInAll(FaultyClient):
     scenario, kind, breaks = "failures-that-progress-parts", "end", "TW-CLI-018"
     total = 0
 
@@ -365,7 +365,7 @@ class CountsFailuresInAll(WrongClient):
         super().fail(cut)
 
 
-class AddsEventsUpOverResyncs(WrongClient):
+class AddsEventsUpOverResyncs(FaultyClient):
     scenario, kind, breaks = "events-between-resyncs-do-not-add-up", "count", "TW-CLI-031"
 
     def resync(self, breach):
@@ -374,7 +374,7 @@ class AddsEventsUpOverResyncs(WrongClient):
         self.applied = applied
 
 
-class TakesAnyOtherHeadForOneAbove(WrongClient):
+class TakesAnyOtherHeadForOneAbove(FaultyClient):
     scenario, kind, breaks = "pings-at-the-head", "count", "TW-CLI-012"
 
     def ping(self, data):
@@ -383,7 +383,7 @@ class TakesAnyOtherHeadForOneAbove(WrongClient):
             raise CutError("a deaf subscription")
 
 
-class ComparesHeadsWithoutEpochs(WrongClient):
+class ComparesHeadsWithoutEpochs(FaultyClient):
     scenario, kind, breaks = "two-pings-above-the-id", "hung", "TW-CLI-012"
 
     def ping(self, data):

@@ -1,18 +1,18 @@
-"""Wrong clients: what they take for a line, a field and a type."""
+"""Faulty clients: what they take for a line, a field and a type."""
 
 import re
 
-from conformance.plain_state import Decoder
-from conformance.wrong_clients import WrongClient
-from conformance.wrong_readers import decodes
+from proof.clients.faulty_client import FaultyClient
+from proof.clients.stream_faults import decodes
+from proof.reimplementations.plain_state import Decoder
 
 
-class StripsAMarkFromEachLine(WrongClient):
+class StripsAMarkFromEachLine(FaultyClient):
     scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-022"
     decoder = decodes(line=lambda self, line: Decoder.line(self, line.removeprefix(b"\xef\xbb\xbf")))
 
 
-class StripsAllMarksAtTheStart(WrongClient):
+class StripsAllMarksAtTheStart(FaultyClient):
     scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-022"
 
     class Strips(Decoder):
@@ -21,12 +21,12 @@ class StripsAllMarksAtTheStart(WrongClient):
             return bare if bare == line else self.without_mark(bare)
 
 
-class IgnoresLinesWithoutAColon(WrongClient):
+class IgnoresLinesWithoutAColon(FaultyClient):
     scenario, kind, breaks = "empty-type", "count", "TW-FRM-027"
     decoder = decodes(line=lambda self, line: Decoder.line(self, line if b":" in line else line and b":"))
 
 
-class KeepsTheFirstType(WrongClient):
+class KeepsTheFirstType(FaultyClient):
     scenario, kind, breaks = "empty-type", "count", "TW-FRM-032"
     decoder = decodes(
         field=lambda self, name, value: (
@@ -35,12 +35,12 @@ class KeepsTheFirstType(WrongClient):
     )
 
 
-class LetsARetryBeginWithSpaces(WrongClient):
+class LetsARetryBeginWithSpaces(FaultyClient):
     scenario, kind, breaks = "retry-that-is-no-number", "wait", "TW-FRM-035"
     decoder = decodes(take_retry=lambda self, value: Decoder.take_retry(self, value.lstrip()))
 
 
-class JoinsDataByNothing(WrongClient):
+class JoinsDataByNothing(FaultyClient):
     scenario, kind, breaks = "text-over-two-lines", "never", "TW-FRM-030"
 
     class Joins(Decoder):
@@ -56,7 +56,7 @@ class JoinsDataByASpace(JoinsDataByNothing):
         between = b" "
 
 
-class ReadsTypesInAnyCase(WrongClient):
+class ReadsTypesInAnyCase(FaultyClient):
     scenario, kind, breaks = "types-in-other-letters", "count", "TW-FRM-045"
 
     def receive(self, event):
@@ -64,7 +64,7 @@ class ReadsTypesInAnyCase(WrongClient):
         return super().receive(event)
 
 
-class TrimsTypes(WrongClient):
+class TrimsTypes(FaultyClient):
     scenario, kind, breaks = "types-in-other-letters", "count", "TW-FRM-045"
 
     def receive(self, event):
@@ -72,7 +72,7 @@ class TrimsTypes(WrongClient):
         return super().receive(event)
 
 
-class SplitsEventsAtThreePairs(WrongClient):
+class SplitsEventsAtThreePairs(FaultyClient):
     """Each kind of line end twice, and no two kinds together."""
 
     scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
@@ -91,7 +91,7 @@ class SplitsEventsAtThreePairs(WrongClient):
             return found
 
 
-class FindsOutTheLineEndOnce(WrongClient):
+class FindsOutTheLineEndOnce(FaultyClient):
     scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
 
     class Finds(Decoder):
@@ -101,17 +101,17 @@ class FindsOutTheLineEndOnce(WrongClient):
             return super().feed(chunk)
 
 
-class TakesALineOfSpacesForAnEmptyOne(WrongClient):
+class TakesALineOfSpacesForAnEmptyOne(FaultyClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
     decoder = decodes(line=lambda self, line: Decoder.line(self, line if line.strip() else b""))
 
 
-class TrimsNames(WrongClient):
+class TrimsNames(FaultyClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
     decoder = decodes(field=lambda self, name, value: Decoder.field(self, name.rstrip(), value))
 
 
-class TakesARetryWithItsEvent(WrongClient):
+class TakesARetryWithItsEvent(FaultyClient):
     scenario, kind, breaks = "the-last-retry-holds", "wait", "TW-FRM-035"
 
     class Takes(Decoder):

@@ -1,19 +1,19 @@
-"""Wrong clients: what they make of columns and checks, and of the state that a diff results in."""
+"""Faulty clients: what they make of columns and checks, and of the state that a diff results in."""
 
 import hashlib
 import re
 import unicodedata
 from urllib.parse import unquote
 
-from conformance.plain_requests import EndError
-from conformance.plain_state import MalformedError, State, demand
-from conformance.wrong_clients import WrongClient
-from conformance.wrong_folders import folds
+from proof.clients.diff_faults import folds
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_requests import EndError
+from proof.reimplementations.plain_state import MalformedError, State, demand
 
 # ---- columns -----------------------------------------------------------------------------------------------------
 
 
-class KeepsTheColumnsOfTheFirstSnapshot(WrongClient):
+class KeepsTheColumnsOfTheFirstSnapshot(FaultyClient):
     scenario, kind, breaks = "columns-of-the-epoch", "count", "TW-CLI-001"
     columns = None
 
@@ -23,17 +23,17 @@ class KeepsTheColumnsOfTheFirstSnapshot(WrongClient):
         super().moved(state, name, forward=forward)
 
 
-class AppendsABareStringToTheFirstColumn(WrongClient):
+class AppendsABareStringToTheFirstColumn(FaultyClient):
     scenario, kind, breaks = "bare-string-for-two-columns", "never", "TW-DIF-036"
     state_type = folds(bare=lambda self, text: [["a", self.columns[0], text]])
 
 
-class TakesARowAsFarAsItGoes(WrongClient):
+class TakesARowAsFarAsItGoes(FaultyClient):
     scenario, kind, breaks = "row-of-another-length", "never", "TW-DIF-037"
     state_type = folds(row=lambda self, root, row: State.row(self, root, row[: len(self.columns)]))
 
 
-class PutsMembersOfRowsIntoTexts(WrongClient):
+class PutsMembersOfRowsIntoTexts(FaultyClient):
     scenario, kind, breaks = "number-in-a-row-for-a-text", "never", "TW-DIF-038"
 
     class Puts(State):
@@ -41,7 +41,7 @@ class PutsMembersOfRowsIntoTexts(WrongClient):
             super().row(root, [str(row[0]), *row[1:]])
 
 
-class SpreadsArraysOfRows(WrongClient):
+class SpreadsArraysOfRows(FaultyClient):
     """A member of a row is one new element, also where it is an array."""
 
     scenario, kind, breaks = "rows-of-arrays", "order", "TW-DIF-038"
@@ -52,7 +52,7 @@ class SpreadsArraysOfRows(WrongClient):
             super().append(root, path, more[0] if inner else more)
 
 
-class MakesColumnsAsTheyAreNeeded(WrongClient):
+class MakesColumnsAsTheyAreNeeded(FaultyClient):
     scenario, kind, breaks = "column-without-a-target", "never", "TW-DIF-039"
 
     class Makes(State):
@@ -63,17 +63,17 @@ class MakesColumnsAsTheyAreNeeded(WrongClient):
 # ---- what proves a state -----------------------------------------------------------------------------------------
 
 
-class ComparesNoLengths(WrongClient):
+class ComparesNoLengths(FaultyClient):
     scenario, kind, breaks = "failed-check-of-an-array", "never", "TW-DIF-046"
     state_type = folds(verify_length=lambda self, found, n: None)
 
 
-class ComparesNoCrc(WrongClient):
+class ComparesNoCrc(FaultyClient):
     scenario, kind, breaks = "failed-check", "never", "TW-DIF-047"
     state_type = folds(verify_crc=lambda self, found, crc: None)
 
 
-class TakesTheCrcForANumberWithASign(WrongClient):
+class TakesTheCrcForANumberWithASign(FaultyClient):
     scenario, kind, breaks, control = "rollback", "count", "TW-DIF-047", "discovery"
 
     class Signs(State):
@@ -81,7 +81,7 @@ class TakesTheCrcForANumberWithASign(WrongClient):
             super().verify_crc(found, crc if crc < 2**31 else crc - 2**32)
 
 
-class ChecksBeforeTheOps(WrongClient):
+class ChecksBeforeTheOps(FaultyClient):
     scenario, kind, breaks = "rollback", "count", "TW-DIF-048"
 
     class Hastens(State):
@@ -91,7 +91,7 @@ class ChecksBeforeTheOps(WrongClient):
             return ops, []
 
 
-class PassesOverChecksOfNothing(WrongClient):
+class PassesOverChecksOfNothing(FaultyClient):
     scenario, kind, breaks = "check-of-nothing", "never", "TW-DIF-050"
 
     class Passes(State):
@@ -104,7 +104,7 @@ class PassesOverChecksOfNothing(WrongClient):
                 super().verify([check])
 
 
-class DemandsChecks(WrongClient):
+class DemandsChecks(FaultyClient):
     scenario, kind, breaks = "without-checks", "count", "TW-DIF-054"
 
     class Demands(State):
@@ -115,12 +115,12 @@ class DemandsChecks(WrongClient):
             return super().apply(diff)
 
 
-class TakesASnapshotOfAnEnd(WrongClient):
+class TakesASnapshotOfAnEnd(FaultyClient):
     scenario, kind, breaks = "snapshot-of-an-end", "never", "TW-DIF-011"
     state_type = folds(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
 
 
-class EndsWithTheStatus(WrongClient):
+class EndsWithTheStatus(FaultyClient):
     """A status that is an end ends it, before `done` has said so."""
 
     scenario, kind, breaks = "diff-that-ends-the-job", "never", "TW-DIF-011"
@@ -132,7 +132,7 @@ class EndsWithTheStatus(WrongClient):
             raise EndError("succeeded", value=self.last(), incomplete=False)
 
 
-class TakesAnyStateThatADiffMakes(WrongClient):
+class TakesAnyStateThatADiffMakes(FaultyClient):
     scenario, kind, breaks = "diff-that-breaks-the-state", "hung", "TW-DIF-070"
     state_type = folds(check=lambda self, state: None, keep_stable=lambda self, after: None)
 
@@ -141,7 +141,7 @@ class TakesAnyStateThatADiffMakes(WrongClient):
             super().hand_over()
 
 
-class CountsWhatItKnowsAlone(WrongClient):
+class CountsWhatItKnowsAlone(FaultyClient):
     scenario, kind, breaks = "unknown-member-of-an-item", "count", "TW-DIF-056"
 
     class Forgets(State):
@@ -151,7 +151,7 @@ class CountsWhatItKnowsAlone(WrongClient):
             return hashlib.sha256(self.form(items).encode()).hexdigest()[:16]
 
 
-class CountsWhatPeopleSee(WrongClient):
+class CountsWhatPeopleSee(FaultyClient):
     scenario, kind, breaks = "combining-characters", "count", "TW-DIF-031"
 
     class Counts(State):
@@ -162,7 +162,7 @@ class CountsWhatPeopleSee(WrongClient):
             self.put(root, f"/{path}", old)
 
 
-class NormalizesTexts(WrongClient):
+class NormalizesTexts(FaultyClient):
     scenario, kind, breaks = "combining-characters", "value", "TW-CLI-052"
 
     def give(self, index, value, before):
@@ -178,7 +178,7 @@ def merged(old, new):
     return new
 
 
-class MergesSnapshots(WrongClient):
+class MergesSnapshots(FaultyClient):
     scenario, kind, breaks = "what-is-replaced-is-gone", "order", "TW-RES-031"
 
     def snapshot(self, name, data, *, has_id):
@@ -186,7 +186,7 @@ class MergesSnapshots(WrongClient):
         super().snapshot(name, data | {"state": merged(before, data["state"])}, has_id=has_id)
 
 
-class MergesWhatIsSet(WrongClient):
+class MergesWhatIsSet(FaultyClient):
     scenario, kind, breaks = "what-is-replaced-is-gone", "order", "TW-DIF-025"
 
     class Merges(State):
@@ -195,7 +195,7 @@ class MergesWhatIsSet(WrongClient):
             super().set(parent, token, merged(old, value))
 
 
-class RefusesToInsertAtTheEnd(WrongClient):
+class RefusesToInsertAtTheEnd(FaultyClient):
     scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-026"
 
     class Refuses(State):
@@ -204,7 +204,7 @@ class RefusesToInsertAtTheEnd(WrongClient):
             super().insert(parent, token, value)
 
 
-class RefusesToTruncateEverything(WrongClient):
+class RefusesToTruncateEverything(FaultyClient):
     scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-030"
 
     class Refuses(State):
@@ -213,7 +213,7 @@ class RefusesToTruncateEverything(WrongClient):
             super().truncate(root, path, n)
 
 
-class SetsBeforeItAppends(WrongClient):
+class SetsBeforeItAppends(FaultyClient):
     scenario, kind, breaks, appends_first = "ops-at-their-edges", "order", "TW-DIF-012", False
 
     @property
@@ -229,7 +229,7 @@ class AppendsBeforeItSets(SetsBeforeItAppends):
     appends_first = True
 
 
-class FlattensWhatItAppends(WrongClient):
+class FlattensWhatItAppends(FaultyClient):
     scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-029"
 
     class Flattens(State):
@@ -238,12 +238,12 @@ class FlattensWhatItAppends(WrongClient):
             super().append(root, path, flat)
 
 
-class ReadsPathsAsThoseOfUris(WrongClient):
+class ReadsPathsAsThoseOfUris(FaultyClient):
     scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-020"
     state_type = folds(unescaped=lambda self, token: State.unescaped(self, unquote(token)))
 
 
-class TakesTrueForOne(WrongClient):
+class TakesTrueForOne(FaultyClient):
     """As its language compares them: what changes from one to the other is not given."""
 
     scenario, kind, breaks = "value-of-another-type", "value", "TW-CLI-052"
@@ -254,12 +254,12 @@ class TakesTrueForOneInASnapshot(TakesTrueForOne):
     scenario = "snapshot-of-another-type"
 
 
-class TakesFragmentsForPaths(WrongClient):
+class TakesFragmentsForPaths(FaultyClient):
     scenario, kind, breaks = "path-of-a-fragment", "never", "TW-DIF-018"
     state_type = folds(place=lambda self, root, path: State.place(self, root, path.removeprefix("#")))
 
 
-class SplitsColumnsAtSlashes(WrongClient):
+class SplitsColumnsAtSlashes(FaultyClient):
     scenario, kind, breaks = "columns-with-escapes", "count", "TW-DIF-038"
 
     class Splits(State):
@@ -269,7 +269,7 @@ class SplitsColumnsAtSlashes(WrongClient):
             self.unescaped = escaped
 
 
-class SplitsPathsOfChecksAtSlashes(WrongClient):
+class SplitsPathsOfChecksAtSlashes(FaultyClient):
     scenario, kind, breaks = "columns-with-escapes", "count", "TW-DIF-046"
 
     class Splits(State):
@@ -280,7 +280,7 @@ class SplitsPathsOfChecksAtSlashes(WrongClient):
             return found
 
 
-class LooksAtOpsOnValuesAlone(WrongClient):
+class LooksAtOpsOnValuesAlone(FaultyClient):
     scenario, kind, breaks = "whole-state", "promptness", "TW-CLI-052"
     diff = ""
 
@@ -293,7 +293,7 @@ class LooksAtOpsOnValuesAlone(WrongClient):
             super().hand_over()
 
 
-class TellsNothingOfATextThatIsGone(WrongClient):
+class TellsNothingOfATextThatIsGone(FaultyClient):
     scenario, kind, breaks = "restart-without-a-value", "text", "TW-DIF-061"
 
     def difference(self, old, new):

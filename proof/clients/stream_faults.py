@@ -1,13 +1,13 @@
-"""Wrong clients: how they read event streams, ids, diffs and breaches."""
+"""Faulty clients: how they read event streams, ids, diffs and breaches."""
 
 import contextlib
 import json
 import re
 
-from conformance.plain_client import key_of
-from conformance.plain_requests import EndError
-from conformance.plain_state import BOUND, Decoder, Event, Json, State, demand
-from conformance.wrong_clients import WrongClient
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_requests import EndError
+from proof.reimplementations.plain_state import BOUND, Decoder, Event, Json, State, demand
 
 # ---- framing -------------------------------------------------------------------------------------------------
 
@@ -16,22 +16,22 @@ def decodes(**members):
     return type("WrongDecoder", (Decoder,), members)
 
 
-class SplitsAtUnicodeLineEnds(WrongClient):
+class SplitsAtUnicodeLineEnds(FaultyClient):
     scenario, kind = "line-ends-of-other-standards", "count"
     decoder = decodes(line_end=re.compile(rb"\r\n|\r|\n|\xe2\x80\xa8|\xe2\x80\xa9|\xc2\x85"))
 
 
-class DispatchesAnUnfinishedEvent(WrongClient):
+class DispatchesAnUnfinishedEvent(FaultyClient):
     scenario, kind = "cut-before-the-empty-line", "cursor"
     decoder = decodes(end=lambda self: self.line(b"".join(self.pieces)) + self.line(b""))
 
 
-class LosesTheEventAfterAByteOrderMark(WrongClient):
+class LosesTheEventAfterAByteOrderMark(FaultyClient):
     scenario, kind = "byte-order-mark", "count"
     decoder = decodes(without_mark=lambda self, line: line)
 
 
-class DispatchesAnEventWithoutData(WrongClient):
+class DispatchesAnEventWithoutData(FaultyClient):
     scenario, kind = "blocks-without-data", "cursor"
 
     class Dispatches(Decoder):
@@ -40,7 +40,7 @@ class DispatchesAnEventWithoutData(WrongClient):
             return super().dispatch() or ([Event("message", "", self.last_id, True)] if named else [])
 
 
-class DispatchesAnEventAfterAComment(WrongClient):
+class DispatchesAnEventAfterAComment(FaultyClient):
     scenario, kind = "comments", "count"
 
     class Dispatches(Decoder):
@@ -50,12 +50,12 @@ class DispatchesAnEventAfterAComment(WrongClient):
             return super().line(line)
 
 
-class DecodesChunksApart(WrongClient):
+class DecodesChunksApart(FaultyClient):
     scenario, kind, breaks = "one-byte-at-a-time", "count", "TW-FRM-026"
     decoder = decodes(feed=lambda self, chunk: Decoder.feed(self, chunk.decode("utf-8", "replace").encode()))
 
 
-class TakesCrLfInPiecesForTwoLineEnds(WrongClient):
+class TakesCrLfInPiecesForTwoLineEnds(FaultyClient):
     scenario, kind = "cr-lf-in-pieces", "count"
 
     class Takes(Decoder):
@@ -64,12 +64,12 @@ class TakesCrLfInPiecesForTwoLineEnds(WrongClient):
             return super().feed(chunk)
 
 
-class WaitsForTheLfAfterACr(WrongClient):
+class WaitsForTheLfAfterACr(FaultyClient):
     scenario, kind = "event-complete-with-its-cr", "promptness"
     decoder = decodes(line_end=re.compile(rb"\r\n|\r(?!\Z)|\n"))
 
 
-class HonoursAnotherCharset(WrongClient):
+class HonoursAnotherCharset(FaultyClient):
     scenario, kind, breaks = "media-type-in-capitals", "count", "TW-FRM-020"
 
     def new_decoder(self, answer):
@@ -79,7 +79,7 @@ class HonoursAnotherCharset(WrongClient):
         return decoder
 
 
-class AcceptsARetryThatIsNoNumber(WrongClient):
+class AcceptsARetryThatIsNoNumber(FaultyClient):
     scenario, kind = "retry-that-is-no-number", "wait"
 
     class Accepts(Decoder):
@@ -88,7 +88,7 @@ class AcceptsARetryThatIsNoNumber(WrongClient):
                 self.retry = max(0, int(value.decode()))
 
 
-class KeepsTheIdOfAnUnfinishedEvent(WrongClient):
+class KeepsTheIdOfAnUnfinishedEvent(FaultyClient):
     scenario, kind = "cut-after-an-id", "cursor"
 
     def new_decoder(self, answer):
@@ -106,17 +106,17 @@ class KeepsTheIdOfABlockWithoutData(KeepsTheIdOfAnUnfinishedEvent):
         return self.cursor and self.last_decoder.last_id
 
 
-class HasNoBound(WrongClient):
+class HasNoBound(FaultyClient):
     scenario, kind, is_costly = "endless-line", "hung", True
     decoder = decodes(bound=lambda self: None)
 
 
-class BoundsALineAndNoEvent(WrongClient):
+class BoundsALineAndNoEvent(FaultyClient):
     scenario, kind, breaks, is_costly = "endless-event", "hung", "TW-FRM-040", True
     decoder = decodes(bound=lambda self: demand(self.size - self.held <= BOUND, "a line that is too long"))
 
 
-class ReadsALineAnewWithEachPiece(WrongClient):
+class ReadsALineAnewWithEachPiece(FaultyClient):
     scenario, kind, is_costly = "long-line-in-small-pieces", "hung", True
 
     class Reads(Decoder):
@@ -134,7 +134,7 @@ class ReadsALineAnewWithEachPiece(WrongClient):
 # ---- ids -----------------------------------------------------------------------------------------------------
 
 
-class HandsOverRepeats(WrongClient):
+class HandsOverRepeats(FaultyClient):
     scenario, kind = "one-event-again", "text"
 
     def is_repeat(self, name):
@@ -147,56 +147,56 @@ class HandsOverRepeats(WrongClient):
         pass
 
 
-class AcceptsAGap(WrongClient):
+class AcceptsAGap(FaultyClient):
     scenario, kind = "gap", "never"
 
     def base_of(self, name, on):
         return self.state
 
 
-class AcceptsADiffOfAnotherEpoch(WrongClient):
+class AcceptsADiffOfAnotherEpoch(FaultyClient):
     scenario, kind = "diff-across-epochs", "never"
 
     def base_of(self, name, on):
         return super().base_of(f"{key_of(self.cursor)[0]}-{key_of(name)[1]}", on)
 
 
-class ComparesSeqsWithoutEpochs(WrongClient):
+class ComparesSeqsWithoutEpochs(FaultyClient):
     scenario, kind = "epoch-before-seq", "count"
 
     def is_repeat(self, name):
         return self.cursor is not None and key_of(name)[1] <= key_of(self.cursor)[1]
 
 
-class ComparesIdsAsTexts(WrongClient):
+class ComparesIdsAsTexts(FaultyClient):
     scenario, kind = "ids-are-numbers", "cursor"
 
     def is_repeat(self, name):
         return self.cursor is not None and name <= self.cursor
 
 
-class IgnoresTheBaseThatADiffNames(WrongClient):
+class IgnoresTheBaseThatADiffNames(FaultyClient):
     scenario, kind = "merged-diff", "count"
 
     def base_of(self, name, on):
         return super().base_of(name, key_of(name)[1] - 1)
 
 
-class IgnoresRewound(WrongClient):
+class IgnoresRewound(FaultyClient):
     scenario, kind = "rewound-to-a-lower-id", "count"
 
     def snapshot(self, name, data, *, has_id):
         super().snapshot(name, data | {"reason": "compacted"}, has_id=has_id)
 
 
-class TakesASnapshotForARepeatOfNothing(WrongClient):
+class TakesASnapshotForARepeatOfNothing(FaultyClient):
     scenario, kind = "older-snapshot", "never"
 
     def snapshot(self, name, data, *, has_id):
         super().snapshot(name, data | {"reason": "rewound"}, has_id=has_id)
 
 
-class AppliesADiffToNothing(WrongClient):
+class AppliesADiffToNothing(FaultyClient):
     scenario, kind = "diff-before-any-snapshot", "never"
 
     def base_of(self, name, on):
@@ -209,14 +209,14 @@ class AppliesADiffToNothing(WrongClient):
 # ---- breaches ------------------------------------------------------------------------------------------------
 
 
-class TakesALoggedEventBeforeHello(WrongClient):
+class TakesALoggedEventBeforeHello(FaultyClient):
     scenario, kind = "logged-event-before-hello", "never"
 
     def is_greeted(self):
         return True
 
 
-class TakesARewoundSnapshotUnderTheLastId(WrongClient):
+class TakesARewoundSnapshotUnderTheLastId(FaultyClient):
     scenario, kind = "rewound-without-an-id", "never"
 
     def snapshot(self, name, data, *, has_id):
@@ -227,49 +227,49 @@ class TakesARewoundSnapshotUnderItsCursor(TakesARewoundSnapshotUnderTheLastId):
     scenario = "rewound-without-an-id-first"
 
 
-class TakesWhateverIsJson(WrongClient):
+class TakesWhateverIsJson(FaultyClient):
     scenario, kind = "nan", "never"
 
     json = type("Lax", (Json,), {"parse": staticmethod(json.loads)})
 
 
-class DoesNotVerify(WrongClient):
+class DoesNotVerify(FaultyClient):
     scenario, kind = "failed-check", "never"
     state_type = type("Unverified", (State,), {"verify": lambda self, checks: None})
 
 
-class DoesNotVerifyTheDigest(WrongClient):
+class DoesNotVerifyTheDigest(FaultyClient):
     scenario, kind = "wrong-digest", "count"
 
     def verify(self, done):
         pass
 
 
-class DoesNotHoldToStable(WrongClient):
+class DoesNotHoldToStable(FaultyClient):
     scenario, kind = "stable-is-replaced", "never"
     state_type = type("Unstable", (State,), {"keep_stable": lambda self, after: None})
 
 
-class LetsAPromiseShrink(WrongClient):
+class LetsAPromiseShrink(FaultyClient):
     scenario, kind = "stable-is-lowered", "never"
     state_type = type("Shrinks", (State,), {"keep_promise": lambda self, new, path, n: None})
 
 
-class IgnoresAnUnknownLoggedEvent(WrongClient):
+class IgnoresAnUnknownLoggedEvent(FaultyClient):
     scenario, kind = "unknown-logged-event", "hung"
 
     def unknown(self, event):
         pass
 
 
-class DiesOfAnUnknownEvent(WrongClient):
+class DiesOfAnUnknownEvent(FaultyClient):
     scenario, kind = "unknown-ephemeral-event", "end"
 
     def unknown(self, event):
         raise EndError("protocol_error", detail=event.type)
 
 
-class DiesOfAnUnknownMember(WrongClient):
+class DiesOfAnUnknownMember(FaultyClient):
     scenario, kind = "unknown-members", "end"
 
     def hello(self, data):
@@ -278,7 +278,7 @@ class DiesOfAnUnknownMember(WrongClient):
         super().hello(data)
 
 
-class KeepsItsCursorThroughAResync(WrongClient):
+class KeepsItsCursorThroughAResync(FaultyClient):
     scenario, kind, breaks = "gap", "cursor", "TW-CLI-028"
 
     def resync(self, breach):
@@ -287,7 +287,7 @@ class KeepsItsCursorThroughAResync(WrongClient):
         self.cursor = cursor
 
 
-class ResyncsWithoutABound(WrongClient):
+class ResyncsWithoutABound(FaultyClient):
     scenario, kind = "fourth-resync", "count"
 
     def resync(self, breach):
@@ -295,7 +295,7 @@ class ResyncsWithoutABound(WrongClient):
         super().resync(breach)
 
 
-class NeverForgetsAResync(WrongClient):
+class NeverForgetsAResync(FaultyClient):
     scenario, kind = "resyncs-are-forgotten", "end"
 
     def moved(self, state, name, *, forward=True):
@@ -303,7 +303,7 @@ class NeverForgetsAResync(WrongClient):
         super().moved(state, name, forward=forward)
 
 
-class ForgetsWhatItHandedOver(WrongClient):
+class ForgetsWhatItHandedOver(FaultyClient):
     scenario, kind = "resync-remembers", "text"
 
     def resync(self, breach):
@@ -311,21 +311,21 @@ class ForgetsWhatItHandedOver(WrongClient):
         self.given.clear()
 
 
-class EndsAtTheFirstBreach(WrongClient):
+class EndsAtTheFirstBreach(FaultyClient):
     scenario, kind, breaks = "data-that-is-no-json", "end", "TW-CLI-027"
 
     def resync(self, breach):
         raise EndError("protocol_error", detail=str(breach))
 
 
-class CountsUtf16(WrongClient):
+class CountsUtf16(FaultyClient):
     scenario, kind = "code-points", "count"
     state_type = type(
         "Utf16", (State,), {"length": staticmethod(lambda x: len(str(x).encode("utf-16-le")) // 2)}
     )
 
 
-class BuildsTheTextFromTokens(WrongClient):
+class BuildsTheTextFromTokens(FaultyClient):
     scenario, kind = "text-beside-the-text-of-tokens", "text"
 
     @staticmethod
@@ -333,21 +333,21 @@ class BuildsTheTextFromTokens(WrongClient):
         return "".join(value["token_text"]) if isinstance(value, dict) else None
 
 
-class DoesNotTellWhatIsVoid(WrongClient):
+class DoesNotTellWhatIsVoid(FaultyClient):
     scenario, kind = "rollback", "text"
 
     def difference(self, old, new):
         return 0, new.removeprefix(old)
 
 
-class VoidsWhatATruncationTouches(WrongClient):
+class VoidsWhatATruncationTouches(FaultyClient):
     scenario, kind = "rollback-to-the-same-text", "void"
 
     def difference(self, old, new):
         return (0, new[len(old) :]) if new.startswith(old) and len(new) - len(old) != 2 else (len(old), new)
 
 
-class ChangesValuesThatWereGiven(WrongClient):
+class ChangesValuesThatWereGiven(FaultyClient):
     scenario, kind = "values-stay-as-they-were", "kept"
     state_type = type("Aliased", (State,), {"copied": lambda self: self.value})
 

@@ -1,15 +1,15 @@
-"""Wrong clients: what they take for proved, and for a number, a row or a value at all."""
+"""Faulty clients: what they take for proved, and for a number, a row or a value at all."""
 
 import contextlib
 import json
 import re
 
-from conformance.plain_state import Json, State, demand
-from conformance.wrong_clients import WrongClient
-from conformance.wrong_folders import folds
+from proof.clients.diff_faults import folds
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_state import Json, State, demand
 
 
-class TakesAShortRow(WrongClient):
+class TakesAShortRow(FaultyClient):
     scenario, kind, breaks = "row-that-is-too-short", "never", "TW-DIF-037"
 
     class Takes(State):
@@ -19,17 +19,17 @@ class TakesAShortRow(WrongClient):
             self.columns = columns
 
 
-class VerifiesTheFirstCheckAlone(WrongClient):
+class VerifiesTheFirstCheckAlone(FaultyClient):
     scenario, kind, breaks = "one-check-of-three-fails", "never", "TW-DIF-053"
     state_type = folds(verify=lambda self, checks: State.verify(self, checks[:1]))
 
 
-class VerifiesTheLastCheckAlone(WrongClient):
+class VerifiesTheLastCheckAlone(FaultyClient):
     scenario, kind, breaks = "one-check-of-three-fails", "never", "TW-DIF-053"
     state_type = folds(verify=lambda self, checks: State.verify(self, checks[-1:]))
 
 
-class ReadsIndexesInDigitsOfAnyScript(WrongClient):
+class ReadsIndexesInDigitsOfAnyScript(FaultyClient):
     """As `\\d` does."""
 
     scenario, kind, breaks = "index-in-other-digits", "never", "TW-DIF-019"
@@ -40,7 +40,7 @@ class ReadsIndexesInDigitsOfAnyScript(WrongClient):
             return int(token)
 
 
-class ReadsIdsInDigitsOfAnyScript(WrongClient):
+class ReadsIdsInDigitsOfAnyScript(FaultyClient):
     scenario, kind, breaks = "id-against-the-grammar-digits", "never", "TW-CLI-030"
 
     def logged(self, event):
@@ -49,19 +49,19 @@ class ReadsIdsInDigitsOfAnyScript(WrongClient):
         return super().logged(event)
 
 
-class CountsTrueAsOne(WrongClient):
+class CountsTrueAsOne(FaultyClient):
     scenario, kind, breaks = "truncation-by-true", "never", "TW-DIF-030"
     state_type = folds(truncate=lambda self, root, path, n: State.truncate(self, root, path, int(n)))
 
 
-class TakesNullForTheBaseBefore(WrongClient):
+class TakesNullForTheBaseBefore(FaultyClient):
     scenario, kind, breaks = "base-that-is-null", "never", "TW-DIF-016"
 
     def base_named(self, data, seq):
         return seq - 1 if data["on"] is None else super().base_named(data, seq)
 
 
-class TakesNullForNoChecks(WrongClient):
+class TakesNullForNoChecks(FaultyClient):
     scenario, kind, breaks = "checks-that-are-null", "never", "TW-DIF-016"
 
     class Takes(State):
@@ -71,7 +71,7 @@ class TakesNullForNoChecks(WrongClient):
             return super().ops_of(diff)
 
 
-class SetsWhatIsMissing(WrongClient):
+class SetsWhatIsMissing(FaultyClient):
     """What an array does not hold is undefined, and is written as null or not at all."""
 
     scenario, kind, breaks = "op-that-lacks-its-value", "never", "TW-DIF-013"
@@ -81,12 +81,12 @@ class SetsWhatIsMissing(WrongClient):
             super().op(root, [*op, None] if op[0] == "s" and len(op) == 2 else op)
 
 
-class PushesABareString(WrongClient):
+class PushesABareString(FaultyClient):
     scenario, kind, breaks = "bare-string-for-an-array", "never", "TW-DIF-036"
     state_type = folds(bare=lambda self, text: [["r", text]])
 
 
-class HoldsToStableOfWholeValues(WrongClient):
+class HoldsToStableOfWholeValues(FaultyClient):
     scenario, kind, breaks = "stable-of-a-member-is-broken", "never", "TW-DIF-060"
 
     class Holds(State):
@@ -95,7 +95,7 @@ class HoldsToStableOfWholeValues(WrongClient):
                 super().keep_stable(after)
 
 
-class HoldsToStableInUtf16(WrongClient):
+class HoldsToStableInUtf16(FaultyClient):
     scenario, kind, breaks = "stable-of-a-member-is-broken", "never", "TW-DIF-060"
 
     class Holds(State):
@@ -107,7 +107,7 @@ class HoldsToStableInUtf16(WrongClient):
                     self.keep_promise(new, path, n)
 
 
-class LetsAPromiseBeTakenBack(WrongClient):
+class LetsAPromiseBeTakenBack(FaultyClient):
     scenario, kind, breaks = "stable-is-taken-back", "never", "TW-DIF-060"
 
     class Lets(State):
@@ -116,14 +116,14 @@ class LetsAPromiseBeTakenBack(WrongClient):
                 super().keep_promise(new, path, n)
 
 
-class TakesNothingForNoChange(WrongClient):
+class TakesNothingForNoChange(FaultyClient):
     """What its language takes for empty."""
 
     scenario, kind, breaks = "number-as-a-diff", "never", "TW-DIF-015"
     state_type = folds(ops_of=lambda self, diff: ([], []) if diff == 0 else State.ops_of(self, diff))
 
 
-class TakesAnyReason(WrongClient):
+class TakesAnyReason(FaultyClient):
     scenario, kind, breaks = "snapshot-for-an-unknown-reason", "never", "TW-CLI-030"
 
     def snapshot(self, name, data, *, has_id):
@@ -131,7 +131,7 @@ class TakesAnyReason(WrongClient):
         super().snapshot(name, data, has_id=has_id)
 
 
-class DoesNotJudgeTheQueue(WrongClient):
+class DoesNotJudgeTheQueue(FaultyClient):
     scenario, kind, breaks, judged = "place-that-is-a-text", "never", "TW-FRM-075", "queue"
 
     def receive(self, event):
@@ -145,31 +145,31 @@ class DoesNotJudgeProgress(DoesNotJudgeTheQueue):
     scenario, judged = "progress-that-is-a-text", "progress"
 
 
-class TakesAWaitBelowZero(WrongClient):
+class TakesAWaitBelowZero(FaultyClient):
     scenario, kind, breaks = "goaway-with-a-wait-below-zero", "cursor", "TW-FRM-075"
 
     def goaway(self, data):
         super().goaway(data | {"retry_ms": abs(data["retry_ms"])})
 
 
-class TakesAFailureWithoutAReason(WrongClient):
+class TakesAFailureWithoutAReason(FaultyClient):
     scenario, kind, breaks = "done-that-failed-without-an-error", "count", "TW-FRM-076"
 
     def verify(self, done):
         super().verify({"error": {"code": "internal", "title": "", "status": 500}, **done})
 
 
-class ComparesALengthWithTrue(WrongClient):
+class ComparesALengthWithTrue(FaultyClient):
     scenario, kind, breaks = "length-that-is-true", "never", "TW-DIF-046"
     state_type = folds(verify_length=lambda self, found, n: demand(len(found) == n, "a failed check: length"))
 
 
-class TakesAnyError(WrongClient):
+class TakesAnyError(FaultyClient):
     scenario, kind, breaks = "error-that-is-a-text", "never", "TW-DIF-070"
     state_type = folds(is_problem=staticmethod(lambda value: True))
 
 
-class TakesTabsInStrings(WrongClient):
+class TakesTabsInStrings(FaultyClient):
     """A reader of JSON that is not strict."""
 
     scenario, kind, breaks = "json-as-some-readers-take-it", "never", "TW-OVR-001"
@@ -199,7 +199,7 @@ class TakesACommaAtTheEnd(TakesTabsInStrings):
         return re.sub(r",([]}])", r"\1", text)
 
 
-class ReadsIdsAsItsLanguageReadsNumbers(WrongClient):
+class ReadsIdsAsItsLanguageReadsNumbers(FaultyClient):
     scenario, kind, breaks = "id-against-the-grammar-sign", "never", "TW-CLI-030"
 
     def logged(self, event):
@@ -213,7 +213,7 @@ class ReadsIdsWithUnderscores(ReadsIdsAsItsLanguageReadsNumbers):
     scenario = "id-against-the-grammar-underscore"
 
 
-class CountsEpochsFromZero(WrongClient):
+class CountsEpochsFromZero(FaultyClient):
     scenario, kind, breaks = "id-against-the-grammar-zero", "never", "TW-CLI-030"
 
     def logged(self, event):

@@ -1,5 +1,5 @@
 """A plain client, written from the specification alone with the standard library: what a scenario can ask for, and no
-more. It is right; the wrong ones (`wrong_clients`) each change one thing. As a program it speaks lines of JSON.
+more. It is right; the faulty ones (`proof.clients`) each change one thing. As a program it speaks lines of JSON.
 """
 
 import json
@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 from urllib.parse import urljoin
 
-sys.path.insert(0, __file__.rpartition("/conformance/")[0])
+sys.path.insert(0, __file__.rpartition("/proof/")[0])
 
-from conformance.plain_requests import PROTOCOL, Answer, CutError, EndError, PlainRequests
-from conformance.plain_state import (
+from proof.reimplementations.plain_requests import PROTOCOL, Answer, CutError, EndError, PlainRequests
+from proof.reimplementations.plain_state import (
     ENDS,
     ID,
     Decoder,

@@ -1,9 +1,9 @@
-"""What many mutants change: requests before the server sees them, answers, and events."""
+"""Changes that many faulty servers share: to requests before the server sees them, to responses, and to events."""
 
 import json
 import re
 
-from conformance.suite.meddling import problem
+from proof.servers.fault_proxy import problem
 
 DONE = b"event:done\n"
 PING = b"event:ping\n"

@@ -1,6 +1,6 @@
-"""What stands between a server and its reader, and changes what passes: the tool of the mutants.
+"""An ASGI wrapper around the reference server that changes requests, responses and events as the hooks of a fault say.
 
-A mutant hooks in at one of five places, each a function of the `Talk`, plain or async:
+A faulty server hooks in at one of five places, each a function of the `Talk`, plain or async:
 
   requests(talk)                          before the server sees the request; talk.headers, path, query and body may be changed
   instead(talk) -> answer or None         answers in place of the server: (status, headers, body)
@@ -23,7 +23,7 @@ LONGEST_CUT = 2048
 """Bytes of a body, or of a part of one, that is cut into pieces: a snapshot of a megabyte would take minutes."""
 
 
-class CutError(Exception):
+class ConnectionCutError(Exception):
     """Breaks the connection: the ASGI server closes what is not finished."""
 
 
@@ -107,8 +107,8 @@ def problem(status: int, code: str, **more: Any) -> tuple[int, dict[str, str], b
 
 
 @dataclass
-class Meddling:
-    """The hooks of one mutant."""
+class FaultProxy:
+    """The hooks of one faulty server."""
 
     requests: list[Any] = field(default_factory=list)
     instead: list[Any] = field(default_factory=list)
@@ -130,7 +130,7 @@ class Meddling:
     as_of_old: bool = False
     """Whether it answers by HTTP/1.0."""
 
-    def around(self, app: Any) -> Any:
+    def wrap(self, app: Any) -> Any:
         async def meddled(scope, receive, send):
             if scope["type"] != "http":
                 await app(scope, receive, send)
@@ -194,7 +194,7 @@ class _Sender:
                 await self._pass_body()
 
     async def _out(self, body, *, more):
-        """Send a part of a body, in small pieces where the mutant says so; what is long goes as it is."""
+        """Send a part of a body, in small pieces where the fault says so; what is long goes as it is."""
         if self._stream and self._is_of_old:
             self._body += body
             if more:
@@ -233,7 +233,7 @@ class _Sender:
                     out += frame.removesuffix(HANG).removesuffix(CUT)
                     await self._out(out, more=True)
                     if frame.endswith(CUT):
-                        raise CutError
+                        raise ConnectionCutError
                     await asyncio.Event().wait()
             out += frame
         await self._out(out, more=message.get("more_body", False))

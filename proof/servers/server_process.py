@@ -1,6 +1,6 @@
-"""The reference server as the suite meets it in these tests, as it is or with one fault, in a process of its own.
+"""The reference server as the suite meets it here, as it is or with one fault, in a process of its own.
 
-Run as a file it serves: `python stage.py [MUTANT]` prints its process group and its URL.
+`python -m proof.servers.server_process [NAME]` serves one, and prints its process group and its URL.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from socket import socket
 from subprocess import DEVNULL, PIPE
 from typing import Any, Self
 
+ROOT = Path(__file__).parents[2]
 ALICE, BOB = "alice-" + "a" * 26, "bob-" + "b" * 28
 ORIGIN = "https://page.example"
 KIB, MIB = 1024, 1024 * 1024
@@ -42,12 +43,14 @@ SETTINGS = {
 """Everything that waits is short, and every limit within reach."""
 
 
-class Nursery:
-    """A process that has imported all there is, and forks a server for each name: what takes long is done once."""
+class ForkServer:
+    """A process that has imported everything, and forks a server for each name: the slow imports happen once."""
 
     def __enter__(self) -> Self:
-        command = [sys.executable, str(Path(__file__)), "--nursery"]
-        self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, text=True)
+        command = [sys.executable, "-m", "proof.servers.server_process", "--fork-server"]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, text=True
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,48 +58,48 @@ class Nursery:
             self._process.terminate()
 
     @contextlib.contextmanager
-    def staged(self, mutant: str = "") -> Iterator[str]:
-        """The reference server, or a mutant of it; gives the URL."""
+    def running(self, name: str = "") -> Iterator[str]:
+        """The reference server, or the faulty server of this name; yields its URL."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{mutant}\n")
+        self._process.stdin.write(f"{name}\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline().strip()
         pid, _, url = answer.partition(" ")
-        assert url.startswith("http://"), f"the stage for {mutant or 'the reference'} did not open: {answer}"
+        assert url.startswith("http://"), f"{name or 'the reference server'} did not start: {answer}"
         try:
             yield url
         finally:
             # In this order: once the port is free, another server may have it, and a folder of the same name.
-            shutil.rmtree(props(url), ignore_errors=True)
+            shutil.rmtree(folder_of(url), ignore_errors=True)
             os.killpg(int(pid), signal.SIGKILL)
 
 
-def props(url: str) -> Path:
+def folder_of(url: str) -> Path:
     """A folder of the server at a URL: the process that serves (`pid`), its second address (`replica`), its log."""
-    return Path(tempfile.gettempdir()) / f"tidewire-stage-{url.rpartition(':')[2]}"
+    return Path(tempfile.gettempdir()) / f"tidewire-proof-{url.rpartition(':')[2]}"
 
 
 def restart_of(url: str) -> str:
     """A command that kills the server at a URL; what has started it starts another in its place."""
-    return f"kill -KILL $(cat {props(url)}/pid)"
+    return f"kill -KILL $(cat {folder_of(url)}/pid)"
 
 
 def expiry_of(url: str) -> str:
     """A command that lets the states of all jobs of the server at a URL expire that have ended."""
-    told = props(url) / "expired"
-    return f"rm -f {told}; kill -USR1 $(cat {props(url)}/pid); until [ -e {told} ]; do sleep 0.02; done"
+    told = folder_of(url) / "expired"
+    return f"rm -f {told}; kill -USR1 $(cat {folder_of(url)}/pid); until [ -e {told} ]; do sleep 0.02; done"
 
 
 def replica_of(url: str) -> str:
     """The second address of the server at a URL."""
-    return (props(url) / "replica").read_text()
+    return (folder_of(url) / "replica").read_text()
 
 
 @contextlib.contextmanager
-def staged(mutant: str = "") -> Iterator[str]:
+def running_server(name: str = "") -> Iterator[str]:
     """One server, by itself."""
-    with Nursery() as nursery, nursery.staged(mutant) as url:
+    with ForkServer() as fork_server, fork_server.running(name) as url:
         yield url
 
 
@@ -107,36 +110,38 @@ def _keep_serving(name: str) -> None:
     os.setpgrp()
     listeners = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
     url, replica = map(url_of, listeners)
-    shutil.rmtree(props(url), ignore_errors=True)  # of one that was killed with its tests, and had this port
-    props(url).mkdir()
-    (props(url) / "replica").write_text(replica)
+    shutil.rmtree(
+        folder_of(url), ignore_errors=True
+    )  # of one that was killed with its tests, and had this port
+    folder_of(url).mkdir()
+    (folder_of(url) / "replica").write_text(replica)
     for life in itertools.count(1):
         if (child := os.fork()) == 0:
             told = (lambda: print(os.getppid(), url, flush=True)) if life == 1 else lambda: None
             _serve(name, *listeners, life, told)
             raise RuntimeError("it ended by itself")
         # In one step: whoever reads it gets a whole number.
-        (props(url) / "next").write_text(str(child))
-        (props(url) / "next").rename(props(url) / "pid")
+        (folder_of(url) / "next").write_text(str(child))
+        (folder_of(url) / "next").rename(folder_of(url) / "pid")
         if os.WIFEXITED(os.waitpid(child, 0)[1]):
             os._exit(1)  # nobody killed it: it has told why, and another one would fare no better
 
 
 def _serve(name: str, listener: socket, second: socket, life: int, told: Callable[[], None]) -> None:
-    from conformance.suite import table_engine
-    from conformance.suite.meddling import Meddling
-    from conformance.suite.mutants import MUTANTS
-    from conformance.suite.raw_proxy import serve_before
+    from proof.servers import table_engine
+    from proof.servers.fault_proxy import FaultProxy
+    from proof.servers.faults import FAULTY_SERVERS
+    from proof.servers.raw_proxy import serve_before
     from tidewire_server import Server, Stream
     from tidewire_server.app import App
     from tidewire_server.generation import endpoint
     from tidewire_server.script import add_script
     from tidewire_server.serving import bind, serve, url_of
 
-    folder = props(url_of(listener))
-    hooks = Meddling(shared={"life": life, "replica": second.getsockname()[1]})
+    folder = folder_of(url_of(listener))
+    hooks = FaultProxy(shared={"life": life, "replica": second.getsockname()[1]})
     if name:
-        MUTANTS[name].meddle(hooks)
+        FAULTY_SERVERS[name].install(hooks)
     log = {"log": f"sqlite:///{folder}/log.sqlite"} if hooks.lasts else {}
     server = Server(**SETTINGS | log | hooks.settings)
 
@@ -170,7 +175,7 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
         async def bound(scope, receive, send):
             await inner(app, scope, receive, send)
 
-        await hooks.around(bound)(scope, receive, send)
+        await hooks.wrap(bound)(scope, receive, send)
 
     if name:
         App.__call__ = call
@@ -194,9 +199,8 @@ async def _expire(server: Any, folder: Path) -> None:
     (folder / "expired").touch()
 
 
-def _nurse() -> None:
+def _fork_servers() -> None:
     """For each name that is read, fork a server; it tells its process and its URL."""
-    sys.path.insert(0, str(Path(__file__).parents[2]))
     import tidewire_server.generation.endpoint
     import tidewire_server.serving
     import tidewire_server.store.sqlite  # noqa: F401 - imported once for all that are forked
@@ -214,5 +218,4 @@ def _nurse() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-    _nurse() if sys.argv[1:] == ["--nursery"] else _keep_serving("".join(sys.argv[1:2]))
+    _fork_servers() if sys.argv[1:] == ["--fork-server"] else _keep_serving("".join(sys.argv[1:2]))

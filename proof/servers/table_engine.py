@@ -70,7 +70,7 @@ def held_back(text: str, stops: list[str]) -> int:
 
 
 class TableEngine:
-    """What `generate` needs of an engine; `change` is the hook of a mutant."""
+    """What `generate` needs of an engine; `change` is the hook of a faulty server."""
 
     def __init__(self, change=lambda delta, request: delta, pause: float = 0.004):
         self._change, self._pause = change, pause

@@ -1,4 +1,4 @@
-"""What stands between the player and the clients of the test run: ours in its three forms, and the plain one."""
+"""Adapters between the player and the clients of these tests: ours in its three forms, and the one in JavaScript."""
 
 import json
 import math
@@ -9,8 +9,7 @@ from pathlib import Path
 import anyio
 
 import tidewire
-from conformance.plain_client import TRAITS, PlainClient
-from conformance.plain_client import run as run_plain
+from proof.reimplementations.plain_client import TRAITS
 from tidewire.errors import (
     CheckpointError,
     JobCancelledError,
@@ -21,32 +20,10 @@ from tidewire.errors import (
     TransportError,
     UnsupportedProtocolError,
 )
-from tidewire_conformance.player import AdapterDiedError, AdapterHungError, ProgramAdapter
+from tidewire_conformance.player import AdapterHungError, ProgramAdapter
 
 # Making one costs more than a whole scenario.
 TLS = ssl.create_default_context()
-
-
-class PlainAdapter:
-    """The plain client, or a wrong one, in this process."""
-
-    traits = frozenset(TRAITS)
-
-    def __init__(self, client=PlainClient):
-        self.client = client
-        self.name = client.__name__
-
-    def run(self, command, tell, seconds):
-        def tell_a_copy(report):
-            # As if it went through a pipe: a client that changes what it gave must not change what was heard.
-            tell(json.loads(json.dumps(report)))
-
-        try:
-            run_plain(self.client, command, tell_a_copy, seconds)
-        except TimeoutError:
-            raise AdapterHungError from None
-        except Exception as error:
-            raise AdapterDiedError(f"the client broke down: {error!r}") from error
 
 
 class JavaScriptAdapter:
@@ -54,7 +31,7 @@ class JavaScriptAdapter:
 
     name = "JavaScript"
     traits = frozenset(TRAITS)
-    argv = ("node", str(Path(__file__).with_name("javascript_client.mjs")))
+    argv = ("node", str(Path(__file__).parents[1] / "interop/javascript/client_adapter.mjs"))
 
     def __init__(self):
         self.program = None

@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from conformance.adapters import AsyncAdapter, BlockingAdapter, JavaScriptAdapter, PlainAdapter
-from conformance.client_mode.kill_matrix import NOT_BROKEN
-from conformance.wrong_clients import all_wrong
+from proof.client_kill_matrix import NOT_BROKEN
+from proof.clients.faulty_client import all_faulty_clients
+from proof.reimplementations.plain_adapter import PlainAdapter
+from scenarios.client_adapters import AsyncAdapter, BlockingAdapter, JavaScriptAdapter
 from tidewire_conformance.client_mode.verdicts import verdict_of
 from tidewire_conformance.player import Outcome, describe, load_all, play
 from tidewire_conformance.player.bodies import ENDPOINT, discovery_body, job_body, problem_body
@@ -24,7 +25,7 @@ ASYNCIO, *OTHERS = OURS = [AsyncAdapter("asyncio"), AsyncAdapter("trio"), Blocki
 JAVASCRIPT = JavaScriptAdapter()
 STRANGERS = [PlainAdapter(), *([JAVASCRIPT] if shutil.which("node") else [])]
 CLIENTS = [*OURS, *STRANGERS]
-WRONG = list(all_wrong())
+WRONG = list(all_faulty_clients())
 
 AT_THE_SAME_TIME = 24
 """Most of a scenario is waiting, some ten seconds: all that is selected is played at once, and each test takes its own."""

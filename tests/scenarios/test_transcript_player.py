@@ -2,10 +2,10 @@
 
 import pytest
 
-from conformance.transcript_notation import Names, TranscriptError, read
-from conformance.transcript_scenes import SCENES, TRANSCRIPTS
-from conformance.transcript_stage import Scene, playing
-from conformance.transcripts import DifferenceError, Player
+from scenarios.transcripts.notation import Names, TranscriptError, read
+from scenarios.transcripts.player import DifferenceError, Player
+from scenarios.transcripts.scenes import SCENES, TRANSCRIPTS
+from scenarios.transcripts.stage import Scene, playing
 from scripted_server import CLOSE, RESET, ScriptedServer
 from tidewire_server import Server, Stream
 

@@ -14,10 +14,10 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 import tidewire_conformance
-from conformance.adapters import PlainAdapter
-from conformance.plain_client import PlainClient
-from conformance.wrong_askers import AcceptsCompressedStreams
-from conformance.wrong_clients import all_wrong
+from proof.clients.faulty_client import all_faulty_clients
+from proof.clients.response_faults import AcceptsCompressedStreams
+from proof.reimplementations.plain_adapter import PlainAdapter
+from proof.reimplementations.plain_client import PlainClient
 from tidewire_conformance import specification
 from tidewire_conformance.cli import app
 from tidewire_conformance.client_mode.run import Plan, run
@@ -293,7 +293,7 @@ def test_sentences_of_unusual_servers_are_about_clients():
     ],
 )
 def test_an_unusual_server_notices_a_client_that_is_not_ready_for_it(variant, wrong):
-    client = next(client for client in all_wrong() if client.__name__ == wrong)
+    client = next(client for client in all_faulty_clients() if client.__name__ == wrong)
     chosen = [twin for twin in twins(SCENARIOS, []) if twin.area == variant]
     found = run(Plan("a client", patience=0.3), chosen, PlainAdapter(client))
     report = grade(found, found.trials)

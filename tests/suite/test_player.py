@@ -9,12 +9,12 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from conformance.adapters import PlainAdapter
-from conformance.plain_client import TRAITS, PlainClient
+from proof.reimplementations import plain_client
+from proof.reimplementations.plain_adapter import PlainAdapter
+from proof.reimplementations.plain_client import TRAITS, PlainClient
 from tidewire_conformance.player import (
     AdapterError,
     Outcome,
@@ -32,7 +32,6 @@ from tidewire_conformance.player.report import transcript
 from tidewire_conformance.player.scenario import JOB, Scenario
 from tidewire_conformance.player.telling import Told, same
 
-HERE = Path(__file__).parent
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 GET = f"GET /v1/jobs/{JOB}/events HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n\r\n".encode()
@@ -318,7 +317,7 @@ def program(tmp_path):
 
 def test_a_program_meets_scenarios_over_lines_of_json():
     names = ["closed-inside-an-event", "batch", "user-goes-on-later", "410", "goaway"]
-    with ProgramAdapter([sys.executable, str(HERE / "plain_client.py")]) as adapter:
+    with ProgramAdapter([sys.executable, plain_client.__file__]) as adapter:
         assert adapter.name == "plain client"
         verdicts = list(play_all([BY_NAME[name] for name in names], adapter, workers=2))
     assert [describe(verdict) for verdict in verdicts if verdict.outcome is not Outcome.PASS] == []

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conformance.suite.stage import ALICE, Nursery
+from proof.servers.server_process import ALICE, ForkServer
 
 BASELINE = """
 [[known]]
@@ -23,9 +23,9 @@ reason = "no end yet"
 
 
 @pytest.fixture(scope="module")
-def nursery():
-    with Nursery() as nursery:
-        yield nursery
+def fork_server():
+    with ForkServer() as fork_server:
+        yield fork_server
 
 
 def plugin(folder, url, *words):
@@ -42,10 +42,10 @@ def program(folder, *command):
     )
 
 
-def test_a_right_server_passes_beside_tests_of_ones_own(nursery, tmp_path):
+def test_a_right_server_passes_beside_tests_of_ones_own(fork_server, tmp_path):
     (tmp_path / "test_mine.py").write_text("def test_ownership_of_mine():\n    pass\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n")
-    with nursery.staged() as url:
+    with fork_server.running() as url:
         done = plugin(tmp_path, url, "-k", "ownership or TW-ERR-006", "--tidewire-profile", "core")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(rf"^tidewire: \d+ checks of {url}, seed 0$", done.stdout, re.MULTILINE)
@@ -56,9 +56,9 @@ def test_a_right_server_passes_beside_tests_of_ones_own(nursery, tmp_path):
     assert re.search(r"only a part of the suite was run: \d+ of \d+ checks", done.stdout)
 
 
-def test_a_wrong_server_fails_in_the_words_of_the_console(nursery, tmp_path):
+def test_a_wrong_server_fails_in_the_words_of_the_console(fork_server, tmp_path):
     (tmp_path / "known.toml").write_text(BASELINE)
-    with nursery.staged("no_terminal_event") as url:
+    with fork_server.running("no_terminal_event") as url:
         found = plugin(
             tmp_path, url, "-m", "tidewire_framing", "-k", "ends_by_one_done or is_closed_after_done"
         )

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.suite.killing import plan, red
-from conformance.suite.stage import staged
 from interop.strangers import javascript_server, needs_node, standard_library_server
+from proof.servers.judge_server import findings, plan
+from proof.servers.server_process import running_server
 from tidewire_conformance import registry
 from tidewire_conformance.grade import grade
 from tidewire_conformance.runner import Plan, run
@@ -26,9 +26,9 @@ def untested(found):
 
 @pytest.mark.timeout(120)
 def test_the_reference_is_all_green():
-    with staged() as url:
+    with running_server() as url:
         found = report(plan(url))
-    assert red(found) == []
+    assert findings(found) == []
     assert untested(found) == set()
     assert found.headline.startswith("core+batch+logprobs+browser · ")
     assert found.exit_code == 0
@@ -36,9 +36,9 @@ def test_the_reference_is_all_green():
 
 @pytest.mark.timeout(120)
 def test_most_of_what_is_durable_and_of_batches_is_tried_by_one_function_and_the_text_endpoint():
-    with staged("without_the_script") as url:
+    with running_server("without_the_script") as url:
         found = report(replace(plan(url), endpoints=("generate", "talk")))
-    assert red(found) == []
+    assert findings(found) == []
     assert found.headline.startswith("core+durable+batch+logprobs+browser · ") or untested(found)
     for area in ("resume", "durable", "batch"):
         found_there = (each for each in found.run.verdicts if each.check.startswith(f"{area}."))

@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from conformance.suite.test_grade import CHOICE, DrawnRun, Named, asserted, report_of
+from suite.test_grade import CHOICE, DrawnRun, Named, asserted, report_of
 from tidewire_conformance.grade import grade
 from tidewire_conformance.report import badge, console, junit, page, symptoms
 from tidewire_conformance.report.frames import curl, frames

@@ -18,8 +18,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
-from conformance.suite.killing import plan
-from conformance.suite.stage import ALICE, Nursery
+from proof.servers.judge_server import plan
+from proof.servers.server_process import ALICE, ForkServer
 from tidewire_conformance import cli, registry
 from tidewire_conformance.cli import app
 from tidewire_conformance.grade import grade
@@ -33,20 +33,20 @@ HEADER = ["--header", f"Authorization: Bearer {ALICE}"]
 
 
 @pytest.fixture(scope="module")
-def nursery():
-    with Nursery() as nursery:
-        yield nursery
+def fork_server():
+    with ForkServer() as fork_server:
+        yield fork_server
 
 
 @pytest.fixture(scope="module")
-def url(nursery):
-    with nursery.staged() as url:
+def url(fork_server):
+    with fork_server.running() as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def wrong(nursery):
-    with nursery.staged("no_terminal_event") as url:
+def wrong(fork_server):
+    with fork_server.running("no_terminal_event") as url:
         yield url
 
 

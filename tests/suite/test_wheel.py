@@ -11,7 +11,7 @@ import pytest
 
 from interop.strangers import standard_library_server
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 OUTSIDE = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 INPUT = 'words={"text": "né 😀 and on and on", "delay_ms": 30}'
 

@@ -1,7 +1,7 @@
-"""Wrong servers, and servers that are only unusual: each the reference server with one hook.
+"""Faulty servers and benign variants: each the reference server with one hook.
 
-A mutant names the sentence that it breaks and the check that has to notice, and stands in the file of that check's
-area; a benign variant breaks none, and stands in `unusual`.
+A faulty server names the requirement that it breaks and the check that has to notice, and is defined in the file of that
+check's area. A benign variant breaks no requirement, and is defined in `benign`.
 """
 
 from collections.abc import Callable
@@ -12,41 +12,47 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """One of them."""
+class FaultyServer:
+    """The reference server with one fault, or with one harmless peculiarity."""
 
     name: str
-    about: str
-    meddle: Callable[[Any], None]
-    sentence: str = ""
-    """What it breaks; nothing where it is benign."""
+    description: str
+    install: Callable[[Any], None]
+    """Adds the hook to a `FaultProxy`."""
+    requirement: str = ""
+    """The requirement that it breaks; empty for a benign variant."""
     check: str = ""
-    """What has to notice."""
-    beside: tuple[str, ...] = ()
+    """The check that has to notice; empty for a benign variant."""
+    also_run: tuple[str, ...] = ()
     """Checks that have to run as well, so that there is something to notice."""
 
+    @property
+    def is_benign(self) -> bool:
+        return not self.check
 
-MUTANTS: dict[str, Mutant] = {}
+
+FAULTY_SERVERS: dict[str, FaultyServer] = {}
+"""Name → faulty server or benign variant."""
 
 
-def mutant(
-    sentence: str, check: str, *beside: str
+def faulty_server(
+    requirement: str, check: str, *also_run: str
 ) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-    """Enter a wrong server."""
+    """Register a function as a faulty server; its name and its docstring become those of the server."""
 
-    def enter(meddle: Callable[[Any], None]) -> Callable[[Any], None]:
-        MUTANTS[meddle.__name__] = Mutant(
-            meddle.__name__, meddle.__doc__ or "", meddle, sentence, check, beside
+    def register(install: Callable[[Any], None]) -> Callable[[Any], None]:
+        FAULTY_SERVERS[install.__name__] = FaultyServer(
+            install.__name__, install.__doc__ or "", install, requirement, check, also_run
         )
-        return meddle
+        return install
 
-    return enter
+    return register
 
 
-def benign(meddle: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Enter a server that is only unusual."""
-    MUTANTS[meddle.__name__] = Mutant(meddle.__name__, meddle.__doc__ or "", meddle)
-    return meddle
+def benign_variant(install: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Register a function as a benign variant."""
+    FAULTY_SERVERS[install.__name__] = FaultyServer(install.__name__, install.__doc__ or "", install)
+    return install
 
 
 for _area in iter_modules(__path__):

@@ -3,18 +3,18 @@
 import json
 import re
 
-from conformance.suite.changes import mended, retold, submits, told_otherwise
-from conformance.suite.meddling import problem
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import mended, retold, submits, told_otherwise
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import faulty_server
 
 
-@mutant("TW-JOB-056", "batch.a_cancel_of_one_item_leaves_the_others")
+@faulty_server("TW-JOB-056", "batch.a_cancel_of_one_item_leaves_the_others")
 def cancel_kills_a_sibling(hooks):
     """A cancel of one item ends all of them."""
     mended(hooks, rb'^\{"items": ?\[1, ?1\]\}$', b"{}")
 
 
-@mutant("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
+@faulty_server("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
 def results_in_wrong_slots(hooks):
     """Results come in another order than their inputs."""
 
@@ -25,7 +25,7 @@ def results_in_wrong_slots(hooks):
     hooks.requests.append(reverse)
 
 
-@mutant("TW-BAT-004", "batch.an_item_fails_alone")
+@faulty_server("TW-BAT-004", "batch.an_item_fails_alone")
 def a_poisoned_item_fails_all(hooks):
     """An item that fails takes the others with it."""
 
@@ -37,7 +37,7 @@ def a_poisoned_item_fails_all(hooks):
     hooks.requests.append(poison)
 
 
-@mutant("TW-BAT-012", "batch.the_company_of_an_item_changes_nothing")
+@faulty_server("TW-BAT-012", "batch.the_company_of_an_item_changes_nothing")
 def a_batch_changes_the_result(hooks):
     """An item gives another value in company."""
 
@@ -49,7 +49,7 @@ def a_batch_changes_the_result(hooks):
     hooks.bodies.append(change)
 
 
-@mutant("TW-BAT-007", "batch.each_input_becomes_an_item_in_its_place")
+@faulty_server("TW-BAT-007", "batch.each_input_becomes_an_item_in_its_place")
 def one_input_is_no_batch(hooks):
     """A list of one input makes no batch job."""
 
@@ -59,7 +59,7 @@ def one_input_is_no_batch(hooks):
     hooks.bodies.append(one)
 
 
-@mutant("TW-BAT-005", "batch.items_end_one_by_one")
+@faulty_server("TW-BAT-005", "batch.items_end_one_by_one")
 def items_end_together(hooks):
     """The end of the first item waits for that of the last."""
 
@@ -71,7 +71,7 @@ def items_end_together(hooks):
     hooks.frames.append(hold)
 
 
-@mutant("TW-BAT-002", "batch.an_endpoint_without_batches_takes_none")
+@faulty_server("TW-BAT-002", "batch.an_endpoint_without_batches_takes_none")
 def a_batch_is_not_declared(hooks):
     """An endpoint takes `inputs` without a word of it in its description."""
 
@@ -85,7 +85,7 @@ def a_batch_is_not_declared(hooks):
     hooks.bodies.append(hide)
 
 
-@mutant("TW-BAT-008", "batch.shared_members_complete_each_input")
+@faulty_server("TW-BAT-008", "batch.shared_members_complete_each_input")
 def shared_overrules_an_input(hooks):
     """`shared` takes the place of members that an input has."""
 
@@ -98,13 +98,13 @@ def shared_overrules_an_input(hooks):
     hooks.requests.append(overrule)
 
 
-@mutant("TW-BAT-009", "batch.shared_members_complete_each_input")
+@faulty_server("TW-BAT-009", "batch.shared_members_complete_each_input")
 def a_fault_of_shared_is_laid_on_an_input(hooks):
     """A wrong member of `shared` is named as one of an input."""
     told_otherwise(hooks, b'"pointer":"/shared', b'"pointer":"/inputs/1')
 
 
-@mutant("TW-BAT-003", "batch.too_many_inputs_are_refused")
+@faulty_server("TW-BAT-003", "batch.too_many_inputs_are_refused")
 def too_many_inputs_are_left_out(hooks):
     """Inputs beyond the limit are left out without a word."""
 
@@ -115,7 +115,7 @@ def too_many_inputs_are_left_out(hooks):
     hooks.requests.append(cut)
 
 
-@mutant("TW-JOB-082", "batch.a_cancel_of_one_item_leaves_the_others")
+@faulty_server("TW-JOB-082", "batch.a_cancel_of_one_item_leaves_the_others")
 def an_index_twice_is_refused(hooks):
     """An index that stands twice in a cancel is refused."""
 
@@ -129,7 +129,7 @@ def an_index_twice_is_refused(hooks):
     hooks.instead.append(refuse)
 
 
-@mutant(
+@faulty_server(
     "TW-BAT-017", "batch.the_size_of_a_batch_counts_its_rows", "batch.the_company_of_an_item_changes_nothing"
 )
 def rows_from_one(hooks):
@@ -138,7 +138,7 @@ def rows_from_one(hooks):
     told_otherwise(hooks, rb'"row":(\d+)', more)
 
 
-@mutant("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
+@faulty_server("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
 def bodies_are_not_read(hooks):
     """The body of a submit is not read: each runs an empty script."""
 
@@ -149,19 +149,19 @@ def bodies_are_not_read(hooks):
     hooks.requests.append(empty)
 
 
-@mutant("TW-JOB-016", "batch.a_wrong_input_is_named_by_its_place")
+@faulty_server("TW-JOB-016", "batch.a_wrong_input_is_named_by_its_place")
 def the_pointer_leads_to_the_first_input(hooks):
     """Whichever input of a batch is wrong, the pointer leads to the first."""
     told_otherwise(hooks, rb'"pointer":"/inputs/\d+', b'"pointer":"/inputs/0')
 
 
-@mutant("TW-FRM-066", "batch.progress_of_each_item_is_told")
+@faulty_server("TW-FRM-066", "batch.progress_of_each_item_is_told")
 def all_progress_is_that_of_the_first_item(hooks):
     """`progress` names the first item, whichever it is about."""
     retold(hooks, rb'"item":\d+', b'"item":0', within=b"event:progress")
 
 
-@mutant("TW-FRM-067", "batch.progress_of_each_item_is_told")
+@faulty_server("TW-FRM-067", "batch.progress_of_each_item_is_told")
 def progress_of_one_item_is_told_again(hooks):
     """A new connection is told the progress of one item alone."""
     hooks.frames.append(
@@ -169,7 +169,7 @@ def progress_of_one_item_is_told_again(hooks):
     )
 
 
-@mutant("TW-BAT-008", "batch.shared_members_complete_each_input")
+@faulty_server("TW-BAT-008", "batch.shared_members_complete_each_input")
 def shared_is_led_in_deeply(hooks):
     """`shared` completes the members of members as well."""
 
@@ -189,7 +189,7 @@ def shared_is_led_in_deeply(hooks):
     submits(hooks, deeply)
 
 
-@mutant("TW-JOB-014", "batch.shared_members_complete_each_input")
+@faulty_server("TW-JOB-014", "batch.shared_members_complete_each_input")
 def shared_is_for_lists_alone(hooks):
     """`shared` beside `input` is ignored."""
     submits(
@@ -200,7 +200,7 @@ def shared_is_for_lists_alone(hooks):
     )
 
 
-@mutant("TW-BAT-012", "batch.the_company_of_an_item_changes_nothing")
+@faulty_server("TW-BAT-012", "batch.the_company_of_an_item_changes_nothing")
 def rows_of_a_batch_are_mixed_up(hooks):
     """Each row of a batch gets the value of the first one."""
     first = re.compile(rb'"value":"([^"]*)"')
@@ -212,7 +212,7 @@ def rows_of_a_batch_are_mixed_up(hooks):
     hooks.bodies.append(mix)
 
 
-@mutant("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
+@faulty_server("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
 def items_are_sorted_by_their_names(hooks):
     """More than ten items are put in order by the texts of their indices: `10` comes before `2`."""
 
@@ -224,7 +224,7 @@ def items_are_sorted_by_their_names(hooks):
     submits(hooks, sort)
 
 
-@mutant("TW-BAT-008", "batch.shared_members_complete_each_input")
+@faulty_server("TW-BAT-008", "batch.shared_members_complete_each_input")
 def shared_takes_the_place_of_nothing(hooks):
     """`own || shared`: what an input has itself counts where it is neither null nor 0, empty or false."""
 

@@ -1,34 +1,34 @@
-"""Servers that are only unusual: nothing of theirs may be called broken."""
+"""Benign variants: servers that are unusual and conform. No check may call anything of theirs broken."""
 
 import asyncio
 import json
 import re
 
-from conformance.suite.changes import PING, on_event, retold, take_samples, told_otherwise
-from conformance.suite.meddling import problem
-from conformance.suite.mutants import benign
-from conformance.suite.mutants.slow_readers import merged
+from proof.servers.fault_helpers import PING, on_event, retold, take_samples, told_otherwise
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import benign_variant
+from proof.servers.faults.slow_readers import merged
 
 
-@benign
+@benign_variant
 def crlf(hooks):
     """Lines end in CR LF."""
     retold(hooks, b"\n", b"\r\n")
 
 
-@benign
+@benign_variant
 def cr(hooks):
     """Lines end in CR."""
     retold(hooks, b"\n", b"\r")
 
 
-@benign
+@benign_variant
 def comments_between_events(hooks):
     """A comment after each event."""
     hooks.frames.append(lambda talk, frame: frame + b":padding 0000\n\n")
 
 
-@benign
+@benign_variant
 def a_space_after_the_colon(hooks):
     """A space after each colon."""
     hooks.frames.append(
@@ -36,7 +36,7 @@ def a_space_after_the_colon(hooks):
     )
 
 
-@benign
+@benign_variant
 def one_leading_mark(hooks):
     """One byte order mark at the start of a stream."""
 
@@ -50,13 +50,13 @@ def one_leading_mark(hooks):
     hooks.frames.append(mark)
 
 
-@benign
+@benign_variant
 def unknown_ephemeral_events(hooks):
     """Events of a later edition, without an id."""
     on_event(hooks, b"event:hello", lambda frame: frame + b'event:weather\ndata:{"rain":true}\n\n')
 
 
-@benign
+@benign_variant
 def unknown_members_everywhere(hooks):
     """Members of a later edition in every event and every body."""
 
@@ -74,7 +74,7 @@ def unknown_members_everywhere(hooks):
     )
 
 
-@benign
+@benign_variant
 def other_white_space(hooks):
     """JSON with other white space, in another order of its members."""
 
@@ -91,7 +91,7 @@ def other_white_space(hooks):
     )
 
 
-@benign
+@benign_variant
 def ops_in_place_of_bare_strings(hooks):
     """Every append names its place."""
 
@@ -108,19 +108,19 @@ def ops_in_place_of_bare_strings(hooks):
     hooks.frames.append(name)
 
 
-@benign
+@benign_variant
 def every_token_an_event(hooks):
     """Nothing is merged."""
     hooks.settings["merge_window"] = 0.0
 
 
-@benign
+@benign_variant
 def much_is_merged(hooks):
     """Much is merged."""
     hooks.settings["merge_window"] = 0.1
 
 
-@benign
+@benign_variant
 def every_answer_is_late(hooks):
     """Every answer comes 300 ms late."""
 
@@ -130,7 +130,7 @@ def every_answer_is_late(hooks):
     hooks.requests.append(late)
 
 
-@benign
+@benign_variant
 def one_429(hooks):
     """One request in seven is asked to come again."""
 
@@ -145,13 +145,13 @@ def one_429(hooks):
     hooks.instead.append(busy)
 
 
-@benign
+@benign_variant
 def hello_in_two_blocks(hooks):
     """`retry` comes by itself, before `hello`."""
     retold(hooks, rb"^(retry:\d+\n)(event:hello)", rb"\1\n\2")
 
 
-@benign
+@benign_variant
 def fields_in_another_order(hooks):
     """Data before the type, and the id last."""
 
@@ -162,32 +162,32 @@ def fields_in_another_order(hooks):
     hooks.frames.append(turn)
 
 
-@benign
+@benign_variant
 def without_the_script(hooks):
     """No `tidewire.script`: what can be checked, also of a log that lasts, is what the examples show."""
     hooks.has_script = False
     hooks.lasts = True
 
 
-@benign
+@benign_variant
 def with_a_log_that_lasts(hooks):
     """A log in a file: it promises more than `process`, and is restarted."""
     hooks.lasts = True
 
 
-@benign
+@benign_variant
 def one_byte_a_chunk(hooks):
     """One byte in each chunk of a body."""
     hooks.piece = 1
 
 
-@benign
+@benign_variant
 def http_1_0(hooks):
     """Bodies of HTTP/1.0, which are ended by the end of the connection."""
     hooks.as_of_old = True
 
 
-@benign
+@benign_variant
 def snapshots_in_place_of_diffs(hooks):
     """A snapshot is logged in place of every diff."""
     from tidewire.protocol.cursor import Cursor
@@ -205,7 +205,7 @@ def snapshots_in_place_of_diffs(hooks):
     Journal._block = block
 
 
-@benign
+@benign_variant
 def no_capability_at_all(hooks):
     """None of the capabilities of section 2.3."""
     hooks.instead.append(_without_capabilities)
@@ -237,13 +237,13 @@ def _declares_none(talk, status, body):
     return (status, json.dumps(found).encode()) if found else None
 
 
-@benign
+@benign_variant
 def samples_of_one_input(hooks):
     """`n` samples of one input, each an item."""
     hooks.requests.append(take_samples)
 
 
-@benign
+@benign_variant
 def json_in_ascii(hooks):
     """What is not ASCII is escaped in JSON, and some of what is."""
 
@@ -261,7 +261,7 @@ def json_in_ascii(hooks):
     hooks.bodies.append(lambda talk, status, body: (status, escape(body.decode()).encode()))
 
 
-@benign
+@benign_variant
 def times_in_nanoseconds(hooks):
     """Times have nine digits after the point."""
     longer = lambda found: b'%b%b"' % (found[1], (found[2] or b".").ljust(10, b"0") + b"Z")  # noqa: E731
@@ -270,13 +270,13 @@ def times_in_nanoseconds(hooks):
     told_otherwise(hooks, pattern, longer)
 
 
-@benign
+@benign_variant
 def merged_at_each_resume(hooks):
     """A resume begins with a diff that stands for several events."""
     merged(hooks, lambda data: None)
 
 
-@benign
+@benign_variant
 def comments_in_place_of_pings(hooks):
     """A comment comes before each heartbeat is over, so that no ping is owed."""
     on_event(hooks, PING, lambda frame: b":awake\n\n")

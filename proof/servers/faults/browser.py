@@ -3,10 +3,10 @@
 import json
 import re
 
-from conformance.suite.changes import on_query, refusing, retold, told_otherwise, with_header, without
-from conformance.suite.meddling import problem
-from conformance.suite.mutants import mutant
-from conformance.suite.stage import ORIGIN
+from proof.servers.fault_helpers import on_query, refusing, retold, told_otherwise, with_header, without
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import faulty_server
+from proof.servers.server_process import ORIGIN
 
 
 def gone_all_the_same(hooks, holds):
@@ -20,13 +20,13 @@ def gone_all_the_same(hooks, holds):
     refusing(hooks, lambda talk: talk.path in hooks.shared and holds(talk), 410, "job_expired")
 
 
-@mutant("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def errors_without_cors(hooks):
     """Errors do not name the origin."""
     without(hooks, "access-control-allow-origin", range(400, 600))
 
 
-@mutant("TW-BRW-006", "browser.pages_of_other_origins_may_not")
+@faulty_server("TW-BRW-006", "browser.pages_of_other_origins_may_not")
 def every_origin_is_allowed(hooks):
     """Every origin is named back."""
 
@@ -37,7 +37,7 @@ def every_origin_is_allowed(hooks):
     hooks.heads.append(name)
 
 
-@mutant("TW-BRW-013", "browser.a_stream_token_opens_nothing_else")
+@faulty_server("TW-BRW-013", "browser.a_stream_token_opens_nothing_else")
 def a_stream_token_opens_any_job(hooks):
     """A stream token opens the stream of every job."""
 
@@ -56,13 +56,13 @@ def a_stream_token_opens_any_job(hooks):
     hooks.bodies.append(note)
 
 
-@mutant("TW-ERR-015", "browser.a_problem_comes_in_band_where_the_url_says_so")
+@faulty_server("TW-ERR-015", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def a_fatal_problem_without_an_id(hooks):
     """A fatal problem in-band has no id, so that an EventSource comes back for ever."""
     retold(hooks, b"id:0-1\n", b"")
 
 
-@mutant("TW-BRW-008", "browser.a_preflight_allows_what_a_page_needs")
+@faulty_server("TW-BRW-008", "browser.a_preflight_allows_what_a_page_needs")
 def a_preflight_forgets_the_cursor(hooks):
     """A preflight does not allow `Last-Event-ID`."""
 
@@ -75,19 +75,19 @@ def a_preflight_forgets_the_cursor(hooks):
     hooks.heads.append(forget)
 
 
-@mutant("TW-BRW-010", "browser.a_preflight_allows_what_a_page_needs")
+@faulty_server("TW-BRW-010", "browser.a_preflight_allows_what_a_page_needs")
 def a_preflight_for_five_seconds(hooks):
     """A preflight is kept for five seconds."""
     with_header(hooks, "access-control-max-age", "5")
 
 
-@mutant("TW-BRW-020", "browser.a_stream_token_opens_its_stream")
+@faulty_server("TW-BRW-020", "browser.a_stream_token_opens_its_stream")
 def tokens_stand_in_referrers(hooks):
     """The answer to a URL with a token has no `Referrer-Policy`."""
     without(hooks, "referrer-policy")
 
 
-@mutant("TW-BRW-017", "browser.a_stream_token_opens_its_stream")
+@faulty_server("TW-BRW-017", "browser.a_stream_token_opens_its_stream")
 def tokens_without_problems_in_band(hooks):
     """With a stream token problems come by their status."""
 
@@ -98,7 +98,7 @@ def tokens_without_problems_in_band(hooks):
     refusing(hooks, lambda talk: b"token=" in talk.query and b"after=x" in talk.query, 400, "bad_cursor")
 
 
-@mutant(
+@faulty_server(
     "TW-ERR-019",
     "browser.problems_come_in_band_only_where_asked_for",
     "resume.a_cursor_that_is_no_id_is_refused",
@@ -113,7 +113,7 @@ def problems_are_always_in_band(hooks):
     hooks.requests.append(ask)
 
 
-@mutant("TW-ERR-017", "browser.the_cursor_0_1_is_answered_with_204")
+@faulty_server("TW-ERR-017", "browser.the_cursor_0_1_is_answered_with_204")
 def the_cursor_0_1_needs_credentials(hooks):
     """The cursor `0-1` is answered with 204 to those alone who may read the job."""
     refusing(
@@ -121,31 +121,31 @@ def the_cursor_0_1_needs_credentials(hooks):
     )
 
 
-@mutant("TW-BRW-011", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+@faulty_server("TW-BRW-011", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def no_vary(hooks):
     """An origin is named without `Vary: Origin`."""
     without(hooks, "vary")
 
 
-@mutant("TW-BRW-009", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+@faulty_server("TW-BRW-009", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def location_is_not_exposed(hooks):
     """A page may not read `Location`."""
     with_header(hooks, "access-control-expose-headers", "Retry-After, Idempotency-Replayed")
 
 
-@mutant("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def no_origin_where_credentials_are_wrong(hooks):
     """401 does not name the origin."""
     without(hooks, "access-control-allow-origin", [401])
 
 
-@mutant("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def no_origin_where_there_is_nothing(hooks):
     """204 does not name the origin."""
     without(hooks, "access-control-allow-origin", [204])
 
 
-@mutant("TW-BRW-013", "browser.a_stream_token_opens_nothing_else")
+@faulty_server("TW-BRW-013", "browser.a_stream_token_opens_nothing_else")
 def a_stream_token_reads_the_job(hooks):
     """A stream token opens the job and its cancel as well."""
 
@@ -162,7 +162,7 @@ def a_stream_token_reads_the_job(hooks):
     hooks.requests.append(let)
 
 
-@mutant("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
+@faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def who_may_not_read_is_told_by_the_status(hooks):
     """A caller without credentials gets 401, also where the URL asks for problems in-band."""
 
@@ -173,19 +173,19 @@ def who_may_not_read_is_told_by_the_status(hooks):
     hooks.instead.append(refuse)
 
 
-@mutant("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def no_origin_where_an_input_is_wrong(hooks):
     """422 does not name the origin."""
     without(hooks, "access-control-allow-origin", [422])
 
 
-@mutant("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def no_origin_where_the_method_is_wrong(hooks):
     """405, which the router makes, does not name the origin."""
     without(hooks, "access-control-allow-origin", [405])
 
 
-@mutant("TW-BRW-005", "browser.a_preflight_allows_what_a_page_needs")
+@faulty_server("TW-BRW-005", "browser.a_preflight_allows_what_a_page_needs")
 def a_preflight_names_no_origin(hooks):
     """The answer to a preflight does not name the origin."""
     hooks.heads.append(
@@ -195,7 +195,7 @@ def a_preflight_names_no_origin(hooks):
     )
 
 
-@mutant("TW-BRW-006", "browser.pages_of_other_origins_may_not")
+@faulty_server("TW-BRW-006", "browser.pages_of_other_origins_may_not")
 def origins_are_compared_by_how_they_begin(hooks):
     """An origin that begins like an allowed one is allowed."""
 
@@ -212,46 +212,46 @@ def origins_are_compared_by_how_they_begin(hooks):
     hooks.heads.append(name)
 
 
-@mutant("TW-BRW-006", "browser.pages_of_other_origins_may_not")
+@faulty_server("TW-BRW-006", "browser.pages_of_other_origins_may_not")
 def the_origin_null_is_allowed(hooks):
     """A page without an origin, such as one in a sandbox, is allowed."""
     bare = lambda talk, status: talk.header("origin") == "null"  # noqa: E731
     with_header(hooks, "access-control-allow-origin", "null", bare)
 
 
-@mutant("TW-BRW-015", "browser.a_stream_token_opens_its_stream")
+@faulty_server("TW-BRW-015", "browser.a_stream_token_opens_its_stream")
 def a_token_lives_for_years(hooks):
     """A stream token lives for years."""
     told_otherwise(hooks, rb'("expires_at":")\d{4}', rb"\g<1>2999", at=".*/stream-token")
 
 
-@mutant("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
+@faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def what_is_gone_is_told_by_the_status(hooks):
     """410 is answered by its status, also where the URL asks for problems in-band."""
     gone_all_the_same(hooks, lambda talk: True)
 
 
-@mutant("TW-ERR-017", "browser.a_problem_comes_in_band_where_the_url_says_so")
+@faulty_server("TW-ERR-017", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def the_cursor_0_1_is_looked_at_after_the_job(hooks):
     """The cursor `0-1` of a job that is gone is answered with 410."""
     gone_all_the_same(hooks, lambda talk: talk.cursor == "0-1")
 
 
-@mutant("TW-BRW-005", "browser.a_preflight_allows_what_a_page_needs")
+@faulty_server("TW-BRW-005", "browser.a_preflight_allows_what_a_page_needs")
 def a_preflight_needs_credentials(hooks):
     """A preflight, which no browser sends credentials with, is refused without them."""
     bare = lambda talk: talk.method == "OPTIONS" and not talk.header("authorization")  # noqa: E731
     refusing(hooks, bare, 401, "unauthorized")
 
 
-@mutant("TW-BRW-008", "browser.a_preflight_allows_what_a_page_needs")
+@faulty_server("TW-BRW-008", "browser.a_preflight_allows_what_a_page_needs")
 def a_preflight_of_a_purge_is_refused(hooks):
     """A preflight is answered where a page submits, and not where it purges."""
     purge = lambda talk: talk.header("access-control-request-method") == "DELETE"  # noqa: E731
     refusing(hooks, purge, 405, "method_not_allowed")
 
 
-@mutant("TW-BRW-007", "browser.a_preflight_allows_what_a_page_needs")
+@faulty_server("TW-BRW-007", "browser.a_preflight_allows_what_a_page_needs")
 def all_pages_with_credentials(hooks):
     """A preflight allows every origin, with credentials."""
 
@@ -263,19 +263,19 @@ def all_pages_with_credentials(hooks):
     hooks.heads.append(allow)
 
 
-@mutant("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def what_is_gone_is_for_no_page(hooks):
     """410 does not name the origin."""
     without(hooks, "access-control-allow-origin", {410})
 
 
-@mutant("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def what_is_too_large_is_for_no_page(hooks):
     """413, which another layer makes, does not name the origin."""
     without(hooks, "access-control-allow-origin", {413})
 
 
-@mutant("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
+@faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def a_stream_of_a_submit_is_for_no_page(hooks):
     """The stream that answers a submit does not name the origin."""
     hooks.heads.append(
@@ -287,13 +287,13 @@ def a_stream_of_a_submit_is_for_no_page(hooks):
     )
 
 
-@mutant("TW-BRW-018", "browser.a_stream_token_opens_nothing_else")
+@faulty_server("TW-BRW-018", "browser.a_stream_token_opens_nothing_else")
 def a_stream_token_is_compared_as_far_as_it_goes(hooks):
     """What follows a stream token is not looked at."""
     on_query(hooks, rb"(token=[\w-]{43})A", rb"\1")
 
 
-@mutant("TW-BRW-014", "browser.a_stream_token_opens_its_stream")
+@faulty_server("TW-BRW-014", "browser.a_stream_token_opens_its_stream")
 def a_token_begins_anew(hooks):
     """With a stream token `Last-Event-ID` is not looked at."""
     hooks.requests.append(
@@ -303,14 +303,14 @@ def a_token_begins_anew(hooks):
     )
 
 
-@mutant("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
+@faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def a_wrong_header_is_refused_by_its_status(hooks):
     """A `Last-Event-ID` that is no id is answered with 400, also where the URL asks for problems in-band."""
     wrong = lambda talk: talk.cursor == "x" and b"errors=inband" in talk.query  # noqa: E731
     refusing(hooks, wrong, 400, "bad_cursor")
 
 
-@mutant("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
+@faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def a_wrong_parameter_is_refused_by_its_status(hooks):
     """A wrong parameter is answered with 400, also where the URL asks for problems in-band."""
     wrong = lambda talk: b"errors=inband&diffs=7" in talk.query  # noqa: E731

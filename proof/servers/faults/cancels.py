@@ -2,12 +2,12 @@
 
 import json
 
-from conformance.suite.changes import mended, told_otherwise
-from conformance.suite.meddling import problem
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import mended, told_otherwise
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import faulty_server
 
 
-@mutant("TW-JOB-050", "cancels.a_cancel_ends_the_job")
+@faulty_server("TW-JOB-050", "cancels.a_cancel_ends_the_job")
 def cancel_answers_and_runs_on(hooks):
     """A cancel is answered with 202, and the job runs on."""
     body = json.dumps({"items": []}).encode()
@@ -20,7 +20,7 @@ def cancel_answers_and_runs_on(hooks):
     hooks.requests.append(none)
 
 
-@mutant("TW-JOB-051", "cancels.a_cancel_ends_the_job")
+@faulty_server("TW-JOB-051", "cancels.a_cancel_ends_the_job")
 def cancel_is_not_idempotent(hooks):
     """A second cancel is refused."""
 
@@ -33,19 +33,19 @@ def cancel_is_not_idempotent(hooks):
     hooks.instead.append(refuse)
 
 
-@mutant("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
+@faulty_server("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
 def cancel_of_any_index(hooks):
     """A cancel of an item that is not there cancels what is."""
     mended(hooks, rb'^\{"items": ?\[0, ?1\]\}$', b'{"items":[0]}')
 
 
-@mutant("TW-JOB-057", "cancels.a_cancel_ends_the_job")
+@faulty_server("TW-JOB-057", "cancels.a_cancel_ends_the_job")
 def cancel_drops_the_value(hooks):
     """A job that was cancelled loses the value it had."""
     told_otherwise(hooks, rb'("status":"cancelled","value":)"[^"]*"', rb'\1""')
 
 
-@mutant("TW-JOB-055", "cancels.a_cancel_after_the_end_changes_nothing")
+@faulty_server("TW-JOB-055", "cancels.a_cancel_after_the_end_changes_nothing")
 def a_late_cancel_wins(hooks):
     """A cancel makes a job that has ended a cancelled one."""
 
@@ -56,7 +56,7 @@ def a_late_cancel_wins(hooks):
     hooks.bodies.append(cancelled)
 
 
-@mutant("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
+@faulty_server("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
 def false_is_the_first_item(hooks):
     """`items` of false is the first one, as in Python."""
     mended(hooks, rb'^\{"items": ?\[false\]\}$', b'{"items":[0]}')

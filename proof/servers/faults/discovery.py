@@ -2,18 +2,18 @@
 
 import json
 
-from conformance.suite.changes import on_data, refusing, retold, told_otherwise
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import on_data, refusing, retold, told_otherwise
+from proof.servers.faults import faulty_server
 
 
-@mutant("TW-DSC-023", "discovery.text_is_not_taken_back_where_it_cannot_be", "state.texts_are_counted_in_code_points",
+@faulty_server("TW-DSC-023", "discovery.text_is_not_taken_back_where_it_cannot_be", "state.texts_are_counted_in_code_points",
         "jobs.a_submit_is_answered_with_the_job")  # fmt: skip
 def rollback_is_kept_secret(hooks):
     """An endpoint that takes text back says that it does not."""
     told_otherwise(hooks, b'"rollback":true', b'"rollback":false')
 
 
-@mutant(
+@faulty_server(
     "TW-DSC-024",
     "discovery.a_value_comes_once_where_nothing_streams",
     "batch.the_company_of_an_item_changes_nothing",
@@ -38,13 +38,13 @@ def a_value_comes_early(hooks):
     on_data(hooks, early)
 
 
-@mutant("TW-OVR-012", "discovery.discovery_fits_its_schema")
+@faulty_server("TW-OVR-012", "discovery.discovery_fits_its_schema")
 def times_in_seconds_with_a_fraction(hooks):
     """Times that are counted have a fraction."""
     told_otherwise(hooks, rb'("heartbeat_ms":\d+)', rb"\1.5", at="/v1")
 
 
-@mutant(
+@faulty_server(
     "TW-RES-026",
     "discovery.a_state_is_kept_as_long_as_discovery_says",
     "jobs.a_job_that_has_ended_tells_its_end",
@@ -55,31 +55,31 @@ def a_clock_that_is_an_hour_slow(hooks):
     told_otherwise(hooks, b'"state_ttl_s":60,', b'"state_ttl_s":3600,', at="/v1")
 
 
-@mutant("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
+@faulty_server("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
 def a_capability_is_kept_secret(hooks):
     """Discovery does not name a capability that is there."""
     told_otherwise(hooks, b'"delete",', b"", at="/v1")
 
 
-@mutant("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
+@faulty_server("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
 def a_capability_is_made_up(hooks):
     """Discovery names a capability that is not there."""
     refusing(hooks, lambda talk: talk.path.endswith("/stream-token"), 404, "not_found")
 
 
-@mutant("TW-DSC-001", "discovery.discovery_fits_its_schema")
+@faulty_server("TW-DSC-001", "discovery.discovery_fits_its_schema")
 def a_limit_is_missing(hooks):
     """Discovery lacks a limit."""
     told_otherwise(hooks, b'"max_depth"', b'"depth"', at="/v1")
 
 
-@mutant("TW-DSC-019", "discovery.examples_are_taken")
+@faulty_server("TW-DSC-019", "discovery.examples_are_taken")
 def an_example_that_does_not_fit(hooks):
     """An example that the endpoint's own schema refuses."""
     told_otherwise(hooks, b'{"words":8}', b'{"words":"8"}')
 
 
-@mutant("TW-DSC-020", "discovery.values_fit_their_schema", "jobs.a_job_that_has_ended_tells_its_end")
+@faulty_server("TW-DSC-020", "discovery.values_fit_their_schema", "jobs.a_job_that_has_ended_tells_its_end")
 def the_schema_tells_another_type(hooks):
     """Values do not fit the `value_schema`."""
     describes = b"/v1/endpoints/"
@@ -95,7 +95,7 @@ def the_schema_tells_another_type(hooks):
     hooks.bodies.append(lie)
 
 
-@mutant("TW-DSC-005", "discovery.discovery_stays")
+@faulty_server("TW-DSC-005", "discovery.discovery_stays")
 def discovery_changes(hooks):
     """Discovery says something else each time."""
 
@@ -108,7 +108,7 @@ def discovery_changes(hooks):
     hooks.bodies.append(count)
 
 
-@mutant("TW-SEC-014", "discovery.a_body_that_is_too_large_is_refused")
+@faulty_server("TW-SEC-014", "discovery.a_body_that_is_too_large_is_refused")
 def a_large_body_in_chunks_is_taken(hooks):
     """Only `Content-Length` is held against the limit."""
 
@@ -119,20 +119,20 @@ def a_large_body_in_chunks_is_taken(hooks):
     hooks.requests.append(cut)
 
 
-@mutant("TW-DSC-022", "discovery.endpoints_describe_themselves")
+@faulty_server("TW-DSC-022", "discovery.endpoints_describe_themselves")
 def a_schema_that_has_to_be_fetched(hooks):
     """A schema refers to another document."""
     elsewhere = b'"value_schema":{"$ref":"https://schemas.example/value.json"}'
     told_otherwise(hooks, b'"value_schema":{"type":"integer"}', elsewhere, at=".*square.*")
 
 
-@mutant("TW-DSC-017", "discovery.endpoints_describe_themselves")
+@faulty_server("TW-DSC-017", "discovery.endpoints_describe_themselves")
 def a_schema_that_is_none(hooks):
     """A schema names a type that JSON Schema has not."""
     told_otherwise(hooks, b'{"type":"integer"}', b'{"type":"int"}', at=".*square.*")
 
 
-@mutant("TW-RES-026", "discovery.a_state_is_kept_as_long_as_discovery_says")
+@faulty_server("TW-RES-026", "discovery.a_state_is_kept_as_long_as_discovery_says")
 def done_tells_another_end_of_its_state(hooks):
     """`expires_at` of `done` is the time at which the job ended."""
     past = rb'("expires_at":")\d{4}'
@@ -140,7 +140,7 @@ def done_tells_another_end_of_its_state(hooks):
     told_otherwise(hooks, rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001")
 
 
-@mutant("TW-DSC-017", "discovery.endpoints_describe_themselves")
+@faulty_server("TW-DSC-017", "discovery.endpoints_describe_themselves")
 def schemas_of_another_draft(hooks):
     """The schema of a value says that it is of another draft."""
     of_old = b'"value_schema":{"$schema":"http://json-schema.org/draft-04/schema#",'

@@ -3,9 +3,9 @@
 import json
 import re
 
-from conformance.suite.changes import asked_otherwise, gone_is_unknown, refusing, told_otherwise
-from conformance.suite.meddling import problem
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import asked_otherwise, gone_is_unknown, refusing, told_otherwise
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import faulty_server
 
 OTHER_EPOCH = re.compile(rb"^id:(?!1-)(\d+)-(\d+)\n")
 
@@ -24,19 +24,19 @@ def in_the_second_life(hooks, change):
         hooks.requests.append(change)
 
 
-@mutant("TW-DSC-010", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-DSC-010", "durable.what_was_sent_survives_a_restart")
 def memory_is_called_a_host(hooks):
     """A log in memory is declared as one that survives the host."""
     told_otherwise(hooks, b'"durability":"process"', b'"durability":"host"', at="/v1")
 
 
-@mutant("TW-OVR-023", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-OVR-023", "durable.what_was_sent_survives_a_restart")
 def a_restart_loses_a_sent_event(hooks):
     """A restart loses an event that was sent before."""
     after_a_restart(hooks, lambda talk, frame: b"" if frame.startswith(b"id:1-4\n") else frame)
 
 
-@mutant("TW-BRW-014", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-BRW-014", "durable.what_was_sent_survives_a_restart")
 def a_restart_ends_stream_tokens(hooks):
     """Stream tokens are signed with a secret that each start draws anew."""
     hooks.lasts = True
@@ -44,7 +44,7 @@ def a_restart_ends_stream_tokens(hooks):
         refusing(hooks, lambda talk: b"token=" in talk.query, 401, "unauthorized")
 
 
-@mutant("TW-OVR-024", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-OVR-024", "durable.what_was_sent_survives_a_restart")
 def a_restart_loses_what_runs(hooks):
     """After a restart a job that had not ended is unknown."""
     hooks.lasts = True
@@ -56,7 +56,7 @@ def a_restart_loses_what_runs(hooks):
     hooks.bodies.append(forget)
 
 
-@mutant("TW-RES-034", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-RES-034", "durable.what_was_sent_survives_a_restart")
 def a_diff_across_an_epoch(hooks):
     """A new epoch begins with a diff on the state of the old one."""
     after_a_restart(
@@ -64,19 +64,19 @@ def a_diff_across_an_epoch(hooks):
     )
 
 
-@mutant("TW-RES-033", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-RES-033", "durable.what_was_sent_survives_a_restart")
 def an_epoch_is_used_twice(hooks):
     """After a restart a new attempt goes on in the epoch of the old one."""
     after_a_restart(hooks, lambda talk, frame: OTHER_EPOCH.sub(rb"id:1-\2\n", frame))
 
 
-@mutant("TW-RES-035", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-RES-035", "durable.what_was_sent_survives_a_restart")
 def a_new_attempt_is_called_compacted(hooks):
     """The snapshot of a new attempt tells that nothing has happened."""
     after_a_restart(hooks, lambda talk, frame: frame.replace(b'"reason":"restart"', b'"reason":"compacted"'))
 
 
-@mutant("TW-RES-036", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-RES-036", "durable.what_was_sent_survives_a_restart")
 def a_new_attempt_keeps_old_values(hooks):
     """A new attempt begins with items that run already, and their old values."""
     old = b'{"status":"running","value":"Hel"}'
@@ -90,14 +90,16 @@ def a_new_attempt_keeps_old_values(hooks):
     )
 
 
-@mutant("TW-RES-037", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-RES-037", "durable.what_was_sent_survives_a_restart")
 def attempts_are_not_counted(hooks):
     """A new attempt is called the first one."""
     hooks.lasts = True
     told_otherwise(hooks, rb'"attempt":\d+', b'"attempt":1')
 
 
-@mutant("TW-RES-038", "durable.epochs_are_opened_by_a_snapshot", "durable.what_was_sent_survives_a_restart")
+@faulty_server(
+    "TW-RES-038", "durable.epochs_are_opened_by_a_snapshot", "durable.what_was_sent_survives_a_restart"
+)
 def an_epoch_after_done(hooks):
     """After a restart a job that had ended begins a new epoch."""
 
@@ -109,20 +111,20 @@ def an_epoch_after_done(hooks):
     after_a_restart(hooks, again)
 
 
-@mutant("TW-RES-028", "durable.an_expired_job_is_gone")
+@faulty_server("TW-RES-028", "durable.an_expired_job_is_gone")
 def an_expired_job_is_unknown(hooks):
     """A job whose time is over is answered like one that never was."""
     gone_is_unknown(hooks)
 
 
-@mutant("TW-RES-045", "durable.any_replica_answers_for_any_job")
+@faulty_server("TW-RES-045", "durable.any_replica_answers_for_any_job")
 def a_lagging_replica_rewinds(hooks):
     """A replica takes a cursor past its own copy for one that is lost, without a look at the primary copy."""
     past = lambda talk: talk.is_to_the_replica and talk.cursor not in {"", "0-0"}  # noqa: E731
     asked_otherwise(hooks, "last-event-id", "40000-2", past)
 
 
-@mutant("TW-DEP-006", "durable.any_replica_answers_for_any_job")
+@faulty_server("TW-DEP-006", "durable.any_replica_answers_for_any_job")
 def a_replica_knows_its_own_jobs_alone(hooks):
     """A replica answers for the jobs alone that were submitted to it."""
     refusing(
@@ -130,7 +132,7 @@ def a_replica_knows_its_own_jobs_alone(hooks):
     )
 
 
-@mutant("TW-RES-007", "durable.any_replica_answers_for_any_job")
+@faulty_server("TW-RES-007", "durable.any_replica_answers_for_any_job")
 def a_replica_numbers_by_itself(hooks):
     """Replicas count the events of a job each by itself."""
 
@@ -141,7 +143,7 @@ def a_replica_numbers_by_itself(hooks):
     hooks.frames.append(count)
 
 
-@mutant("TW-RES-037", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-RES-037", "durable.what_was_sent_survives_a_restart")
 def attempts_are_counted_twice(hooks):
     """Each start of a worker counts as two attempts."""
     hooks.lasts = True
@@ -149,7 +151,7 @@ def attempts_are_counted_twice(hooks):
     told_otherwise(hooks, rb'"attempt":(\d+)', twice)
 
 
-@mutant("TW-RES-012", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-RES-012", "durable.what_was_sent_survives_a_restart")
 def ids_of_the_old_epoch_are_rewound(hooks):
     """After a restart each id of the old epoch is taken for one that never was."""
     in_the_second_life(
@@ -158,14 +160,14 @@ def ids_of_the_old_epoch_are_rewound(hooks):
     )
 
 
-@mutant("TW-RES-012", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-RES-012", "durable.what_was_sent_survives_a_restart")
 def only_seqs_are_compared(hooks):
     """A cursor past the end of the old epoch is answered with what comes after its seq, without a snapshot."""
     past = lambda talk, frame: talk.cursor.startswith("1-") and b'"reason":"rewound"' in frame  # noqa: E731
     after_a_restart(hooks, lambda talk, frame: b"" if past(talk, frame) else frame)
 
 
-@mutant("TW-FRM-060", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-FRM-060", "durable.what_was_sent_survives_a_restart")
 def hello_knows_the_first_life_alone(hooks):
     """After a restart `head` of `hello` is the first id of the job."""
     after_a_restart(
@@ -176,7 +178,7 @@ def hello_knows_the_first_life_alone(hooks):
     )
 
 
-@mutant("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
+@faulty_server("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
 def keys_are_forgotten_at_a_restart(hooks):
     """Keys are kept in memory alone."""
     in_the_second_life(
@@ -185,7 +187,7 @@ def keys_are_forgotten_at_a_restart(hooks):
     )
 
 
-@mutant("TW-JOB-062", "durable.what_had_ended_stays_so_after_a_restart")
+@faulty_server("TW-JOB-062", "durable.what_had_ended_stays_so_after_a_restart")
 def tombstones_are_forgotten_at_a_restart(hooks):
     """After a restart a job that was purged is answered like one that never was."""
     hooks.lasts = True
@@ -195,7 +197,7 @@ def tombstones_are_forgotten_at_a_restart(hooks):
         )
 
 
-@mutant("TW-RES-036", "durable.what_had_ended_stays_so_after_a_restart")
+@faulty_server("TW-RES-036", "durable.what_had_ended_stays_so_after_a_restart")
 def a_new_attempt_runs_all_items(hooks):
     """A new attempt voids the values of all items, also of those that had ended."""
 
@@ -207,7 +209,7 @@ def a_new_attempt_runs_all_items(hooks):
     after_a_restart(hooks, again)
 
 
-@mutant("TW-JOB-033", "durable.an_expired_job_is_gone")
+@faulty_server("TW-JOB-033", "durable.an_expired_job_is_gone")
 def an_expiry_frees_the_key(hooks):
     """The key of a job that has expired starts another one."""
 
@@ -223,13 +225,13 @@ def an_expiry_frees_the_key(hooks):
     hooks.bodies.append(note)
 
 
-@mutant("TW-RES-028", "durable.an_expired_job_is_gone")
+@faulty_server("TW-RES-028", "durable.an_expired_job_is_gone")
 def a_cancel_of_an_expired_job_finds_nothing(hooks):
     """Reads know the tombstone of a job, and a cancel does not."""
     gone_is_unknown(hooks, at=".*/cancel")
 
 
-@mutant("TW-DEP-006", "durable.any_replica_answers_for_any_job")
+@faulty_server("TW-DEP-006", "durable.any_replica_answers_for_any_job")
 def a_cancel_reaches_its_replica_alone(hooks):
     """A cancel at another replica than the one that runs the job is answered, and lost."""
 
@@ -240,7 +242,7 @@ def a_cancel_reaches_its_replica_alone(hooks):
     hooks.requests.append(read)
 
 
-@mutant("TW-DEP-006", "durable.any_replica_answers_for_any_job")
+@faulty_server("TW-DEP-006", "durable.any_replica_answers_for_any_job")
 def a_replica_lists_its_own_jobs(hooks):
     """The list of a replica has the jobs alone that were submitted to it."""
     hooks.bodies.append(
@@ -250,7 +252,7 @@ def a_replica_lists_its_own_jobs(hooks):
     )
 
 
-@mutant("TW-JOB-028", "durable.any_replica_answers_for_any_job")
+@faulty_server("TW-JOB-028", "durable.any_replica_answers_for_any_job")
 def keys_are_of_one_replica(hooks):
     """Each replica keeps the keys of the submits to it."""
     hooks.requests.append(
@@ -260,7 +262,7 @@ def keys_are_of_one_replica(hooks):
     )
 
 
-@mutant("TW-BRW-014", "durable.any_replica_answers_for_any_job")
+@faulty_server("TW-BRW-014", "durable.any_replica_answers_for_any_job")
 def stream_tokens_are_of_one_replica(hooks):
     """Each replica signs stream tokens with a secret of its own."""
 
@@ -271,7 +273,7 @@ def stream_tokens_are_of_one_replica(hooks):
     hooks.requests.append(forget)
 
 
-@mutant("TW-JOB-062", "durable.any_replica_answers_for_any_job")
+@faulty_server("TW-JOB-062", "durable.any_replica_answers_for_any_job")
 def a_replica_reads_from_its_cache(hooks):
     """A replica still answers for a job that was purged, as it was when it was submitted."""
     header = {"content-type": "application/json", "cache-control": "no-store"}
@@ -293,7 +295,7 @@ def a_replica_reads_from_its_cache(hooks):
     hooks.instead.append(recall)
 
 
-@mutant("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
+@faulty_server("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
 def the_list_is_of_this_life(hooks):
     """After a restart the list of jobs is empty."""
     hooks.lasts = True

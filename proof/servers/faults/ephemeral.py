@@ -1,7 +1,7 @@
 """Events that are not logged, told wrongly: places in the queue, progress, pings, and what closes a stream."""
 
-from conformance.suite.changes import DONE, PING, on_event, retold
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import DONE, PING, on_event, retold
+from proof.servers.faults import faulty_server
 
 
 def silent_where(hooks, holds):
@@ -9,19 +9,19 @@ def silent_where(hooks, holds):
     hooks.frames.append(lambda talk, frame: b"" if PING in frame and holds(talk) else frame)
 
 
-@mutant("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
 def no_ping(hooks):
     """No ping within the heartbeat."""
     on_event(hooks, b"event:ping", lambda frame: b"")
 
 
-@mutant("TW-FRM-069", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-069", "ephemeral.a_silent_stream_is_pinged")
 def ping_of_a_head_that_never_comes(hooks):
     """A ping names a head that is not sent."""
     retold(hooks, rb'"head":"1-\d+"', b'"head":"1-99"', within=b"event:ping")
 
 
-@mutant(
+@faulty_server(
     "TW-FRM-073", "ephemeral.goaway_says_its_wait_twice", "parameters.parameters_and_members_are_read_as_said"
 )
 def goaway_without_retry(hooks):
@@ -30,7 +30,7 @@ def goaway_without_retry(hooks):
     hooks.frames.append(lambda talk, frame: away if DONE in frame and b"colour" in talk.query else frame)
 
 
-@mutant(
+@faulty_server(
     "TW-FRM-072",
     "ephemeral.no_stream_is_closed_without_a_word",
     "parameters.parameters_and_members_are_read_as_said",
@@ -40,7 +40,7 @@ def streams_end_without_a_word(hooks):
     hooks.frames.append(lambda talk, frame: b"" if DONE in frame and b"colour" in talk.query else frame)
 
 
-@mutant(
+@faulty_server(
     "TW-FRM-066",
     "ephemeral.progress_of_a_batch_names_its_item",
     "generation.a_seed_gives_the_same_tokens_again",
@@ -50,20 +50,22 @@ def progress_without_its_item(hooks):
     retold(hooks, rb',"item":\d+', b"", within=b"event:progress")
 
 
-@mutant("TW-DIF-004", "ephemeral.ephemeral_events_hold_nothing_of_a_result")
+@faulty_server("TW-DIF-004", "ephemeral.ephemeral_events_hold_nothing_of_a_result")
 def text_in_progress(hooks):
     """Progress carries a text of the result."""
     retold(hooks, b'{"current"', b'{"text":"so far","current"')
 
 
-@mutant("TW-FRM-064", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
+@faulty_server(
+    "TW-FRM-064", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream"
+)
 def places_from_zero(hooks):
     """The first in the queue has place 0."""
     place = b'event:queue\ndata:{"position":0}\n\n'
     on_event(hooks, b"event:hello", lambda frame: frame + place)
 
 
-@mutant("TW-FRM-067", "ephemeral.progress_is_told_again_on_each_connection")
+@faulty_server("TW-FRM-067", "ephemeral.progress_is_told_again_on_each_connection")
 def progress_is_told_once(hooks):
     """Progress is told to those alone who are there when it is made."""
 
@@ -76,14 +78,16 @@ def progress_is_told_once(hooks):
     hooks.frames.append(once)
 
 
-@mutant("TW-FRM-063", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
+@faulty_server(
+    "TW-FRM-063", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream"
+)
 def a_place_is_told_again_and_again(hooks):
     """`queue` is sent twice for each place."""
     place = b'event:queue\ndata:{"position":3}\n\n'
     on_event(hooks, b"event:hello", lambda frame: frame + 2 * place)
 
 
-@mutant("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
 def only_the_first_silence_is_broken(hooks):
     """The timer of the heartbeat is not set again after the first ping."""
 
@@ -94,32 +98,34 @@ def only_the_first_silence_is_broken(hooks):
     silent_where(hooks, later)
 
 
-@mutant("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
 def no_ping_after_a_resume(hooks):
     """A stream that was opened with a cursor gets no ping."""
     silent_where(hooks, lambda talk: talk.cursor)
 
 
-@mutant("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
 def no_ping_where_a_submit_is_answered(hooks):
     """A stream that answers a submit gets no ping."""
     silent_where(hooks, lambda talk: talk.is_submit)
 
 
-@mutant("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
 def no_ping_without_diffs(hooks):
     """A stream of snapshots gets no ping."""
     silent_where(hooks, lambda talk: b"diffs=0" in talk.query)
 
 
-@mutant("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
 def hello_promises_a_quicker_heartbeat(hooks):
     """`hello` names a heartbeat that is not kept."""
     hooks.settings["heartbeat"] = 5.0
     retold(hooks, rb'"heartbeat_ms":\d+', b'"heartbeat_ms":100')
 
 
-@mutant("TW-FRM-063", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream")
+@faulty_server(
+    "TW-FRM-063", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream"
+)
 def a_job_that_runs_has_a_place(hooks):
     """`queue` is sent once more when the job has begun."""
     place = b'event:queue\ndata:{"position":1}\n\n'

@@ -3,12 +3,14 @@
 import json
 import re
 
-from conformance.suite.changes import refusing, told_otherwise, with_header, without
-from conformance.suite.meddling import problem
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import refusing, told_otherwise, with_header, without
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import faulty_server
 
 
-@mutant("TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job")
+@faulty_server(
+    "TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job"
+)
 def in_flight_without_retry_after(hooks):
     """409 has no `Retry-After`."""
 
@@ -23,7 +25,9 @@ def in_flight_without_retry_after(hooks):
     hooks.instead.append(busy)
 
 
-@mutant("TW-ERR-007", "errors.who_has_to_wait_is_told_how_long", "jobs.a_submit_is_answered_with_the_job")
+@faulty_server(
+    "TW-ERR-007", "errors.who_has_to_wait_is_told_how_long", "jobs.a_submit_is_answered_with_the_job"
+)
 def two_waits_that_differ(hooks):
     """`retry_after_ms` is longer than `Retry-After` says."""
 
@@ -35,7 +39,9 @@ def two_waits_that_differ(hooks):
     hooks.instead.append(busy)
 
 
-@mutant("TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job")
+@faulty_server(
+    "TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job"
+)
 def retry_after_as_a_date(hooks):
     """`Retry-After` is a date."""
 
@@ -49,13 +55,17 @@ def retry_after_as_a_date(hooks):
     hooks.instead.append(busy)
 
 
-@mutant("TW-ERR-001", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused")
+@faulty_server(
+    "TW-ERR-001", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
+)
 def errors_in_plain_text(hooks):
     """The body of an error is no problem document."""
     hooks.bodies.append(lambda talk, status, body: (status, b"error") if status >= 400 else None)
 
 
-@mutant("TW-ERR-002", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused")
+@faulty_server(
+    "TW-ERR-002", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
+)
 def errors_as_json(hooks):
     """Problems come as `application/json`."""
 
@@ -66,7 +76,7 @@ def errors_as_json(hooks):
     hooks.heads.append(head)
 
 
-@mutant("TW-ERR-008", "errors.nothing_of_the_insides_gets_out", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-ERR-008", "errors.nothing_of_the_insides_gets_out", "errors.what_there_is_not_is_refused")
 def stack_trace_leaked(hooks):
     """A stack trace stands in `detail`."""
 
@@ -79,7 +89,9 @@ def stack_trace_leaked(hooks):
     hooks.bodies.append(leak)
 
 
-@mutant("TW-ERR-004", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused")
+@faulty_server(
+    "TW-ERR-004", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
+)
 def everything_is_400(hooks):
     """Every refusal is 400."""
 
@@ -89,7 +101,7 @@ def everything_is_400(hooks):
     hooks.bodies.append(flatten)
 
 
-@mutant(
+@faulty_server(
     "TW-ERR-003", "errors.errors_are_problems_of_the_registry", "submits.a_submit_of_another_shape_is_refused"
 )
 def the_body_names_another_status(hooks):
@@ -97,13 +109,15 @@ def the_body_names_another_status(hooks):
     hooks.heads.append(lambda talk, status, headers: 400 if status == 422 else status)
 
 
-@mutant("TW-ERR-020", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused")
+@faulty_server(
+    "TW-ERR-020", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
+)
 def a_code_of_its_own(hooks):
     """A code that is neither of the registry nor a name with a dot."""
     told_otherwise(hooks, b'"not_found"', b'"nothing_here"')
 
 
-@mutant("TW-JOB-043", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def unknown_job_is_empty(hooks):
     """An unknown job is answered with 200 and nothing."""
     hooks.bodies.append(
@@ -111,19 +125,19 @@ def unknown_job_is_empty(hooks):
     )
 
 
-@mutant("TW-JOB-013", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-013", "errors.what_there_is_not_is_refused")
 def unknown_endpoint_is_500(hooks):
     """A submit to an unknown endpoint is answered with 500."""
     refusing(hooks, lambda talk: "there-is-none/jobs" in talk.path, 500, "internal")
 
 
-@mutant("TW-JOB-003", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def no_allow(hooks):
     """405 without `Allow`."""
     without(hooks, "allow")
 
 
-@mutant("TW-JOB-003", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def allow_names_what_was_asked(hooks):
     """`Allow` names the method that is not allowed."""
     hooks.heads.append(
@@ -131,7 +145,7 @@ def allow_names_what_was_asked(hooks):
     )
 
 
-@mutant("TW-JOB-002", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-002", "errors.what_there_is_not_is_refused")
 def below_a_job_all_is_about_the_job(hooks):
     """A URL below that of a job that there is not is answered like an unknown job."""
     hooks.bodies.append(
@@ -143,7 +157,7 @@ def below_a_job_all_is_about_the_job(hooks):
     )
 
 
-@mutant("TW-JOB-043", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def an_unknown_job_is_purged_all_the_same(hooks):
     """`DELETE` of a job that never was is answered with 204."""
 
@@ -154,7 +168,7 @@ def an_unknown_job_is_purged_all_the_same(hooks):
     hooks.instead.append(gone)
 
 
-@mutant("TW-JOB-043", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def anything_gets_a_stream_token(hooks):
     """A stream token is signed without a look at its job."""
     token = {"url": "/v1/jobs/x/events?token=x", "expires_at": "2030-01-01T00:00:00Z"}
@@ -167,14 +181,14 @@ def anything_gets_a_stream_token(hooks):
     hooks.instead.append(sign)
 
 
-@mutant("TW-JOB-005", "errors.json_is_called_json")
+@faulty_server("TW-JOB-005", "errors.json_is_called_json")
 def a_cancel_is_answered_in_plain_text(hooks):
     """The answer to a cancel is called plain text."""
     taken = lambda talk, status: talk.path.endswith("/cancel") and status < 300  # noqa: E731
     with_header(hooks, "content-type", "text/plain", taken)
 
 
-@mutant("TW-JOB-043", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def ids_are_known_in_any_case(hooks):
     """The ids of jobs are compared without regard to case, as by the collation of a database."""
     known = hooks.shared.setdefault("ids", {})
@@ -191,32 +205,32 @@ def ids_are_known_in_any_case(hooks):
     hooks.requests.append(find)
 
 
-@mutant("TW-JOB-043", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def an_id_breaks_the_query(hooks):
     """U+0000 within the id of a job is more than its database takes."""
     refusing(hooks, lambda talk: "\0" in talk.path, 500, "internal")
 
 
-@mutant("TW-JOB-043", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def an_id_of_another_length_is_a_bad_one(hooks):
     """What is too short for the id of a job is answered with 400, as by a path that is validated."""
     is_short = lambda talk: re.fullmatch("/v1/jobs/[^/]{1,21}", talk.path)  # noqa: E731
     refusing(hooks, is_short, 400, "bad_parameter")
 
 
-@mutant("TW-JOB-003", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def allow_names_all_there_is(hooks):
     """`Allow` names every method, also the one that is not allowed."""
     with_header(hooks, "allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS", lambda talk, status: status == 405)
 
 
-@mutant("TW-JOB-003", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def a_stream_that_is_deleted_is_not_found(hooks):
     """A method that an event stream does not take is answered with 404."""
     refusing(hooks, lambda talk: talk.method == "DELETE" and talk.path.endswith("/events"), 404, "not_found")
 
 
-@mutant("TW-JOB-013", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-013", "errors.what_there_is_not_is_refused")
 def endpoints_are_known_in_any_case(hooks):
     """The names of endpoints are compared without regard to case."""
 

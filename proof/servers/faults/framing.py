@@ -4,12 +4,12 @@ import asyncio
 import gzip
 import re
 
-from conformance.suite.changes import DONE, asked_otherwise, on_event, refusing, retold, without
-from conformance.suite.meddling import CUT, HANG
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import DONE, asked_otherwise, on_event, refusing, retold, without
+from proof.servers.fault_proxy import CUT, HANG
+from proof.servers.faults import faulty_server
 
 
-@mutant("TW-FRM-001", "framing.an_answer_to_a_stream_request_is_an_event_stream")
+@faulty_server("TW-FRM-001", "framing.an_answer_to_a_stream_request_is_an_event_stream")
 def content_type_text_plain(hooks):
     """Content type text/plain."""
 
@@ -20,13 +20,13 @@ def content_type_text_plain(hooks):
     hooks.heads.append(head)
 
 
-@mutant("TW-FRM-002", "framing.streams_have_their_header")
+@faulty_server("TW-FRM-002", "framing.streams_have_their_header")
 def no_no_store(hooks):
     """No `no-store` on streams."""
     without(hooks, "cache-control")
 
 
-@mutant("TW-FRM-006", "framing.events_are_sent_when_they_are_due")
+@faulty_server("TW-FRM-006", "framing.events_are_sent_when_they_are_due")
 def held_back_until_done(hooks):
     """The stream is held back until `done`."""
 
@@ -37,7 +37,7 @@ def held_back_until_done(hooks):
     hooks.frames.append(plain)
 
 
-@mutant("TW-FRM-004", "framing.a_stream_has_no_coding_whatever_is_accepted")
+@faulty_server("TW-FRM-004", "framing.a_stream_has_no_coding_whatever_is_accepted")
 def gzip_where_it_is_accepted(hooks):
     """A coding is applied where the reader accepts one."""
 
@@ -51,111 +51,111 @@ def gzip_where_it_is_accepted(hooks):
     )
 
 
-@mutant("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says")
+@faulty_server("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says")
 def raw_newline_in_data(hooks):
     """A raw newline within the data."""
     retold(hooks, b'"protocol":', b'"protocol":\n')
 
 
-@mutant("TW-FRM-011", "framing.streams_are_framed_as_the_grammar_says")
+@faulty_server("TW-FRM-011", "framing.streams_are_framed_as_the_grammar_says")
 def two_data_lines(hooks):
     """The data in two `data` fields."""
     retold(hooks, b'"protocol":', b'"protocol":\ndata:')
 
 
-@mutant("TW-FRM-013", "framing.streams_are_framed_as_the_grammar_says")
+@faulty_server("TW-FRM-013", "framing.streams_are_framed_as_the_grammar_says")
 def no_blank_line_after_the_last_event(hooks):
     """The blank line after the last event is missing."""
     on_event(hooks, DONE, lambda frame: frame[:-1])
 
 
-@mutant("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says")
+@faulty_server("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says")
 def lone_cr_inside_json(hooks):
     """A lone CR inside the JSON."""
     retold(hooks, b'"protocol":', b'"protocol":\r')
 
 
-@mutant("TW-FRM-009", "framing.streams_are_framed_as_the_grammar_says")
+@faulty_server("TW-FRM-009", "framing.streams_are_framed_as_the_grammar_says")
 def invalid_utf8(hooks):
     """Bytes that are no UTF-8."""
     retold(hooks, b'{"protocol"', b'{"\xff":1,"protocol"')
 
 
-@mutant("TW-FRM-010", "framing.streams_are_framed_as_the_grammar_says")
+@faulty_server("TW-FRM-010", "framing.streams_are_framed_as_the_grammar_says")
 def bom_before_every_event(hooks):
     """A byte order mark before every event."""
     hooks.frames.append(lambda talk, frame: b"\xef\xbb\xbf" + frame)
 
 
-@mutant("TW-FRM-015", "framing.events_are_those_of_the_table")
+@faulty_server("TW-FRM-015", "framing.events_are_those_of_the_table")
 def id_missing_on_some_logged_events(hooks):
     """The id is missing on some logged events."""
     retold(hooks, rb"^id:\d+-\d*3\n", b"")
 
 
-@mutant("TW-FRM-014", "framing.events_are_those_of_the_table")
+@faulty_server("TW-FRM-014", "framing.events_are_those_of_the_table")
 def id_on_an_ephemeral_event(hooks):
     """An id on an ephemeral event."""
     on_event(hooks, b"event:hello", lambda frame: b"id:1-1\n" + frame)
 
 
-@mutant("TW-FRM-014", "framing.events_are_those_of_the_table", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-014", "framing.events_are_those_of_the_table", "ephemeral.a_silent_stream_is_pinged")
 def ping_moves_the_cursor(hooks):
     """A ping has an id, and so moves the cursor of an EventSource."""
     on_event(hooks, b"event:ping", lambda frame: b"id:1-1\n" + frame)
 
 
-@mutant("TW-RES-001", "framing.events_are_those_of_the_table")
+@faulty_server("TW-RES-001", "framing.events_are_those_of_the_table")
 def nul_in_an_id(hooks):
     """NUL in an id."""
     retold(hooks, rb"^id:(\d+-\d*3)\n", b"id:\\1\0\n")
 
 
-@mutant("TW-FRM-051", "framing.a_job_ends_by_one_done")
+@faulty_server("TW-FRM-051", "framing.a_job_ends_by_one_done")
 def no_terminal_event(hooks):
     """No terminal event."""
     on_event(hooks, DONE, lambda frame: b":end\n\n")
 
 
-@mutant("TW-FRM-051", "framing.a_job_ends_by_one_done")
+@faulty_server("TW-FRM-051", "framing.a_job_ends_by_one_done")
 def two_terminal_events(hooks):
     """Two terminal events."""
     on_event(hooks, DONE, lambda frame: frame * 2)
 
 
-@mutant("TW-FRM-054", "framing.nothing_follows_the_end")
+@faulty_server("TW-FRM-054", "framing.nothing_follows_the_end")
 def events_after_the_terminal(hooks):
     """An event after the terminal one."""
     extra = b'event:ping\ndata:{"head":"1-1"}\n\n'
     on_event(hooks, DONE, lambda frame: frame + extra)
 
 
-@mutant("TW-FRM-007", "framing.a_stream_is_closed_after_done")
+@faulty_server("TW-FRM-007", "framing.a_stream_is_closed_after_done")
 def open_after_the_terminal(hooks):
     """The connection is kept open after the terminal event."""
 
     on_event(hooks, DONE, lambda frame: frame + HANG)
 
 
-@mutant("TW-FRM-051", "framing.a_job_ends_by_one_done")
+@faulty_server("TW-FRM-051", "framing.a_job_ends_by_one_done")
 def failure_drops_the_connection(hooks):
     """A failure drops the connection."""
     on_event(hooks, b'"failed"', lambda frame: CUT)
 
 
-@mutant("TW-FRM-061", "framing.streams_begin_with_hello")
+@faulty_server("TW-FRM-061", "framing.streams_begin_with_hello")
 def retry_abc(hooks):
     """`retry: abc`."""
     retold(hooks, rb"retry:\d+", b"retry:abc")
 
 
-@mutant("TW-FRM-018", "framing.retry_is_short_and_drawn_anew")
+@faulty_server("TW-FRM-018", "framing.retry_is_short_and_drawn_anew")
 def retry_of_an_hour(hooks):
     """A `retry` of an hour."""
     retold(hooks, rb"retry:\d+", b"retry:3600000")
 
 
-@mutant(
+@faulty_server(
     "TW-FRM-012",
     "framing.streams_are_framed_as_the_grammar_says",
     "sizes.a_change_that_is_too_long_for_an_event_comes_in_several",
@@ -166,13 +166,13 @@ def large_event_cut_at_64_kib(hooks):
     hooks.frames.append(lambda talk, frame: frame if len(frame) <= 65536 else frame[:65534] + b"\n\n")
 
 
-@mutant("TW-FRM-057", "framing.streams_begin_with_hello")
+@faulty_server("TW-FRM-057", "framing.streams_begin_with_hello")
 def no_hello(hooks):
     """No `hello`."""
     on_event(hooks, b"event:hello", lambda frame: b"retry:100\n\n")
 
 
-@mutant("TW-FRM-005", "framing.hello_comes_within_a_second")
+@faulty_server("TW-FRM-005", "framing.hello_comes_within_a_second")
 def hello_is_late(hooks):
     """`hello` comes after a second and a half."""
 
@@ -184,37 +184,37 @@ def hello_is_late(hooks):
     hooks.frames.append(late)
 
 
-@mutant("TW-FRM-058", "framing.streams_begin_with_hello")
+@faulty_server("TW-FRM-058", "framing.streams_begin_with_hello")
 def streams_of_two_jobs_cross(hooks):
     """`hello` names another job."""
     retold(hooks, rb'"job":"[^"]+"', b'"job":"AAAAAAAAAAAAAAAAAAAAAAAA"')
 
 
-@mutant("TW-FRM-043", "framing.events_are_those_of_the_table")
+@faulty_server("TW-FRM-043", "framing.events_are_those_of_the_table")
 def hello_without_heartbeat(hooks):
     """`hello` lacks a member that its schema requires."""
     retold(hooks, rb',"heartbeat_ms":\d+', b"")
 
 
-@mutant("TW-FRM-053", "framing.a_job_ends_by_one_done")
+@faulty_server("TW-FRM-053", "framing.a_job_ends_by_one_done")
 def done_of_a_failed_job_without_error(hooks):
     """`done` of a failed job has no `error`."""
     retold(hooks, rb',"error":\{[^}]*\}', b"", within=DONE)
 
 
-@mutant("TW-RES-001", "framing.events_are_those_of_the_table")
+@faulty_server("TW-RES-001", "framing.events_are_those_of_the_table")
 def newline_in_an_id(hooks):
     """A newline in an id."""
     retold(hooks, rb"^id:(\d+)-(\d*3)\n", b"id:\\1-\n\\2\n")
 
 
-@mutant("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
+@faulty_server("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
 def accept_is_not_looked_at(hooks):
     """A stream comes whatever `Accept` says."""
     asked_otherwise(hooks, "accept", "text/event-stream", lambda talk: talk.path.endswith("/events"))
 
 
-@mutant("TW-FRM-006", "framing.events_are_sent_when_they_are_due")
+@faulty_server("TW-FRM-006", "framing.events_are_sent_when_they_are_due")
 def each_event_waits_for_the_next(hooks):
     """Each event is written once the next one is there, as by a reader that looks one line ahead."""
     hooks.settings["heartbeat"] = 15.0
@@ -226,7 +226,7 @@ def each_event_waits_for_the_next(hooks):
     hooks.frames.append(late)
 
 
-@mutant(
+@faulty_server(
     "TW-FRM-001",
     "framing.streams_have_their_header",
     "framing.an_answer_to_a_stream_request_is_an_event_stream",
@@ -239,7 +239,7 @@ def another_charset(hooks):
     )  # fmt: skip
 
 
-@mutant(
+@faulty_server(
     "TW-FRM-060", "framing.streams_begin_with_hello", "resume.every_cut_point_of_a_job_that_has_ended_resumes"
 )
 def hello_knows_the_beginning_alone(hooks):
@@ -247,7 +247,7 @@ def hello_knows_the_beginning_alone(hooks):
     retold(hooks, rb'"head":"[^"]+"', b'"head":"1-1"', within=b"event:hello")
 
 
-@mutant("TW-OVR-018", "framing.a_job_ends_by_one_done")
+@faulty_server("TW-OVR-018", "framing.a_job_ends_by_one_done")
 def a_failure_is_a_success_without_a_value(hooks):
     """A job that failed ends as one that has succeeded with null."""
 
@@ -260,14 +260,14 @@ def a_failure_is_a_success_without_a_value(hooks):
     hooks.frames.append(hide)
 
 
-@mutant("TW-FRM-060", "framing.streams_begin_with_hello", "framing.a_job_ends_by_one_done")
+@faulty_server("TW-FRM-060", "framing.streams_begin_with_hello", "framing.a_job_ends_by_one_done")
 def head_of_hello_is_the_next_id(hooks):
     """`head` of `hello` is the id that the next event would have."""
     after = lambda found: b'"head":"1-%d"' % (int(found[1]) + 1)  # noqa: E731
     retold(hooks, rb'"head":"1-(\d+)"', after, within=b"event:hello")
 
 
-@mutant("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
+@faulty_server("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
 def only_whole_media_types_admit_a_stream(hooks):
     """`Accept: text/*` does not admit an event stream."""
     refusing(
@@ -278,14 +278,14 @@ def only_whole_media_types_admit_a_stream(hooks):
     )
 
 
-@mutant("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
+@faulty_server("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
 def a_weight_of_0_admits_a_stream(hooks):
     """What `Accept` names with a weight of 0 is sent."""
     weighs = lambda talk: talk.path.endswith("/events") and ";q=0" in talk.header("accept")  # noqa: E731
     asked_otherwise(hooks, "accept", "*/*", weighs)
 
 
-@mutant("TW-FRM-005", "framing.hello_comes_within_a_second")
+@faulty_server("TW-FRM-005", "framing.hello_comes_within_a_second")
 def a_submit_waits_for_its_job(hooks):
     """A submit that asks for a stream is answered once its job has begun to give something."""
 
@@ -296,13 +296,15 @@ def a_submit_waits_for_its_job(hooks):
     hooks.requests.append(wait)
 
 
-@mutant("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says", "framing.hello_comes_within_a_second")
+@faulty_server(
+    "TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says", "framing.hello_comes_within_a_second"
+)
 def an_empty_event_keeps_a_stream_awake(hooks):
     """An event without data, and so one of the log without a state, follows `hello`."""
     on_event(hooks, b"event:hello", lambda frame: frame + b"data:\n\n")
 
 
-@mutant("TW-DEP-001", "framing.what_is_asked_by_http_1_0_is_answered")
+@faulty_server("TW-DEP-001", "framing.what_is_asked_by_http_1_0_is_answered")
 def http_1_0_is_refused(hooks):
     """What asks by HTTP/1.0 is told to upgrade, as by the edge of a mesh."""
     refusing(hooks, lambda talk: talk.scope["http_version"] == "1.0", 426, "edge.upgrade_required")

@@ -3,18 +3,18 @@
 import asyncio
 import json
 
-from conformance.suite.changes import asked_otherwise, refusing, without
-from conformance.suite.meddling import problem
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import asked_otherwise, refusing, without
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import faulty_server
 
 
-@mutant("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job")
+@faulty_server("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job")
 def the_same_key_runs_twice(hooks):
     """The same key starts two jobs."""
     asked_otherwise(hooks, "idempotency-key", None)
 
 
-@mutant("TW-JOB-031", "idempotency.a_key_with_another_body_is_refused")
+@faulty_server("TW-JOB-031", "idempotency.a_key_with_another_body_is_refused")
 def a_key_takes_any_body(hooks):
     """The same key with another body is taken."""
 
@@ -25,7 +25,7 @@ def a_key_takes_any_body(hooks):
     hooks.requests.append(first_body)
 
 
-@mutant("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
+@faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
 def a_refused_submit_burns_its_key(hooks):
     """The key of a submit that was refused is kept."""
 
@@ -39,13 +39,13 @@ def a_refused_submit_burns_its_key(hooks):
     )
 
 
-@mutant("TW-JOB-029", "idempotency.a_repeated_submit_finds_its_job")
+@faulty_server("TW-JOB-029", "idempotency.a_repeated_submit_finds_its_job")
 def a_replay_is_not_told(hooks):
     """A replay has no `Idempotency-Replayed`."""
     without(hooks, "idempotency-replayed")
 
 
-@mutant("TW-JOB-033", "idempotency.the_key_of_a_purged_job_is_not_free")
+@faulty_server("TW-JOB-033", "idempotency.the_key_of_a_purged_job_is_not_free")
 def a_purge_frees_the_key(hooks):
     """The key of a job that was purged starts another one."""
 
@@ -63,7 +63,7 @@ def a_purge_frees_the_key(hooks):
     hooks.bodies.append(note)
 
 
-@mutant("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
+@faulty_server("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
 def a_key_ends_with_its_job(hooks):
     """A key is forgotten when its job ends."""
 
@@ -80,7 +80,7 @@ def a_key_ends_with_its_job(hooks):
     hooks.frames.append(note)
 
 
-@mutant("TW-JOB-030", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
+@faulty_server("TW-JOB-030", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
 def a_replayed_stream_has_only_the_end(hooks):
     """The stream that answers a repeated submit has `done` alone."""
     hooks.frames.append(
@@ -90,7 +90,7 @@ def a_replayed_stream_has_only_the_end(hooks):
     )
 
 
-@mutant("TW-JOB-028", "idempotency.submits_at_once_start_one_job")
+@faulty_server("TW-JOB-028", "idempotency.submits_at_once_start_one_job")
 def keys_race(hooks):
     """Keys are looked up first and kept later: submits that come at once start several jobs."""
 
@@ -106,7 +106,7 @@ def keys_race(hooks):
     hooks.requests.append(race)
 
 
-@mutant("TW-JOB-025", "idempotency.a_key_has_visible_characters")
+@faulty_server("TW-JOB-025", "idempotency.a_key_has_visible_characters")
 def any_key_is_taken(hooks):
     """Blanks in a key are taken away."""
     hooks.requests.append(
@@ -114,7 +114,7 @@ def any_key_is_taken(hooks):
     )
 
 
-@mutant("TW-JOB-026", "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte")
+@faulty_server("TW-JOB-026", "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte")
 def keys_are_one_for_all_endpoints(hooks):
     """A key that was used at one endpoint is taken for reused at another."""
 
@@ -127,7 +127,7 @@ def keys_are_one_for_all_endpoints(hooks):
     hooks.instead.append(refuse)
 
 
-@mutant("TW-JOB-026", "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte")
+@faulty_server("TW-JOB-026", "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte")
 def keys_in_any_case(hooks):
     """Keys that differ in the case of their letters are one."""
     hooks.requests.append(
@@ -135,7 +135,7 @@ def keys_in_any_case(hooks):
     )
 
 
-@mutant("TW-JOB-019", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
+@faulty_server("TW-JOB-019", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
 def a_replay_does_not_tell_where_its_stream_is(hooks):
     """The stream that answers a repeated submit has no `Content-Location`."""
     hooks.heads.append(
@@ -145,7 +145,7 @@ def a_replay_does_not_tell_where_its_stream_is(hooks):
     )
 
 
-@mutant("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
+@faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
 def a_key_is_kept_before_the_media_type_is_judged(hooks):
     """The key of a submit of another media type is kept with what came."""
 
@@ -159,7 +159,7 @@ def a_key_is_kept_before_the_media_type_is_judged(hooks):
     hooks.instead.append(refuse)
 
 
-@mutant("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
+@faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
 def not_acceptable_is_found_out_late(hooks):
     """A submit that accepts neither form runs its job, and is refused when it comes to the answer."""
     late = lambda talk: talk.own.get("accept") == "text/html"  # noqa: E731

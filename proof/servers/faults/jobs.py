@@ -5,12 +5,12 @@ import json
 import re
 from types import SimpleNamespace
 
-from conformance.suite.changes import told_otherwise, without
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import told_otherwise, without
+from proof.servers.faults import faulty_server
 from tidewire_server import service
 
 
-@mutant("TW-JOB-038", "jobs.a_submit_is_answered_with_the_job")
+@faulty_server("TW-JOB-038", "jobs.a_submit_is_answered_with_the_job")
 def two_statuses_that_differ(hooks):
     """The status of a job is not that of its state."""
     hooks.bodies.append(
@@ -22,7 +22,7 @@ def two_statuses_that_differ(hooks):
     )
 
 
-@mutant("TW-JOB-041", "jobs.a_job_that_has_ended_tells_its_end")
+@faulty_server("TW-JOB-041", "jobs.a_job_that_has_ended_tells_its_end")
 def cursor_before_done(hooks):
     """The cursor of a job that has ended is that of its last diff."""
 
@@ -33,25 +33,25 @@ def cursor_before_done(hooks):
     hooks.bodies.append(earlier)
 
 
-@mutant("TW-JOB-018", "jobs.a_submit_is_answered_with_the_job")
+@faulty_server("TW-JOB-018", "jobs.a_submit_is_answered_with_the_job")
 def submit_answers_200(hooks):
     """A submit is answered with 200."""
     hooks.heads.append(lambda talk, status, headers: 200 if talk.is_submit and status == 201 else status)
 
 
-@mutant("TW-JOB-019", "jobs.a_submit_may_be_answered_by_the_stream")
+@faulty_server("TW-JOB-019", "jobs.a_submit_may_be_answered_by_the_stream")
 def no_content_location(hooks):
     """The stream that answers a submit has no `Content-Location`."""
     without(hooks, "content-location")
 
 
-@mutant("TW-JOB-004", "jobs.no_answer_about_jobs_may_be_stored", "errors.what_there_is_not_is_refused")
+@faulty_server("TW-JOB-004", "jobs.no_answer_about_jobs_may_be_stored", "errors.what_there_is_not_is_refused")
 def errors_may_be_stored(hooks):
     """Errors have no `no-store`."""
     without(hooks, "cache-control", range(400, 600))
 
 
-@mutant("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
+@faulty_server("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
 def the_list_is_oldest_first(hooks):
     """The list begins with the oldest job."""
 
@@ -64,7 +64,7 @@ def the_list_is_oldest_first(hooks):
     hooks.bodies.append(reverse)
 
 
-@mutant("TW-JOB-040", "jobs.a_read_can_be_followed_from_its_cursor")
+@faulty_server("TW-JOB-040", "jobs.a_read_can_be_followed_from_its_cursor")
 def a_read_is_ahead_of_its_cursor(hooks):
     """State and cursor of a read are not of one moment."""
 
@@ -75,13 +75,13 @@ def a_read_is_ahead_of_its_cursor(hooks):
     hooks.bodies.append(behind)
 
 
-@mutant("TW-OVR-013", "jobs.links_lead_to_what_they_name", "jobs.a_submit_is_answered_with_the_job")
+@faulty_server("TW-OVR-013", "jobs.links_lead_to_what_they_name", "jobs.a_submit_is_answered_with_the_job")
 def links_of_the_inside(hooks):
     """Links name the host as it is called behind a proxy."""
     told_otherwise(hooks, b'"events":"/v1', b'"events":"http://backend.internal:8080/v1')
 
 
-@mutant("TW-JOB-047", "jobs.jobs_are_listed_newest_first")
+@faulty_server("TW-JOB-047", "jobs.jobs_are_listed_newest_first")
 def the_last_page_leads_to_the_first(hooks):
     """The list has a next page for ever."""
 
@@ -93,7 +93,7 @@ def the_last_page_leads_to_the_first(hooks):
     hooks.bodies.append(onward)
 
 
-@mutant(
+@faulty_server(
     "TW-JOB-023",
     "jobs.ids_of_jobs_show_no_order",
     "submits.accept_decides_the_form_of_the_answer",
@@ -109,32 +109,32 @@ def ids_of_jobs_are_counted_up(hooks):
     )
 
 
-@mutant("TW-OVR-013", "jobs.links_lead_to_what_they_name")
+@faulty_server("TW-OVR-013", "jobs.links_lead_to_what_they_name")
 def the_link_to_cancel_leads_nowhere(hooks):
     """The link `cancel` of a job leads to what there is not."""
     told_otherwise(hooks, rb'("cancel":"[^"]*)/cancel"', rb'\1/stop"')
 
 
-@mutant("TW-OVR-013", "jobs.links_lead_to_what_they_name")
+@faulty_server("TW-OVR-013", "jobs.links_lead_to_what_they_name")
 def the_link_to_events_leads_to_the_job(hooks):
     """The link `events` of a job is that of the job."""
     told_otherwise(hooks, rb'("events":"[^"]*)/events"', rb'\1"', at="/v1/jobs.*")
 
 
-@mutant("TW-OVR-013", "jobs.links_lead_to_what_they_name")
+@faulty_server("TW-OVR-013", "jobs.links_lead_to_what_they_name")
 def the_link_to_jobs_leads_nowhere(hooks):
     """The link `jobs` of an endpoint leads to what there is not."""
     told_otherwise(hooks, rb'("jobs":"[^"]*)/jobs"', rb'\1/run"', at="/v1/endpoints.*")
 
 
-@mutant("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
+@faulty_server("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
 def the_list_tells_of_the_beginning(hooks):
     """The list tells each job as it was submitted."""
     first = rb'("endpoint":"[^"]*","status":)"succeeded"'
     told_otherwise(hooks, first, rb'\1"queued"', at="/v1/jobs")
 
 
-@mutant("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
+@faulty_server("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
 def what_failed_is_not_listed(hooks):
     """The list leaves out jobs that failed."""
 

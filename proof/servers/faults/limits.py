@@ -2,9 +2,9 @@
 
 import re
 
-from conformance.suite.changes import PING, retold, without
-from conformance.suite.meddling import CUT, problem
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import PING, retold, without
+from proof.servers.fault_proxy import CUT, problem
+from proof.servers.faults import faulty_server
 
 
 def unkept(hooks, name):
@@ -14,19 +14,19 @@ def unkept(hooks, name):
     hooks.bodies.append(lambda talk, status, body: (status, declare(body)) if talk.path == "/v1" else None)
 
 
-@mutant("TW-SEC-024", "limits.a_stream_too_many_is_refused")
+@faulty_server("TW-SEC-024", "limits.a_stream_too_many_is_refused")
 def streams_without_a_limit(hooks):
     """As many streams as anybody likes."""
     unkept(hooks, "max_streams_per_principal")
 
 
-@mutant("TW-DSC-012", "limits.a_job_too_many_is_refused")
+@faulty_server("TW-DSC-012", "limits.a_job_too_many_is_refused")
 def jobs_without_a_limit(hooks):
     """As many jobs as anybody likes."""
     unkept(hooks, "max_jobs_per_principal")
 
 
-@mutant("TW-DSC-013", "limits.a_stream_too_many_is_refused")
+@faulty_server("TW-DSC-013", "limits.a_stream_too_many_is_refused")
 def the_oldest_stream_makes_room(hooks):
     """One that asks for a stream too many is refused, and the oldest stream is closed all the same."""
 
@@ -40,7 +40,7 @@ def the_oldest_stream_makes_room(hooks):
     )
 
 
-@mutant("TW-SEC-024", "limits.a_job_too_many_is_refused")
+@faulty_server("TW-SEC-024", "limits.a_job_too_many_is_refused")
 def all_callers_share_a_limit(hooks):
     """The jobs of all callers are counted together."""
 
@@ -56,13 +56,13 @@ def all_callers_share_a_limit(hooks):
     hooks.instead.append(refuse)
 
 
-@mutant("TW-ERR-016", "limits.a_stream_too_many_is_refused")
+@faulty_server("TW-ERR-016", "limits.a_stream_too_many_is_refused")
 def a_problem_that_passes_ends_an_event_source(hooks):
     """A problem in-band has an id, also where it passes."""
     retold(hooks, b"event:problem", b"id:0-1\nevent:problem")
 
 
-@mutant("TW-ERR-016", "limits.a_stream_too_many_is_refused")
+@faulty_server("TW-ERR-016", "limits.a_stream_too_many_is_refused")
 def a_problem_names_its_wait_for_people_alone(hooks):
     """The `retry` of a problem that passes is that of any stream."""
     hooks.frames.append(
@@ -70,7 +70,7 @@ def a_problem_names_its_wait_for_people_alone(hooks):
     )
 
 
-@mutant("TW-FRM-068", "limits.a_job_too_many_is_refused")
+@faulty_server("TW-FRM-068", "limits.a_job_too_many_is_refused")
 def no_ping_in_the_queue(hooks):
     """A stream of a job that waits gets no ping."""
 
@@ -82,19 +82,19 @@ def no_ping_in_the_queue(hooks):
     hooks.frames.append(silent)
 
 
-@mutant("TW-FRM-067", "limits.a_job_too_many_is_refused")
+@faulty_server("TW-FRM-067", "limits.a_job_too_many_is_refused")
 def a_place_is_told_once(hooks):
     """Who comes back with a cursor is not told the place in the queue."""
     hooks.frames.append(lambda talk, frame: b"" if talk.cursor and b"event:queue" in frame else frame)
 
 
-@mutant("TW-BRW-005", "limits.a_job_too_many_is_refused")
+@faulty_server("TW-BRW-005", "limits.a_job_too_many_is_refused")
 def what_has_to_wait_is_for_no_page(hooks):
     """429, which another layer makes, does not name the origin."""
     without(hooks, "access-control-allow-origin", {429})
 
 
-@mutant("TW-FRM-063", "limits.a_job_too_many_is_refused")
+@faulty_server("TW-FRM-063", "limits.a_job_too_many_is_refused")
 def a_place_never_changes(hooks):
     """A job that waits is told its place once, and not when it changes."""
 

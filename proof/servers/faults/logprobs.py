@@ -3,9 +3,9 @@
 import json
 import math
 
-from conformance.suite import table_engine
-from conformance.suite.changes import asked_otherwise, of_the_input, retold
-from conformance.suite.mutants import mutant
+from proof.servers import table_engine
+from proof.servers.fault_helpers import asked_otherwise, of_the_input, retold
+from proof.servers.faults import faulty_server
 
 
 def on_candidates(hooks, change):
@@ -27,25 +27,29 @@ def changed(hooks, name, change):
     hooks.deltas.append(hook)
 
 
-@mutant("TW-GEN-030", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree")
+@faulty_server(
+    "TW-GEN-030", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree"
+)
 def candidates_ascending(hooks):
     """Candidates come in ascending order."""
     on_candidates(hooks, lambda ids, found: (ids[::-1], found[::-1]))
 
 
-@mutant("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
+@faulty_server("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
 def probabilities_for_logs(hooks):
     """Probabilities stand where their logarithms should."""
     on_candidates(hooks, lambda ids, found: (ids, [round(math.exp(each), 6) for each in found]))
 
 
-@mutant("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
+@faulty_server("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
 def a_candidate_too_few(hooks):
     """n - 1 candidates."""
     on_candidates(hooks, lambda ids, found: (ids[:-1], found[:-1]))
 
 
-@mutant("TW-GEN-029", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree")
+@faulty_server(
+    "TW-GEN-029", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree"
+)
 def probabilities_above_one(hooks):
     """The probabilities of a position sum to more than 1, as of logits that were not normalised."""
     on_candidates(
@@ -53,7 +57,7 @@ def probabilities_above_one(hooks):
     )
 
 
-@mutant("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
+@faulty_server("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
 def base_two(hooks):
     """Logarithms to the base 2 for the chosen token."""
     hooks.deltas.append(
@@ -61,13 +65,13 @@ def base_two(hooks):
     )
 
 
-@mutant("TW-GEN-033", "logprobs.candidates_and_ranks_agree")
+@faulty_server("TW-GEN-033", "logprobs.candidates_and_ranks_agree")
 def ranks_from_zero(hooks):
     """Ranks are counted from 0."""
     hooks.deltas.append(lambda delta, request: setattr(delta, "ranks", [each + 1 for each in delta.ranks]))
 
 
-@mutant("TW-GEN-010", "logprobs.what_was_not_asked_for_is_not_there")
+@faulty_server("TW-GEN-010", "logprobs.what_was_not_asked_for_is_not_there")
 def logprobs_unasked(hooks):
     """Log-probabilities come to everybody."""
 
@@ -80,7 +84,7 @@ def logprobs_unasked(hooks):
     hooks.requests.append(more)
 
 
-@mutant("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
+@faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
 def not_rounded(hooks):
     """Log-probabilities are not rounded."""
     hooks.deltas.append(
@@ -88,7 +92,7 @@ def not_rounded(hooks):
     )
 
 
-@mutant("TW-GEN-038", "logprobs.the_vocabulary_spells_the_tokens")
+@faulty_server("TW-GEN-038", "logprobs.the_vocabulary_spells_the_tokens")
 def the_vocabulary_is_shifted(hooks):
     """The vocabulary is shifted by one."""
 
@@ -102,7 +106,7 @@ def the_vocabulary_is_shifted(hooks):
     hooks.bodies.append(shift)
 
 
-@mutant("TW-GEN-022", "logprobs.the_distribution_is_that_of_the_whole_vocabulary")
+@faulty_server("TW-GEN-022", "logprobs.the_distribution_is_that_of_the_whole_vocabulary")
 def the_candidates_are_the_vocabulary(hooks):
     """The distribution is that of the candidates alone, which sum to 1."""
 
@@ -113,7 +117,7 @@ def the_candidates_are_the_vocabulary(hooks):
     on_candidates(hooks, alone)
 
 
-@mutant("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
+@faulty_server("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
 def raw_after_the_temperature(hooks):
     """Raw log-probabilities are those after the temperature."""
     inner = table_engine.scored
@@ -124,7 +128,7 @@ def raw_after_the_temperature(hooks):
     table_engine.scored = scored
 
 
-@mutant("TW-GEN-026", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
+@faulty_server("TW-GEN-026", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
 def processed_before_the_temperature(hooks):
     """Processed log-probabilities are the raw ones."""
     inner = table_engine.scored
@@ -133,7 +137,7 @@ def processed_before_the_temperature(hooks):
     )
 
 
-@mutant("TW-GEN-020", "logprobs.the_first_token_of_the_prompt_has_no_logprob")
+@faulty_server("TW-GEN-020", "logprobs.the_first_token_of_the_prompt_has_no_logprob")
 def the_first_token_of_the_prompt_is_sure(hooks):
     """The first token of the prompt has the probability 1."""
     inner = table_engine.prompt_columns
@@ -145,7 +149,7 @@ def the_first_token_of_the_prompt_is_sure(hooks):
     table_engine.prompt_columns = columns
 
 
-@mutant("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
+@faulty_server("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
 def the_chosen_token_is_no_candidate(hooks):
     """The chosen token is left out of the candidates, where it belongs among them."""
 
@@ -160,33 +164,35 @@ def the_chosen_token_is_no_candidate(hooks):
     hooks.deltas.append(leave_out)
 
 
-@mutant("TW-GEN-013", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree")
+@faulty_server(
+    "TW-GEN-013", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree"
+)
 def a_rollback_leaves_its_logprobs(hooks):
     """A truncation of the text leaves its tokens and log-probabilities behind."""
     retold(hooks, rb'data:\[(\["r",.*\])\]', rb'data:[\1,["t","/items/0/value/text",1]]')
 
 
-@mutant("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
+@faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
 def four_decimals_whatever_is_asked_for(hooks):
     """Log-probabilities have four decimals, whatever `logprob_decimals` says."""
     changed(hooks, "logprobs", lambda each, request: round(each, 4))
     changed(hooks, "top_logprobs", lambda row, request: [round(each, 4) for each in row])
 
 
-@mutant("TW-GEN-033", "logprobs.ranks_are_places_among_all_candidates")
+@faulty_server("TW-GEN-033", "logprobs.ranks_are_places_among_all_candidates")
 def ranks_end_after_a_few(hooks):
     """A rank is looked for among the first six tokens alone."""
     changed(hooks, "ranks", lambda rank, request: min(rank, 6))
 
 
-@mutant("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
+@faulty_server("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
 def raw_after_what_was_cut(hooks):
     """Raw log-probabilities are those of the tokens that `top_k` left."""
     left = lambda row, request: [0.0, *[None] * (len(row) - 1)] if request.top_k else row  # noqa: E731
     changed(hooks, "top_logprobs", left)
 
 
-@mutant("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
+@faulty_server("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
 def any_tag_fits(hooks):
     """Every `If-None-Match` is answered with 304."""
     asks = lambda talk: talk.path.endswith("/vocabulary") and talk.header("if-none-match")  # noqa: E731
@@ -194,19 +200,19 @@ def any_tag_fits(hooks):
     hooks.bodies.append(lambda talk, status, body: (304, b"") if asks(talk) else None)
 
 
-@mutant("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
+@faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
 def no_decimals_are_the_default(hooks):
     """`logprob_decimals or 4`."""
     of_the_input(hooks, "logprob_decimals", change=lambda given, name: given[name] or given.pop(name))
 
 
-@mutant("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
+@faulty_server("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
 def one_tag_alone_is_read(hooks):
     """`If-None-Match` is compared whole: one of several tags fits nothing."""
     asked_otherwise(hooks, "if-none-match", '"x"', lambda talk: "," in talk.header("if-none-match"))
 
 
-@mutant("TW-GEN-034", "logprobs.candidates_and_ranks_agree")
+@faulty_server("TW-GEN-034", "logprobs.candidates_and_ranks_agree")
 def two_candidates_for_one(hooks):
     """Where one candidate is asked for, two come."""
 
@@ -218,13 +224,13 @@ def two_candidates_for_one(hooks):
     hooks.deltas.append(two)
 
 
-@mutant("TW-GEN-001", "logprobs.candidates_and_ranks_agree")
+@faulty_server("TW-GEN-001", "logprobs.candidates_and_ranks_agree")
 def no_temperature_is_the_default(hooks):
     """`temperature or 1`."""
     of_the_input(hooks, "temperature", change=lambda given, name: given[name] or given.pop(name))
 
 
-@mutant("TW-GEN-030", "logprobs.the_first_token_of_the_prompt_has_no_logprob")
+@faulty_server("TW-GEN-030", "logprobs.the_first_token_of_the_prompt_has_no_logprob")
 def candidates_of_a_prompt_ascending(hooks):
     """Candidates of the tokens of a prompt come in ascending order."""
     inner = table_engine.prompt_columns

@@ -4,16 +4,16 @@ import asyncio
 import json
 import re
 
-from conformance.suite.changes import asked_otherwise, without
-from conformance.suite.mutants import mutant
-from conformance.suite.stage import ALICE, BOB
+from proof.servers.fault_helpers import asked_otherwise, without
+from proof.servers.faults import faulty_server
+from proof.servers.server_process import ALICE, BOB
 
 
 def is_known(talk):
     return re.match("Bearer (alice|bob)-", talk.header("authorization"))
 
 
-@mutant("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
+@faulty_server("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
 def anybody_may_read(hooks):
     """Whoever knows the id of a job reads it."""
 
@@ -30,7 +30,7 @@ def anybody_may_read(hooks):
     hooks.bodies.append(note)
 
 
-@mutant("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
+@faulty_server("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
 def another_principal_is_told_forbidden(hooks):
     """A job of another principal is answered with 403, and so betrayed."""
     hooks.shared["jobs"] = set()
@@ -44,13 +44,13 @@ def another_principal_is_told_forbidden(hooks):
     hooks.bodies.append(note)
 
 
-@mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")
+@faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def no_www_authenticate(hooks):
     """401 without `WWW-Authenticate`."""
     without(hooks, "www-authenticate")
 
 
-@mutant("TW-JOB-046", "ownership.a_list_has_the_callers_jobs_alone")
+@faulty_server("TW-JOB-046", "ownership.a_list_has_the_callers_jobs_alone")
 def the_list_is_everybodys(hooks):
     """The list has the jobs of all callers."""
 
@@ -62,7 +62,7 @@ def the_list_is_everybodys(hooks):
     hooks.requests.append(borrow)
 
 
-@mutant("TW-SEC-011", "ownership.a_credential_in_the_url_opens_nothing")
+@faulty_server("TW-SEC-011", "ownership.a_credential_in_the_url_opens_nothing")
 def a_token_in_the_url_is_taken(hooks):
     """A caller's own token is taken from the URL."""
 
@@ -74,7 +74,7 @@ def a_token_in_the_url_is_taken(hooks):
     hooks.requests.append(take)
 
 
-@mutant("TW-SEC-001", "ownership.a_job_of_another_principal_is_an_unknown_one")
+@faulty_server("TW-SEC-001", "ownership.a_job_of_another_principal_is_an_unknown_one")
 def anybody_gets_a_stream_token(hooks):
     """A stream token is given to whoever knows the id of the job."""
 
@@ -92,14 +92,14 @@ def anybody_gets_a_stream_token(hooks):
     )
 
 
-@mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")
+@faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def anybody_may_submit(hooks):
     """Credentials are asked for where jobs are read, and not where they are submitted."""
     strange = lambda talk: talk.is_submit and not is_known(talk)  # noqa: E731
     asked_otherwise(hooks, "authorization", f"Bearer {ALICE}", strange)
 
 
-@mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")
+@faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def a_stranger_has_an_empty_list(hooks):
     """The list of a caller who is unknown is empty."""
     header = {"content-type": "application/json", "cache-control": "no-store"}
@@ -108,7 +108,7 @@ def a_stranger_has_an_empty_list(hooks):
     )
 
 
-@mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")
+@faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def the_begin_of_a_token_is_compared(hooks):
     """What follows a right token is not looked at."""
     right = f"Bearer {ALICE}"
@@ -117,14 +117,14 @@ def the_begin_of_a_token_is_compared(hooks):
     )
 
 
-@mutant("TW-SEC-003", "ownership.wrong_credentials_are_refused")
+@faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def the_scheme_is_not_looked_at(hooks):
     """A token is taken whatever scheme is said to be its."""
     right = lambda talk: talk.header("authorization").endswith(f" {ALICE}")  # noqa: E731
     asked_otherwise(hooks, "authorization", f"Bearer {ALICE}", right)
 
 
-@mutant("TW-SEC-008", "ownership.a_job_of_another_principal_takes_no_longer")
+@faulty_server("TW-SEC-008", "ownership.a_job_of_another_principal_takes_no_longer")
 def another_job_is_read_before_its_owner_is(hooks):
     """A job of another principal is read whole before it is refused."""
 
@@ -135,7 +135,7 @@ def another_job_is_read_before_its_owner_is(hooks):
     hooks.requests.append(read)
 
 
-@mutant("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
+@faulty_server("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
 def a_detail_betrays_a_job(hooks):
     """The problem of another's job tells something else than that of one that never was."""
 

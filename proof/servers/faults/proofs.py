@@ -2,11 +2,11 @@
 
 import re
 
-from conformance.suite.changes import on_data
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import on_data
+from proof.servers.faults import faulty_server
 
 
-@mutant("TW-DIF-051", "proofs.checks_come_when_they_are_owed", "framing.a_job_ends_by_one_done")
+@faulty_server("TW-DIF-051", "proofs.checks_come_when_they_are_owed", "framing.a_job_ends_by_one_done")
 def no_checks(hooks):
     """No check ever comes."""
 
@@ -16,7 +16,7 @@ def no_checks(hooks):
     on_data(hooks, drop)
 
 
-@mutant("TW-DIF-051", "proofs.the_64th_change_is_proved")
+@faulty_server("TW-DIF-051", "proofs.the_64th_change_is_proved")
 def texts_are_proved_at_their_end_alone(hooks):
     """A text that only grows is proved when its item ends."""
 

@@ -1,10 +1,10 @@
 """Purges that leave too much, or say too little."""
 
-from conformance.suite.changes import gone_is_unknown, on_event
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import gone_is_unknown, on_event
+from proof.servers.faults import faulty_server
 
 
-@mutant("TW-JOB-062", "purges.a_purged_job_is_gone")
+@faulty_server("TW-JOB-062", "purges.a_purged_job_is_gone")
 def purge_answers_404(hooks):
     """A job that was purged is answered with 404."""
 
@@ -18,13 +18,13 @@ def purge_answers_404(hooks):
     hooks.bodies.append(forget)
 
 
-@mutant("TW-JOB-060", "purges.a_purge_ends_the_streams_of_the_job")
+@faulty_server("TW-JOB-060", "purges.a_purge_ends_the_streams_of_the_job")
 def purge_without_done(hooks):
     """Readers of a job that is purged get no `done`."""
     on_event(hooks, b'"status":"cancelled","usage"', lambda frame: b":gone\n\n")
 
 
-@mutant("TW-JOB-062", "purges.a_purged_job_is_gone")
+@faulty_server("TW-JOB-062", "purges.a_purged_job_is_gone")
 def a_token_of_a_purged_job_is_looked_for_elsewhere(hooks):
     """A stream token for a job that was purged is answered with 404."""
     gone_is_unknown(hooks, at=".*/stream-token")

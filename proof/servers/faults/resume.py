@@ -2,10 +2,10 @@
 
 import re
 
-from conformance.suite.changes import DONE, asked_otherwise, on_event, on_query, refusing, retold, seq_of
-from conformance.suite.meddling import HANG
-from conformance.suite.mutants import mutant
-from conformance.suite.mutants.durable import OTHER_EPOCH, after_a_restart
+from proof.servers.fault_helpers import DONE, asked_otherwise, on_event, on_query, refusing, retold, seq_of
+from proof.servers.fault_proxy import HANG
+from proof.servers.faults import faulty_server
+from proof.servers.faults.durable import OTHER_EPOCH, after_a_restart
 
 
 def moved_cursor(hooks, by):
@@ -16,25 +16,25 @@ def moved_cursor(hooks, by):
     hooks.requests.append(move)
 
 
-@mutant("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
+@faulty_server("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def cursor_ignored(hooks):
     """`Last-Event-ID` is ignored: a full replay."""
     asked_otherwise(hooks, "last-event-id", "0-0", lambda talk: talk.cursor)
 
 
-@mutant("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
+@faulty_server("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def replays_the_event_of_the_cursor(hooks):
     """The event of the cursor is sent again."""
     moved_cursor(hooks, -1)
 
 
-@mutant("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
+@faulty_server("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def skips_the_event_after_the_cursor(hooks):
     """The event after the cursor is left out."""
     moved_cursor(hooks, +1)
 
 
-@mutant("TW-RES-020", "resume.a_running_job_resumes_after_each_cut")
+@faulty_server("TW-RES-020", "resume.a_running_job_resumes_after_each_cut")
 def skips_an_event_of_a_running_job(hooks):
     """After a resume one event is left out, while the job runs."""
 
@@ -46,13 +46,13 @@ def skips_an_event_of_a_running_job(hooks):
     hooks.frames.append(skip)
 
 
-@mutant("TW-RES-009", "resume.the_header_is_younger_than_the_url")
+@faulty_server("TW-RES-009", "resume.the_header_is_younger_than_the_url")
 def the_url_overrules_the_header(hooks):
     """`?after=` is taken where there is a header as well."""
     asked_otherwise(hooks, "last-event-id", None, lambda talk: b"after=" in talk.query)
 
 
-@mutant("TW-RES-010", "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done")
+@faulty_server("TW-RES-010", "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done")
 def an_empty_cursor_is_the_beginning(hooks):
     """An empty cursor is taken for `0-0`."""
 
@@ -63,7 +63,9 @@ def an_empty_cursor_is_the_beginning(hooks):
     hooks.requests.append(begin)
 
 
-@mutant("TW-RES-006", "resume.ids_go_up_without_a_gap", "resume.a_history_begins_at_1_1_and_has_no_gap")
+@faulty_server(
+    "TW-RES-006", "resume.ids_go_up_without_a_gap", "resume.a_history_begins_at_1_1_and_has_no_gap"
+)
 def replay_reordered(hooks):
     """Two events of a replay change places."""
 
@@ -76,7 +78,7 @@ def replay_reordered(hooks):
     hooks.frames.append(swap)
 
 
-@mutant("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
+@faulty_server("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def replay_renders_other_text(hooks):
     """A replay gives another text than the stream did."""
     hooks.frames.append(
@@ -84,27 +86,27 @@ def replay_renders_other_text(hooks):
     )
 
 
-@mutant("TW-RES-003", "resume.ids_go_up_without_a_gap")
+@faulty_server("TW-RES-003", "resume.ids_go_up_without_a_gap")
 def ids_skip(hooks):
     """Every second id is left out."""
     odd = lambda found: b"id:1-%d\n" % (2 * int(found[1]) - 1)  # noqa: E731
     retold(hooks, rb"^id:1-(\d+)\n", odd)
 
 
-@mutant("TW-RES-006", "resume.ids_go_up_without_a_gap")
+@faulty_server("TW-RES-006", "resume.ids_go_up_without_a_gap")
 def ids_repeat(hooks):
     """Two events have one id."""
     retold(hooks, rb"^id:1-4\n", b"id:1-3\n")
 
 
-@mutant("TW-RES-005", "resume.a_history_begins_at_1_1_and_has_no_gap")
+@faulty_server("TW-RES-005", "resume.a_history_begins_at_1_1_and_has_no_gap")
 def ids_begin_at_two(hooks):
     """Ids begin at 2."""
     more = lambda found: b"id:1-%d\n" % (int(found[1]) + 1)  # noqa: E731
     retold(hooks, rb"^id:1-(\d+)\n", more)
 
 
-@mutant("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
+@faulty_server("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def ids_restart_after_a_reconnect(hooks):
     """After a reconnect ids begin at 1 again."""
 
@@ -117,13 +119,13 @@ def ids_restart_after_a_reconnect(hooks):
     hooks.frames.append(renumber)
 
 
-@mutant("TW-RES-012", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
+@faulty_server("TW-RES-012", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
 def unknown_cursor_starts_from_now(hooks):
     """A cursor that nobody knows starts silently from now."""
     on_event(hooks, b'"reason":"rewound"', lambda frame: b"")
 
 
-@mutant("TW-RES-012", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
+@faulty_server("TW-RES-012", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
 def trimmed_log_gives_the_rest(hooks):
     """A log that was trimmed gives the part that is left."""
     hooks.frames.append(
@@ -131,7 +133,7 @@ def trimmed_log_gives_the_rest(hooks):
     )
 
 
-@mutant("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
+@faulty_server("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
 def any_cursor_is_taken(hooks):
     """A cursor that is no id is taken for none."""
 
@@ -143,7 +145,7 @@ def any_cursor_is_taken(hooks):
     hooks.requests.append(forgive)
 
 
-@mutant("TW-FRM-056", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
+@faulty_server("TW-FRM-056", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def resume_after_the_end_hangs(hooks):
     """A resume of a job that has ended gives its events, and hangs."""
     hooks.frames.append(
@@ -151,7 +153,7 @@ def resume_after_the_end_hangs(hooks):
     )
 
 
-@mutant("TW-RES-012", "resume.the_cursor_of_done_has_nothing_after_it")
+@faulty_server("TW-RES-012", "resume.the_cursor_of_done_has_nothing_after_it")
 def the_cursor_of_done_gets_done_again(hooks):
     """The id of `done` as a cursor gets `done` once more."""
 
@@ -168,7 +170,7 @@ def the_cursor_of_done_gets_done_again(hooks):
     hooks.frames.append(note)
 
 
-@mutant("TW-DIF-010", "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done")
+@faulty_server("TW-DIF-010", "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done")
 def done_folded_into_a_snapshot(hooks):
     """`done` is folded into the snapshot of a job that has ended."""
 
@@ -180,13 +182,13 @@ def done_folded_into_a_snapshot(hooks):
     hooks.frames.append(fold)
 
 
-@mutant("TW-DIF-009", "resume.ids_go_up_without_a_gap")
+@faulty_server("TW-DIF-009", "resume.ids_go_up_without_a_gap")
 def first_event_is_a_diff(hooks):
     """A fresh stream begins with a diff."""
     hooks.frames.append(lambda talk, frame: b"" if b"event:snapshot" in frame and not talk.cursor else frame)
 
 
-@mutant("TW-JOB-063", "resume.a_closed_connection_leaves_the_job_alone")
+@faulty_server("TW-JOB-063", "resume.a_closed_connection_leaves_the_job_alone")
 def disconnect_cancels(hooks):
     """A reader that goes away takes its job with it."""
 
@@ -202,7 +204,7 @@ def disconnect_cancels(hooks):
     hooks.frames += [note, end]
 
 
-@mutant("TW-DIF-066", "resume.two_readers_see_the_same_history")
+@faulty_server("TW-DIF-066", "resume.two_readers_see_the_same_history")
 def second_reader_steals_events(hooks):
     """Two readers of one job share its events between them."""
 
@@ -216,20 +218,20 @@ def second_reader_steals_events(hooks):
     hooks.frames.append(deal)
 
 
-@mutant("TW-DIF-045", "resume.a_history_begins_at_1_1_and_has_no_gap")
+@faulty_server("TW-DIF-045", "resume.a_history_begins_at_1_1_and_has_no_gap")
 def logged_diffs_name_a_base(hooks):
     """Events have `on` as they are logged."""
     base = lambda found: b'id:1-%b\ndata:{"ops":%b,"on":%d}' % (found[1], found[2], int(found[1]) - 1)  # noqa: E731
     retold(hooks, rb"^id:1-(\d+)\ndata:(\[.*\])", base)
 
 
-@mutant("TW-RES-009", "resume.the_header_is_younger_than_the_url")
+@faulty_server("TW-RES-009", "resume.the_header_is_younger_than_the_url")
 def the_header_in_one_case_alone(hooks):
     """`Last-Event-ID` is known in the case of its letters alone that is most common."""
     hooks.raw_head = lambda head: re.sub(rb"\r\n(last-event-id|LAST-EVENT-ID):", rb"\r\nX-\1:", head)
 
 
-@mutant(
+@faulty_server(
     "TW-RES-043", "resume.ids_go_up_without_a_gap", "resume.every_cut_point_of_a_job_that_has_ended_resumes"
 )
 def a_merged_diff_names_another_base(hooks):
@@ -247,7 +249,7 @@ def a_merged_diff_names_another_base(hooks):
     hooks.frames.append(base)
 
 
-@mutant("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
+@faulty_server("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def the_overlap_is_sent_as_a_diff(hooks):
     """What a reader has seen already comes once more within the first diff of a resume."""
 
@@ -259,7 +261,7 @@ def the_overlap_is_sent_as_a_diff(hooks):
     hooks.frames.append(twice)
 
 
-@mutant("TW-RES-012", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
+@faulty_server("TW-RES-012", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def ids_are_compared_as_texts(hooks):
     """Ids are compared as texts: `1-9` is taken to be after `1-10`."""
     hooks.frames.append(
@@ -271,7 +273,7 @@ def ids_are_compared_as_texts(hooks):
     )
 
 
-@mutant("TW-RES-006", "resume.ids_go_up_without_a_gap", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-RES-006", "resume.ids_go_up_without_a_gap", "durable.what_was_sent_survives_a_restart")
 def a_zombie_writes_on(hooks):
     """The writer of the old epoch goes on after the new one was opened."""
     late = b'id:1-4\ndata:"late"\n\n'
@@ -281,7 +283,7 @@ def a_zombie_writes_on(hooks):
     )
 
 
-@mutant("TW-RES-004", "resume.ids_go_up_without_a_gap", "durable.what_was_sent_survives_a_restart")
+@faulty_server("TW-RES-004", "resume.ids_go_up_without_a_gap", "durable.what_was_sent_survives_a_restart")
 def seqs_begin_anew_in_each_epoch(hooks):
     """In a new epoch seqs are counted from 1."""
 
@@ -295,19 +297,19 @@ def seqs_begin_anew_in_each_epoch(hooks):
     after_a_restart(hooks, anew)
 
 
-@mutant("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
+@faulty_server("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
 def zeros_before_a_seq(hooks):
     """`1-03` is taken for `1-3`."""
     on_query(hooks, rb"after=(\d+)-0+([1-9])", rb"after=\1-\2")
 
 
-@mutant("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
+@faulty_server("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
 def a_seq_of_sixteen_digits(hooks):
     """A seq of sixteen digits is taken for an id."""
     on_query(hooks, rb"after=(\d+)-(\d{15})\d+", rb"after=\1-\2")
 
 
-@mutant("TW-RES-009", "resume.the_header_is_younger_than_the_url")
+@faulty_server("TW-RES-009", "resume.the_header_is_younger_than_the_url")
 def an_empty_header_overrules_the_url(hooks):
     """An empty `Last-Event-ID` takes away what the URL says."""
 
@@ -318,7 +320,7 @@ def an_empty_header_overrules_the_url(hooks):
     hooks.requests.append(overrule)
 
 
-@mutant("TW-RES-018", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
+@faulty_server("TW-RES-018", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
 def the_oldest_snapshot_is_called_the_start(hooks):
     """The snapshot with which a trimmed log begins says that it is the start of the job."""
     hooks.frames.append(
@@ -328,7 +330,7 @@ def the_oldest_snapshot_is_called_the_start(hooks):
     )
 
 
-@mutant("TW-RES-020", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
+@faulty_server("TW-RES-020", "resume.a_trimmed_log_is_bridged_by_a_snapshot")
 def the_edge_of_the_log_is_off_by_one(hooks):
     """After the oldest snapshot of a trimmed log an event is left out."""
 
@@ -342,25 +344,25 @@ def the_edge_of_the_log_is_off_by_one(hooks):
     hooks.frames.append(skip)
 
 
-@mutant("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
+@faulty_server("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
 def a_line_end_after_a_cursor(hooks):
     """`1-1` and a line end are an id, as by the `$` of some languages."""
     on_query(hooks, rb"%0A$", b"")
 
 
-@mutant("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
+@faulty_server("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")
 def blanks_before_a_cursor(hooks):
     """Blanks around a cursor are taken away."""
     on_query(hooks, rb"after=%20", b"after=")
 
 
-@mutant("TW-RES-012", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
+@faulty_server("TW-RES-012", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
 def epochs_have_32_bits(hooks):
     """An epoch that needs more than 32 bits is taken for no id."""
     refusing(hooks, lambda talk: talk.cursor.startswith("9999999999-"), 400, "bad_cursor")
 
 
-@mutant("TW-RES-047", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
+@faulty_server("TW-RES-047", "resume.a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot")
 def seqs_have_32_bits(hooks):
     """A seq that needs more than 32 bits is more than the server can take."""
     refusing(hooks, lambda talk: talk.cursor.endswith("-999999999999999"), 500, "internal")

@@ -1,17 +1,17 @@
 """Events and states that are longer than what discovery says."""
 
-from conformance.suite.changes import told_otherwise
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import told_otherwise
+from proof.servers.faults import faulty_server
 
 
-@mutant("TW-FRM-047", "sizes.a_change_that_is_too_long_for_an_event_comes_in_several")
+@faulty_server("TW-FRM-047", "sizes.a_change_that_is_too_long_for_an_event_comes_in_several")
 def a_long_change_comes_whole(hooks):
     """A change that is longer than `max_event_bytes` is sent in one event."""
     hooks.settings["max_event_bytes"] = 256 * 1024
     told_otherwise(hooks, b":262144,", b":65536,")
 
 
-@mutant(
+@faulty_server(
     "TW-FRM-047",
     "sizes.events_are_no_longer_than_discovery_says",
     "sizes.a_change_that_is_too_long_for_an_event_comes_in_several",
@@ -22,7 +22,7 @@ def discovery_knows_a_smaller_limit(hooks):
     told_otherwise(hooks, b":102400,", b":65536,")
 
 
-@mutant("TW-FRM-050", "sizes.a_state_that_grows_too_large_fails_the_job")
+@faulty_server("TW-FRM-050", "sizes.a_state_that_grows_too_large_fails_the_job")
 def a_state_may_grow_too_large(hooks):
     """A state passes `max_state_bytes`, and its job succeeds."""
     hooks.settings["max_state_bytes"] = 8 * 1024 * 1024

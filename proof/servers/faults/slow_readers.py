@@ -3,8 +3,8 @@
 import json
 import re
 
-from conformance.suite.meddling import CUT
-from conformance.suite.mutants import mutant
+from proof.servers.fault_proxy import CUT
+from proof.servers.faults import faulty_server
 
 
 def merged(hooks, change):
@@ -27,7 +27,7 @@ def merged(hooks, change):
     hooks.frames.append(join)
 
 
-@mutant(
+@faulty_server(
     "TW-DIF-044",
     "slow_readers.a_merged_diff_proves_what_its_parts_proved",
     "state.texts_are_counted_in_code_points",
@@ -38,7 +38,7 @@ def a_merged_diff_has_no_checks(hooks):
     merged(hooks, lambda data: data.pop("check"))
 
 
-@mutant("TW-DIF-067", "slow_readers.a_slow_reader_delays_nobody")
+@faulty_server("TW-DIF-067", "slow_readers.a_slow_reader_delays_nobody")
 def a_slow_reader_blocks_the_others(hooks):
     """A reader that takes nothing holds up all others."""
 

@@ -2,11 +2,11 @@
 
 import re
 
-from conformance.suite.changes import asked_otherwise, told_otherwise
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import asked_otherwise, told_otherwise
+from proof.servers.faults import faulty_server
 
 
-@mutant("TW-JOB-072", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
+@faulty_server("TW-JOB-072", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
 def diffs_0_is_ignored(hooks):
     """`?diffs=0` gives diffs."""
 
@@ -16,7 +16,7 @@ def diffs_0_is_ignored(hooks):
     hooks.requests.append(ignore)
 
 
-@mutant("TW-JOB-075", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
+@faulty_server("TW-JOB-075", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
 def snapshots_come_twice(hooks):
     """A stream of snapshots sends the last one again before `done`."""
 
@@ -29,13 +29,13 @@ def snapshots_come_twice(hooks):
     hooks.frames.append(twice)
 
 
-@mutant("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
+@faulty_server("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
 def snapshots_whatever_the_cursor(hooks):
     """A stream of snapshots does not look at its cursor."""
     asked_otherwise(hooks, "last-event-id", None, lambda talk: b"diffs=0" in talk.query)
 
 
-@mutant("TW-JOB-073", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
+@faulty_server("TW-JOB-073", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
 def snapshots_at_the_pace_of_the_job(hooks):
     """Snapshots come at every change, whatever interval was asked for."""
     hooks.settings["min_snapshot_interval"] = 0.001
@@ -46,14 +46,14 @@ def snapshots_at_the_pace_of_the_job(hooks):
     hooks.requests.append(forget)
 
 
-@mutant("TW-JOB-074", "snapshots_only.an_interval_below_that_of_discovery_is_raised")
+@faulty_server("TW-JOB-074", "snapshots_only.an_interval_below_that_of_discovery_is_raised")
 def an_interval_of_nothing_is_taken(hooks):
     """A `min_interval_ms` below that of discovery is taken as it is."""
     hooks.settings["min_snapshot_interval"] = 0.005
     told_otherwise(hooks, rb'"min_interval_ms":\d+', b'"min_interval_ms":200')
 
 
-@mutant("TW-JOB-084", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
+@faulty_server("TW-JOB-084", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
 def snapshots_come_at_the_end_alone(hooks):
     """Between the first snapshot and the last one none is sent."""
 
@@ -70,7 +70,7 @@ def snapshots_come_at_the_end_alone(hooks):
     hooks.frames.append(hold)
 
 
-@mutant("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
+@faulty_server("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
 def snapshots_from_the_beginning(hooks):
     """`0-0` of a stream without diffs gives the first snapshot, and then the one at the head."""
     first = b'id:1-1\nevent:snapshot\ndata:{"state":{"status":"queued","items":[{"status":"queued","value":""}],"usage":{},"notes":[]},'

@@ -4,8 +4,8 @@ import hashlib
 import json
 import re
 
-from conformance.suite.changes import on_data, on_event, retold, seq_of, told_otherwise
-from conformance.suite.mutants import mutant
+from proof.servers.fault_helpers import on_data, on_event, retold, seq_of, told_otherwise
+from proof.servers.faults import faulty_server
 
 
 def on_checks(hooks, change):
@@ -24,7 +24,9 @@ def digest_by(write):
     journal.digest = lambda items: hashlib.sha256(write(items).encode()).hexdigest()[:16]
 
 
-@mutant("TW-DIF-043", "state.an_id_has_one_state", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
+@faulty_server(
+    "TW-DIF-043", "state.an_id_has_one_state", "resume.every_cut_point_of_a_job_that_has_ended_resumes"
+)
 def a_hole_is_merged_over(hooks):
     """A diff is merged over an event that is lacking, as if it were there."""
 
@@ -39,13 +41,13 @@ def a_hole_is_merged_over(hooks):
     hooks.frames.append(over)
 
 
-@mutant("TW-DIF-047", "state.histories_fold")
+@faulty_server("TW-DIF-047", "state.histories_fold")
 def wrong_crc(hooks):
     """A CRC of another polynomial."""
     on_checks(hooks, lambda check: [*check[:2], check[2] ^ 1] if len(check) == 3 else check)
 
 
-@mutant("TW-DIF-046", "state.histories_fold")
+@faulty_server("TW-DIF-046", "state.histories_fold")
 def lengths_in_utf16_units(hooks):
     """Lengths are counted in UTF-16 units."""
 
@@ -61,19 +63,19 @@ def lengths_in_utf16_units(hooks):
     hooks.frames.append(count)
 
 
-@mutant("TW-DIF-055", "state.histories_fold")
+@faulty_server("TW-DIF-055", "state.histories_fold")
 def wrong_digest(hooks):
     """A digest of something else."""
     retold(hooks, rb'"digest":"[0-9a-f]{16}"', b'"digest":"0123456789abcdef"')
 
 
-@mutant("TW-JOB-039", "state.an_id_has_one_state", "jobs.a_job_that_has_ended_tells_its_end")
+@faulty_server("TW-JOB-039", "state.an_id_has_one_state", "jobs.a_job_that_has_ended_tells_its_end")
 def final_state_is_not_the_fold(hooks):
     """A read of the job tells another value than its stream."""
     told_otherwise(hooks, b'"value":"Hello"', b'"value":"Hallo"')
 
 
-@mutant("TW-DIF-012", "state.diffs_rebuild_the_value")
+@faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
 def ops_out_of_order(hooks):
     """The ops of a diff come in another order."""
 
@@ -87,20 +89,20 @@ def ops_out_of_order(hooks):
     on_data(hooks, reverse)
 
 
-@mutant("TW-DIF-012", "state.diffs_rebuild_the_value")
+@faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
 def insert_off_by_one(hooks):
     """What is inserted into an array goes to the place before."""
     before = lambda found: b'%b/%d"' % (found[1], int(found[2]) - 1)  # noqa: E731
     retold(hooks, rb'(\["[is]","/items/0/value/a)/([1-9]\d*)"', before)
 
 
-@mutant("TW-DIF-032", "state.texts_are_counted_in_code_points")
+@faulty_server("TW-DIF-032", "state.texts_are_counted_in_code_points")
 def append_splits_a_surrogate_pair(hooks):
     """An append ends within a surrogate pair."""
     on_event(hooks, b'data:"', lambda frame: frame.replace("🎉".encode(), b"\\ud83c"))
 
 
-@mutant(
+@faulty_server(
     "TW-DIF-035",
     "state.columns_stay_within_an_epoch",
     "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done",
@@ -114,7 +116,7 @@ def columns_change_within_an_epoch(hooks):
     )
 
 
-@mutant("TW-DIF-057", "state.stable_text_stays")
+@faulty_server("TW-DIF-057", "state.stable_text_stays")
 def stable_is_broken(hooks):
     """Text that was called stable is truncated."""
 
@@ -124,7 +126,7 @@ def stable_is_broken(hooks):
     on_data(hooks, shrink)
 
 
-@mutant("TW-DIF-058", "state.stable_text_stays")
+@faulty_server("TW-DIF-058", "state.stable_text_stays")
 def more_is_stable_than_there_is(hooks):
     """A number in `stable` is greater than its text."""
 
@@ -138,7 +140,7 @@ def more_is_stable_than_there_is(hooks):
     on_data(hooks, grow)
 
 
-@mutant("TW-DIF-003", "state.each_state_is_one")
+@faulty_server("TW-DIF-003", "state.each_state_is_one")
 def a_diff_sets_the_end(hooks):
     """A diff sets the end of the job, before `done`."""
 
@@ -151,7 +153,7 @@ def a_diff_sets_the_end(hooks):
     on_data(hooks, end)
 
 
-@mutant("TW-DIF-002", "state.each_state_is_one")
+@faulty_server("TW-DIF-002", "state.each_state_is_one")
 def an_item_too_many(hooks):
     """An item appears while the job runs."""
     item = {"status": "succeeded", "value": 0}
@@ -163,7 +165,7 @@ def an_item_too_many(hooks):
     on_data(hooks, add)
 
 
-@mutant("TW-OVR-018", "state.items_move_by_the_table")
+@faulty_server("TW-OVR-018", "state.items_move_by_the_table")
 def an_item_succeeds_from_the_queue(hooks):
     """An item goes from queued to succeeded."""
 
@@ -175,13 +177,13 @@ def an_item_succeeds_from_the_queue(hooks):
     on_data(hooks, jump)
 
 
-@mutant("TW-OVR-020", "state.items_move_by_the_table", "framing.a_job_ends_by_one_done")
+@faulty_server("TW-OVR-020", "state.items_move_by_the_table", "framing.a_job_ends_by_one_done")
 def a_failed_item_makes_a_job_that_succeeded(hooks):
     """The job of an item that failed ends as succeeded."""
     retold(hooks, b'"status":"failed","usage"', b'"status":"succeeded","usage"')
 
 
-@mutant("TW-OVR-018", "state.items_move_by_the_table")
+@faulty_server("TW-OVR-018", "state.items_move_by_the_table")
 def an_item_goes_back_to_the_queue(hooks):
     """An item that runs is queued once more."""
 
@@ -192,13 +194,13 @@ def an_item_goes_back_to_the_queue(hooks):
     on_data(hooks, back)
 
 
-@mutant("TW-DIF-055", "state.histories_fold", "framing.a_job_ends_by_one_done")
+@faulty_server("TW-DIF-055", "state.histories_fold", "framing.a_job_ends_by_one_done")
 def a_digest_of_members_as_they_stand(hooks):
     """The digest is of JSON whose members stand as they came."""
     digest_by(lambda items: json.dumps(items, ensure_ascii=False, separators=(",", ":")))
 
 
-@mutant("TW-DIF-055", "state.histories_fold", "state.diffs_rebuild_the_value")
+@faulty_server("TW-DIF-055", "state.histories_fold", "state.diffs_rebuild_the_value")
 def a_digest_of_members_by_code_points(hooks):
     """The members of what the digest is of are sorted by code points in place of UTF-16 units."""
     numbers = lambda text: text.replace("1e-07", "1e-7").replace("1e+21", "1e+21")  # noqa: E731
@@ -207,7 +209,7 @@ def a_digest_of_members_by_code_points(hooks):
     )
 
 
-@mutant("TW-DIF-055", "state.histories_fold", "state.diffs_rebuild_the_value")
+@faulty_server("TW-DIF-055", "state.histories_fold", "state.diffs_rebuild_the_value")
 def a_digest_of_numbers_as_python_writes_them(hooks):
     """The numbers of what the digest is of are written by the rules of another language."""
     import rfc8785
@@ -215,7 +217,7 @@ def a_digest_of_numbers_as_python_writes_them(hooks):
     digest_by(lambda items: rfc8785.dumps(items).decode().replace("1e-7", "1e-07"))
 
 
-@mutant("TW-DIF-055", "state.diffs_rebuild_the_value")
+@faulty_server("TW-DIF-055", "state.diffs_rebuild_the_value")
 def a_digest_that_knows_a_zero_below_nothing(hooks):
     """In what the digest is of, the zero with a sign keeps it."""
     import rfc8785
@@ -223,14 +225,14 @@ def a_digest_that_knows_a_zero_below_nothing(hooks):
     digest_by(lambda items: rfc8785.dumps(items).decode().replace("0.5,0,", "0.5,-0,"))
 
 
-@mutant("TW-DIF-012", "state.diffs_rebuild_the_value")
+@faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
 def names_are_not_escaped_in_paths(hooks):
     """A name with `/` or `~` stands in a path as it is."""
     spelt = lambda frame: frame.replace(b"~1", b"/").replace(b"~0", b"~")  # noqa: E731
     hooks.frames.append(lambda talk, frame: spelt(frame) if b"\nevent:" not in frame else frame)
 
 
-@mutant("TW-DIF-012", "state.diffs_rebuild_the_value")
+@faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
 def a_slash_is_escaped_before_a_tilde(hooks):
     """A name with `/` stands in a path with `~01`, as where `~` is escaped last."""
     hooks.frames.append(

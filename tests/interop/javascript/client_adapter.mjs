@@ -1,7 +1,7 @@
-// The JavaScript client of tests/interop as a client under test: it reads commands and writes reports, JSON a line.
+// The JavaScript client of this folder as a client under test: it reads commands and writes reports, JSON a line.
 
 import { createInterface } from "node:readline";
-import { Client, FateUnknown, GivenUp, ProtocolError, Refusal, UnsupportedProtocol } from "../interop/javascript/client.mjs";
+import { Client, FateUnknown, GivenUp, ProtocolError, Refusal, UnsupportedProtocol } from "./client.mjs";
 
 const say = (line) => console.log(JSON.stringify(line));
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qs, urljoin, urlsplit
 
-from conformance.plain_state import MalformedError, parse
-from conformance.transcript_record import Talk, is_discovery, job_bodies, judges
+from proof.reimplementations.plain_state import MalformedError, parse
+from scenarios.transcripts.record import Talk, is_discovery, job_bodies, judges
 from unit.spec_document import SPEC, breaches
 
 # ---- JSON ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from conformance.transcript_record import ENDS, Run, Step, job_bodies, judges, texts_of
+from scenarios.transcripts.record import ENDS, Run, Step, job_bodies, judges, texts_of
 
 # ---- endpoints -----------------------------------------------------------------------------------------------------
 

@@ -1,16 +1,14 @@
 """What holds for all that a server sends, whatever it is asked: judged over every run of a transcript.
 
-One rule a function, with the sentences of the specification that it judges, in the files `transcript_watch_*`.
+One rule a function, with the sentences of the specification that it judges, in the files `*_invariants`.
 """
 
-from conformance import transcript_watch_answers, transcript_watch_endpoints, transcript_watch_streams
-from conformance.transcript_record import RULES, Run, Talk
+from scenarios.transcripts import answer_invariants, endpoint_invariants, stream_invariants
+from scenarios.transcripts.record import RULES, Run, Talk
 
 __all__ = ["RULES", "Run", "Talk", "breaches_of"]
 
-assert {transcript_watch_answers, transcript_watch_endpoints, transcript_watch_streams}, (
-    "their rules enter themselves"
-)
+assert {answer_invariants, endpoint_invariants, stream_invariants}, "their rules enter themselves"
 
 
 def breaches_of(run: Run) -> list[str]:

@@ -12,7 +12,8 @@ from http.client import HTTPException, HTTPResponse
 from types import TracebackType
 from typing import Any, Self
 
-from conformance.transcript_notation import (
+from scenarios.transcripts.invariants import Run, Talk
+from scenarios.transcripts.notation import (
     Block,
     Body,
     Cut,
@@ -26,7 +27,6 @@ from conformance.transcript_notation import (
     read,
     read_json,
 )
-from conformance.transcript_watch import Run, Talk
 
 SCRIPTS = "/v1/endpoints/tidewire.script/jobs"
 PATIENCE = 10.0

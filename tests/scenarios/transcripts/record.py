@@ -1,7 +1,7 @@
 """What was said in one run of a transcript, and the histories that it tells, folded.
 
 It shares no code with client or server: states are folded by the plain client's `plain_state`, which was written from
-the specification alone. Rules that judge a run are entered here, and stand in the files `transcript_watch_*`.
+the specification alone. Rules that judge a run are entered here, and stand in the files `*_invariants`.
 """
 
 import json
@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from conformance.plain_state import MalformedError, State, UnknownError, demand, parse
+from proof.reimplementations.plain_state import MalformedError, State, UnknownError, demand, parse
 
 # ---- what was said -------------------------------------------------------------------------------------------------
 

@@ -15,10 +15,10 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel
 
-from conformance.transcript_stage import Scene, Served
-from conformance.transcripts import PATIENCE, Player, job_ends
 from integration.reference_server import eventually
 from interop.strangers import address, standard_library_server
+from scenarios.transcripts.player import PATIENCE, Player, job_ends
+from scenarios.transcripts.stage import Scene, Served
 from tidewire_server import ItemError, Server, Stream
 from unit.spec_document import document
 

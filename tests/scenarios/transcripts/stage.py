@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from conformance.transcript_watch import Run, breaches_of
-from conformance.transcripts import DifferenceError, Player
+from scenarios.transcripts.invariants import Run, breaches_of
+from scenarios.transcripts.player import DifferenceError, Player
 from tidewire_server import Server
 from tidewire_server.script import add_script
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from conformance.transcript_record import ENDS, job_bodies, judges, key_of, texts_of
+from scenarios.transcripts.record import ENDS, job_bodies, judges, key_of, texts_of
 from unit.spec_document import SCHEMA_OF_EVENT, breaches
 
 # ---- bytes of event streams ----------------------------------------------------------------------------------------
