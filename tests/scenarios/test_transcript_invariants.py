@@ -1,11 +1,11 @@
-"""The watch over transcripts: a run without a fault passes, and each rule notices a breach of its own."""
+"""The invariants that every transcript is judged by: a run without a fault passes, and each notices a breach of its own."""
 
 import base64
 import json
 
 import pytest
 
-from conformance.transcript_watch import RULES, Run, Talk, breaches_of
+from scenarios.transcripts.invariants import RULES, Run, Talk, breaches_of
 from unit.spec_document import SCHEMAS, SPEC, document, extract
 
 JOB = "2yJq8sVbT1mHkP0dXw4RcA"
@@ -296,9 +296,9 @@ def test_a_breach_is_noticed_by_its_rule(rule, run):
     assert list(RULES[rule].judge(run))
 
 
-def test_the_readme_names_the_rules_and_their_sentences():
+def test_the_readme_names_the_sentences_of_the_rules():
     text = (SPEC / "README.md").read_text(encoding="utf-8")
     told = extract.reasons(text, extract.WATCHED_HEADING)
-    rows = {name: f"watch: {rule.replace('_', ' ')}" for rule, (_, names) in RULES.items() for name in names}
-    assert {name: by for name, by in told.items() if by.startswith("watch: ")} == rows
+    judged = {name for _, names in RULES.values() for name in names}
+    assert {name for name, by in told.items() if by.startswith("every transcript: ")} == judged
     assert told.keys() <= {one.id for one in document.requirements}
