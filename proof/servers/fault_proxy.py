@@ -1,12 +1,12 @@
 """An ASGI wrapper around the reference server that changes requests, responses and events as the hooks of a fault say.
 
-A faulty server hooks in at one of five places, each a function of the `Talk`, plain or async:
+A faulty server hooks in at one of five places, each a function of the `Exchange`, plain or async:
 
-  requests(talk)                          before the server sees the request; talk.headers, path, query and body may be changed
-  instead(talk) -> answer or None         answers in place of the server: (status, headers, body)
-  heads(talk, status, headers) -> status  the header of each answer
-  bodies(talk, status, body) -> answer    the whole of an answer that is no event stream: (status, body)
-  frames(talk, frame) -> bytes            one event of an event stream, its empty line included
+  requests(exchange)                          before the server sees the request; exchange.headers, path, query and body may be changed
+  instead(exchange) -> answer or None         answers in place of the server: (status, headers, body)
+  heads(exchange, status, headers) -> status  the header of each answer
+  bodies(exchange, status, body) -> answer    the whole of an answer that is no event stream: (status, body)
+  frames(exchange, frame) -> bytes            one event of an event stream, its empty line included
 
 A frame may end in `HANG`, after which nothing follows, or in `CUT`, at which the connection breaks.
 """
@@ -28,7 +28,7 @@ class ConnectionCutError(Exception):
 
 
 @dataclass
-class Talk:
+class Exchange:
     """One request."""
 
     scope: dict[str, Any]
@@ -121,13 +121,13 @@ class FaultProxy:
     shared: dict[str, Any] = field(default_factory=dict)
     """Of all requests to this server; `life` counts its starts, `replica` is the port of its second address."""
     has_script: bool = True
-    lasts: bool = False
+    has_durable_log: bool = False
     """Whether its log is a file, which outlives a restart."""
     piece: int = 0
     """Bytes of each chunk of a body, where they are not sent as they come."""
     raw_head: Any = None
     """Change the header of each request before the server sees it."""
-    as_of_old: bool = False
+    speaks_http_1_0: bool = False
     """Whether it answers by HTTP/1.0."""
 
     def wrap(self, app: Any) -> Any:
@@ -141,39 +141,39 @@ class FaultProxy:
                 body += message.get("body", b"")
                 if not message.get("more_body"):
                     break
-            talk = Talk(scope, body, self.shared)
-            await _all(self.requests, talk)
-            if talk.header("content-length"):
-                talk.set_header("content-length", str(len(talk.body)))
+            exchange = Exchange(scope, body, self.shared)
+            await _all(self.requests, exchange)
+            if exchange.header("content-length"):
+                exchange.set_header("content-length", str(len(exchange.body)))
             for hook in self.instead:
-                if (answer := await _value(hook(talk))) is not None:
+                if (answer := await _value(hook(exchange))) is not None:
                     await _answer(send, *answer)
                     return
-            await app(talk.scope, _replay(talk, receive), _Sender(self, talk, send))
+            await app(exchange.scope, _replay(exchange, receive), _Sender(self, exchange, send))
 
         return meddled
 
 
-def _replay(talk, receive):
+def _replay(exchange, receive):
     given = False
 
     async def again():
         nonlocal given
-        if given or talk.method != "POST":
+        if given or exchange.method != "POST":
             return await receive()
         given = True
-        return {"type": "http.request", "body": talk.body, "more_body": False}
+        return {"type": "http.request", "body": exchange.body, "more_body": False}
 
     return again
 
 
 class _Sender:
-    def __init__(self, hooks, talk, send):
-        self._hooks, self._talk, self._send = hooks, talk, send
+    def __init__(self, hooks, exchange, send):
+        self._hooks, self._exchange, self._send = hooks, exchange, send
         # Without the attribute by which the server finds its connection: what it writes there would pass by the hooks.
         self._start, self._body, self._stream = None, b"", False
         # uvicorn sends chunks, whatever it is asked by; HTTP/1.0 knows none, and gets its streams whole.
-        self._is_of_old = talk.scope["http_version"] == "1.0"
+        self._is_of_old = exchange.scope["http_version"] == "1.0"
 
     async def __call__(self, message):
         if message["type"] == "http.response.start":
@@ -181,7 +181,7 @@ class _Sender:
             self._stream = headers.get("content-type", "").startswith("text/event-stream")
             status = message["status"]
             for hook in self._hooks.heads:
-                status = await _value(hook(self._talk, status, headers)) or status
+                status = await _value(hook(self._exchange, status, headers)) or status
             pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
             self._start = {"type": "http.response.start", "status": status, "headers": pairs}
             if self._stream and not self._is_of_old:
@@ -215,7 +215,7 @@ class _Sender:
     async def _pass_body(self):
         status, body = self._start["status"], self._body
         for hook in self._hooks.bodies:
-            status, body = await _value(hook(self._talk, status, body)) or (status, body)
+            status, body = await _value(hook(self._exchange, status, body)) or (status, body)
         headers = [pair for pair in self._start["headers"] if pair[0] != b"content-length"]
         self._start |= {"status": status, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
         if status in {204, 304}:
@@ -228,7 +228,7 @@ class _Sender:
         for part in message.get("body", b"").split(b"\n\n")[:-1]:
             frame = part + b"\n\n"
             for hook in self._hooks.frames:
-                frame = await _value(hook(self._talk, frame)) if frame else frame
+                frame = await _value(hook(self._exchange, frame)) if frame else frame
                 if frame.endswith((HANG, CUT)):
                     out += frame.removesuffix(HANG).removesuffix(CUT)
                     await self._out(out, more=True)

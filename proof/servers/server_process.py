@@ -142,7 +142,7 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
     hooks = FaultProxy(shared={"life": life, "replica": second.getsockname()[1]})
     if name:
         FAULTY_SERVERS[name].install(hooks)
-    log = {"log": f"sqlite:///{folder}/log.sqlite"} if hooks.lasts else {}
+    log = {"log": f"sqlite:///{folder}/log.sqlite"} if hooks.has_durable_log else {}
     server = Server(**SETTINGS | log | hooks.settings)
 
     @server.endpoint(examples=[{"words": 8}], concurrency_limit=None)
@@ -186,10 +186,10 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
         port = int(url.rpartition(":")[2])
         serve_before(second, port)
         if is_behind_a_proxy:
-            serve_before(listener, port, head=hooks.raw_head or bytes, old=hooks.as_of_old)
+            serve_before(listener, port, head=hooks.raw_head or bytes, old=hooks.speaks_http_1_0)
         told()
 
-    is_behind_a_proxy = hooks.raw_head or hooks.as_of_old
+    is_behind_a_proxy = hooks.raw_head or hooks.speaks_http_1_0
     serve(server, listener=bind("127.0.0.1", 0) if is_behind_a_proxy else listener, started=started)
 
 

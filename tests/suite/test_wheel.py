@@ -47,6 +47,8 @@ def test_an_installed_wheel_judges_a_foreign_server_by_each_of_its_doors(python,
         assert other not in installed
     where = "from tidewire_conformance import specification as s; print(s.folder())"
     assert str(python.parents[1]) in run(python, "-c", where, env=OUTSIDE, cwd=tmp_path)
+    traced = "from importlib.resources import files; print((files('tidewire_conformance') / 'traceability.json').read_text())"
+    assert json.loads(run(python, "-c", traced, env=OUTSIDE, cwd=tmp_path))["TW-RES-019"]["checks"]
     doors = [
         [python.with_name("tidewire"), "conformance"],
         [python, "-m", "tidewire_conformance"],

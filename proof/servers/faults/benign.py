@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 
-from proof.servers.fault_helpers import PING, on_event, retold, take_samples, told_otherwise
+from proof.servers.fault_helpers import PING, replace_events, rewrite_body, rewrite_events, take_samples
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import benign_variant
 from proof.servers.faults.slow_readers import merged
@@ -13,26 +13,26 @@ from proof.servers.faults.slow_readers import merged
 @benign_variant
 def crlf(hooks):
     """Lines end in CR LF."""
-    retold(hooks, b"\n", b"\r\n")
+    rewrite_events(hooks, b"\n", b"\r\n")
 
 
 @benign_variant
 def cr(hooks):
     """Lines end in CR."""
-    retold(hooks, b"\n", b"\r")
+    rewrite_events(hooks, b"\n", b"\r")
 
 
 @benign_variant
 def comments_between_events(hooks):
     """A comment after each event."""
-    hooks.frames.append(lambda talk, frame: frame + b":padding 0000\n\n")
+    hooks.frames.append(lambda exchange, frame: frame + b":padding 0000\n\n")
 
 
 @benign_variant
 def a_space_after_the_colon(hooks):
     """A space after each colon."""
     hooks.frames.append(
-        lambda talk, frame: re.sub(rb"^(id|event|retry|data):", rb"\1: ", frame, flags=re.MULTILINE)
+        lambda exchange, frame: re.sub(rb"^(id|event|retry|data):", rb"\1: ", frame, flags=re.MULTILINE)
     )
 
 
@@ -40,10 +40,10 @@ def a_space_after_the_colon(hooks):
 def one_leading_mark(hooks):
     """One byte order mark at the start of a stream."""
 
-    def mark(talk, frame):
+    def mark(exchange, frame):
         return (
             frame
-            if talk.own.setdefault("marked", talk.own.get("n")) or talk.own.update(n=1, marked=1)
+            if exchange.own.setdefault("marked", exchange.own.get("n")) or exchange.own.update(n=1, marked=1)
             else b"\xef\xbb\xbf" + frame
         )
 
@@ -53,7 +53,7 @@ def one_leading_mark(hooks):
 @benign_variant
 def unknown_ephemeral_events(hooks):
     """Events of a later edition, without an id."""
-    on_event(hooks, b"event:hello", lambda frame: frame + b'event:weather\ndata:{"rain":true}\n\n')
+    replace_events(hooks, b"event:hello", lambda frame: frame + b'event:weather\ndata:{"rain":true}\n\n')
 
 
 @benign_variant
@@ -63,12 +63,12 @@ def unknown_members_everywhere(hooks):
     def more(data):
         return data[:1] + b'"x.colour":[1,{"red":null}],' + data[1:] if data[:2] == b'{"' else data
 
-    retold(hooks, rb'data:\{"', b'data:{"x.colour":[1,{"red":true}],"')
+    rewrite_events(hooks, rb'data:\{"', b'data:{"x.colour":[1,{"red":true}],"')
     hooks.bodies.append(
-        lambda talk, status, body: (
+        lambda exchange, status, body: (
             status,
             more(body).replace(b"null", b"true", 1)
-            if b"vocabulary" not in talk.path.encode() and body[:2] == b'{"'
+            if b"vocabulary" not in exchange.path.encode() and body[:2] == b'{"'
             else body,
         )
     )
@@ -78,7 +78,7 @@ def unknown_members_everywhere(hooks):
 def other_white_space(hooks):
     """JSON with other white space, in another order of its members."""
 
-    def spread(talk, status, body):
+    def spread(exchange, status, body):
         return (
             (status, json.dumps(json.loads(body), indent=2, sort_keys=True).encode())
             if body[:1] == b"{"
@@ -86,7 +86,7 @@ def other_white_space(hooks):
         )
 
     hooks.bodies.append(spread)
-    retold(
+    rewrite_events(
         hooks, rb"data:(\{.*\})", lambda m: b"data:" + json.dumps(json.loads(m[1]), sort_keys=True).encode()
     )
 
@@ -95,13 +95,13 @@ def other_white_space(hooks):
 def ops_in_place_of_bare_strings(hooks):
     """Every append names its place."""
 
-    def name(talk, frame):
+    def name(exchange, frame):
         if found := re.search(rb'"columns":(\["[^"]*"\])', frame):
-            talk.own["place"] = json.loads(found[1])[0].encode()
-        place = talk.own.get("place", b"/items/0/value" + (b"/text" if b"generate" in frame else b""))
+            exchange.own["place"] = json.loads(found[1])[0].encode()
+        place = exchange.own.get("place", b"/items/0/value" + (b"/text" if b"generate" in frame else b""))
         return (
             re.sub(rb'\ndata:(".*")', lambda m: b'\ndata:[["a","%b",%b]]' % (place, m[1]), frame)
-            if talk.own
+            if exchange.own
             else frame
         )
 
@@ -124,7 +124,7 @@ def much_is_merged(hooks):
 def every_answer_is_late(hooks):
     """Every answer comes 300 ms late."""
 
-    async def late(talk):
+    async def late(exchange):
         await asyncio.sleep(0.3)
 
     hooks.requests.append(late)
@@ -134,12 +134,12 @@ def every_answer_is_late(hooks):
 def one_429(hooks):
     """One request in seven is asked to come again."""
 
-    def busy(talk):
+    def busy(exchange):
         hooks.shared["n"] = hooks.shared.get("n", 0) + 1
         if hooks.shared["n"] % 7:
             return None
         status, headers, body = problem(429, "rate_limited", retryable=True, retry_after_ms=1000)
-        return status, headers | {"retry-after": "1", "access-control-allow-origin": talk.header("origin") or "null", "vary": "Origin",
+        return status, headers | {"retry-after": "1", "access-control-allow-origin": exchange.header("origin") or "null", "vary": "Origin",
                                   "access-control-expose-headers": "Location, Content-Location, Retry-After, Idempotency-Replayed"}, body  # fmt: skip
 
     hooks.instead.append(busy)
@@ -148,14 +148,14 @@ def one_429(hooks):
 @benign_variant
 def hello_in_two_blocks(hooks):
     """`retry` comes by itself, before `hello`."""
-    retold(hooks, rb"^(retry:\d+\n)(event:hello)", rb"\1\n\2")
+    rewrite_events(hooks, rb"^(retry:\d+\n)(event:hello)", rb"\1\n\2")
 
 
 @benign_variant
 def fields_in_another_order(hooks):
     """Data before the type, and the id last."""
 
-    def turn(talk, frame):
+    def turn(exchange, frame):
         lines = frame[:-2].split(b"\n")
         return b"\n".join(lines[::-1]) + b"\n\n"
 
@@ -166,13 +166,13 @@ def fields_in_another_order(hooks):
 def without_the_script(hooks):
     """No `tidewire.script`: what can be checked, also of a log that lasts, is what the examples show."""
     hooks.has_script = False
-    hooks.lasts = True
+    hooks.has_durable_log = True
 
 
 @benign_variant
 def with_a_log_that_lasts(hooks):
     """A log in a file: it promises more than `process`, and is restarted."""
-    hooks.lasts = True
+    hooks.has_durable_log = True
 
 
 @benign_variant
@@ -184,7 +184,7 @@ def one_byte_a_chunk(hooks):
 @benign_variant
 def http_1_0(hooks):
     """Bodies of HTTP/1.0, which are ended by the end of the connection."""
-    hooks.as_of_old = True
+    hooks.speaks_http_1_0 = True
 
 
 @benign_variant
@@ -212,22 +212,22 @@ def no_capability_at_all(hooks):
     hooks.bodies.append(_declares_none)
 
 
-def _without_capabilities(talk):
-    query = talk.query
-    if talk.path == "/v1/jobs" or talk.path.endswith("/stream-token"):
+def _without_capabilities(exchange):
+    query = exchange.query
+    if exchange.path == "/v1/jobs" or exchange.path.endswith("/stream-token"):
         return problem(404, "not_found")
-    if talk.method == "DELETE" and talk.path.startswith("/v1/jobs/"):
+    if exchange.method == "DELETE" and exchange.path.startswith("/v1/jobs/"):
         status, headers, body = problem(405, "method_not_allowed")
         return status, headers | {"allow": "GET"}, body
     if b"diffs=0" in query or b"errors=inband" in query:
         return problem(400, "bad_parameter")
-    batch = isinstance(talk.json, dict) and "inputs" in talk.json and "input" not in talk.json
+    batch = isinstance(exchange.json, dict) and "inputs" in exchange.json and "input" not in exchange.json
     return problem(422, "invalid_input", pointer="/inputs") if batch else None
 
 
-def _declares_none(talk, status, body):
+def _declares_none(exchange, status, body):
     found = json.loads(body) if body[:1] == b"{" and status == 200 else {}
-    if talk.path == "/v1" and found:
+    if exchange.path == "/v1" and found:
         found["capabilities"] = []
         found["endpoints"] = [each for each in found["endpoints"] if each["name"] != "generate"]
         del found["min_interval_ms"]
@@ -257,8 +257,8 @@ def json_in_ascii(hooks):
             for each in text
         )
 
-    hooks.frames.append(lambda talk, frame: escape(frame.decode()).encode())
-    hooks.bodies.append(lambda talk, status, body: (status, escape(body.decode()).encode()))
+    hooks.frames.append(lambda exchange, frame: escape(frame.decode()).encode())
+    hooks.bodies.append(lambda exchange, status, body: (status, escape(body.decode()).encode()))
 
 
 @benign_variant
@@ -266,8 +266,8 @@ def times_in_nanoseconds(hooks):
     """Times have nine digits after the point."""
     longer = lambda found: b'%b%b"' % (found[1], (found[2] or b".").ljust(10, b"0") + b"Z")  # noqa: E731
     pattern = rb'(_at":"[^".]+?)(\.\d+)?Z"'
-    retold(hooks, pattern, longer)
-    told_otherwise(hooks, pattern, longer)
+    rewrite_events(hooks, pattern, longer)
+    rewrite_body(hooks, pattern, longer)
 
 
 @benign_variant
@@ -279,7 +279,7 @@ def merged_at_each_resume(hooks):
 @benign_variant
 def comments_in_place_of_pings(hooks):
     """A comment comes before each heartbeat is over, so that no ping is owed."""
-    on_event(hooks, PING, lambda frame: b":awake\n\n")
+    replace_events(hooks, PING, lambda frame: b":awake\n\n")
     longer = lambda body: body.replace(b'"heartbeat_ms":400', b'"heartbeat_ms":600')  # noqa: E731
-    hooks.frames.append(lambda talk, frame: longer(frame))
-    hooks.bodies.append(lambda talk, status, body: (status, longer(body)))
+    hooks.frames.append(lambda exchange, frame: longer(frame))
+    hooks.bodies.append(lambda exchange, status, body: (status, longer(body)))

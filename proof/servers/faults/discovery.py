@@ -2,7 +2,7 @@
 
 import json
 
-from proof.servers.fault_helpers import on_data, refusing, retold, told_otherwise
+from proof.servers.fault_helpers import change_data, refuse, rewrite_body, rewrite_events
 from proof.servers.faults import faulty_server
 
 
@@ -10,7 +10,7 @@ from proof.servers.faults import faulty_server
         "jobs.a_submit_is_answered_with_the_job")  # fmt: skip
 def rollback_is_kept_secret(hooks):
     """An endpoint that takes text back says that it does not."""
-    told_otherwise(hooks, b'"rollback":true', b'"rollback":false')
+    rewrite_body(hooks, b'"rollback":true', b'"rollback":false')
 
 
 @faulty_server(
@@ -21,27 +21,27 @@ def rollback_is_kept_secret(hooks):
 def a_value_comes_early(hooks):
     """An endpoint that does not stream sets a first value when it begins."""
 
-    def early(talk, kind, data):
+    def early(exchange, kind, data):
         starts = isinstance(data, list) and data[:1] == [["s", "/items/0/status", "running"]]
         return (
             [*data, ["s", "/items/0/value", 0]]
-            if starts and hooks.shared.get(talk.path) == "square"
+            if starts and hooks.shared.get(exchange.path) == "square"
             else data
         )
 
-    def note(talk, status, body):
-        if talk.is_submit and status == 201:
+    def note(exchange, status, body):
+        if exchange.is_submit and status == 201:
             found = json.loads(body)
             hooks.shared[f"/v1/jobs/{found['id']}/events"] = found["endpoint"]
 
     hooks.bodies.append(note)
-    on_data(hooks, early)
+    change_data(hooks, early)
 
 
 @faulty_server("TW-OVR-012", "discovery.discovery_fits_its_schema")
 def times_in_seconds_with_a_fraction(hooks):
     """Times that are counted have a fraction."""
-    told_otherwise(hooks, rb'("heartbeat_ms":\d+)', rb"\1.5", at="/v1")
+    rewrite_body(hooks, rb'("heartbeat_ms":\d+)', rb"\1.5", at="/v1")
 
 
 @faulty_server(
@@ -52,31 +52,31 @@ def times_in_seconds_with_a_fraction(hooks):
 def a_clock_that_is_an_hour_slow(hooks):
     """`expires_at` is taken from another clock than `ended_at`."""
     hooks.settings["state_ttl"] = 60.0
-    told_otherwise(hooks, b'"state_ttl_s":60,', b'"state_ttl_s":3600,', at="/v1")
+    rewrite_body(hooks, b'"state_ttl_s":60,', b'"state_ttl_s":3600,', at="/v1")
 
 
 @faulty_server("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
 def a_capability_is_kept_secret(hooks):
     """Discovery does not name a capability that is there."""
-    told_otherwise(hooks, b'"delete",', b"", at="/v1")
+    rewrite_body(hooks, b'"delete",', b"", at="/v1")
 
 
 @faulty_server("TW-DSC-003", "discovery.capabilities_are_those_that_are_named")
 def a_capability_is_made_up(hooks):
     """Discovery names a capability that is not there."""
-    refusing(hooks, lambda talk: talk.path.endswith("/stream-token"), 404, "not_found")
+    refuse(hooks, lambda exchange: exchange.path.endswith("/stream-token"), 404, "not_found")
 
 
 @faulty_server("TW-DSC-001", "discovery.discovery_fits_its_schema")
 def a_limit_is_missing(hooks):
     """Discovery lacks a limit."""
-    told_otherwise(hooks, b'"max_depth"', b'"depth"', at="/v1")
+    rewrite_body(hooks, b'"max_depth"', b'"depth"', at="/v1")
 
 
 @faulty_server("TW-DSC-019", "discovery.examples_are_taken")
 def an_example_that_does_not_fit(hooks):
     """An example that the endpoint's own schema refuses."""
-    told_otherwise(hooks, b'{"words":8}', b'{"words":"8"}')
+    rewrite_body(hooks, b'{"words":8}', b'{"words":"8"}')
 
 
 @faulty_server("TW-DSC-020", "discovery.values_fit_their_schema", "jobs.a_job_that_has_ended_tells_its_end")
@@ -84,8 +84,8 @@ def the_schema_tells_another_type(hooks):
     """Values do not fit the `value_schema`."""
     describes = b"/v1/endpoints/"
 
-    def lie(talk, status, body):
-        if talk.method == "GET" and talk.path.encode().startswith(describes) and status == 200:
+    def lie(exchange, status, body):
+        if exchange.method == "GET" and exchange.path.encode().startswith(describes) and status == 200:
             found = json.loads(body)
             return status, json.dumps(
                 found | {"value_schema": {"type": "boolean"}}
@@ -99,8 +99,8 @@ def the_schema_tells_another_type(hooks):
 def discovery_changes(hooks):
     """Discovery says something else each time."""
 
-    def count(talk, status, body):
-        if (talk.method, talk.path) != ("GET", "/v1"):
+    def count(exchange, status, body):
+        if (exchange.method, exchange.path) != ("GET", "/v1"):
             return None
         hooks.shared["n"] = hooks.shared.get("n", 0) + 1
         return status, json.dumps(json.loads(body) | {"heartbeat_ms": 400 + hooks.shared["n"]}).encode()
@@ -112,9 +112,9 @@ def discovery_changes(hooks):
 def a_large_body_in_chunks_is_taken(hooks):
     """Only `Content-Length` is held against the limit."""
 
-    def cut(talk):
-        if not talk.header("content-length") and len(talk.body) > 1024 * 1024:
-            talk.body = talk.body.strip()
+    def cut(exchange):
+        if not exchange.header("content-length") and len(exchange.body) > 1024 * 1024:
+            exchange.body = exchange.body.strip()
 
     hooks.requests.append(cut)
 
@@ -123,25 +123,25 @@ def a_large_body_in_chunks_is_taken(hooks):
 def a_schema_that_has_to_be_fetched(hooks):
     """A schema refers to another document."""
     elsewhere = b'"value_schema":{"$ref":"https://schemas.example/value.json"}'
-    told_otherwise(hooks, b'"value_schema":{"type":"integer"}', elsewhere, at=".*square.*")
+    rewrite_body(hooks, b'"value_schema":{"type":"integer"}', elsewhere, at=".*square.*")
 
 
 @faulty_server("TW-DSC-017", "discovery.endpoints_describe_themselves")
 def a_schema_that_is_none(hooks):
     """A schema names a type that JSON Schema has not."""
-    told_otherwise(hooks, b'{"type":"integer"}', b'{"type":"int"}', at=".*square.*")
+    rewrite_body(hooks, b'{"type":"integer"}', b'{"type":"int"}', at=".*square.*")
 
 
 @faulty_server("TW-RES-026", "discovery.a_state_is_kept_as_long_as_discovery_says")
 def done_tells_another_end_of_its_state(hooks):
     """`expires_at` of `done` is the time at which the job ended."""
     past = rb'("expires_at":")\d{4}'
-    retold(hooks, past, rb"\g<1>2001")
-    told_otherwise(hooks, rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001")
+    rewrite_events(hooks, past, rb"\g<1>2001")
+    rewrite_body(hooks, rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001")
 
 
 @faulty_server("TW-DSC-017", "discovery.endpoints_describe_themselves")
 def schemas_of_another_draft(hooks):
     """The schema of a value says that it is of another draft."""
     of_old = b'"value_schema":{"$schema":"http://json-schema.org/draft-04/schema#",'
-    told_otherwise(hooks, rb'"value_schema":\{', of_old, at="/v1/endpoints/square")
+    rewrite_body(hooks, rb'"value_schema":\{', of_old, at="/v1/endpoints/square")

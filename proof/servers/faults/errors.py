@@ -3,7 +3,7 @@
 import json
 import re
 
-from proof.servers.fault_helpers import refusing, told_otherwise, with_header, without
+from proof.servers.fault_helpers import drop_header, refuse, rewrite_body, set_header
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import faulty_server
 
@@ -14,10 +14,10 @@ from proof.servers.faults import faulty_server
 def in_flight_without_retry_after(hooks):
     """409 has no `Retry-After`."""
 
-    def busy(talk):
+    def busy(exchange):
         seen = hooks.shared.setdefault("keys", [])
-        seen.append(talk.key)
-        in_flight = talk.key and seen.count(talk.key) == 3
+        seen.append(exchange.key)
+        in_flight = exchange.key and seen.count(exchange.key) == 3
         return (
             problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000) if in_flight else None
         )
@@ -31,7 +31,7 @@ def in_flight_without_retry_after(hooks):
 def two_waits_that_differ(hooks):
     """`retry_after_ms` is longer than `Retry-After` says."""
 
-    def busy(talk):
+    def busy(exchange):
         hooks.shared["n"] = hooks.shared.get("n", 0) + 1
         status, headers, body = problem(429, "rate_limited", retryable=True, retry_after_ms=5000)
         return (status, headers | {"retry-after": "1"}, body) if hooks.shared["n"] == 8 else None
@@ -45,12 +45,12 @@ def two_waits_that_differ(hooks):
 def retry_after_as_a_date(hooks):
     """`Retry-After` is a date."""
 
-    def busy(talk):
+    def busy(exchange):
         seen = hooks.shared.setdefault("keys", [])
-        seen.append(talk.key)
+        seen.append(exchange.key)
         told = problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000)
         told[1]["retry-after"] = "Wed, 21 Oct 2026 07:28:00 GMT"
-        return told if talk.key and seen.count(talk.key) == 3 else None
+        return told if exchange.key and seen.count(exchange.key) == 3 else None
 
     hooks.instead.append(busy)
 
@@ -60,7 +60,7 @@ def retry_after_as_a_date(hooks):
 )
 def errors_in_plain_text(hooks):
     """The body of an error is no problem document."""
-    hooks.bodies.append(lambda talk, status, body: (status, b"error") if status >= 400 else None)
+    hooks.bodies.append(lambda exchange, status, body: (status, b"error") if status >= 400 else None)
 
 
 @faulty_server(
@@ -69,7 +69,7 @@ def errors_in_plain_text(hooks):
 def errors_as_json(hooks):
     """Problems come as `application/json`."""
 
-    def head(talk, status, headers):
+    def head(exchange, status, headers):
         if status >= 400:
             headers["content-type"] = "application/json"
 
@@ -80,7 +80,7 @@ def errors_as_json(hooks):
 def stack_trace_leaked(hooks):
     """A stack trace stands in `detail`."""
 
-    def leak(talk, status, body):
+    def leak(exchange, status, body):
         if status < 400:
             return None
         trace = 'Traceback (most recent call last):\n  File "/srv/app/server.py", line 7'
@@ -95,7 +95,7 @@ def stack_trace_leaked(hooks):
 def everything_is_400(hooks):
     """Every refusal is 400."""
 
-    def flatten(talk, status, body):
+    def flatten(exchange, status, body):
         return (400, json.dumps(json.loads(body) | {"status": 400}).encode()) if 400 <= status < 500 else None
 
     hooks.bodies.append(flatten)
@@ -106,7 +106,7 @@ def everything_is_400(hooks):
 )
 def the_body_names_another_status(hooks):
     """The status of the answer is not that of its body."""
-    hooks.heads.append(lambda talk, status, headers: 400 if status == 422 else status)
+    hooks.heads.append(lambda exchange, status, headers: 400 if status == 422 else status)
 
 
 @faulty_server(
@@ -114,34 +114,36 @@ def the_body_names_another_status(hooks):
 )
 def a_code_of_its_own(hooks):
     """A code that is neither of the registry nor a name with a dot."""
-    told_otherwise(hooks, b'"not_found"', b'"nothing_here"')
+    rewrite_body(hooks, b'"not_found"', b'"nothing_here"')
 
 
 @faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def unknown_job_is_empty(hooks):
     """An unknown job is answered with 200 and nothing."""
     hooks.bodies.append(
-        lambda talk, status, body: (200, b"{}") if status == 404 and "/v1/jobs/" in talk.path else None
+        lambda exchange, status, body: (
+            (200, b"{}") if status == 404 and "/v1/jobs/" in exchange.path else None
+        )
     )
 
 
 @faulty_server("TW-JOB-013", "errors.what_there_is_not_is_refused")
 def unknown_endpoint_is_500(hooks):
     """A submit to an unknown endpoint is answered with 500."""
-    refusing(hooks, lambda talk: "there-is-none/jobs" in talk.path, 500, "internal")
+    refuse(hooks, lambda exchange: "there-is-none/jobs" in exchange.path, 500, "internal")
 
 
 @faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def no_allow(hooks):
     """405 without `Allow`."""
-    without(hooks, "allow")
+    drop_header(hooks, "allow")
 
 
 @faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def allow_names_what_was_asked(hooks):
     """`Allow` names the method that is not allowed."""
     hooks.heads.append(
-        lambda talk, status, headers: headers.update(allow=talk.method) if status == 405 else None
+        lambda exchange, status, headers: headers.update(allow=exchange.method) if status == 405 else None
     )
 
 
@@ -149,9 +151,9 @@ def allow_names_what_was_asked(hooks):
 def below_a_job_all_is_about_the_job(hooks):
     """A URL below that of a job that there is not is answered like an unknown job."""
     hooks.bodies.append(
-        lambda talk, status, body: (
+        lambda exchange, status, body: (
             problem(404, "job_not_found")[::2]
-            if b'"not_found"' in body and talk.path.startswith("/v1/jobs/")
+            if b'"not_found"' in body and exchange.path.startswith("/v1/jobs/")
             else None
         )
     )
@@ -161,8 +163,8 @@ def below_a_job_all_is_about_the_job(hooks):
 def an_unknown_job_is_purged_all_the_same(hooks):
     """`DELETE` of a job that never was is answered with 204."""
 
-    def gone(talk):
-        unknown = talk.method == "DELETE" and talk.path == f"/v1/jobs/{'A' * 22}"
+    def gone(exchange):
+        unknown = exchange.method == "DELETE" and exchange.path == f"/v1/jobs/{'A' * 22}"
         return (204, {"cache-control": "no-store"}, b"") if unknown else None
 
     hooks.instead.append(gone)
@@ -173,8 +175,8 @@ def anything_gets_a_stream_token(hooks):
     """A stream token is signed without a look at its job."""
     token = {"url": "/v1/jobs/x/events?token=x", "expires_at": "2030-01-01T00:00:00Z"}
 
-    def sign(talk):
-        unknown = talk.path == f"/v1/jobs/{'A' * 22}/stream-token"
+    def sign(exchange):
+        unknown = exchange.path == f"/v1/jobs/{'A' * 22}/stream-token"
         header = {"content-type": "application/json", "cache-control": "no-store"}
         return (200, header, json.dumps(token).encode()) if unknown else None
 
@@ -184,8 +186,8 @@ def anything_gets_a_stream_token(hooks):
 @faulty_server("TW-JOB-005", "errors.json_is_called_json")
 def a_cancel_is_answered_in_plain_text(hooks):
     """The answer to a cancel is called plain text."""
-    taken = lambda talk, status: talk.path.endswith("/cancel") and status < 300  # noqa: E731
-    with_header(hooks, "content-type", "text/plain", taken)
+    taken = lambda exchange, status: exchange.path.endswith("/cancel") and status < 300  # noqa: E731
+    set_header(hooks, "content-type", "text/plain", taken)
 
 
 @faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
@@ -193,13 +195,13 @@ def ids_are_known_in_any_case(hooks):
     """The ids of jobs are compared without regard to case, as by the collation of a database."""
     known = hooks.shared.setdefault("ids", {})
 
-    def remember(talk, status, body):
+    def remember(exchange, status, body):
         known.update({found.lower(): found for found in re.findall(rb'"id":"([\w-]{22,})"', body)})
 
-    def find(talk):
-        own = talk.path.removeprefix("/v1/jobs/").encode()
-        if talk.method == "GET" and own.lower() in known:
-            talk.path = f"/v1/jobs/{known[own.lower()].decode()}"
+    def find(exchange):
+        own = exchange.path.removeprefix("/v1/jobs/").encode()
+        if exchange.method == "GET" and own.lower() in known:
+            exchange.path = f"/v1/jobs/{known[own.lower()].decode()}"
 
     hooks.bodies.append(remember)
     hooks.requests.append(find)
@@ -208,34 +210,41 @@ def ids_are_known_in_any_case(hooks):
 @faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def an_id_breaks_the_query(hooks):
     """U+0000 within the id of a job is more than its database takes."""
-    refusing(hooks, lambda talk: "\0" in talk.path, 500, "internal")
+    refuse(hooks, lambda exchange: "\0" in exchange.path, 500, "internal")
 
 
 @faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def an_id_of_another_length_is_a_bad_one(hooks):
     """What is too short for the id of a job is answered with 400, as by a path that is validated."""
-    is_short = lambda talk: re.fullmatch("/v1/jobs/[^/]{1,21}", talk.path)  # noqa: E731
-    refusing(hooks, is_short, 400, "bad_parameter")
+    is_short = lambda exchange: re.fullmatch("/v1/jobs/[^/]{1,21}", exchange.path)  # noqa: E731
+    refuse(hooks, is_short, 400, "bad_parameter")
 
 
 @faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def allow_names_all_there_is(hooks):
     """`Allow` names every method, also the one that is not allowed."""
-    with_header(hooks, "allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS", lambda talk, status: status == 405)
+    set_header(
+        hooks, "allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS", lambda exchange, status: status == 405
+    )
 
 
 @faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def a_stream_that_is_deleted_is_not_found(hooks):
     """A method that an event stream does not take is answered with 404."""
-    refusing(hooks, lambda talk: talk.method == "DELETE" and talk.path.endswith("/events"), 404, "not_found")
+    refuse(
+        hooks,
+        lambda exchange: exchange.method == "DELETE" and exchange.path.endswith("/events"),
+        404,
+        "not_found",
+    )
 
 
 @faulty_server("TW-JOB-013", "errors.what_there_is_not_is_refused")
 def endpoints_are_known_in_any_case(hooks):
     """The names of endpoints are compared without regard to case."""
 
-    def lower(talk):
-        if talk.path.startswith("/v1/endpoints/"):
-            talk.path = talk.path.lower()
+    def lower(exchange):
+        if exchange.path.startswith("/v1/endpoints/"):
+            exchange.path = exchange.path.lower()
 
     hooks.requests.append(lower)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from proof.servers.fault_helpers import asked_otherwise, refusing, without
+from proof.servers.fault_helpers import drop_header, refuse, set_request_header
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import faulty_server
 
@@ -11,16 +11,16 @@ from proof.servers.faults import faulty_server
 @faulty_server("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job")
 def the_same_key_runs_twice(hooks):
     """The same key starts two jobs."""
-    asked_otherwise(hooks, "idempotency-key", None)
+    set_request_header(hooks, "idempotency-key", None)
 
 
 @faulty_server("TW-JOB-031", "idempotency.a_key_with_another_body_is_refused")
 def a_key_takes_any_body(hooks):
     """The same key with another body is taken."""
 
-    def first_body(talk):
-        if key := talk.header("idempotency-key"):
-            talk.body = hooks.shared.setdefault(key, talk.body)
+    def first_body(exchange):
+        if key := exchange.header("idempotency-key"):
+            exchange.body = hooks.shared.setdefault(key, exchange.body)
 
     hooks.requests.append(first_body)
 
@@ -29,35 +29,38 @@ def a_key_takes_any_body(hooks):
 def a_refused_submit_burns_its_key(hooks):
     """The key of a submit that was refused is kept."""
 
-    def burn(talk, status, body):
-        if status == 422 and talk.header("idempotency-key"):
-            hooks.shared[talk.header("idempotency-key")] = True
+    def burn(exchange, status, body):
+        if status == 422 and exchange.header("idempotency-key"):
+            hooks.shared[exchange.header("idempotency-key")] = True
 
     hooks.bodies.append(burn)
-    refusing(
-        hooks, lambda talk: hooks.shared.get(talk.header("idempotency-key")), 422, "idempotency_key_reused"
+    refuse(
+        hooks,
+        lambda exchange: hooks.shared.get(exchange.header("idempotency-key")),
+        422,
+        "idempotency_key_reused",
     )
 
 
 @faulty_server("TW-JOB-029", "idempotency.a_repeated_submit_finds_its_job")
 def a_replay_is_not_told(hooks):
     """A replay has no `Idempotency-Replayed`."""
-    without(hooks, "idempotency-replayed")
+    drop_header(hooks, "idempotency-replayed")
 
 
 @faulty_server("TW-JOB-033", "idempotency.the_key_of_a_purged_job_is_not_free")
 def a_purge_frees_the_key(hooks):
     """The key of a job that was purged starts another one."""
 
-    def other_key(talk):
-        if talk.key in hooks.shared.get("free", ()):
-            talk.set_header("idempotency-key", f"{talk.key}-again")
-        if talk.method == "DELETE":
-            hooks.shared.setdefault("free", set()).add(hooks.shared.get(talk.path.rpartition("/")[2]))
+    def other_key(exchange):
+        if exchange.key in hooks.shared.get("free", ()):
+            exchange.set_header("idempotency-key", f"{exchange.key}-again")
+        if exchange.method == "DELETE":
+            hooks.shared.setdefault("free", set()).add(hooks.shared.get(exchange.path.rpartition("/")[2]))
 
-    def note(talk, status, body):
-        if talk.key and status == 201:
-            hooks.shared[json.loads(body)["id"]] = talk.key
+    def note(exchange, status, body):
+        if exchange.key and status == 201:
+            hooks.shared[json.loads(body)["id"]] = exchange.key
 
     hooks.requests.append(other_key)
     hooks.bodies.append(note)
@@ -67,13 +70,13 @@ def a_purge_frees_the_key(hooks):
 def a_key_ends_with_its_job(hooks):
     """A key is forgotten when its job ends."""
 
-    def other_key(talk):
-        if talk.key in hooks.shared.get("ended", ()):
-            talk.set_header("idempotency-key", f"{talk.key}-again")
+    def other_key(exchange):
+        if exchange.key in hooks.shared.get("ended", ()):
+            exchange.set_header("idempotency-key", f"{exchange.key}-again")
 
-    def note(talk, frame):
-        if b"event:done" in frame and talk.key:
-            hooks.shared.setdefault("ended", set()).add(talk.key)
+    def note(exchange, frame):
+        if b"event:done" in frame and exchange.key:
+            hooks.shared.setdefault("ended", set()).add(exchange.key)
         return frame
 
     hooks.requests.append(other_key)
@@ -84,8 +87,8 @@ def a_key_ends_with_its_job(hooks):
 def a_replayed_stream_has_only_the_end(hooks):
     """The stream that answers a repeated submit has `done` alone."""
     hooks.frames.append(
-        lambda talk, frame: (
-            b"" if talk.key and b'"compacted"' in frame and b"event:snapshot" in frame else frame
+        lambda exchange, frame: (
+            b"" if exchange.key and b'"compacted"' in frame and b"event:snapshot" in frame else frame
         )
     )
 
@@ -94,13 +97,13 @@ def a_replayed_stream_has_only_the_end(hooks):
 def keys_race(hooks):
     """Keys are looked up first and kept later: submits that come at once start several jobs."""
 
-    async def race(talk):
-        if key := talk.key:
+    async def race(exchange):
+        if key := exchange.key:
             flying = hooks.shared.setdefault("flying", [])
             flying.append(key)
             await asyncio.sleep(0.05)
             if flying.count(key) > 1:
-                talk.set_header("idempotency-key", f"{key}-{flying.count(key)}")
+                exchange.set_header("idempotency-key", f"{key}-{flying.count(key)}")
             flying.remove(key)
 
     hooks.requests.append(race)
@@ -110,7 +113,9 @@ def keys_race(hooks):
 def any_key_is_taken(hooks):
     """Blanks in a key are taken away."""
     hooks.requests.append(
-        lambda talk: " " in talk.key and talk.set_header("idempotency-key", talk.key.replace(" ", "-"))
+        lambda exchange: (
+            " " in exchange.key and exchange.set_header("idempotency-key", exchange.key.replace(" ", "-"))
+        )
     )
 
 
@@ -118,11 +123,13 @@ def any_key_is_taken(hooks):
 def keys_are_one_for_all_endpoints(hooks):
     """A key that was used at one endpoint is taken for reused at another."""
 
-    def refuse(talk):
+    def refuse(exchange):
         first = (
-            hooks.shared.setdefault((talk.header("authorization"), talk.key), talk.path) if talk.key else ""
+            hooks.shared.setdefault((exchange.header("authorization"), exchange.key), exchange.path)
+            if exchange.key
+            else ""
         )
-        return problem(422, "idempotency_key_reused") if first not in {"", talk.path} else None
+        return problem(422, "idempotency_key_reused") if first not in {"", exchange.path} else None
 
     hooks.instead.append(refuse)
 
@@ -131,7 +138,9 @@ def keys_are_one_for_all_endpoints(hooks):
 def keys_in_any_case(hooks):
     """Keys that differ in the case of their letters are one."""
     hooks.requests.append(
-        lambda talk: talk.set_header("idempotency-key", talk.key.lower()) if talk.key else None
+        lambda exchange: (
+            exchange.set_header("idempotency-key", exchange.key.lower()) if exchange.key else None
+        )
     )
 
 
@@ -139,7 +148,7 @@ def keys_in_any_case(hooks):
 def a_replay_does_not_tell_where_its_stream_is(hooks):
     """The stream that answers a repeated submit has no `Content-Location`."""
     hooks.heads.append(
-        lambda talk, status, headers: (
+        lambda exchange, status, headers: (
             headers.pop("content-location", None) and None if "idempotency-replayed" in headers else None
         )
     )
@@ -149,10 +158,10 @@ def a_replay_does_not_tell_where_its_stream_is(hooks):
 def a_key_is_kept_before_the_media_type_is_judged(hooks):
     """The key of a submit of another media type is kept with what came."""
 
-    def refuse(talk):
-        if talk.key and "json" not in talk.header("content-type"):
-            hooks.shared[talk.key] = "kept"
-        elif talk.key and hooks.shared.get(talk.key) == "kept":
+    def refuse(exchange):
+        if exchange.key and "json" not in exchange.header("content-type"):
+            hooks.shared[exchange.key] = "kept"
+        elif exchange.key and hooks.shared.get(exchange.key) == "kept":
             return problem(422, "idempotency_key_reused")
         return None
 
@@ -162,17 +171,17 @@ def a_key_is_kept_before_the_media_type_is_judged(hooks):
 @faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
 def not_acceptable_is_found_out_late(hooks):
     """A submit that accepts neither form runs its job, and is refused when it comes to the answer."""
-    late = lambda talk: talk.own.get("accept") == "text/html"  # noqa: E731
+    late = lambda exchange: exchange.own.get("accept") == "text/html"  # noqa: E731
 
-    def remember(talk):
-        talk.own["accept"] = talk.header("accept") if talk.is_submit else ""
-        if late(talk):
-            talk.set_header("accept", "application/json")
+    def remember(exchange):
+        exchange.own["accept"] = exchange.header("accept") if exchange.is_submit else ""
+        if late(exchange):
+            exchange.set_header("accept", "application/json")
 
     hooks.requests.append(remember)
     hooks.heads.append(
-        lambda talk, status, headers: headers.update(problem(406, "")[1]) if late(talk) else None
+        lambda exchange, status, headers: headers.update(problem(406, "")[1]) if late(exchange) else None
     )
     hooks.bodies.append(
-        lambda talk, status, body: problem(406, "not_acceptable")[::2] if late(talk) else None
+        lambda exchange, status, body: problem(406, "not_acceptable")[::2] if late(exchange) else None
     )

@@ -4,7 +4,7 @@ import json
 import math
 
 from proof.servers import table_engine
-from proof.servers.fault_helpers import asked_otherwise, of_the_input, retold
+from proof.servers.fault_helpers import change_input, rewrite_events, set_request_header
 from proof.servers.faults import faulty_server
 
 
@@ -75,11 +75,11 @@ def ranks_from_zero(hooks):
 def logprobs_unasked(hooks):
     """Log-probabilities come to everybody."""
 
-    def more(talk):
-        if talk.is_submit and "generate" in talk.path:
-            talk.body = talk.body.replace(b'"logprobs":false,"top_logprobs":0', b'"logprobs":true')
-            talk.body = talk.body.replace(b'"top_logprobs":0,"logprobs":false', b'"logprobs":true')
-            talk.body = talk.body.replace(b'"logprobs":false', b'"logprobs":true')
+    def more(exchange):
+        if exchange.is_submit and "generate" in exchange.path:
+            exchange.body = exchange.body.replace(b'"logprobs":false,"top_logprobs":0', b'"logprobs":true')
+            exchange.body = exchange.body.replace(b'"top_logprobs":0,"logprobs":false', b'"logprobs":true')
+            exchange.body = exchange.body.replace(b'"logprobs":false', b'"logprobs":true')
 
     hooks.requests.append(more)
 
@@ -96,9 +96,9 @@ def not_rounded(hooks):
 def the_vocabulary_is_shifted(hooks):
     """The vocabulary is shifted by one."""
 
-    def shift(talk, status, body):
+    def shift(exchange, status, body):
 
-        if talk.path.endswith("/vocabulary") and status == 200:
+        if exchange.path.endswith("/vocabulary") and status == 200:
             found = json.loads(body)
             return status, json.dumps(found | {"tokens": [*found["tokens"][1:], found["tokens"][0]]}).encode()
         return None
@@ -169,7 +169,7 @@ def the_chosen_token_is_no_candidate(hooks):
 )
 def a_rollback_leaves_its_logprobs(hooks):
     """A truncation of the text leaves its tokens and log-probabilities behind."""
-    retold(hooks, rb'data:\[(\["r",.*\])\]', rb'data:[\1,["t","/items/0/value/text",1]]')
+    rewrite_events(hooks, rb'data:\[(\["r",.*\])\]', rb'data:[\1,["t","/items/0/value/text",1]]')
 
 
 @faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
@@ -195,21 +195,23 @@ def raw_after_what_was_cut(hooks):
 @faulty_server("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
 def any_tag_fits(hooks):
     """Every `If-None-Match` is answered with 304."""
-    asks = lambda talk: talk.path.endswith("/vocabulary") and talk.header("if-none-match")  # noqa: E731
-    hooks.heads.append(lambda talk, status, headers: 304 if asks(talk) else None)
-    hooks.bodies.append(lambda talk, status, body: (304, b"") if asks(talk) else None)
+    asks = lambda exchange: exchange.path.endswith("/vocabulary") and exchange.header("if-none-match")  # noqa: E731
+    hooks.heads.append(lambda exchange, status, headers: 304 if asks(exchange) else None)
+    hooks.bodies.append(lambda exchange, status, body: (304, b"") if asks(exchange) else None)
 
 
 @faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
 def no_decimals_are_the_default(hooks):
     """`logprob_decimals or 4`."""
-    of_the_input(hooks, "logprob_decimals", change=lambda given, name: given[name] or given.pop(name))
+    change_input(hooks, "logprob_decimals", change=lambda given, name: given[name] or given.pop(name))
 
 
 @faulty_server("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
 def one_tag_alone_is_read(hooks):
     """`If-None-Match` is compared whole: one of several tags fits nothing."""
-    asked_otherwise(hooks, "if-none-match", '"x"', lambda talk: "," in talk.header("if-none-match"))
+    set_request_header(
+        hooks, "if-none-match", '"x"', lambda exchange: "," in exchange.header("if-none-match")
+    )
 
 
 @faulty_server("TW-GEN-034", "logprobs.candidates_and_ranks_agree")
@@ -227,7 +229,7 @@ def two_candidates_for_one(hooks):
 @faulty_server("TW-GEN-001", "logprobs.candidates_and_ranks_agree")
 def no_temperature_is_the_default(hooks):
     """`temperature or 1`."""
-    of_the_input(hooks, "temperature", change=lambda given, name: given[name] or given.pop(name))
+    change_input(hooks, "temperature", change=lambda given, name: given[name] or given.pop(name))
 
 
 @faulty_server("TW-GEN-030", "logprobs.the_first_token_of_the_prompt_has_no_logprob")

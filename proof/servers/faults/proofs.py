@@ -2,7 +2,7 @@
 
 import re
 
-from proof.servers.fault_helpers import on_data
+from proof.servers.fault_helpers import change_data
 from proof.servers.faults import faulty_server
 
 
@@ -10,17 +10,17 @@ from proof.servers.faults import faulty_server
 def no_checks(hooks):
     """No check ever comes."""
 
-    def drop(talk, kind, data):
+    def drop(exchange, kind, data):
         return data | {"check": []} if isinstance(data, dict) and "check" in data else data
 
-    on_data(hooks, drop)
+    change_data(hooks, drop)
 
 
 @faulty_server("TW-DIF-051", "proofs.the_64th_change_is_proved")
 def texts_are_proved_at_their_end_alone(hooks):
     """A text that only grows is proved when its item ends."""
 
-    def prove(talk, frame):
+    def prove(exchange, frame):
         found = re.search(rb'data:\{"ops":(\[\["[ar]".*?\]\]),"check":', frame)
         return frame[: found.start()] + b"data:" + found[1] + b"\n\n" if found else frame
 

@@ -1,6 +1,6 @@
 """Purges that leave too much, or say too little."""
 
-from proof.servers.fault_helpers import gone_is_unknown, on_event
+from proof.servers.fault_helpers import gone_is_unknown, replace_events
 from proof.servers.faults import faulty_server
 
 
@@ -8,7 +8,7 @@ from proof.servers.faults import faulty_server
 def purge_answers_404(hooks):
     """A job that was purged is answered with 404."""
 
-    def forget(talk, status, body):
+    def forget(exchange, status, body):
         return (
             (404, body.replace(b"job_expired", b"job_not_found").replace(b"410", b"404"))
             if status == 410
@@ -21,7 +21,7 @@ def purge_answers_404(hooks):
 @faulty_server("TW-JOB-060", "purges.a_purge_ends_the_streams_of_the_job")
 def purge_without_done(hooks):
     """Readers of a job that is purged get no `done`."""
-    on_event(hooks, b'"status":"cancelled","usage"', lambda frame: b":gone\n\n")
+    replace_events(hooks, b'"status":"cancelled","usage"', lambda frame: b":gone\n\n")
 
 
 @faulty_server("TW-JOB-062", "purges.a_purged_job_is_gone")

@@ -1,6 +1,6 @@
 """Events and states that are longer than what discovery says."""
 
-from proof.servers.fault_helpers import told_otherwise
+from proof.servers.fault_helpers import rewrite_body
 from proof.servers.faults import faulty_server
 
 
@@ -8,7 +8,7 @@ from proof.servers.faults import faulty_server
 def a_long_change_comes_whole(hooks):
     """A change that is longer than `max_event_bytes` is sent in one event."""
     hooks.settings["max_event_bytes"] = 256 * 1024
-    told_otherwise(hooks, b":262144,", b":65536,")
+    rewrite_body(hooks, b":262144,", b":65536,")
 
 
 @faulty_server(
@@ -19,11 +19,11 @@ def a_long_change_comes_whole(hooks):
 def discovery_knows_a_smaller_limit(hooks):
     """Discovery names a `max_event_bytes` below that which is kept."""
     hooks.settings["max_event_bytes"] = 100 * 1024
-    told_otherwise(hooks, b":102400,", b":65536,")
+    rewrite_body(hooks, b":102400,", b":65536,")
 
 
 @faulty_server("TW-FRM-050", "sizes.a_state_that_grows_too_large_fails_the_job")
 def a_state_may_grow_too_large(hooks):
     """A state passes `max_state_bytes`, and its job succeeds."""
     hooks.settings["max_state_bytes"] = 8 * 1024 * 1024
-    told_otherwise(hooks, b":8388608,", b":3145728,")
+    rewrite_body(hooks, b":8388608,", b":3145728,")

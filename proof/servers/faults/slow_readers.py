@@ -10,12 +10,12 @@ from proof.servers.faults import faulty_server
 def merged(hooks, change):
     """Have a text and the diff with a check after it come as one, where a reader resumes; `change` is made to it."""
 
-    def join(talk, frame):
-        held = talk.own.pop("held", b"")
+    def join(exchange, frame):
+        held = exchange.own.pop("held", b"")
         found = re.match(rb"id:1-(\d+)\ndata:(.*)\n\n$", frame)
-        data = json.loads(found[2]) if found and talk.cursor not in {"", "0-0"} else None
+        data = json.loads(found[2]) if found and exchange.cursor not in {"", "0-0"} else None
         if isinstance(data, str):
-            talk.own["held"] = frame
+            exchange.own["held"] = frame
             return held
         if not held or not isinstance(data, dict) or not data.get("check"):
             return held + frame
@@ -42,9 +42,9 @@ def a_merged_diff_has_no_checks(hooks):
 def a_slow_reader_blocks_the_others(hooks):
     """A reader that takes nothing holds up all others."""
 
-    async def wait(talk, frame):
-        first = hooks.shared.setdefault(talk.path, id(talk))
-        mine = first == id(talk)
-        return frame if mine or b"event:hello" in frame or not talk.path.endswith("/events") else CUT
+    async def wait(exchange, frame):
+        first = hooks.shared.setdefault(exchange.path, id(exchange))
+        mine = first == id(exchange)
+        return frame if mine or b"event:hello" in frame or not exchange.path.endswith("/events") else CUT
 
     hooks.frames.append(wait)

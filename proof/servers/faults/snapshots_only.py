@@ -2,7 +2,7 @@
 
 import re
 
-from proof.servers.fault_helpers import asked_otherwise, told_otherwise
+from proof.servers.fault_helpers import rewrite_body, set_request_header
 from proof.servers.faults import faulty_server
 
 
@@ -10,8 +10,8 @@ from proof.servers.faults import faulty_server
 def diffs_0_is_ignored(hooks):
     """`?diffs=0` gives diffs."""
 
-    def ignore(talk):
-        talk.query = talk.query.replace(b"diffs=0", b"diffs=1")
+    def ignore(exchange):
+        exchange.query = exchange.query.replace(b"diffs=0", b"diffs=1")
 
     hooks.requests.append(ignore)
 
@@ -20,11 +20,11 @@ def diffs_0_is_ignored(hooks):
 def snapshots_come_twice(hooks):
     """A stream of snapshots sends the last one again before `done`."""
 
-    def twice(talk, frame):
+    def twice(exchange, frame):
         if b"event:snapshot" in frame:
-            talk.own["last"] = frame
-        again = b"diffs=0" in talk.query and b"event:done" in frame
-        return talk.own.get("last", b"") + frame if again else frame
+            exchange.own["last"] = frame
+        again = b"diffs=0" in exchange.query and b"event:done" in frame
+        return exchange.own.get("last", b"") + frame if again else frame
 
     hooks.frames.append(twice)
 
@@ -32,7 +32,7 @@ def snapshots_come_twice(hooks):
 @faulty_server("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
 def snapshots_whatever_the_cursor(hooks):
     """A stream of snapshots does not look at its cursor."""
-    asked_otherwise(hooks, "last-event-id", None, lambda talk: b"diffs=0" in talk.query)
+    set_request_header(hooks, "last-event-id", None, lambda exchange: b"diffs=0" in exchange.query)
 
 
 @faulty_server("TW-JOB-073", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
@@ -40,8 +40,8 @@ def snapshots_at_the_pace_of_the_job(hooks):
     """Snapshots come at every change, whatever interval was asked for."""
     hooks.settings["min_snapshot_interval"] = 0.001
 
-    def forget(talk):
-        talk.query = re.sub(rb"&min_interval_ms=\d+", b"", talk.query)
+    def forget(exchange):
+        exchange.query = re.sub(rb"&min_interval_ms=\d+", b"", exchange.query)
 
     hooks.requests.append(forget)
 
@@ -50,21 +50,21 @@ def snapshots_at_the_pace_of_the_job(hooks):
 def an_interval_of_nothing_is_taken(hooks):
     """A `min_interval_ms` below that of discovery is taken as it is."""
     hooks.settings["min_snapshot_interval"] = 0.005
-    told_otherwise(hooks, rb'"min_interval_ms":\d+', b'"min_interval_ms":200')
+    rewrite_body(hooks, rb'"min_interval_ms":\d+', b'"min_interval_ms":200')
 
 
 @faulty_server("TW-JOB-084", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
 def snapshots_come_at_the_end_alone(hooks):
     """Between the first snapshot and the last one none is sent."""
 
-    def hold(talk, frame):
-        if b"diffs=0" not in talk.query or b"event:snapshot" not in frame + talk.own.get("held", b""):
+    def hold(exchange, frame):
+        if b"diffs=0" not in exchange.query or b"event:snapshot" not in frame + exchange.own.get("held", b""):
             return frame
         if b"event:snapshot" not in frame:
-            return talk.own.pop("held") + frame if b"event:done" in frame else frame
-        first = not talk.own.setdefault("count", 0)
-        talk.own["count"] += 1
-        talk.own["held"] = b"" if first else frame
+            return exchange.own.pop("held") + frame if b"event:done" in frame else frame
+        first = not exchange.own.setdefault("count", 0)
+        exchange.own["count"] += 1
+        exchange.own["held"] = b"" if first else frame
         return frame if first else b""
 
     hooks.frames.append(hold)
@@ -76,9 +76,9 @@ def snapshots_from_the_beginning(hooks):
     first = b'id:1-1\nevent:snapshot\ndata:{"state":{"status":"queued","items":[{"status":"queued","value":""}],"usage":{},"notes":[]},'
     rest = b'"columns":["/items/0/value"],"reason":"start"}\n\n'
     hooks.frames.append(
-        lambda talk, frame: (
+        lambda exchange, frame: (
             frame + first + rest
-            if b"event:hello" in frame and b"diffs=0" in talk.query and talk.cursor == "0-0"
+            if b"event:hello" in frame and b"diffs=0" in exchange.query and exchange.cursor == "0-0"
             else frame
         )
     )
