@@ -20,7 +20,7 @@ settings.load_profile("tidewire")
 def _a_client_leaves_nothing(request):
     """Every test of the client fails on what it leaves behind."""
     # Scenarios are played in the background, many at once: others run on when one has ended.
-    if request.path.name.startswith("test_client") and request.path.parent.name != "conformance":
+    if request.path.name.startswith("test_client") and request.path.parent.name != "scenarios":
         request.getfixturevalue("nothing_is_left")
         if "anyio_backend" in request.fixturenames:
             request.getfixturevalue("no_task_is_left")

@@ -1,6 +1,6 @@
 """Clients that were written from the specification alone: against our server, the other strangers, and the vectors.
 
-Every scenario of the specification is played with the JavaScript client in tests/conformance.
+Every scenario of the specification is played with the JavaScript client by `tests/scenarios/test_client_scenarios.py`.
 """
 
 import json
