@@ -25,13 +25,20 @@ from typing import Any, Final
 
 import pytest
 
-from tidewire_conformance import given, registry
-from tidewire_conformance.grade import Report, grade
-from tidewire_conformance.probe import ProbeError
-from tidewire_conformance.registry import Check
-from tidewire_conformance.report.frames import told
-from tidewire_conformance.runner import INTERRUPTED, Course, Plan
-from tidewire_conformance.verdict import Assertion, Outcome, Verdict
+try:
+    from tidewire_conformance import given, registry
+    from tidewire_conformance.grade import Report, grade
+    from tidewire_conformance.probe import ProbeError
+    from tidewire_conformance.registry import Check
+    from tidewire_conformance.report.frames import told
+    from tidewire_conformance.runner import INTERRUPTED, Course, Plan
+    from tidewire_conformance.verdict import Assertion, Outcome, Verdict
+except ModuleNotFoundError as error:
+    if (error.name or "").startswith("tidewire"):
+        raise
+    raise pytest.UsageError(
+        f"tidewire_conformance.pytest_plugin needs {error.name or error}: pip install 'tidewire[conformance]'"
+    ) from None
 
 SHOWN: Final = 5
 """Failures of one check that are shown."""

@@ -13,7 +13,12 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
-import uvicorn
+try:
+    import uvicorn
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error.name or error} is not installed: pip install 'tidewire[server]'", name=error.name
+    ) from None
 
 from tidewire_server.connection import SEND_BUFFER_BYTES
 from tidewire_server.daemon_threads import DaemonThreads
