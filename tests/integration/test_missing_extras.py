@@ -54,7 +54,7 @@ from tidewire import AsyncClient, Client
 from tidewire.testing import FakeServer
 for name in tidewire.__all__:
     getattr(tidewire, name)
-import tidewire.codegen, tidewire.under_test, tidewire.testing.pytest_plugin
+import tidewire.under_test, tidewire.testing.pytest_plugin
 with FakeServer() as server:
     server.endpoint("shout").returns("HELLO")
     with Client(server.url) as client:
