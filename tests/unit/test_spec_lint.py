@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
+from tidewire.protocol.document.diff_shapes import DiffError, UnknownOpError
 from tidewire.protocol.document.digests import IntegrityError, digest, text_check
-from tidewire.protocol.document.ops import DiffError, UnknownOpError
 from tidewire.protocol.follower import Cause, Fatal, Follower, Reconnect
 from tidewire.protocol.problems import REGISTRY as PROBLEMS
 from unit.spec_document import (
