@@ -14,7 +14,7 @@ from tidewire import AsyncClient, Client, sync
 from tidewire.blocking import event_loop_thread
 from tidewire.blocking.read_ahead import AHEAD, AHEAD_BYTES
 from tidewire.errors import ClientClosedError
-from tidewire.jobs.job_reader import BLOCK
+from tidewire.jobs.job_base import BLOCK
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 import tidewire.http.fast_body_reader
-import tidewire.jobs.job_stream
+import tidewire.jobs.reconnecting_stream
 from scripted_server import (
     CLOSE,
     HOLD,
@@ -256,7 +256,7 @@ async def test_a_malformed_event_drops_the_cursor_and_a_snapshot_mends_it():
 
 
 async def test_an_event_beyond_the_bound_drops_the_cursor_and_what_came_before_it_is_used(monkeypatch):
-    monkeypatch.setattr(tidewire.jobs.job_stream, "LEAST_EVENT_BYTES", 500)
+    monkeypatch.setattr(tidewire.jobs.reconnecting_stream, "LEAST_EVENT_BYTES", 500)
     huge = STREAM + OPENING + FIRST + event("x" * 1000, id="1-4")
     mended = STREAM + hello() + snapshot("1-3", state("Hello"), columns=[TEXT], reason="compacted")
     texts, cursors, _ = await follow(

@@ -32,7 +32,7 @@ from scripted_server import (
 )
 from tidewire import Checkpoint, Client, Hooks
 from tidewire.errors import ClientClosedError, ConcurrentReadError, JobNotFoundError, TotalTimeoutError
-from tidewire.jobs.job_reader import BLOCK
+from tidewire.jobs.job_base import BLOCK
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -2,15 +2,8 @@
 
 import pytest
 
-from tidewire.protocol.cursor import (
-    BEGINNING,
-    ENDED_BY_PROBLEM,
-    Continuity,
-    Cursor,
-    CursorError,
-    standing_of_change,
-    standing_of_snapshot,
-)
+from tidewire.protocol.cursor import BEGINNING, ENDED_BY_PROBLEM, Cursor, CursorError
+from tidewire.protocol.event_continuity import Continuity, continuity_of_change, continuity_of_snapshot
 
 
 @pytest.mark.parametrize("text", ["1-1", "1-17", "9999999999-999999999999999"])
@@ -71,8 +64,8 @@ MINE = Cursor(2, 10)
         (MINE, Cursor(3, 1), False, Continuity.NEXT),
     ],
 )
-def test_standing_of_a_snapshot(mine, event, rewound, standing):
-    assert standing_of_snapshot(mine, event, rewound=rewound) is standing
+def test_continuity_of_a_snapshot(mine, event, rewound, standing):
+    assert continuity_of_snapshot(mine, event, rewound=rewound) is standing
 
 
 @pytest.mark.parametrize(
@@ -90,5 +83,5 @@ def test_standing_of_a_snapshot(mine, event, rewound, standing):
         (MINE, Cursor(3, 11), None, Continuity.BROKEN),  # no diff crosses an epoch
     ],
 )
-def test_standing_of_a_diff_or_done(mine, event, on, standing):
-    assert standing_of_change(mine, event, on=on) is standing
+def test_continuity_of_a_diff_or_done(mine, event, on, standing):
+    assert continuity_of_change(mine, event, on=on) is standing

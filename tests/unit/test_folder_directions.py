@@ -35,7 +35,7 @@ ORDER = {
     ],
     "tidewire_server": [
         {"__main__", "process"},
-        {"__init__", "generation", "script"},
+        {"__init__", "generation", "script_endpoint"},
         {"model"},
         {"server"},
         {"serving"},
@@ -45,7 +45,7 @@ ORDER = {
         {"endpoints"},
         {"log_writer"},
         {"store"},
-        {"settings", "errors", "metrics", "principals", "store_names", "version"},
+        {"settings", "errors", "metrics", "principals", "store_urls", "version"},
     ],
     "tidewire_conformance": [
         {"__init__", "__main__", "cli", "pytest_plugin"},

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from json_pairs import spelling
-from tidewire.jobs.job_stream import _is_stream
+from tidewire.jobs.reconnecting_stream import _is_stream
 from tidewire.protocol import messages, resources, strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.follower import (

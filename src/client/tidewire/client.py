@@ -30,9 +30,9 @@ from tidewire.http.urls import last_segment
 from tidewire.jobs.async_map import AsyncMap
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
-from tidewire.jobs.job_stream import JobStream
 from tidewire.jobs.leaving import Leftovers, close
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
+from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.tokens import Vocabularies
 from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, Options
 from tidewire.protocol.backoff import Backoff, RetryPolicy

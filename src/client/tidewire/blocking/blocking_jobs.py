@@ -8,7 +8,7 @@ from tidewire.checkpoint import Checkpoint
 from tidewire.errors import ItemFailedError
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
-from tidewire.jobs.job_reader import NO_COPY, JobReader
+from tidewire.jobs.job_base import NO_COPY, JobReader
 from tidewire.jobs.logprob_arrays import Logprobs
 from tidewire.jobs.tokens import Token
 from tidewire.protocol.messages import JobStatus, Progress, Queue

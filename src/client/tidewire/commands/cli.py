@@ -12,9 +12,9 @@ import typer
 
 from tidewire.commands import codegen as generated
 from tidewire.commands import display, tables
-from tidewire.commands.arguments import read_headers, read_input, read_lines, read_words
 from tidewire.commands.follow_job import INTERRUPTED, follow
 from tidewire.commands.plugins import USAGE, Commands
+from tidewire.commands.read_inputs import read_headers, read_input, read_lines, read_words
 from tidewire.errors import (
     InvalidValueError,
     ItemFailedError,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from pydantic import JsonValue
 
 from tidewire.errors import ItemFailedError
-from tidewire.jobs.job_reader import JobReader
-from tidewire.jobs.job_stream import JobStream
+from tidewire.jobs.job_base import JobReader
+from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.update_iterator import UpdateIterator, WholeUpdates
 from tidewire.protocol.document.json_values import same
 from tidewire.protocol.document.view import View

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidewire.errors import JobCancelledError, JobFailedError, TidewireError
 from tidewire.jobs.final_text import FinalTextReader
-from tidewire.jobs.job_reader import JobReader
-from tidewire.jobs.job_stream import JobStream
+from tidewire.jobs.job_base import JobReader
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
+from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.tokens import Token, TokenRows, Vocabularies, Vocabulary, texts_told
 from tidewire.jobs.update_iterator import TextDeltas, UpdateIterator, WholeUpdates
 from tidewire.protocol.follower_outcomes import Applied

@@ -13,7 +13,7 @@ from tidewire.http.home_loop import running_loop
 from tidewire.types import Position, TextDelta, Update
 
 if TYPE_CHECKING:
-    from tidewire.jobs.job_reader import JobReader
+    from tidewire.jobs.job_base import JobReader
 
 U = TypeVar("U", bound=Update[Any])
 U_contra = TypeVar("U_contra", bound=Update[Any], contravariant=True)

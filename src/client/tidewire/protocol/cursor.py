@@ -1,4 +1,4 @@
-"""Event ids and what a reader does with one.
+"""Event ids: `Cursor`, its text form and its order.
 
 An id is `epoch "-" seq`, both decimal without leading zeros. Ids are ordered by epoch, then seq. Inside an epoch seq
 grows by exactly 1, and goes on growing over epochs. Two ids never name an event: `0-0` asks for everything the log
@@ -6,7 +6,6 @@ still holds, `0-1` ends an event stream for good after a fatal in-band problem.
 """
 
 import re
-from enum import Enum
 from typing import NamedTuple
 
 _ID = re.compile(r"([1-9][0-9]{0,9})-([1-9][0-9]{0,14})", re.ASCII)
@@ -46,49 +45,3 @@ BEGINNING = Cursor(0, 0)
 
 ENDED_BY_PROBLEM = Cursor(0, 1)
 """The id of a fatal in-band problem; a request with this cursor is answered 204."""
-
-
-class Continuity(Enum):
-    """Where an event stands to what its reader holds."""
-
-    NEXT = "next"
-    """It continues exactly from here: apply it."""
-    REPEAT = "repeat"
-    """It is known already: drop it and count it."""
-    BROKEN = "broken"
-    """It does not continue from here: nothing of it may be used; ask for a snapshot."""
-
-
-# What an id means to a reader that holds `mine` (None: it holds nothing).
-#
-#   event                          | mine is None | id <= mine        | id > mine
-#   -------------------------------+--------------+-------------------+--------------------------------------------
-#   snapshot, reason is "rewound"  | NEXT         | NEXT (it may go back) | NEXT
-#   snapshot, any other reason     | NEXT         | REPEAT            | NEXT
-#   diff, done                     | BROKEN       | REPEAT            | NEXT if epoch is mine and its base is my seq,
-#                                  |              |                   | else BROKEN
-#
-# The base of an event is its `on`, else its seq - 1.
-
-
-def standing_of_snapshot(mine: Cursor | None, event: Cursor, *, rewound: bool) -> Continuity:
-    """Judge a snapshot by the table above."""
-    if mine is None or rewound or event > mine:
-        return Continuity.NEXT
-    return Continuity.REPEAT
-
-
-def standing_of_change(mine: Cursor | None, event: Cursor, *, on: int | None = None) -> Continuity:
-    """Judge a diff or `done` by the table above.
-
-    Args:
-        mine: The id up to which the reader holds the state, or None.
-        event: The event's own id.
-        on: The seq that the event says it applies on, where it says so.
-    """
-    if mine is None:
-        return Continuity.BROKEN
-    if event <= mine:
-        return Continuity.REPEAT
-    base = event.seq - 1 if on is None else on
-    return Continuity.NEXT if event.epoch == mine.epoch and base == mine.seq else Continuity.BROKEN

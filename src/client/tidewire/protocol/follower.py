@@ -37,20 +37,14 @@ from pydantic import BaseModel, JsonValue
 
 from tidewire.protocol import messages, strict_json
 from tidewire.protocol.backoff import Backoff
-from tidewire.protocol.cursor import (
-    MAX_SEQ,
-    Continuity,
-    Cursor,
-    CursorError,
-    standing_of_change,
-    standing_of_snapshot,
-)
+from tidewire.protocol.cursor import MAX_SEQ, Cursor, CursorError
 from tidewire.protocol.diff import DiffError, UnknownOpError
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import IntegrityError, digest, verify
 from tidewire.protocol.document.document import TextChange, View
 from tidewire.protocol.document.rope import LATEST, holds
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES, cost, room_for_more
+from tidewire.protocol.event_continuity import Continuity, continuity_of_change, continuity_of_snapshot
 from tidewire.protocol.follower_outcomes import (
     Applied,
     Cause,
@@ -65,7 +59,7 @@ from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, Me
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Event
-from tidewire.protocol.state_checks import changes_value, check_shape
+from tidewire.protocol.state_validity import changes_value, check_shape
 
 __all__ = [
     "Advance",
@@ -257,7 +251,7 @@ class Follower:
             # Without an id of its own it has that of the event before, and would replace the state under it.
             if rewound and not fresh_id:
                 raise _Broken("a snapshot, rewound, without an id of its own")
-            standing = standing_of_snapshot(self.cursor, cursor, rewound=rewound)
+            standing = continuity_of_snapshot(self.cursor, cursor, rewound=rewound)
             if standing is Continuity.REPEAT:
                 return self._repeat(event)
             document = Document(snapshot.state, snapshot.columns)
@@ -275,7 +269,7 @@ class Follower:
         on = diff.get("on") if type(diff) is dict else None
         if on is not None and (type(on) is not int or not 0 <= on < cursor.seq):
             raise _Broken(f"diff {event.id}: on is {on!r}")
-        standing = standing_of_change(self.cursor, cursor, on=on)
+        standing = continuity_of_change(self.cursor, cursor, on=on)
         if standing is Continuity.REPEAT:
             return self._repeat(event)
         document = self.document
@@ -326,7 +320,7 @@ class Follower:
                 raise MessageError("done of a job that failed lacks its error")
         except MessageError as error:
             raise _Broken(str(error)) from None
-        standing = standing_of_change(self.cursor, cursor)
+        standing = continuity_of_change(self.cursor, cursor)
         if standing is Continuity.REPEAT:
             return self._repeat(event)
         document = self.document

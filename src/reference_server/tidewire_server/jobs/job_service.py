@@ -23,7 +23,7 @@ from tidewire.protocol.resources import JobResource
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import refuse
 from tidewire_server.jobs.admission.input_memory_limit import InputMemoryLimit
-from tidewire_server.jobs.admission.stream_limits import StreamLimits
+from tidewire_server.jobs.admission.stream_readers import StreamReaders
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
 from tidewire_server.jobs.job import Job
@@ -74,7 +74,7 @@ class JobService:
         """The streams that are open."""
         self._live: dict[str, Job] = {}
         self.inputs = InputMemoryLimit(settings.max_input_bytes)
-        self.readers = StreamLimits(settings.max_streams_per_principal, metrics.open_streams)
+        self.readers = StreamReaders(settings.max_streams_per_principal, metrics.open_streams)
         self._clearing = JobCleanup(store.jobs)
         self._loop = asyncio.get_running_loop()
         self._commits = GroupCommit(metrics.logged, settings.merge_window)

@@ -19,7 +19,7 @@ class _Watched:
     timer: asyncio.TimerHandle | None = None
 
 
-class StreamLimits:
+class StreamReaders:
     """The open streams of one server. Lives on the event loop."""
 
     def __init__(self, limit: int, gauge: Gauge) -> None:
