@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from leaks import no_task_is_left, nothing_is_left
+from support.leak_checks import no_task_is_left, nothing_is_left
 
 __all__ = ["no_task_is_left", "nothing_is_left"]
 

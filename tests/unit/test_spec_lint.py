@@ -10,14 +10,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from tidewire.protocol import strict_json
-from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.document import Document
-from tidewire.protocol.follower import Cause, Fatal, Follower, Reconnect
-from tidewire.protocol.integrity import IntegrityError, digest, text_check
-from tidewire.protocol.ops import DiffError, UnknownOpError
-from tidewire.protocol.problems import REGISTRY as PROBLEMS
-from unit.spec_document import (
+from support.spec_document import (
     SCHEMA_OF_EVENT,
     SCHEMAS,
     SPEC,
@@ -27,6 +20,13 @@ from unit.spec_document import (
     exchanges,
     extract,
 )
+from tidewire.protocol import strict_json
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document import Document
+from tidewire.protocol.follower import Cause, Fatal, Follower, Reconnect
+from tidewire.protocol.integrity import IntegrityError, digest, text_check
+from tidewire.protocol.ops import DiffError, UnknownOpError
+from tidewire.protocol.problems import REGISTRY as PROBLEMS
 
 TRANSCRIPTS = [fence for fence in document.fences if "transcript" in fence.tags]
 

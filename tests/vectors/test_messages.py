@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from json_pairs import spelling
+from support.random_json import spelling
+from support.spec_vectors import each, octets, whole
 from tidewire.protocol import description, messages, strict_json
 from tidewire.protocol.answers import Asked, retry_after, then
 from tidewire.protocol.cursor import Cursor
@@ -25,7 +26,6 @@ from tidewire.protocol.messages import MessageError
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import Event
 from tidewire.stream import _is_stream
-from vectors.vector_files import each, octets, whole
 
 # ---- JSON
 
