@@ -15,7 +15,8 @@ from tidewire.protocol.description import Discovery, EndpointDescription
 from tidewire.testing import FakeServer
 
 TYPED = Path(__file__).parents[1] / "typing" / "generated_module.py"
-"""The module for the server of `served`, as it is type-checked; `python tests/unit/test_codegen.py` writes it."""
+"""The module for the server of `served`, as it is type-checked. WRITE makes it."""
+WRITE = "PYTHONPATH=tests python tests/integration/test_codegen.py"
 
 pytest.importorskip("datamodel_code_generator", reason="not installed: pip install '.[codegen]'")
 
@@ -202,7 +203,7 @@ def module_of(url):
 
 
 def test_the_module_that_is_type_checked_is_the_one_that_is_made(url):
-    assert TYPED.read_text() == module_of(url), "run: python tests/unit/test_codegen.py"
+    assert TYPED.read_text() == module_of(url), f"run: {WRITE}"
 
 
 def test_the_command_writes_a_module_that_runs_jobs_on_the_server(url, tmp_path, monkeypatch):
