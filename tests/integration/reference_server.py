@@ -1,1 +1,0 @@
-from support.reference_server import *  # noqa: F403 - moved

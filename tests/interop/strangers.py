@@ -1,1 +1,0 @@
-from support.foreign_programs import *  # noqa: F403 - moved

@@ -1,1 +1,0 @@
-from support.scripted_server import *  # noqa: F403 - moved

@@ -1,1 +1,0 @@
-from support.spec_document import *  # noqa: F403 - moved
