@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST_ARGS ?=
 
-.PHONY: help demo test slow chaos conformance check fix bench clean
+.PHONY: help demo test slow chaos proof check fix bench clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -28,16 +28,17 @@ slow: $(STAMP)  ## what `make test` leaves out because it is long: campaigns of 
 chaos: $(STAMP)  ## 10,000 jobs through a network that breaks: some minutes; CHAOS_JOBS, CHAOS_SEED
 	CHAOS_JOBS=$${CHAOS_JOBS:-10000} $(BIN)/python -m pytest tests/chaos -m '' $(PYTEST_ARGS)
 
-conformance: $(STAMP)  ## the suite against every wrong server and client, and twenty times over: some minutes; writes three pages of docs/reference
-	$(BIN)/python tests/conformance/suite/steadiness.py
-	$(BIN)/python tests/conformance/suite/kill_matrix.py
-	$(BIN)/python tests/conformance/client_mode/kill_matrix.py
-	$(BIN)/python tests/conformance/suite/triangle.py
+proof: $(STAMP)  ## proves the suite: every faulty server and client, and twenty runs over: some minutes; writes docs/proof
+	$(BIN)/python -m proof flakiness
+	$(BIN)/python -m proof servers
+	$(BIN)/python -m proof clients
+	$(BIN)/python -m proof traceability
 
-check: $(STAMP)  ## lint, format, types, drift of the specification
+check: $(STAMP)  ## lint, format, types, drift of the specification and of its traceability
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy && $(BIN)/mypy --strict tests/typing
 	$(BIN)/python spec/extract.py --check
+	$(BIN)/python -m proof traceability --check
 
 fix: $(STAMP)  ## mend what the linter can mend
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
@@ -48,4 +49,4 @@ bench: $(STAMP)  ## the measurements of the documentation: half an hour; `pip in
 	$(BIN)/python bench/page.py
 
 clean:  ## remove the environment and what was built
-	rm -rf $(VENV) .demo dist build bench/results
+	rm -rf $(VENV) .demo dist build bench/results proof/results

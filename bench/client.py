@@ -68,7 +68,7 @@ def event(data: object, *, id: str = "", type: str = "") -> bytes:  # noqa: A002
 
 
 def tidewire_events(n: int) -> Iterator[bytes]:
-    from tidewire.protocol.integrity import digest
+    from tidewire.protocol.document.digests import digest
 
     yield event(
         {

@@ -32,12 +32,12 @@ from typing import Any
 from measured import save
 
 from tidewire.protocol.diff import apply
-from tidewire_server.committing import Commits
-from tidewire_server.deltas import Shadow
-from tidewire_server.journal import Journal, first_block
+from tidewire_server.log_writer.differ import ShadowCopy
+from tidewire_server.log_writer.group_commit import GroupCommit
+from tidewire_server.log_writer.log_writer import LogWriter, first_block
+from tidewire_server.log_writer.stream import Stream
 from tidewire_server.settings import Settings
-from tidewire_server.store.memory import MemoryLog
-from tidewire_server.stream import Stream
+from tidewire_server.store.memory_store import MemoryLog
 
 ROWS = (1, 1_000, 10_000)
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
@@ -45,7 +45,7 @@ TOO_LONG = 0.5
 EDITS = 1000
 
 
-def job(value: Any, columns: tuple[str, ...]) -> tuple[Journal, Stream[Any]]:
+def job(value: Any, columns: tuple[str, ...]) -> tuple[LogWriter, Stream[Any]]:
     """One item's stream over a log in memory, as a server has it."""
     settings = Settings(max_state_bytes=2**30)
     state: Any = {
@@ -56,13 +56,13 @@ def job(value: Any, columns: tuple[str, ...]) -> tuple[Journal, Stream[Any]]:
     }
     block, document, size = first_block(state, [f"/items/0/value{column}" for column in columns])
     log = MemoryLog(block, settings.max_log_bytes)
-    journal = Journal(
+    journal = LogWriter(
         log,
         document,
         settings,
         state_bytes=size,
         reserve=0,
-        commits=Commits(lambda _e, _b: None, settings.merge_window),
+        commits=GroupCommit(lambda _e, _b: None, settings.merge_window),
     )
     stream: Stream[Any] = Stream(
         journal, 0, columns=columns, rollback=True, tell=lambda _k, _m: None, to_json=lambda v: v
@@ -200,7 +200,7 @@ def exact() -> dict[str, int | None]:
     """How many edits come out exactly when each library's diff is applied by its own means."""
 
     def ours(old: Any, new: Any) -> Any:
-        return apply(old, Shadow(old).step(new))
+        return apply(old, ShadowCopy(old).step(new))
 
     ways: dict[str, Callable[[Any, Any], Any]] = {"tidewire, yielded in place": ours}
     known = peers()

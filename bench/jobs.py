@@ -17,10 +17,10 @@ import uvloop
 from measured import save
 
 from tidewire_server import Server
-from tidewire_server.auth import ANONYMOUS
+from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics
-from tidewire_server.service import Service
-from tidewire_server.store.opening import open_store
+from tidewire_server.principals import ANONYMOUS
+from tidewire_server.store.open_store import open_store
 
 AT_ONCE = 100
 
@@ -40,7 +40,7 @@ async def run(jobs: int, retained: int, log: str) -> list[dict[str, float]]:
     async def double(n: int) -> int:
         return 2 * n
 
-    service = Service(server.endpoints, server.settings, Metrics(), open_store(server.settings))
+    service = JobService(server.endpoints, server.settings, Metrics(), open_store(server.settings))
     await service.start()
     rows, began, step = [], time.perf_counter(), jobs // 10
     numbers = iter(range(jobs))

@@ -16,9 +16,6 @@ The rules for a chapter:
   area have no gap, so that a withdrawn one is not forgotten either.
 - A sentence with MUST or MUST NOT is named by a vector, a scenario or a transcript, or README.md tells by which test
   beside them, or why by none.
-
-`checks` and `mutants` of a requirement are kept as they stand in requirements.json: `tests/conformance/suite/triangle.py`
-fills them from the registries of the conformance suite, which this file does not know.
 """  # fmt: skip
 # ruff: noqa: INP001 - a script beside the text that it reads, and no package
 
@@ -28,7 +25,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 SPEC = Path(__file__).resolve().parent
@@ -227,22 +224,9 @@ def _sentence(
 # ---- what is written -------------------------------------------------------------------------------------------
 
 
-def requirements_json(spec: Specification, old: str) -> str:
-    """The text of requirements.json, with the `checks` and `mutants` of the old one."""
-    known = {entry["id"]: entry for entry in json.loads(old)}
-    entries = [
-        {
-            "id": one.id,
-            "level": one.level,
-            "role": one.role,
-            "profile": one.profile,
-            "text": one.text,
-            "chapter": one.chapter,
-            "checks": known.get(one.id, {}).get("checks", []),
-            "mutants": known.get(one.id, {}).get("mutants", []),
-        }
-        for one in spec.requirements
-    ]
+def requirements_json(spec: Specification) -> str:
+    """The text of requirements.json."""
+    entries = [asdict(one) for one in spec.requirements]
     return json.dumps(entries, ensure_ascii=False, indent=1) + "\n"
 
 
@@ -322,11 +306,10 @@ def coverage(spec: Specification, text: str) -> tuple[str, list[str]]:
         lines += [f"## {chapter}", "", "| sentence | for | exercised by |", "|---|---|---|"]
         for one in (one for one in musts if one.chapter == chapter):
             data = found.get(one.id, [])
-            counts.update({label.split()[0].rstrip(":") for label in data})
+            kinds = {label.split()[0] for label in data}
+            counts.update(kinds)
             if data:
-                counts["alone"] += not {"vectors", "scenarios", "transcript"} & {
-                    one.split()[0] for one in data
-                }
+                counts["alone"] += not {"vectors", "scenarios", "transcript"} & kinds
                 by = "; ".join(data)
             elif one.id in unseen:
                 by, counts["unseen"] = f"– not seen on the wire: {unseen[one.id]}", counts["unseen"] + 1
@@ -349,8 +332,8 @@ def coverage(spec: Specification, text: str) -> tuple[str, list[str]]:
         f"| named by vectors | {counts['vectors']} |",
         f"| named by scenarios | {counts['scenarios']} |",
         f"| named by transcripts | {counts['transcript']} |",
-        f"| judged by the watch over all transcripts | {counts['watch']} |",
-        f"| named by no data, but judged by the watch or another test beside it | {counts['alone']} |",
+        f"| judged in every transcript | {counts['every']} |",
+        f"| named by no data, but judged in every transcript or by another test | {counts['alone']} |",
         f"| seen on the wire, but in no data here | {counts['without']} |",
         f"| not seen on the wire | {counts['unseen']} |",
         "",
@@ -376,7 +359,7 @@ def main() -> int:
     if options.coverage or broken:
         return int(bool(problems))
     drift = False
-    now = {REQUIREMENTS: requirements_json(spec, old), README: readme(spec, text), COVERAGE: covers}
+    now = {REQUIREMENTS: requirements_json(spec), README: readme(spec, text), COVERAGE: covers}
     for file, written in now.items():
         if file.exists() and file.read_text(encoding="utf-8") == written:
             continue

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tidewire import Client
-from tidewire_conformance.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 PROMPT = "import os\nimport sys\n\n\nclass Reader:\n    def __init__(self, "
 CUTS = 3
@@ -105,7 +105,7 @@ def main() -> None:
     console.print("[bold]Starting the reference server with the model that ships …[/bold]")
     with reference_server() as url:
         address = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
-        with CuttingProxy(address, cut_inside_events) as proxy, Client(proxy.url) as client:
+        with FaultProxy(address, cut_inside_events) as proxy, Client(proxy.url) as client:
             faults = stream(client, proxy, url)
     console.print()
     if faults:
@@ -122,7 +122,7 @@ def main() -> None:
     )
 
 
-def stream(client: Client, proxy: CuttingProxy, url: str) -> list[str]:
+def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
     """Generate through the proxy and judge the outcome; returns what is wrong with it."""
     console.print(f"[bold]Generating through a proxy that cuts {CUTS} connections inside an event[/bold]\n")
     job = client.submit(

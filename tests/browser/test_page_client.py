@@ -19,7 +19,7 @@ import pytest
 
 from support.foreign_programs import INTEROP, address, cut_inside_events
 from support.sample_server import WORDS, sentence, served
-from tidewire_conformance.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 PAGE = Path(__file__).with_name("page.html")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -122,9 +122,9 @@ def told(tmp_path_factory):
         )
         stranger = stack.enter_context(served(retry=0.05))
         proxies = {
-            "cuts": CuttingProxy(address(ours), plan=cut_inside_events(CUTS, "fin")),
-            "resets": CuttingProxy(address(ours), plan=cut_inside_events(CUTS, "rst")),
-            "token": CuttingProxy(
+            "cuts": FaultProxy(address(ours), plan=cut_inside_events(CUTS, "fin")),
+            "resets": FaultProxy(address(ours), plan=cut_inside_events(CUTS, "rst")),
+            "token": FaultProxy(
                 address(locked), plan=lambda n: Cut(mark=b"\nid:1-", after=3, occurrence=300)
             ),
         }

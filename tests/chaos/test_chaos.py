@@ -20,8 +20,8 @@ from support.received_updates import Run
 from support.sample_server import sentence, served
 from tidewire import AsyncClient, Client, RetryPolicy
 from tidewire.errors import ItemFailedError, JobCancelledError, JobFailedError, TotalTimeoutError
-from tidewire.exchange import Timing
-from tidewire.protocol.integrity import digest
+from tidewire.http.api_session import Timing
+from tidewire.protocol.document.digests import digest
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 JOBS = int(os.environ.get("CHAOS_JOBS", "200"))

@@ -18,10 +18,10 @@ from support.received_updates import Run
 from support.sample_server import sentence, served
 from support.scripted_server import hurried
 from tidewire import AsyncClient, Checkpoint, Client, RetryPolicy
-from tidewire.exchange import Timing
-from tidewire.protocol.integrity import digest
+from tidewire.http.api_session import Timing
+from tidewire.protocol.document.digests import digest
 from tidewire.protocol.sse import Decoder
-from tidewire_conformance.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 
@@ -92,7 +92,7 @@ async def read(client, saved):
 async def test_a_short_job_cut_at_every_byte_is_read_whole(url, anyio_backend):
     timing, _ = hurried()
     knife = Knife()
-    with CuttingProxy(address(url), knife) as proxy:
+    with FaultProxy(address(url), knife) as proxy:
         async with AsyncClient(url) as straight, AsyncClient(proxy.url, _timing=timing) as client:
             job = await straight.submit("talk", words=3)
             final = await job.result()
@@ -116,7 +116,7 @@ async def test_a_submit_cut_at_random_bytes_starts_one_job(url):
     rng = random.Random(SEED)
     timing, _ = hurried()
     knife = Knife()
-    with CuttingProxy(address(url), knife) as proxy:
+    with FaultProxy(address(url), knife) as proxy:
         before = await starts(url)
         for _ in range(25):
             # A connection of its own for each: a kept one would count on where it stands.
@@ -163,7 +163,7 @@ async def test_long_jobs_cut_at_random_bytes_are_read_whole(url):
     repeats = []
     patient = RetryPolicy(max_attempts=100, submit_attempts=100, initial=0.01, maximum=0.1)
     soon = Timing(hello_timeout=0.5, answer_timeout=0.5)
-    with CuttingProxy(address(url), knife) as proxy:
+    with FaultProxy(address(url), knife) as proxy:
         async with (
             AsyncClient(url) as straight,
             AsyncClient(proxy.url, retry=patient, _timing=soon) as client,
@@ -179,9 +179,7 @@ async def test_long_jobs_cut_at_random_bytes_are_read_whole(url):
 
 def test_the_blocking_client_reads_whole_what_is_cut(url):
     rng = random.Random(SEED)
-    with CuttingProxy(
-        address(url), lambda n: Cut(after=rng.randrange(400, 3000)) if n % 4 else None
-    ) as proxy:
+    with FaultProxy(address(url), lambda n: Cut(after=rng.randrange(400, 3000)) if n % 4 else None) as proxy:
         with Client(
             proxy.url, retry=RetryPolicy(max_attempts=100, submit_attempts=100, initial=0.01, maximum=0.1)
         ) as client:

@@ -11,7 +11,7 @@ import pytest
 
 from support.sample_server import served
 from tidewire import AsyncClient, Client, RetryPolicy
-from tidewire_conformance.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 ITEMS = 2_000
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
@@ -37,7 +37,7 @@ def breaking(url, every):
     """A proxy that breaks two connections of three somewhere within their first `every` bytes."""
     chance = random.Random(SEED)
     parts = urlsplit(url)
-    return CuttingProxy(
+    return FaultProxy(
         (parts.hostname, parts.port),
         plan=lambda number: (
             None

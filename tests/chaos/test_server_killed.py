@@ -17,7 +17,7 @@ from support.killable_server import Killed, killed_server, said
 from tidewire import Client, RetryPolicy
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.protocol.integrity import digest
+from tidewire.protocol.document.digests import digest
 from tidewire.protocol.sse import Decoder
 
 SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))

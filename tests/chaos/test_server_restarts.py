@@ -19,8 +19,8 @@ from support.faulty_proxy import FaultyProxy
 from support.killable_server import killed_server, said
 from support.received_updates import Run
 from tidewire import AsyncClient, RetryPolicy
-from tidewire.exchange import Timing
-from tidewire.protocol.integrity import digest
+from tidewire.http.api_session import Timing
+from tidewire.protocol.document.digests import digest
 
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 INPUTS = int(os.environ.get("CHAOS_JOBS", "200"))

@@ -18,7 +18,7 @@ def errors() -> str:
 
 
 def settings() -> str:
-    from tidewire_server.configuration import allowed
+    from tidewire_server.process.configuration import allowed
     from tidewire_server.settings import Settings
 
     rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
@@ -28,7 +28,7 @@ def settings() -> str:
 
 
 def launch() -> str:
-    from tidewire_server.configuration import Launch, allowed, flag_of, shown
+    from tidewire_server.process.configuration import Launch, allowed, flag_of, shown
 
     rows = ["| flag | default | allowed | meaning |", "|---|---|---|---|"]
     for name, field in Launch.model_fields.items():
@@ -38,7 +38,7 @@ def launch() -> str:
 
 
 def of_endpoints() -> str:
-    from tidewire_server.configuration import EndpointSettings, allowed
+    from tidewire_server.process.configuration import EndpointSettings, allowed
 
     rows = ["| in `[endpoints.NAME]` | allowed | meaning |", "|---|---|---|"]
     for name, field in EndpointSettings.model_fields.items():

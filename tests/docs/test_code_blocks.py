@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WRITTEN_URL = "http://127.0.0.1:8000"
 IMPORTS = (
-    "tidewire.cli",
+    "tidewire.commands.cli",
     "tidewire_server.serving",
     "tidewire_server.generation.torch_engine",
     "tidewire_conformance.cli",

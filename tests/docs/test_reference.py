@@ -8,7 +8,7 @@ import tidewire
 import tidewire.errors
 import tidewire_server
 from docs import reference
-from tidewire_server.cli import serve
+from tidewire_server.process.cli import serve
 
 
 @pytest.mark.parametrize("page", reference.PARTS)

@@ -3,7 +3,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from support.model_checkpoints import END, letters, random_tokenizer
-from tidewire_server.generation.torch_engine.detokeniser import (
+from tidewire_server.generation.torch_engine.detokenizer import (
     TextStream,
     UnsupportedTokenizerError,
     vocabulary_of,

@@ -12,11 +12,11 @@ from support.model_checkpoints import generate
 from tidewire_server import ItemError, Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.generation import add_generate
-from tidewire_server.generation.endpoint import add_engine
 from tidewire_server.generation.engine import EngineClosedError
-from tidewire_server.generation.request import Generate, Generated
+from tidewire_server.generation.generate_endpoint import add_engine
+from tidewire_server.generation.generate_request import Generate, Generated
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
-from tidewire_server.generation.torch_engine.load import Checkpoint
+from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
 
 Start = Callable[..., TorchEngine]
 

@@ -21,9 +21,9 @@ from tidewire_server.generation.engine import (
     EngineFullError,
     Stats,
 )
-from tidewire_server.generation.request import Generate
+from tidewire_server.generation.generate_request import Generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
-from tidewire_server.generation.torch_engine.load import Checkpoint
+from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
 
 Start = Callable[..., TorchEngine]
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]

@@ -11,9 +11,9 @@ import pytest
 
 from support.model_checkpoints import crafted, generate, generate_one, letters
 from tidewire_server.generation.engine import InputError
-from tidewire_server.generation.request import Generate
+from tidewire_server.generation.generate_request import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.generation.torch_engine.load import Checkpoint, load
+from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, load
 
 Start = Callable[..., TorchEngine]
 LETTERS = list("abcdefghijklmno")  # with the end token 16: the widths are powers of two and the logits exact

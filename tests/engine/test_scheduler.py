@@ -2,14 +2,14 @@ import random
 
 import pytest
 
-from tidewire_server.generation.torch_engine.scheduler import Scheduler, Sequence
+from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepScheduler
 
 
 def sequence(tokens: int) -> Sequence:
     return Sequence(prompt=[1] * tokens)
 
 
-def run(scheduler: Scheduler[Sequence]) -> list[tuple[int, int]]:
+def run(scheduler: StepScheduler[Sequence]) -> list[tuple[int, int]]:
     """Plan and complete one step; returns the prompt tokens read, as (length of prompt, tokens)."""
     step = scheduler.plan()
     scheduler.done(step, [7] * len(step.sampled))
@@ -17,7 +17,7 @@ def run(scheduler: Scheduler[Sequence]) -> list[tuple[int, int]]:
 
 
 def test_waiting_requests_take_the_lowest_free_slot_in_order_of_arrival():
-    scheduler = Scheduler(slots=2, step_tokens=64)
+    scheduler = StepScheduler(slots=2, step_tokens=64)
     first, second, third, fourth = (sequence(4) for _ in range(4))
     for s in (first, second, third, fourth):
         scheduler.add(s)
@@ -30,7 +30,7 @@ def test_waiting_requests_take_the_lowest_free_slot_in_order_of_arrival():
 
 
 def test_decoding_comes_before_prompts_and_a_long_prompt_is_cut_into_chunks():
-    scheduler = Scheduler(slots=3, step_tokens=10)
+    scheduler = StepScheduler(slots=3, step_tokens=10)
     decoding = sequence(3)
     scheduler.add(decoding)
     run(scheduler)
@@ -45,7 +45,7 @@ def test_decoding_comes_before_prompts_and_a_long_prompt_is_cut_into_chunks():
 
 
 def test_a_cancelled_request_leaves_its_slot_or_the_queue_before_the_next_step():
-    scheduler = Scheduler(slots=1, step_tokens=64)
+    scheduler = StepScheduler(slots=1, step_tokens=64)
     running, waiting, last = sequence(1), sequence(1), sequence(1)
     for s in (running, waiting, last):
         scheduler.add(s)
@@ -58,7 +58,7 @@ def test_a_cancelled_request_leaves_its_slot_or_the_queue_before_the_next_step()
 
 def test_no_step_reads_more_than_its_budget_and_every_request_ends():
     chance = random.Random(1)
-    scheduler = Scheduler(slots=4, step_tokens=9)
+    scheduler = StepScheduler(slots=4, step_tokens=9)
     wanted = {}
     for _ in range(60):
         s = sequence(chance.randint(1, 40))
@@ -85,4 +85,4 @@ def test_no_step_reads_more_than_its_budget_and_every_request_ends():
 @pytest.mark.parametrize(("slots", "step_tokens"), [(0, 10), (8, 8)])
 def test_settings_that_cannot_work_are_refused(slots: int, step_tokens: int):
     with pytest.raises(ValueError, match="must be"):
-        Scheduler(slots, step_tokens)
+        StepScheduler(slots, step_tokens)

@@ -14,10 +14,11 @@ import pytest
 import typer.testing
 
 from support.sample_server import sentence, served
-from tidewire import Client, cli, display, found_commands
+from tidewire import Client
+from tidewire.commands import cli, display, plugins
 from tidewire.testing import FakeServer, FakeToken
 
-COMMAND = [sys.executable, "-W", "error", "-m", "tidewire.cli"]
+COMMAND = [sys.executable, "-W", "error", "-m", "tidewire.commands.cli"]
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +206,7 @@ def test_on_a_terminal_the_text_comes_live_and_whole(url):
 
 def test_a_command_whose_package_is_not_there_prints_the_line_that_installs_it(monkeypatch):
     monkeypatch.setattr(
-        found_commands,
+        plugins,
         "_others",
         lambda: {"judge": EntryPoint("judge", "tidewire_conformance_missing.cli:app", "tidewire.commands")},
     )

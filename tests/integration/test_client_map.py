@@ -8,9 +8,9 @@ import pytest
 
 from tidewire import AsyncClient, Client
 from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, RequestError
-from tidewire.exchange import Timing
-from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress
-from tidewire.protocol.description import Limits
+from tidewire.http.api_session import Timing
+from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress
+from tidewire.protocol.resources import Limits
 from tidewire.testing import FakeServer
 
 

@@ -13,8 +13,8 @@ import pytest
 from support.scripted_server import CLOSE, STREAM, ScriptedServer, done, event, hello, snapshot, state
 from tidewire import AsyncClient, Client
 from tidewire.protocol import strict_json
-from tidewire.protocol.integrity import text_check
-from tidewire.types import Shape
+from tidewire.protocol.document.digests import text_check
+from tidewire.types import ResultType
 
 SIZE = 2_000_000
 MOST = 2.7
@@ -127,7 +127,7 @@ def test_a_long_text_of_code_is_parsed_at_no_other_cost():
 
 
 def test_a_long_text_is_validated_without_a_copy_beside_what_is_written_of_it():
-    shape = Shape(str)
+    shape = ResultType(str)
     length, most = peak(lambda text: len(shape.validate(text)), TEXT)
     assert length == SIZE
     # Its JSON, and the text that is made of that.

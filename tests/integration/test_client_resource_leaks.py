@@ -10,10 +10,11 @@ import anyio.lowlevel
 import pytest
 
 from support.scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
-from tidewire import AsyncClient, Client, portal, sync
+from tidewire import AsyncClient, Client, sync
+from tidewire.blocking import event_loop_thread
+from tidewire.blocking.read_ahead import AHEAD, AHEAD_BYTES
 from tidewire.errors import ClientClosedError
-from tidewire.following import BLOCK
-from tidewire.read_ahead import AHEAD, AHEAD_BYTES
+from tidewire.jobs.job_reader import BLOCK
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -214,7 +215,7 @@ def test_an_interrupt_before_the_first_call_has_a_thread_leaves_nothing_to_close
 
 
 def test_interrupts_anywhere_in_close_leave_nothing(server):
-    files, at, hit = {sync.__file__, portal.__file__, threading.__file__}, 0, True
+    files, at, hit = {sync.__file__, event_loop_thread.__file__, threading.__file__}, 0, True
 
     def watch(frame, what, _):
         # After a call is where the interpreter looks for signals.

@@ -8,8 +8,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-import tidewire.segments
-import tidewire.stream
+import tidewire.http.fast_body
+import tidewire.jobs.job_stream
 from support.scripted_server import (
     CLOSE,
     HOLD,
@@ -28,7 +28,6 @@ from support.scripted_server import (
     state,
 )
 from tidewire import AsyncClient, RetryPolicy
-from tidewire.connection import REFUSAL_BYTES, Connection
 from tidewire.errors import (
     AuthenticationError,
     ConcurrentReadError,
@@ -45,8 +44,9 @@ from tidewire.errors import (
     TransportError,
     UnsupportedProtocolError,
 )
-from tidewire.protocol.answers import MAX_SERVER_FAULTS
-from tidewire.segments import Segments
+from tidewire.http.fast_body import FastBody
+from tidewire.http.response import REFUSAL_BYTES, Connection
+from tidewire.protocol.status_table import MAX_SERVER_FAULTS
 
 pytestmark = pytest.mark.anyio
 
@@ -116,7 +116,7 @@ async def test_a_stream_over_plain_http_is_read_as_it_comes_from_the_socket():
             async with client.job("j1").updates() as updates:
                 assert (await anext(updates)).text == "Hel"
                 (connection,) = client._exchange.transport.open
-                assert isinstance(connection._body, Segments)
+                assert isinstance(connection._body, FastBody)
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])
@@ -124,7 +124,7 @@ async def test_a_stream_over_plain_http_is_read_as_it_comes_from_the_socket():
 async def test_a_stream_in_chunks_is_the_same_where_the_socket_is_out_of_reach(quick, size, monkeypatch):
     asked = []
     if not quick:
-        monkeypatch.setattr(tidewire.segments, "segments_of", lambda *_: asked.append(1))
+        monkeypatch.setattr(tidewire.http.fast_body, "segments_of", lambda *_: asked.append(1))
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = OPENING + FIRST + b"id:1-4\ndata:"
     parts = [body[at : at + size] for at in range(0, len(body), size)]
@@ -256,7 +256,7 @@ async def test_a_malformed_event_drops_the_cursor_and_a_snapshot_mends_it():
 
 
 async def test_an_event_beyond_the_bound_drops_the_cursor_and_what_came_before_it_is_used(monkeypatch):
-    monkeypatch.setattr(tidewire.stream, "LEAST_EVENT_BYTES", 500)
+    monkeypatch.setattr(tidewire.jobs.job_stream, "LEAST_EVENT_BYTES", 500)
     huge = STREAM + OPENING + FIRST + event("x" * 1000, id="1-4")
     mended = STREAM + hello() + snapshot("1-3", state("Hello"), columns=[TEXT], reason="compacted")
     texts, cursors, _ = await follow(

@@ -21,9 +21,10 @@ from support.scripted_server import (
     snapshot,
     state,
 )
-from tidewire import AsyncClient, Client, connection
-from tidewire.connection import UNREAD_STREAMS
+from tidewire import AsyncClient, Client
 from tidewire.errors import ProtocolError, TransportError
+from tidewire.http import response
+from tidewire.http.response import UNREAD_STREAMS
 
 pytestmark = pytest.mark.anyio
 
@@ -142,7 +143,7 @@ async def test_no_more_than_so_many_streams_stand_open_that_nobody_reads():
 
 
 async def test_a_stream_that_stood_unread_for_long_is_opened_anew(monkeypatch):
-    monkeypatch.setattr(connection, "UNREAD_SECONDS", -1.0)
+    monkeypatch.setattr(response, "UNREAD_SECONDS", -1.0)
     with ScriptedServer(by_turn([stream(), OPENING, HOLD], streams=[[STREAM, WHOLE]])) as server:
         async with AsyncClient(server.url) as client:
             started = await client.submit("count")
@@ -151,7 +152,7 @@ async def test_a_stream_that_stood_unread_for_long_is_opened_anew(monkeypatch):
 
 
 async def test_with_the_next_request_streams_are_closed_that_stood_unread_for_long(monkeypatch):
-    monkeypatch.setattr(connection, "UNREAD_SECONDS", -1.0)
+    monkeypatch.setattr(response, "UNREAD_SECONDS", -1.0)
     with ScriptedServer(by_turn([stream(), OPENING, HOLD])) as server:
         async with AsyncClient(server.url) as client:
             started = await client.submit("count")

@@ -32,7 +32,7 @@ from support.scripted_server import (
 )
 from tidewire import Checkpoint, Client, Hooks
 from tidewire.errors import ClientClosedError, ConcurrentReadError, JobNotFoundError, TotalTimeoutError
-from tidewire.following import BLOCK
+from tidewire.jobs.job_reader import BLOCK
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

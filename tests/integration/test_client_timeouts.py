@@ -35,7 +35,7 @@ from tidewire.errors import (
     TotalTimeoutError,
     TransportError,
 )
-from tidewire.exchange import Timing
+from tidewire.http.api_session import Timing
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ import pytest
 from support.scripted_server import CLOSE, STREAM, ScriptedServer, answer, done, endpoint, event, hello, job
 from tidewire import AsyncClient, Checkpoint, Client
 from tidewire.errors import JobFailedError, ProtocolError, TidewireError, VoidTextError
+from tidewire.jobs.tokens import Alternative, Token
 from tidewire.testing import FakeServer, FakeToken
-from tidewire.tokens import Alternative, Token
 
 TOKENS = [
     FakeToken("Hel", -0.5, [("Hel", -0.5), ("Jel", -1.25)], rank=1),

@@ -253,7 +253,7 @@ def test_a_compressed_body_that_is_broken_or_was_not_asked_for_is_an_error_of_ou
 
 
 def test_a_small_body_that_stands_for_a_large_one_is_given_up_before_it_is_unpacked(monkeypatch):
-    monkeypatch.setattr("tidewire.transport.LEAST_BODY_BYTES", 2**19)
+    monkeypatch.setattr("tidewire.http.transport.LEAST_BODY_BYTES", 2**19)
     body = gzip.compress(bytes(2**26))
     with ScriptedServer(lambda _: [answer(200, body, Content_Encoding="gzip")]) as server:
         with hurrying(server.url, max_state_bytes=2**20) as client:

@@ -10,8 +10,9 @@ import typer.testing
 from pydantic import TypeAdapter, ValidationError
 
 from support.sample_server import sentence, served
-from tidewire import AsyncClient, Client, cli, codegen
-from tidewire.protocol.description import Discovery, EndpointDescription
+from tidewire import AsyncClient, Client
+from tidewire.commands import cli, codegen
+from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.testing import FakeServer
 
 TYPED = Path(__file__).parents[1] / "typing" / "generated_module.py"
@@ -249,7 +250,7 @@ def test_an_endpoint_that_is_not_there_and_a_file_that_cannot_be_written_are_tol
 
 
 def test_without_the_generator_the_command_prints_the_line_that_installs_it(url):
-    hidden = "import sys; sys.modules['datamodel_code_generator'] = None; from tidewire.cli import app; app()"
+    hidden = "import sys; sys.modules['datamodel_code_generator'] = None; from tidewire.commands.cli import app; app()"
     command = [sys.executable, "-c", hidden, "codegen", url, "--endpoint", "talk"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 2

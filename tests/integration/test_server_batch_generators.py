@@ -1,4 +1,4 @@
-"""Batched generators: rows that grow and end apart, and newcomers between two steps."""
+"""Batched generators: rows that grow and end apart, and late joiners between two steps."""
 
 import contextlib
 import threading

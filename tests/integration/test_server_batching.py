@@ -13,13 +13,14 @@ import uvloop
 from pydantic import BaseModel, model_serializer
 
 from support.reference_server import JSON, QUICK, STREAM, Fold, Peer, data, eventually, serving
-from tidewire import Client, cli
+from tidewire import Client
+from tidewire.commands import cli
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Context, ItemError, Server
-from tidewire_server.auth import ANONYMOUS
+from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics
-from tidewire_server.service import Service
-from tidewire_server.store.opening import memory_of
+from tidewire_server.principals import ANONYMOUS
+from tidewire_server.store.open_store import memory_of
 
 
 class TrimWords(BaseModel):
@@ -400,7 +401,7 @@ def test_a_call_that_is_cancelled_before_its_first_step_leaves_nothing_behind():
         return n
 
     async def at_once() -> None:
-        service = Service(server.endpoints, server.settings, Metrics(), memory_of(server.settings))
+        service = JobService(server.endpoints, server.settings, Metrics(), memory_of(server.settings))
         record = (
             await service.submit(ANONYMOUS, server.endpoints["work"], b'{"input": {"n": 1}}', None)
         ).record
@@ -421,7 +422,7 @@ def test_items_that_come_within_the_last_half_millisecond_of_a_wait_are_taken():
         return n
 
     async def at_once() -> None:
-        service = Service(server.endpoints, server.settings, Metrics(), memory_of(server.settings))
+        service = JobService(server.endpoints, server.settings, Metrics(), memory_of(server.settings))
         jobs = [
             (await service.submit(ANONYMOUS, server.endpoints["work"], b'{"input": {"n": 1}}', None)).record
             for _ in range(50)

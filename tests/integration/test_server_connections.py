@@ -16,7 +16,7 @@ import pytest
 from support.fork_server import Forked
 from support.reference_server import eventually
 from tidewire_server import Server
-from tidewire_server.descriptors import tell_seldom
+from tidewire_server.serving.fd_limit import throttle_accept_errors
 
 BOUND = 20
 
@@ -107,7 +107,7 @@ def test_where_the_process_may_open_few_files_there_are_fewer_connections_and_no
 def test_where_no_descriptor_is_left_the_log_says_so_once(caplog):
     # Functions can take them all, too; and this loop tries, and tells, two thousand times in a second.
     loop, tried = asyncio.SelectorEventLoop(), []
-    tell_seldom(loop)
+    throttle_accept_errors(loop)
     handle = loop.call_exception_handler
     loop.call_exception_handler = lambda context: (tried.append(context), handle(context))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -12,8 +12,8 @@ from starlette.types import Message
 from support.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
 from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server, Stream
-from tidewire_server.connection import SEND_BUFFER_BYTES, Connection
-from tidewire_server.serving import bind, url_of
+from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES, UvicornConnection
+from tidewire_server.serving.serve import bind, url_of
 
 
 def make_server(**settings: object) -> Server:
@@ -176,7 +176,7 @@ def test_a_stream_has_the_kernel_buffer_little_whoever_listens():
         listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
         async with listener:
             _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
-            Connection(Cycle(writer.transport).send).hold_little()
+            UvicornConnection(Cycle(writer.transport).send).hold_little()
             sock = writer.get_extra_info("socket")
             # Linux tells twice what it was asked for.
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * SEND_BUFFER_BYTES

@@ -623,7 +623,7 @@ def test_a_job_that_is_purged_while_a_list_is_made_is_left_out_of_it():
 
         async def list_and_lose(*args, **options):
             records = await found(*args, **options)
-            await store.bury(gone)
+            await store.delete_job(gone)
             return records
 
         store.list = list_and_lose

@@ -5,11 +5,11 @@ from collections import Counter
 
 from support.reference_server import JSON, QUICK, eventually, serving
 from tidewire_server import Context, ItemError, Server, Stream
-from tidewire_server.delivery import Delivery
-from tidewire_server.event_stream import EventStream
-from tidewire_server.jobs import Job
-from tidewire_server.journal import Journal
-from tidewire_server.pending import Pending
+from tidewire_server.http.event_stream import EventStream
+from tidewire_server.http.uvicorn.backpressure import BackpressuredSender
+from tidewire_server.jobs.job import Job
+from tidewire_server.log_writer.log_writer import LogWriter
+from tidewire_server.log_writer.write_buffer import WriteBuffer
 
 KEPT = 5
 ROUNDS = 30
@@ -43,7 +43,7 @@ def test_what_a_job_took_is_let_go_at_its_end_and_not_when_the_garbage_collector
     def together(n: list[int]) -> list[int]:
         return n
 
-    kinds = (Job, Stream, Journal, Pending, EventStream, Delivery)
+    kinds = (Job, Stream, LogWriter, WriteBuffer, EventStream, BackpressuredSender)
 
     def alive() -> int:
         return sum(type(each) in kinds for each in gc.get_objects())

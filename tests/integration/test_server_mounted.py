@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from support.reference_server import eventually
 from tidewire import Client
 from tidewire_server import Server
-from tidewire_server.serving import bind, url_of
+from tidewire_server.serving.serve import bind, url_of
 
 
 def test_mounted_under_a_path_it_serves_and_ends_with_its_application():

@@ -10,10 +10,10 @@ import pytest
 from support.controlled_server import held
 from support.reference_server import QUICK, Peer, data, eventually, serving
 from tidewire_server import Server
-from tidewire_server.endpoints import Endpoint, Options
-from tidewire_server.scheduling import Scheduler
+from tidewire_server.endpoints.endpoint import Endpoint, Options
+from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.settings import Settings
-from tidewire_server.store.base import Ticket
+from tidewire_server.store.interfaces import QueueEntry
 from tidewire_server.store.memory_queue import MemoryQueue
 
 
@@ -156,7 +156,7 @@ def test_what_a_thousand_who_wait_are_told_does_not_grow_with_the_square_of_thei
                 await slots.acquire()
                 await free()
 
-            scheduler = Scheduler(
+            scheduler = JobScheduler(
                 Watched(),
                 {"e": endpoint},
                 Settings(queue_interval=0, default_concurrency_limit=1),
@@ -166,7 +166,7 @@ def test_what_a_thousand_who_wait_are_told_does_not_grow_with_the_square_of_thei
                 announce=lambda job, message: told.append((job, message.position)),
             )
             for number in range(waiting):
-                await scheduler.put([Ticket("e", str(number), 0, "a", 0.0)])
+                await scheduler.put([QueueEntry("e", str(number), 0, "a", 0.0)])
             while scheduler.busy:
                 slots.release()
                 for _ in range(4):  # the call ends, the next begins, and the timer fires

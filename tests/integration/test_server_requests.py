@@ -12,8 +12,8 @@ import uvicorn
 from pydantic import BaseModel, Field
 
 from support.reference_server import JSON, QUICK, Peer, data, eventually, logged, serving
-from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
 from tidewire.protocol.problems import REGISTRY
+from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
 from tidewire_server import Server, Stream
 
 

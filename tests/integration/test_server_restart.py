@@ -10,7 +10,7 @@ import pytest
 from support.killable_server import Killed, killed_server
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Server
-from tidewire_server.store.base import StoreError
+from tidewire_server.store.interfaces import StoreError
 
 WAITS = {"script": [{"append": "Hel"}, {"sleep_ms": 60_000}]}
 

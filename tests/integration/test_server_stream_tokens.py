@@ -12,7 +12,7 @@ import pytest
 from support.reference_server import QUICK, Fold, Peer, Reading, data, eventually, serving
 from tidewire_server import Server, Stream
 from tidewire_server.errors import ProblemError
-from tidewire_server.stream_tokens import StreamTokens
+from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 
 OWNER, OTHER = "owner:o-token", "other:x-token"
 SECRET = "a secret of at least thirty-two characters"

@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from support.reference_server import QUICK, Fold, data, eventually, serving
-from tidewire_server import Context, ItemError, Server, Stream, standstill
+from tidewire_server import Context, ItemError, Server, Stream
 from tidewire_server.errors import StreamClosedError
+from tidewire_server.jobs import loop_watchdog
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -218,8 +219,8 @@ def test_inputs_of_jobs_that_have_not_ended_are_bounded_in_bytes():
 
 
 def test_a_function_that_holds_the_event_loop_is_told_by_name(monkeypatch, caplog):
-    monkeypatch.setattr(standstill, "LONGEST", 0.02)
-    monkeypatch.setattr(standstill, "SELDOM", 0.0)
+    monkeypatch.setattr(loop_watchdog, "LONGEST", 0.02)
+    monkeypatch.setattr(loop_watchdog, "SELDOM", 0.0)
     server = Server(**QUICK)
 
     @server.endpoint

@@ -13,7 +13,7 @@ import pytest
 
 from support.store_log_writer import RETENTION, ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.base import (
+from tidewire_server.store.interfaces import (
     MAX_EPOCHS,
     Block,
     HeadMovedError,
@@ -23,8 +23,8 @@ from tidewire_server.store.base import (
     Store,
     Tombstone,
 )
-from tidewire_server.store.memory import MemoryStore
-from tidewire_server.store.sqlite.store import SqliteStore
+from tidewire_server.store.memory_store import MemoryStore
+from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 
 BODIES: dict[str, Callable[[Path, Retention], Store]] = {
     "memory": lambda _, retention: MemoryStore(retention),
@@ -258,7 +258,7 @@ def test_a_running_job_never_expires_nor_does_its_key(opened: Any) -> None:
             assert (await store.jobs.reserve(key, b"hash")).job == "a"
             assert await store.jobs.unfinished("ada") == 1
             assert await store.jobs.unfinished("bob") == 0
-            await store.jobs.bury("a")
+            await store.jobs.delete_job("a")
             assert await store.jobs.reserve(key, b"hash") is None
 
     run(body())
@@ -286,7 +286,7 @@ def test_nothing_is_kept_for_a_job_that_went_before_its_time(opened: Any) -> Non
             for number in range(7):
                 await made(store, f"j{number}", clock)
             for job in ("j4", "j5", "j6"):
-                await store.jobs.bury(job)
+                await store.jobs.delete_job(job)
             assert await store.jobs.expire(clock.now) == clock.now + RETENTION.tombstone_ttl
 
     run(body())
@@ -310,7 +310,7 @@ def test_a_purged_log_gives_its_state_and_end_to_who_holds_it_and_takes_nothing_
             log = await store.jobs.log("a")
             if asked_before:
                 await log.state()
-            await store.jobs.bury("a")
+            await store.jobs.delete_job("a")
             assert (await log.state()).view.value() == writer.states[2]
             assert (await log.read(Cursor(1, 2), 100)).frames == (writer.frames[2] if ended else b"")
             with pytest.raises(HeadMovedError):
@@ -352,7 +352,7 @@ def test_a_callers_jobs_are_listed_newest_first_by_pages(opened: Any) -> None:
             assert await page("j4", 3) == ["j3", "j2", "j1"]
             assert await page("j0") == []
             assert await page("j5", by="bob") == ["x"]
-            await store.jobs.bury("j4")
+            await store.jobs.delete_job("j4")
             assert await page("j5") == ["j3", "j2"]
             statuses = [each.status for each in await store.jobs.list("ada", before=None, limit=9)]
             assert statuses == ["queued", "queued", "succeeded", "queued", "succeeded"]
@@ -426,7 +426,7 @@ def test_whatever_is_done_all_bodies_answer_alike(tmp_path: Path, seed: int) -> 
                     assert await stores[0].jobs.expire(clock.now) == await stores[1].jobs.expire(clock.now)
                 elif draw.random() < 0.4:
                     for each, store in enumerate(stores):
-                        await store.jobs.bury(name)
+                        await store.jobs.delete_job(name)
                         if name[1:].isdigit() and int(name[1:]) < len(writers):
                             writers[int(name[1:])][each].record.ended_at = -1.0
                 first, second = [await store.jobs.get(name) for store in stores]

@@ -21,10 +21,10 @@ from tidewire.errors import (
     TransportError,
     VoidTextError,
 )
-from tidewire.exchange import Timing
+from tidewire.http.api_session import Timing
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.protocol.integrity import digest
+from tidewire.protocol.document.digests import digest
 from tidewire.protocol.sse import Decoder
 from tidewire.protocol.strict_json import loads
 from tidewire.testing import FakeServer, FakeToken

@@ -1,6 +1,6 @@
 """Clients that were written from the specification alone: against our server, the other strangers, and the vectors.
 
-Every scenario of the specification is played with the JavaScript client in tests/conformance.
+Every scenario of the specification is played with the JavaScript client by `tests/scenarios/test_client_scenarios.py`.
 """
 
 import json
@@ -23,7 +23,7 @@ from support.foreign_programs import (
 )
 from support.sample_server import WORDS, sentence, served
 from support.spec_document import SPEC
-from tidewire_conformance.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 pytestmark = needs_node
 
@@ -106,14 +106,14 @@ def test_our_server_takes_text_back(ours):
 
 @pytest.mark.parametrize("how", ["fin", "rst"])
 def test_cuts_of_our_server_inside_events_lose_nothing(ours, how):
-    with CuttingProxy(address(ours), plan=cut_inside_events(CUTS, how)) as proxy:
+    with FaultProxy(address(ours), plan=cut_inside_events(CUTS, how)) as proxy:
         told = run(proxy.url, "talk", {"input": {"words": 60, "slow": True}})
         assert len(proxy.cuts) >= CUTS - 1
     assert told.text == told.value == sentence(60)
 
 
 def test_text_that_is_taken_back_survives_cuts(ours):
-    with CuttingProxy(address(ours), plan=cut_inside_events(CUTS, "fin")) as proxy:
+    with FaultProxy(address(ours), plan=cut_inside_events(CUTS, "fin")) as proxy:
         told = run(proxy.url, "hesitate", {"input": {"words": 12}})
         assert len(proxy.cuts) >= CUTS - 1
     assert told.text == told.value
@@ -152,7 +152,7 @@ def theirs(request):
 
 @pytest.mark.parametrize("how", ["fin", "rst"])
 def test_cuts_of_their_servers_inside_events_lose_nothing(theirs, how):
-    with CuttingProxy(address(theirs), plan=cut_inside_events(CUTS, how)) as proxy:
+    with FaultProxy(address(theirs), plan=cut_inside_events(CUTS, how)) as proxy:
         told = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 1}})
         assert len(proxy.cuts) >= CUTS - 1
     assert told.text == told.value == TEXT
@@ -168,7 +168,7 @@ def test_another_process_goes_on_from_a_checkpoint(theirs):
 
 def test_silence_is_a_cut():
     plan = lambda n: Cut(mark=b"id:1-5\n", after=2, how="stall") if n < 3 else None  # noqa: E731
-    with javascript_server(heartbeat_ms=100) as url, CuttingProxy(address(url), plan) as proxy:
+    with javascript_server(heartbeat_ms=100) as url, FaultProxy(address(url), plan) as proxy:
         told = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 1}})
         assert len(proxy.cuts) >= 1
     assert told.text == TEXT
@@ -177,7 +177,7 @@ def test_silence_is_a_cut():
 def test_a_snapshot_stands_for_what_was_trimmed():
     with (
         javascript_server(max_log_bytes=200) as url,
-        CuttingProxy(address(url), plan=cut_inside_events(CUTS, "fin")) as proxy,
+        FaultProxy(address(url), plan=cut_inside_events(CUTS, "fin")) as proxy,
     ):
         told = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 2}})
         assert len(proxy.cuts) >= 2
@@ -199,7 +199,7 @@ def start(url, endpoint, **given):
 
 def test_a_page_follows_a_job_through_cuts(theirs):
     name = start(theirs, "words", text=TEXT, delay_ms=12)
-    with CuttingProxy(address(theirs), plan=cut_inside_events(5, "fin")) as proxy:
+    with FaultProxy(address(theirs), plan=cut_inside_events(5, "fin")) as proxy:
         shown, end = page(proxy.url, name)
         assert len(proxy.cuts) == 5
     assert len(shown) > 5

@@ -30,7 +30,7 @@ from tidewire.errors import (
     JobNotFoundError,
     RateLimitError,
 )
-from tidewire_conformance.cutting_proxy import Cut, CuttingProxy
+from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 CUTS = 12
 
@@ -99,7 +99,7 @@ def test_a_cancelled_job_keeps_what_it_had(url):
 
 @pytest.mark.parametrize("how", ["fin", "rst"])
 def test_cuts_inside_events_lose_nothing_and_repeat_nothing(url, how):
-    with CuttingProxy(address(url), plan=cut_inside_events(CUTS, how)) as proxy, Client(proxy.url) as client:
+    with FaultProxy(address(url), plan=cut_inside_events(CUTS, how)) as proxy, Client(proxy.url) as client:
         job = client.submit("words", text=TEXT, delay_ms=1)
         assert read_all(job) == TEXT
         assert job.result() == TEXT
@@ -162,7 +162,7 @@ def test_the_items_of_a_batch_fail_one_by_one(javascript_url):
 def test_a_submit_whose_answer_was_cut_starts_one_job():
     with (
         javascript_server(max_jobs=1) as url,
-        CuttingProxy(address(url), plan=lambda n: Cut(after=20) if n == 0 else None) as proxy,
+        FaultProxy(address(url), plan=lambda n: Cut(after=20) if n == 0 else None) as proxy,
         Client(proxy.url, retry=RetryPolicy(initial=0.01)) as client,
     ):
         job = client.submit("words", text="a b", delay_ms=60_000)
@@ -181,7 +181,7 @@ def test_a_submit_whose_answer_was_cut_starts_one_job():
 def test_a_connection_that_falls_silent_is_left():
     with (
         javascript_server(heartbeat_ms=100) as url,
-        CuttingProxy(
+        FaultProxy(
             address(url), lambda n: Cut(mark=b"id:1-5\n", after=2, how="stall") if n < 2 else None
         ) as proxy,
         Client(proxy.url) as client,
@@ -201,7 +201,7 @@ def test_planned_closes_are_no_failures():
 def test_a_log_that_was_trimmed_gives_a_snapshot_instead(how):
     with (
         javascript_server(max_log_bytes=200) as url,
-        CuttingProxy(address(url), plan=cut_inside_events(CUTS, how)) as proxy,
+        FaultProxy(address(url), plan=cut_inside_events(CUTS, how)) as proxy,
         Client(proxy.url) as client,
     ):
         assert read_all(client.submit("words", text=TEXT, delay_ms=8)) == TEXT

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tidewire_server.batching.forming import Former
-from tidewire_server.batching.options import Place, read_batching
-from tidewire_server.store.base import Ticket
+from tidewire_server.batching.batch_queue import BatchQueue
+from tidewire_server.endpoints.batch_options import BatchSlot, read_batching
+from tidewire_server.store.interfaces import QueueEntry
 from tidewire_server.store.memory_queue import MemoryQueue
 
 RUNS = 400
@@ -40,7 +40,7 @@ class World:
             bisect=False,
         )
         self.keys = rng.choice([1, 1, 2, 5])
-        self.former = Former(self.bounds)
+        self.former = BatchQueue(self.bounds)
         self.queue = MemoryQueue()
         self.workers = rng.choice([1, 1, 2, 3])
         self.now = 0.0
@@ -52,9 +52,9 @@ class World:
         tickets = []
         principal = self.rng.choice("aaabc")
         for index in range(self.rng.choice([1, 1, 1, 4, 20])):
-            ticket = Ticket("e", f"{len(self.arrived)}", index, principal, self.now)
+            ticket = QueueEntry("e", f"{len(self.arrived)}", index, principal, self.now)
             cost = self.rng.choice([0, 1, 3, 10]) if self.bounds.max_cost < math.inf else 0
-            self.places[ticket] = Place(self.rng.randrange(self.keys), cost)
+            self.places[ticket] = BatchSlot(self.rng.randrange(self.keys), cost)
             self.arrived[ticket] = self.now
             tickets.append(ticket)
         now_(self.queue.put(tickets))
@@ -138,12 +138,12 @@ def test_each_item_runs_once_in_order_within_bounds_and_in_time(seed):
 
 
 def test_a_caller_with_a_thousand_items_does_not_keep_another_from_the_next_batch():
-    former, queue = Former(_bounds(max_batch_size=4)), MemoryQueue()
-    crowd = [Ticket("e", "many", index, "a", 0.0) for index in range(1000)]
-    other = Ticket("e", "one", 0, "b", 1.0)
+    former, queue = BatchQueue(_bounds(max_batch_size=4)), MemoryQueue()
+    crowd = [QueueEntry("e", "many", index, "a", 0.0) for index in range(1000)]
+    other = QueueEntry("e", "one", 0, "b", 1.0)
     now_(queue.put([*crowd, other]))
     for ticket in (*crowd, other):
-        former.add(ticket, Place(ticket.principal), ticket.principal, ticket.arrived_at)
+        former.add(ticket, BatchSlot(ticket.principal), ticket.principal, ticket.arrived_at)
     taken = []
     for _ in range(2):
         draft = former.draft(2.0)
@@ -154,9 +154,12 @@ def test_a_caller_with_a_thousand_items_does_not_keep_another_from_the_next_batc
 
 
 def test_newcomers_join_what_runs_without_waiting_for_more():
-    former, queue = Former(_bounds(max_batch_size=4, batch_timeout=60, cost=len, max_cost=10)), MemoryQueue()
-    places = [Place("k", 4), Place("other", 1), Place("k", 5), Place("k", 1)]
-    tickets = [Ticket("e", "j", index, "a", 0.0) for index in range(4)]
+    former, queue = (
+        BatchQueue(_bounds(max_batch_size=4, batch_timeout=60, cost=len, max_cost=10)),
+        MemoryQueue(),
+    )
+    places = [BatchSlot("k", 4), BatchSlot("other", 1), BatchSlot("k", 5), BatchSlot("k", 1)]
+    tickets = [QueueEntry("e", "j", index, "a", 0.0) for index in range(4)]
     now_(queue.put(tickets))
     for ticket, place in zip(tickets, places, strict=True):
         former.add(ticket, place, "a", 0.0)
@@ -166,11 +169,11 @@ def test_newcomers_join_what_runs_without_waiting_for_more():
 
 
 def test_newcomers_do_not_keep_a_batch_running_while_an_older_item_of_another_key_is_ready():
-    former, queue = Former(_bounds(max_batch_size=4, batch_timeout=5)), MemoryQueue()
-    other, newcomer = Ticket("e", "a", 0, "a", 0.0), Ticket("e", "b", 0, "b", 1.0)
+    former, queue = BatchQueue(_bounds(max_batch_size=4, batch_timeout=5)), MemoryQueue()
+    other, newcomer = QueueEntry("e", "a", 0, "a", 0.0), QueueEntry("e", "b", 0, "b", 1.0)
     now_(queue.put([other, newcomer]))
-    former.add(other, Place("other"), "a", 0.0)
-    former.add(newcomer, Place("k"), "b", 1.0)
+    former.add(other, BatchSlot("other"), "a", 0.0)
+    former.add(newcomer, BatchSlot("k"), "b", 1.0)
     assert former.joining(5.0, "k", 2, 0).room == 0
     draft = former.joining(4.9, "k", 2, 0)
     assert now_(queue.take("e", limit=draft.room, fits=draft)) == [newcomer]

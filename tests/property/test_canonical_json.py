@@ -6,7 +6,7 @@ import sys
 import pytest
 import rfc8785
 
-from tidewire.protocol.integrity import canonical
+from tidewire.protocol.document.digests import canonical
 from tidewire.protocol.strict_json import MAX_INTEGER, StrictJsonError
 
 RUNS = 20_000

@@ -1,12 +1,12 @@
-"""`tidewire.plain_chunks` and h11 after it: together they read any body in chunks as h11 alone does, wherever it is cut."""
+"""`tidewire.http.chunked_coding` and h11 after it: together they read any body in chunks as h11 alone does, wherever it is cut."""
 
 import random
 
 import h11
 import pytest
 
-from tidewire.plain_chunks import SIZE_DIGITS, PlainChunks
-from tidewire.segments import _at_a_body_in_chunks
+from tidewire.http.chunked_coding import SIZE_DIGITS, ChunkedDecoder
+from tidewire.http.fast_body import _at_a_body_in_chunks
 
 
 def by_h11(pieces):
@@ -25,7 +25,7 @@ def by_h11(pieces):
 
 
 def by_ours(pieces):
-    chunks, body = PlainChunks(), b""
+    chunks, body = ChunkedDecoder(), b""
     for at, piece in enumerate(pieces):
         body += chunks.feed(piece)
         if chunks.broken:
@@ -81,13 +81,13 @@ def test_one_cut_at_every_byte_changes_nothing():
 
 
 def test_the_digits_of_a_size_have_a_bound_beyond_which_h11_decides():
-    at_the_bound, beyond = PlainChunks(), PlainChunks()
+    at_the_bound, beyond = ChunkedDecoder(), ChunkedDecoder()
     assert at_the_bound.feed(b"1".zfill(SIZE_DIGITS) + b"\r\nx") == b"x"
     assert beyond.feed(b"1".zfill(SIZE_DIGITS + 1) + b"\r\nx") == b""
     assert (at_the_bound.rest, beyond.rest) == (None, b"000000001\r\nx")
 
 
 def test_what_has_no_end_of_line_is_not_kept():
-    chunks = PlainChunks()
+    chunks = ChunkedDecoder()
     assert chunks.feed(b"f" * (SIZE_DIGITS + 1)) == b""
     assert chunks.rest == b"f" * (SIZE_DIGITS + 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from support.random_json import a_change_of, a_value, spelling
 from tidewire.protocol.diff import apply, diff
-from tidewire.protocol.pointer import build, parse
+from tidewire.protocol.document.json_pointer import build, parse
 
 PAIRS = 10_000
 SEEDS = [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 11))]

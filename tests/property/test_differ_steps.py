@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidewire.protocol.diff import apply
-from tidewire.protocol.values import same
-from tidewire_server.deltas import ENDS, LONG, PATIENCE, Shadow
+from tidewire.protocol.document.json_values import same
+from tidewire_server.log_writer.differ import ENDS, LONG, PATIENCE, ShadowCopy
 
 TEXTS = ("", "a", "né", "🎉🎉", "x" * 40, "1")
 SCALARS = (*TEXTS, 0, 1, 1.0, True, False, None, -0.0, 0.0, 2.5)
@@ -122,7 +122,7 @@ def at_once(known: Any, value: Any) -> bool:
 @pytest.mark.parametrize("seed", range(40))
 def test_a_writer_with_time_is_followed_exactly_at_each_step(seed):
     writer = Writer(seed)
-    shadow = Shadow(None, clock=idle)
+    shadow = ShadowCopy(None, clock=idle)
     known = None
     for _ in range(40):
         value = writer.step()
@@ -134,7 +134,7 @@ def test_a_writer_with_time_is_followed_exactly_at_each_step(seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_a_writer_in_a_hurry_is_followed_at_the_ends_at_once_and_everywhere_in_the_end(seed):
     writer = Writer(seed)
-    shadow = Shadow(None, clock=hurried())
+    shadow = ShadowCopy(None, clock=hurried())
     known = None
     for _ in range(random.Random(seed).randrange(2, 60)):
         value = writer.step()
@@ -150,7 +150,7 @@ def test_a_writer_in_a_hurry_is_followed_at_the_ends_at_once_and_everywhere_in_t
 
 def test_a_change_deep_inside_is_found_after_so_many_steps_without_an_end():
     history = [{"content": f"{number}"} for number in range(10 * LONG)]
-    shadow = Shadow(history, clock=hurried())
+    shadow = ShadowCopy(history, clock=hurried())
     assert shadow.step(history) == []
     history[LONG]["content"] = "changed"
     steps = 0
@@ -165,7 +165,7 @@ def test_a_list_that_moves_in_each_step_does_not_keep_another_from_being_looked_
     value = {"moves": list(range(2 * LONG)), "rows": rows}
     # The first look takes ten times as long as those by value alone: types are not looked at again in this test.
     clock = map(float, itertools.chain((0, 10), itertools.count(11))).__next__
-    shadow = Shadow(value, clock=clock)
+    shadow = ShadowCopy(value, clock=clock)
     shadow.step(value)
     shadow.step(value)
     rows[LONG]["content"] = "changed"
@@ -178,7 +178,7 @@ def test_a_list_that_moves_in_each_step_does_not_keep_another_from_being_looked_
 
 def test_a_value_that_shrank_after_its_last_step_keeps_what_was_yielded():
     history = [{"content": f"{number}"} for number in range(10 * LONG)]
-    shadow = Shadow(history, clock=hurried())
+    shadow = ShadowCopy(history, clock=hurried())
     for _ in range(4):
         shadow.step(history)
     assert shadow.behind

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from support.random_json import a_change_of, a_value, spelling
 from tidewire.protocol.diff import DiffError, IntegrityError, apply, diff
-from tidewire.protocol.document import Document, TextChange
-from tidewire.protocol.pointer import array_index, build, parse
+from tidewire.protocol.document import Document
+from tidewire.protocol.document.document import TextChange
+from tidewire.protocol.document.json_pointer import array_index, build, parse
 
 COLUMNS = ["/items/0/value/text", "/items/0/value/ids", "/items/1/value"]
 STEPS = 12

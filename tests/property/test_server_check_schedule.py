@@ -6,8 +6,8 @@ import random
 import pytest
 
 from tidewire.protocol.document import Document
-from tidewire_server.owed import CHECK_EVERY
-from tidewire_server.pending import Pending
+from tidewire_server.log_writer.check_schedule import CHECK_EVERY
+from tidewire_server.log_writer.write_buffer import WriteBuffer
 
 
 def state():
@@ -16,7 +16,7 @@ def state():
 
 
 def pending(columns, *, merge, max_event_bytes=2**20):
-    return Pending(
+    return WriteBuffer(
         Document(state(), columns),
         merge=merge,
         max_event_bytes=max_event_bytes,

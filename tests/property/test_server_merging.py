@@ -9,8 +9,8 @@ from support.random_json import NAMES, PIECES, a_change_of, a_value, spelling
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import diff
 from tidewire.protocol.document import Document
-from tidewire.protocol.pointer import escape
-from tidewire_server.merging import Merging
+from tidewire.protocol.document.json_pointer import escape
+from tidewire_server.http.event_merging import EventMerger
 
 COLUMNS = ("/text", "/rows")
 START = {
@@ -99,7 +99,7 @@ def merged(
     frames: list[bytes], after: int, columns=COLUMNS, room: int = 2**20
 ) -> list[tuple[int, int, object]]:
     """The ids, bases and data of the merged events."""
-    merging = Merging(Cursor(1, after), columns, room)
+    merging = EventMerger(Cursor(1, after), columns, room)
     merging.take_in(b"".join(frames))
     found = []
     base = after

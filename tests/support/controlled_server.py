@@ -52,7 +52,7 @@ class UnknownError(BaseException):
 
 def _serve(settings: dict[str, Any]) -> None:
     from tidewire_server import Append, Context, ItemError, Last, Server
-    from tidewire_server.serving import serve
+    from tidewire_server.serving.serve import serve
 
     server, gates = Server(**settings), Gates()
 
@@ -189,7 +189,7 @@ def _serve(settings: dict[str, Any]) -> None:
             except asyncio.CancelledError:
                 gates.came.append("swallowed")
 
-    serve(server, port=0, started=lambda url: print(url, flush=True))
+    serve(server.app, server.settings, port=0, started=lambda url: print(url, flush=True))
 
 
 if __name__ == "__main__":

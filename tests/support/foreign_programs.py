@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tidewire_conformance.cutting_proxy import Cut
+from tidewire_conformance.wire.fault_proxy import Cut
 
 INTEROP = Path(__file__).parents[1] / "interop"
 NODE = shutil.which("node")

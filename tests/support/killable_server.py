@@ -21,7 +21,7 @@ import httpx
 
 from tidewire_server import Server, Stream
 from tidewire_server.script import add_script
-from tidewire_server.serving import serve
+from tidewire_server.serving.serve import serve
 
 START_LIMIT = 30.0
 WORDS = ("stream", "of", "results", "né", "😀", "from", "a", "GPU", "server", "that", "nothing", "can", "cut")
@@ -187,7 +187,7 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
 
     for name in hide:
         del server.endpoints[name]
-    serve(server, port=port, port_file=ready)
+    serve(server.app, server.settings, port=port, port_file=ready)
 
 
 def _fork(words: list[Any]) -> int | None:

@@ -10,7 +10,7 @@ import httpx
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.protocol.integrity import digest
+from tidewire.protocol.document.digests import digest
 from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server
 

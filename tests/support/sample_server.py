@@ -50,7 +50,7 @@ def served(**settings: Any) -> Iterator[str]:
 
 def _serve(settings: dict[str, Any]) -> None:
     from tidewire_server import ItemError, Server, Stream
-    from tidewire_server.serving import serve
+    from tidewire_server.serving.serve import serve
 
     server = Server(**settings)
     starts = {"count": 0}
@@ -114,7 +114,7 @@ def _serve(settings: dict[str, Any]) -> None:
     async def starts_so_far() -> int:
         return starts["count"]
 
-    serve(server, port=0, started=lambda url: print(url, flush=True))
+    serve(server.app, server.settings, port=0, started=lambda url: print(url, flush=True))
 
 
 if __name__ == "__main__":

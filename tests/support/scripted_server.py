@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import anyio
 
-from tidewire.exchange import Timing
-from tidewire.protocol.integrity import digest
+from tidewire.http.api_session import Timing
+from tidewire.protocol.document.digests import digest
 
 RESET = object()
 """Break the connection with a TCP reset."""

@@ -8,12 +8,12 @@ from typing import Any
 
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
-from tidewire_server.committing import Commits
-from tidewire_server.journal import Journal, first_block
-from tidewire_server.plain import plain
+from tidewire_server.log_writer.group_commit import GroupCommit
+from tidewire_server.log_writer.log_writer import LogWriter, first_block
+from tidewire_server.log_writer.stream import Stream
+from tidewire_server.log_writer.user_values import plain
 from tidewire_server.settings import Settings
-from tidewire_server.store.memory import MemoryLog
-from tidewire_server.stream import Stream
+from tidewire_server.store.memory_store import MemoryLog
 
 
 class Written:
@@ -25,13 +25,13 @@ class Written:
         state: Any = {"status": "running", "items": [item], "usage": {}, "notes": []}
         block, document, size = first_block(state, [f"/items/0/value{column}" for column in columns])
         self.log = MemoryLog(block, kept.max_log_bytes)
-        self.journal = Journal(
+        self.journal = LogWriter(
             self.log,
             document,
             kept,
             state_bytes=size,
             reserve=0,
-            commits=Commits(lambda _events, _bytes: None, kept.merge_window),
+            commits=GroupCommit(lambda _events, _bytes: None, kept.merge_window),
         )
         self.stream: Stream[Any] = Stream(
             self.journal,

@@ -18,11 +18,11 @@ from tidewire import (
     TextDelta,
     Update,
 )
-from tidewire.async_map import AsyncMap
 from tidewire.errors import ItemFailedError
-from tidewire.logprobs import Logprobs
+from tidewire.jobs.async_map import AsyncMap
+from tidewire.jobs.logprob_arrays import Logprobs
+from tidewire.jobs.tokens import Alternative, Token
 from tidewire.testing import Answer, FakeServer, FakeToken, Submit
-from tidewire.tokens import Alternative, Token
 
 
 class Caption(BaseModel):

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, overload
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from tidewire import AsyncBatchJob, AsyncClient, AsyncJob, BatchJob, Client, Job
-from tidewire.async_map import AsyncMap
+from tidewire.jobs.async_map import AsyncMap
 from typing_extensions import TypeAliasType
 
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from tidewire.protocol.alignment import MAX_EDITS, align
+from tidewire.protocol.document.alignment import MAX_EDITS, align
 
 
 def longest_common(old, new):

@@ -3,15 +3,6 @@
 import pytest
 from pydantic import ValidationError
 
-from tidewire.protocol.description import (
-    Cancel,
-    Discovery,
-    EndpointCapabilities,
-    EndpointSummary,
-    JobResource,
-    Limits,
-    Submit,
-)
 from tidewire.protocol.messages import (
     BatchPlace,
     Done,
@@ -25,6 +16,15 @@ from tidewire.protocol.messages import (
     read,
 )
 from tidewire.protocol.problems import Problem
+from tidewire.protocol.resources import (
+    Cancel,
+    Discovery,
+    EndpointCapabilities,
+    EndpointSummary,
+    JobResource,
+    Limits,
+    SubmitBody,
+)
 
 HELLO = {"protocol": "tidewire/1", "job": "j", "events": "/e", "head": "1-1", "heartbeat_ms": 15000}
 PLACE = {"size": 2, "row": 0, "wait_ms": 0}
@@ -62,8 +62,8 @@ INTEGERS = [
     (JobResource, JOB, "attempt", 1),
     (Discovery, DISCOVERY, "heartbeat_ms", 1),
     (Discovery, DISCOVERY, "min_interval_ms", 0),
-    (Submit, {"input": 1}, "grace_ms", 0),
-    (Submit, {"input": 1}, "deadline_ms", 1),
+    (SubmitBody, {"input": 1}, "grace_ms", 0),
+    (SubmitBody, {"input": 1}, "deadline_ms", 1),
     *((Limits, {}, name, 0 if name.endswith("_ttl_s") else 1) for name in Limits.model_fields),
 ]
 

@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from tidewire.final_text import MAX_HELD, FinalText
+from tidewire.jobs.final_text import MAX_HELD, FinalTextReader
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.types import Place, Shape, Update
+from tidewire.types import Position, ResultType, Update
 
 TEXT = "/items/0/value"
 MANY = 4 * MAX_HELD
@@ -19,7 +19,7 @@ def final():
     async def rollback():
         return True
 
-    final = FinalText(rollback, handed=0, column=lambda: TEXT, job_id="j1")
+    final = FinalTextReader(rollback, handed=0, column=lambda: TEXT, job_id="j1")
     asyncio.run(final.prepare())
     return final
 
@@ -33,8 +33,8 @@ def told(document, seq, ops):
     document.apply(ops)
     changes = document.text_changes
     deleted, text = changes[0][1:] if changes else (0, "")
-    place = Place(document.view(), (TEXT,), Cursor(1, seq))
-    return Update(place, Shape(None), seq, deleted=deleted, text=text)
+    place = Position(document.view(), (TEXT,), Cursor(1, seq))
+    return Update(place, ResultType(None), seq, deleted=deleted, text=text)
 
 
 @pytest.mark.parametrize("takes_back", [False, True], ids=["appends", "rollbacks"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidewire_server.configuration import ConfigurationError, Launch, configure
+from tidewire_server.process.configuration import ConfigurationError, Launch, configure
 from tidewire_server.settings import GROUPS, Settings
 
 

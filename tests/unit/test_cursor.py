@@ -5,9 +5,9 @@ import pytest
 from tidewire.protocol.cursor import (
     BEGINNING,
     ENDED_BY_PROBLEM,
+    Continuity,
     Cursor,
     CursorError,
-    Standing,
     standing_of_change,
     standing_of_snapshot,
 )
@@ -60,15 +60,15 @@ MINE = Cursor(2, 10)
 @pytest.mark.parametrize(
     ("mine", "event", "rewound", "standing"),
     [
-        (None, Cursor(1, 1), True, Standing.NEXT),
-        (None, Cursor(1, 1), False, Standing.NEXT),
-        (MINE, Cursor(2, 9), True, Standing.NEXT),
-        (MINE, Cursor(2, 10), True, Standing.NEXT),
-        (MINE, Cursor(2, 11), True, Standing.NEXT),
-        (MINE, Cursor(1, 99), False, Standing.REPEAT),
-        (MINE, Cursor(2, 10), False, Standing.REPEAT),
-        (MINE, Cursor(2, 11), False, Standing.NEXT),
-        (MINE, Cursor(3, 1), False, Standing.NEXT),
+        (None, Cursor(1, 1), True, Continuity.NEXT),
+        (None, Cursor(1, 1), False, Continuity.NEXT),
+        (MINE, Cursor(2, 9), True, Continuity.NEXT),
+        (MINE, Cursor(2, 10), True, Continuity.NEXT),
+        (MINE, Cursor(2, 11), True, Continuity.NEXT),
+        (MINE, Cursor(1, 99), False, Continuity.REPEAT),
+        (MINE, Cursor(2, 10), False, Continuity.REPEAT),
+        (MINE, Cursor(2, 11), False, Continuity.NEXT),
+        (MINE, Cursor(3, 1), False, Continuity.NEXT),
     ],
 )
 def test_standing_of_a_snapshot(mine, event, rewound, standing):
@@ -78,16 +78,16 @@ def test_standing_of_a_snapshot(mine, event, rewound, standing):
 @pytest.mark.parametrize(
     ("mine", "event", "on", "standing"),
     [
-        (None, Cursor(2, 11), None, Standing.BROKEN),
-        (MINE, Cursor(2, 10), None, Standing.REPEAT),
-        (MINE, Cursor(1, 11), None, Standing.REPEAT),
-        (MINE, Cursor(2, 9), 8, Standing.REPEAT),
-        (MINE, Cursor(2, 11), None, Standing.NEXT),
-        (MINE, Cursor(2, 12), None, Standing.BROKEN),  # a gap
-        (MINE, Cursor(2, 15), 10, Standing.NEXT),  # several events as one
-        (MINE, Cursor(2, 15), 9, Standing.BROKEN),  # an overlap
-        (MINE, Cursor(2, 15), 12, Standing.BROKEN),
-        (MINE, Cursor(3, 11), None, Standing.BROKEN),  # no diff crosses an epoch
+        (None, Cursor(2, 11), None, Continuity.BROKEN),
+        (MINE, Cursor(2, 10), None, Continuity.REPEAT),
+        (MINE, Cursor(1, 11), None, Continuity.REPEAT),
+        (MINE, Cursor(2, 9), 8, Continuity.REPEAT),
+        (MINE, Cursor(2, 11), None, Continuity.NEXT),
+        (MINE, Cursor(2, 12), None, Continuity.BROKEN),  # a gap
+        (MINE, Cursor(2, 15), 10, Continuity.NEXT),  # several events as one
+        (MINE, Cursor(2, 15), 9, Continuity.BROKEN),  # an overlap
+        (MINE, Cursor(2, 15), 12, Continuity.BROKEN),
+        (MINE, Cursor(3, 11), None, Continuity.BROKEN),  # no diff crosses an epoch
     ],
 )
 def test_standing_of_a_diff_or_done(mine, event, on, standing):

@@ -7,7 +7,7 @@ import pytest
 
 from support.random_json import spelling
 from tidewire.protocol.diff import DiffError, IntegrityError, UnknownOpError, apply, diff
-from tidewire.protocol.values import MAX_STATE_DEPTH
+from tidewire.protocol.document.json_values import MAX_STATE_DEPTH
 
 FOLDER = Path(__file__).parents[2] / "spec" / "vectors" / "diff"
 APPLIED = json.loads((FOLDER / "apply.json").read_text(encoding="utf-8"))["vectors"]

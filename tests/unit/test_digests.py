@@ -7,7 +7,7 @@ import pytest
 
 from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
-from tidewire.protocol.integrity import (
+from tidewire.protocol.document.digests import (
     PART,
     IntegrityError,
     array_check,

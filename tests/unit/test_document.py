@@ -11,10 +11,11 @@ import pytest
 from support.random_json import a_value, spelling
 from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError
-from tidewire.protocol.document import Document, TextChange
-from tidewire.protocol.growing import GrowingText
-from tidewire.protocol.pointer import PointerError
-from tidewire.protocol.values import MAX_STATE_DEPTH, MAX_VALUE_DEPTH
+from tidewire.protocol.document import Document
+from tidewire.protocol.document.document import TextChange
+from tidewire.protocol.document.json_pointer import PointerError
+from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, MAX_VALUE_DEPTH
+from tidewire.protocol.document.rope import Rope
 
 FOLDER = Path(__file__).parents[2] / "spec" / "vectors" / "diff"
 APPLIED = json.loads((FOLDER / "apply.json").read_text(encoding="utf-8"))["vectors"]
@@ -458,7 +459,7 @@ def test_many_checks_of_a_large_text_measure_it_once():
     document = Document({"t": text})
     document.apply({"ops": [], "check": [["/t", len(text), crc32(text.encode())]] * 10_000})
     # What keeps the CRC is the growing node that took the text's place.
-    assert isinstance(document.view().node(("t",)), GrowingText)
+    assert isinstance(document.view().node(("t",)), Rope)
 
 
 # --- stable

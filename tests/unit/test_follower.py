@@ -9,8 +9,9 @@ import pytest
 
 from tidewire.protocol.backoff import Backoff, RetryPolicy
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.description import JobResource
-from tidewire.protocol.document import Document, View
+from tidewire.protocol.document import Document
+from tidewire.protocol.document.digests import digest
+from tidewire.protocol.document.document import View
 from tidewire.protocol.follower import (
     MAX_RESYNCS,
     RESYNC_HEALED,
@@ -23,8 +24,8 @@ from tidewire.protocol.follower import (
     Reconnect,
     Told,
 )
-from tidewire.protocol.integrity import digest
 from tidewire.protocol.messages import MessageError
+from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Event
 
 TEXT = "/items/0/value"

@@ -85,7 +85,7 @@ def test_the_client_imports_neither_server_nor_suite():
 
 def test_only_the_transport_imports_the_http_library():
     # What users test with stands in for the network, below the transport: it has to be one of the library's transports.
-    may = {"tidewire.transport", "tidewire.segments", "tidewire.testing.transport"}
+    may = {"tidewire.http.transport", "tidewire.http.fast_body", "tidewire.testing.fake_transport"}
     http = ["httpx", "httpx_sse", "httpcore", "h11"]
     assert offenders("tidewire", http, unless=lambda name: name in may) == []
 
@@ -149,11 +149,11 @@ def loaded_after(code):
         ),
         (
             "from tidewire import Client",
-            ["trio", "typer", "jsonschema", "tidewire_server", "tidewire.cli"],
+            ["trio", "typer", "jsonschema", "tidewire_server", "tidewire.commands.cli"],
         ),
         ("import tidewire.testing", ["pytest", "tidewire_server", "typer"]),
         ("from tidewire import Checkpoint, RetryPolicy, Update, TextDelta", ["httpx", "anyio"]),
-        ("import tidewire.cli", ["tidewire_server", "tidewire_conformance", "torch", "starlette"]),
+        ("import tidewire.commands.cli", ["tidewire_server", "tidewire_conformance", "torch", "starlette"]),
     ],
 )
 def test_a_fresh_interpreter_has_loaded_no_more_than_is_needed(code, absent):

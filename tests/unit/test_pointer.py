@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from tidewire.protocol import pointer
-from tidewire.protocol.pointer import PointerError
+from tidewire.protocol.document import json_pointer
+from tidewire.protocol.document.json_pointer import PointerError
 
 VECTORS = json.loads(
     (Path(__file__).parents[2] / "spec" / "vectors" / "diff" / "pointers.json").read_text(encoding="utf-8")
@@ -15,42 +15,42 @@ BAD = [vector for vector in VECTORS if vector["tokens"] is None]
 
 @pytest.mark.parametrize("vector", GOOD, ids=lambda vector: vector["name"])
 def test_a_pointer_is_split_and_built_again(vector):
-    assert pointer.parse(vector["pointer"]) == tuple(vector["tokens"])
-    assert pointer.build(vector["tokens"]) == vector["pointer"]
+    assert json_pointer.parse(vector["pointer"]) == tuple(vector["tokens"])
+    assert json_pointer.build(vector["tokens"]) == vector["pointer"]
 
 
 @pytest.mark.parametrize("vector", BAD, ids=lambda vector: vector["name"])
 def test_a_malformed_pointer_is_refused(vector):
     with pytest.raises(PointerError):
-        pointer.parse(vector["pointer"])
+        json_pointer.parse(vector["pointer"])
 
 
 @pytest.mark.parametrize("bad", ["/\ud83d", "/a/\udc00b", "/" + "x" * 300 + "\ud83d"])
 def test_a_lone_surrogate_in_a_pointer_is_refused(bad):
     with pytest.raises(PointerError, match="surrogate"):
-        pointer.parse(bad)
+        json_pointer.parse(bad)
 
 
 def test_a_pointer_too_long_to_be_kept_is_read_all_the_same():
-    long = "/" + "a" * pointer.MAX_CACHED_LENGTH
-    assert pointer.parse(long) == ("a" * pointer.MAX_CACHED_LENGTH,)
-    assert pointer.parse("/a" * 100_000) == ("a",) * 100_000
+    long = "/" + "a" * json_pointer.MAX_CACHED_LENGTH
+    assert json_pointer.parse(long) == ("a" * json_pointer.MAX_CACHED_LENGTH,)
+    assert json_pointer.parse("/a" * 100_000) == ("a",) * 100_000
 
 
 def test_no_more_pointers_are_kept_than_the_limit():
-    for n in range(pointer.MAX_CACHED_POINTERS + 10):
-        pointer.parse(f"/bounded/{n}")
-    pointer.parse("/" + "b" * pointer.MAX_CACHED_LENGTH)
-    assert pointer._cached_split.cache_info().currsize <= pointer.MAX_CACHED_POINTERS
+    for n in range(json_pointer.MAX_CACHED_POINTERS + 10):
+        json_pointer.parse(f"/bounded/{n}")
+    json_pointer.parse("/" + "b" * json_pointer.MAX_CACHED_LENGTH)
+    assert json_pointer._cached_split.cache_info().currsize <= json_pointer.MAX_CACHED_POINTERS
 
 
 def test_indexes_build_into_a_pointer():
-    assert pointer.build(["items", 0, "value"]) == "/items/0/value"
+    assert json_pointer.build(["items", 0, "value"]) == "/items/0/value"
 
 
 @pytest.mark.parametrize(("token", "index"), [("0", 0), ("7", 7), ("10", 10), ("9007199254740992", 2**53)])
 def test_an_index_is_read(token, index):
-    assert pointer.array_index(token) == index
+    assert json_pointer.array_index(token) == index
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_an_index_is_read(token, index):
 )
 def test_what_is_no_index_is_refused(token):
     with pytest.raises(PointerError, match="array index"):
-        pointer.array_index(token)
+        json_pointer.array_index(token)

@@ -5,15 +5,22 @@ import pytest
 
 from support.random_json import a_change_of, a_value
 from tidewire.protocol.document import Document
-from tidewire.protocol.growing import LATEST, MAX_LOOSE_PIECES, MAX_PIECE, GrowingArray, GrowingText, holds
-from tidewire.protocol.values import same
+from tidewire.protocol.document.json_values import same
+from tidewire.protocol.document.rope import (
+    LATEST,
+    MAX_LOOSE_PIECES,
+    MAX_PIECE,
+    Rope,
+    RopeArray,
+    holds,
+)
 
 
 def test_each_stamp_reads_the_length_that_it_had():
-    text, array = GrowingText("ab"), GrowingArray([1])
-    for stamp in (1, 1, 2, 5, 5, 9):
-        text.extend(str(stamp), stamp)
-        array.extend([stamp], stamp)
+    text, array = Rope("ab"), RopeArray([1])
+    for version in (1, 1, 2, 5, 5, 9):
+        text.extend(str(version), version)
+        array.extend([version], version)
     expected = {
         0: "ab",
         1: "ab11",
@@ -24,7 +31,7 @@ def test_each_stamp_reads_the_length_that_it_had():
         8: "ab11255",
         9: "ab112559",
     }
-    assert {stamp: text.text_at(stamp) for stamp in expected} == expected
+    assert {version: text.text_at(version) for version in expected} == expected
     assert text.text_at(LATEST) == expected[9]
     assert array.items_at(0) == [1]
     assert array.items_at(4) == [1, 1, 1, 2]
@@ -33,7 +40,7 @@ def test_each_stamp_reads_the_length_that_it_had():
 
 @pytest.mark.parametrize("piece", ["a", "é", "🎉b", " word", "x" * 1000, "y" * (MAX_PIECE + 1)])
 def test_length_crc_and_text_agree_at_every_size(piece):
-    text, whole = GrowingText("start "), "start "
+    text, whole = Rope("start "), "start "
     for n in range(1, 2 * MAX_LOOSE_PIECES if len(piece) < 2000 else 5):
         text.extend(piece, n)
         whole += piece
@@ -43,7 +50,7 @@ def test_length_crc_and_text_agree_at_every_size(piece):
 
 
 def test_many_small_pieces_are_merged_into_few_large_ones():
-    text = GrowingText("")
+    text = Rope("")
     for n in range(200_000):
         text.extend("token", n)
     assert len(text._pieces) <= 1_000_000 // MAX_PIECE * 2 + MAX_LOOSE_PIECES + 20
@@ -54,7 +61,7 @@ def test_many_small_pieces_are_merged_into_few_large_ones():
 
 @pytest.mark.parametrize("since", [0, 1, 6, 7, 10, 2000, 2599, 2600])
 def test_what_came_since_a_length_is_read(since):
-    text, whole = GrowingText("start "), "start "
+    text, whole = Rope("start "), "start "
     for n in range(1297):
         text.extend("é🎉", n)
         whole += "é🎉"
@@ -63,7 +70,7 @@ def test_what_came_since_a_length_is_read(since):
 
 @pytest.mark.parametrize("length", [0, 1, 5, 6, 7, 1000, MAX_PIECE, MAX_PIECE + 1, 149_999, 150_000])
 def test_a_shortened_text_is_one_of_its_own(length):
-    text = GrowingText("x" * 100_000)
+    text = Rope("x" * 100_000)
     for n in range(10_000):
         text.extend("é🎉abc", n)
     whole = "x" * 100_000 + "é🎉abc" * 10_000
@@ -79,7 +86,7 @@ def test_a_shortened_text_is_one_of_its_own(length):
 
 
 def test_a_cut_takes_back_what_came_last():
-    text, array = GrowingText("ab"), GrowingArray([1, 2])
+    text, array = Rope("ab"), RopeArray([1, 2])
     text.extend("cdef", 1)
     text.crc()
     text.extend("g", 1)
@@ -94,7 +101,7 @@ def test_a_cut_takes_back_what_came_last():
 
 def test_a_long_piece_is_held_as_it_came_until_it_is_truncated():
     long = "é" * (3 * MAX_PIECE)
-    text = GrowingText("start ")
+    text = Rope("start ")
     text.extend(long, 1)
     text.extend("!", 2)
     assert text.crc() == crc32(f"start {long}!".encode())

@@ -7,8 +7,8 @@ import pytest
 
 from support.stream_harness import Written, on_a_loop
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
-from tidewire_server.runs import MAX_RUN
-from tidewire_server.stream import Stream
+from tidewire_server.log_writer.append_buffer import MAX_RUN
+from tidewire_server.log_writer.stream import Stream
 
 KIB = 1024
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tidewire_server import Server
-from tidewire_server.screen import screen
+from tidewire_server.process.banner import startup_banner
 
 URL = "http://127.0.0.1:8000"
 
@@ -29,7 +29,7 @@ def make_server(**settings) -> Server:
 
 
 def test_each_endpoint_says_how_many_run_and_with_which_others_it_shares():
-    lines = screen(make_server(), URL).splitlines()
+    lines = startup_banner(make_server(), URL).splitlines()
     assert lines[3:6] == [
         "    draw     2 at a time, group gpu                Draw.",
         "    caption  2 at a time, batches of 8, group gpu  Say what is there.",
@@ -41,11 +41,11 @@ def test_each_endpoint_says_how_many_run_and_with_which_others_it_shares():
 def test_an_endpoint_that_has_limits_of_its_own_shows_them():
     server = Server()
     server.endpoint(lambda: 1, name="short", max_queue_size=2, time_limit=1.5)
-    assert screen(server, URL).splitlines()[3] == "    short  1 at a time, 2 may wait, 1.5 s each"
+    assert startup_banner(server, URL).splitlines()[3] == "    short  1 at a time, 2 may wait, 1.5 s each"
 
 
 def test_what_to_try_names_the_token_that_it_needs_and_shows_none():
-    shown = screen(make_server(tokens=["ann:sesame"]), URL)
+    shown = startup_banner(make_server(tokens=["ann:sesame"]), URL)
     assert f"tidewire call {URL} count --header 'Authorization: Bearer TOKEN'" in shown
     assert f"curl --header 'Authorization: Bearer TOKEN' {URL}/v1" in shown
     assert "sesame" not in shown
@@ -69,7 +69,11 @@ def test_what_to_try_names_the_token_that_it_needs_and_shows_none():
     ],
 )
 def test_what_is_off_is_told_with_the_flag_that_turns_it_on(settings, flags):
-    (off,) = [line for line in screen(make_server(**settings), URL).splitlines() if line.startswith("  off ")]
+    (off,) = [
+        line
+        for line in startup_banner(make_server(**settings), URL).splitlines()
+        if line.startswith("  off ")
+    ]
     assert [part.rpartition("(")[2].rstrip(")") for part in off.split(", ") if "(" in part] == flags
     assert ("nothing" in off) is not bool(flags)
 
@@ -84,7 +88,7 @@ def test_what_to_try_works_as_it_stands():
 
         if not without:
             server.endpoint(lambda n=1: n, name="count")
-        (line,) = [line for line in screen(server, URL).splitlines() if line.startswith("  try ")]
+        (line,) = [line for line in startup_banner(server, URL).splitlines() if line.startswith("  try ")]
         return line.removeprefix("  try").strip()
 
     assert tried() == f"tidewire call {URL} count"
@@ -93,4 +97,4 @@ def test_what_to_try_works_as_it_stands():
         tried(examples=[{"prompt": "the sea"}])
         == f"""tidewire call {URL} draw --input '{{"prompt": "the sea"}}'"""
     )
-    assert screen(Server(), URL).endswith(f"tidewire describe {URL}\n               curl {URL}/v1\n")
+    assert startup_banner(Server(), URL).endswith(f"tidewire describe {URL}\n               curl {URL}/v1\n")

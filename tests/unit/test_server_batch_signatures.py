@@ -7,8 +7,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tidewire_server import Append, Context, ItemError, Last, Server, Stream
-from tidewire_server.batching.results import by_row
-from tidewire_server.batching.signature import batch_shapes_of
+from tidewire_server.batching.batch_results import by_row
+from tidewire_server.endpoints.batch_signature import batch_shapes_of
 from tidewire_server.errors import InvalidValueError
 
 
@@ -72,17 +72,17 @@ def test_a_list_per_output_and_a_list_of_tuples_are_the_same_value(annotation):
 
 
 @pytest.mark.parametrize(
-    ("annotation", "newcomers", "appends"),
+    ("annotation", "late_joiners", "appends"),
     [
         (Iterator[dict[int, str]], False, False),
         (Generator[dict[int, str | Append[str] | Last], None, None], False, False),
         (Generator[dict[int, Append[str] | Last[Append[str]] | ItemError], dict[int, str], None], True, True),
     ],
 )
-def test_one_value_is_what_is_yielded_for_a_row(annotation, newcomers, appends):
+def test_one_value_is_what_is_yielded_for_a_row(annotation, late_joiners, appends):
     shapes = batch_shapes_of(yielding(annotation), "f")
     assert shapes.value.schema == {"type": "string"}
-    assert (shapes.takes_newcomers, shapes.only_appends) == (newcomers, appends)
+    assert (shapes.takes_late_joiners, shapes.only_appends) == (late_joiners, appends)
 
 
 def test_signatures_that_are_of_no_batch_are_told():

@@ -12,15 +12,15 @@ import pytest
 from tidewire.protocol.diff import apply
 from tidewire.protocol.document import Document
 from tidewire.protocol.strict_json import StrictJsonError
-from tidewire_server.deltas import NotPlainError, Shadow
 from tidewire_server.errors import StateTooLargeError
-from tidewire_server.pending import Pending
-from tidewire_server.splitting import split_op, split_text
+from tidewire_server.log_writer.differ import NotPlainError, ShadowCopy
+from tidewire_server.log_writer.op_splitting import split_op, split_text
+from tidewire_server.log_writer.write_buffer import WriteBuffer
 
 
 def test_a_value_mutated_in_place_is_found_changed():
     live: dict[str, Any] = {"rows": [["a", 1]], "text": "x"}
-    shadow = Shadow(live, "/v")
+    shadow = ShadowCopy(live, "/v")
     assert shadow.step(live) == []
     live["text"] += "y"
     live["rows"][0][1] = True
@@ -53,12 +53,12 @@ def test_a_value_mutated_in_place_is_found_changed():
     ],
 )
 def test_the_ops_are_the_small_ones(old, new, ops):
-    assert Shadow(old).step(new) == ops
+    assert ShadowCopy(old).step(new) == ops
 
 
 def test_an_insertion_at_the_front_does_not_rewrite_what_follows():
     old = [f"row {number}" for number in range(100)]
-    ops = Shadow(old).step(["first", *old])
+    ops = ShadowCopy(old).step(["first", *old])
     assert len(json.dumps(ops)) < 100
     assert apply(old, ops) == ["first", *old]
 
@@ -86,7 +86,7 @@ def test_any_two_values_are_led_into_each_other():
     for _ in range(3000):
         old, new = value(3), value(3)
         kept = copy.deepcopy(old)
-        ops = Shadow(old).step(new)
+        ops = ShadowCopy(old).step(new)
         assert old == kept
         found = apply(old, ops)
         assert json.dumps(found, sort_keys=True) == json.dumps(new, sort_keys=True)
@@ -94,7 +94,7 @@ def test_any_two_values_are_led_into_each_other():
 
 def test_an_append_to_a_long_history_looks_but_does_not_write():
     history = [[f"question {number}", "answer " * 20] for number in range(1000)]
-    shadow = Shadow(history, "/items/0/value")
+    shadow = ShadowCopy(history, "/items/0/value")
     history[-1][1] += "more"
     assert shadow.step(history) == [["a", "/items/0/value/999/1", "more"]]
 
@@ -103,11 +103,11 @@ def test_what_is_not_json_is_told_apart_from_what_is_too_deep():
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(NotPlainError):
-        Shadow([]).step([(1, 2)])
+        ShadowCopy([]).step([(1, 2)])
     with pytest.raises(NotPlainError):
-        Shadow({}).step({1: 2})
+        ShadowCopy({}).step({1: 2})
     with pytest.raises(StrictJsonError, match="deeper"):
-        Shadow([]).step(loop)
+        ShadowCopy([]).step(loop)
 
 
 # ---- large ops ------------------------------------------------------------------------------------------------------
@@ -142,9 +142,9 @@ def test_a_large_op_becomes_small_ones_that_do_the_same(state, op, start):
 # ---- merging ----------------------------------------------------------------------------------------------------------
 
 
-def pending(value: Any, *columns: str, **settings: Any) -> Pending:
+def pending(value: Any, *columns: str, **settings: Any) -> WriteBuffer:
     defaults = {"merge": True, "max_event_bytes": 4096, "max_state_bytes": 100_000, "state_bytes": 50}
-    return Pending(Document(value, columns), **(defaults | settings))
+    return WriteBuffer(Document(value, columns), **(defaults | settings))
 
 
 def test_adjacent_appends_are_one_event_and_anything_else_is_its_own():

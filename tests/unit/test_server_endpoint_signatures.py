@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from tidewire_server import Server, Stream
-from tidewire_server.endpoints import Endpoint, Options
+from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.errors import ProblemError
 
 
@@ -235,7 +235,7 @@ def test_settings_are_named_and_bounded():
 def test_every_setting_is_a_flag_and_an_environment_variable():
     import inspect
 
-    from tidewire_server.cli import serve
+    from tidewire_server.process.cli import serve
     from tidewire_server.settings import Settings
 
     flags = inspect.signature(serve).parameters

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tidewire_server.committing import WIDEST, Commits
+from tidewire_server.log_writer.group_commit import WIDEST, GroupCommit
 
 WINDOW = 0.005
 """Seconds, as all here."""
@@ -35,7 +35,7 @@ class Clock:
 async def spacings(rounds, window=WINDOW):
     """What lies between two events after each round, in which as many jobs commit as are named, a millisecond each."""
     clock, found = Clock(), []
-    commits = Commits(lambda _events, _size: None, window, clock)
+    commits = GroupCommit(lambda _events, _size: None, window, clock)
     for jobs in rounds:
         for _ in range(jobs):
             commits.soon(Slow(clock, 0.001))
@@ -86,7 +86,7 @@ class Job:
 async def committed(*, count, **jobs):
     """Who committed, and when after the test began, once `count` have."""
     begun, found = asyncio.get_running_loop().time(), []
-    commits = Commits(lambda _events, _size: None, 0.05)
+    commits = GroupCommit(lambda _events, _size: None, 0.05)
     for settings in jobs.values():
         commits.soon(Job(found, committed_at=begun, **settings))
     async with asyncio.timeout(10):

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.merging import Merging
+from tidewire_server.http.event_merging import EventMerger
 
 TEXT = "/items/0/value"
 
@@ -15,7 +15,7 @@ def merge(*contents: object, columns: tuple[str, ...] = (TEXT,), room: int = 2**
     frames = [
         b"id:1-%d\ndata:%b\n\n" % (seq, orjson.dumps(content)) for seq, content in enumerate(contents, 4)
     ]
-    merging = Merging(Cursor(1, 3), columns, room)
+    merging = EventMerger(Cursor(1, 3), columns, room)
     merging.take_in(b"".join(frames))
     assert merging.last == (1, 3 + len(contents))
     blocks = merging.frames(2**30)[0].split(b"\n\n")[:-1]
@@ -32,7 +32,7 @@ def test_a_text_that_grew_bit_by_bit_grows_at_once():
 
 def test_one_event_stays_as_it_was_logged():
     frame = b'id:1-4\ndata:[["s" , "/a" , "as it was"]]\n\n'
-    merging = Merging(Cursor(1, 3), (), 2**20)
+    merging = EventMerger(Cursor(1, 3), (), 2**20)
     merging.take_in(frame)
     assert merging.frames(2**30)[0] == frame
 
@@ -82,7 +82,7 @@ def test_snapshots_and_done_stay_as_they_are_and_new_columns_hold_from_there():
         b"".join(b'id:9-%d\ndata:"b"\n\n' % seq for seq in range(15, 25)),
         b"id:9-25\nevent:done\ndata:{}\n\n",
     ]
-    merging = Merging(Cursor(1, 3), (TEXT,), 2**20)
+    merging = EventMerger(Cursor(1, 3), (TEXT,), 2**20)
     for part in parts:
         merging.take_in(part)
     assert merging.frames(2**30)[0] == (
@@ -98,8 +98,8 @@ def test_what_would_not_be_smaller_stays_as_it_was_logged():
 
 
 def test_no_more_is_given_than_fits_but_for_one_event():
-    def taken() -> Merging:
-        merging = Merging(Cursor(1, 3), (), 2**20)
+    def taken() -> EventMerger:
+        merging = EventMerger(Cursor(1, 3), (), 2**20)
         merging.take_in(b"".join(b'id:1-%d\ndata:[["d","/%d"]]\n\n' % (seq, seq % 2) for seq in range(4, 8)))
         merging.take_in(b'id:7-8\nevent:snapshot\ndata:{"columns":[]}\n\n')
         return merging
@@ -112,4 +112,4 @@ def test_no_more_is_given_than_fits_but_for_one_event():
         assert some.endswith(b"\n\n")
         assert len(some) <= room or some.count(b"\n\n") == 1
         assert some.split(b"\n\n")[-2].startswith(b"id:%d-%d\n" % last)
-    assert Merging(Cursor(1, 3), (), 100).frames(1000) == (b"", (1, 3))
+    assert EventMerger(Cursor(1, 3), (), 100).frames(1000) == (b"", (1, 3))

@@ -6,9 +6,10 @@ import json
 import pytest
 from pydantic import BaseModel
 
-from tidewire_server import Server, submit
+from tidewire_server import Server
 from tidewire_server.errors import ProblemError
-from tidewire_server.submit import admit_inputs, read_submit
+from tidewire_server.jobs.admission import submit_body
+from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
 
 
 def body(**members):
@@ -28,7 +29,7 @@ def admitted(inputs, shared):
 
 def test_shared_members_are_bounded_by_all_the_copies_of_them(monkeypatch):
     shared = {"text": "x" * 989}  # 1,000 bytes as JSON
-    monkeypatch.setattr(submit, "MAX_SHARED_BYTES", 4000)
+    monkeypatch.setattr(submit_body, "MAX_SHARED_BYTES", 4000)
     assert len(admitted([{}] * 4, shared)) == 4
     with pytest.raises(ProblemError) as refused:
         admitted([{}] * 5, shared)

@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel, field_serializer, model_serializer
 
 from tidewire.protocol import strict_json
+from tidewire_server.endpoints.schemas import shapes_of
 from tidewire_server.errors import InvalidValueError
-from tidewire_server.plain import plain
-from tidewire_server.schemas import shapes_of
+from tidewire_server.log_writer.user_values import plain
 
 
 class Loose(BaseModel):

@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from support.spec_document import SCHEMAS, breaches
-from tidewire.protocol import description, messages, problems
-from tidewire.protocol.members import Count
+from tidewire.protocol import messages, problems, resources
+from tidewire.protocol.base_model import Count
 
 MODELS = {
     "problem": problems.Problem,
@@ -25,13 +25,13 @@ MODELS = {
     "progress": messages.Progress,
     "ping": messages.Ping,
     "goaway": messages.Goaway,
-    "discovery": description.Discovery,
-    "endpoint": description.EndpointDescription,
-    "submit": description.Submit,
-    "job-entry": description.JobResource,
-    "job-list": description.JobList,
-    "cancel": description.Cancel,
-    "stream-token": description.StreamToken,
+    "discovery": resources.Discovery,
+    "endpoint": resources.EndpointDescription,
+    "submit": resources.SubmitBody,
+    "job-entry": resources.JobResource,
+    "job-list": resources.JobList,
+    "cancel": resources.Cancel,
+    "stream-token": resources.StreamToken,
 }
 
 NO_MODEL = {
@@ -209,6 +209,6 @@ def test_words_that_are_listed_in_both_places_are_the_same():
 
 def test_limits_of_schema_and_model_have_the_same_names():
     limits = SCHEMAS["discovery"]["properties"]["limits"]
-    assert limits["properties"].keys() == description.Limits.model_fields.keys()
-    optional = {name for name, field in description.Limits.model_fields.items() if field.default is None}
+    assert limits["properties"].keys() == resources.Limits.model_fields.keys()
+    optional = {name for name, field in resources.Limits.model_fields.items() if field.default is None}
     assert limits["properties"].keys() - set(limits["required"]) == optional

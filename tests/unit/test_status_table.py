@@ -2,60 +2,60 @@
 
 import pytest
 
-from tidewire.protocol.answers import Asked, Then, is_event_stream, retry_after, then
+from tidewire.protocol.status_table import Action, RequestKind, action_for, is_event_stream, retry_after
 
 EVERYWHERE = {
-    200: Then.USE,
-    401: Then.REFRESH,
-    403: Then.REFRESH,
-    404: Then.FATAL,
-    405: Then.FATAL,
-    410: Then.FATAL,
-    413: Then.FATAL,
-    422: Then.FATAL,
-    418: Then.FATAL,
-    429: Then.WAIT,
-    503: Then.WAIT,
-    500: Then.CUT,
-    502: Then.CUT,
-    504: Then.CUT,
-    599: Then.CUT,
-    301: Then.REDIRECT,
-    302: Then.REDIRECT,
-    303: Then.REDIRECT,
-    307: Then.REDIRECT,
-    308: Then.REDIRECT,
+    200: Action.USE,
+    401: Action.REFRESH,
+    403: Action.REFRESH,
+    404: Action.FATAL,
+    405: Action.FATAL,
+    410: Action.FATAL,
+    413: Action.FATAL,
+    422: Action.FATAL,
+    418: Action.FATAL,
+    429: Action.WAIT,
+    503: Action.WAIT,
+    500: Action.CUT,
+    502: Action.CUT,
+    504: Action.CUT,
+    599: Action.CUT,
+    301: Action.REDIRECT,
+    302: Action.REDIRECT,
+    303: Action.REDIRECT,
+    307: Action.REDIRECT,
+    308: Action.REDIRECT,
 }
 
 
-@pytest.mark.parametrize("asked", Asked)
+@pytest.mark.parametrize("asked", RequestKind)
 @pytest.mark.parametrize(("status", "follows"), EVERYWHERE.items())
 def test_statuses_that_mean_the_same_everywhere(asked, status, follows):
-    assert then(status, asked) is follows
+    assert action_for(status, asked) is follows
 
 
 @pytest.mark.parametrize(
     ("status", "asked", "follows"),
     [
-        (204, Asked.STREAM, Then.READ_JOB),
-        (204, Asked.REQUEST, Then.USE),
-        (201, Asked.SUBMIT, Then.USE),
-        (202, Asked.REQUEST, Then.USE),
-        (409, Asked.SUBMIT, Then.WAIT),
-        (409, Asked.REQUEST, Then.FATAL),
-        (409, Asked.STREAM, Then.FATAL),
-        (400, Asked.SUBMIT, Then.FATAL),
-        (400, Asked.REQUEST, Then.FATAL),
-        (206, Asked.STREAM, Then.CUT),
+        (204, RequestKind.STREAM, Action.READ_JOB),
+        (204, RequestKind.REQUEST, Action.USE),
+        (201, RequestKind.SUBMIT, Action.USE),
+        (202, RequestKind.REQUEST, Action.USE),
+        (409, RequestKind.SUBMIT, Action.WAIT),
+        (409, RequestKind.REQUEST, Action.FATAL),
+        (409, RequestKind.STREAM, Action.FATAL),
+        (400, RequestKind.SUBMIT, Action.FATAL),
+        (400, RequestKind.REQUEST, Action.FATAL),
+        (206, RequestKind.STREAM, Action.CUT),
     ],
 )
 def test_statuses_that_depend_on_what_was_asked_for(status, asked, follows):
-    assert then(status, asked) is follows
+    assert action_for(status, asked) is follows
 
 
 def test_a_400_is_a_bad_cursor_only_where_there_was_one():
-    assert then(400, Asked.STREAM, has_cursor=True) is Then.RESYNC
-    assert then(400, Asked.STREAM, has_cursor=False) is Then.FATAL
+    assert action_for(400, RequestKind.STREAM, has_cursor=True) is Action.RESYNC
+    assert action_for(400, RequestKind.STREAM, has_cursor=False) is Action.FATAL
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tidewire_server.store.base import Queue, Ticket
+from tidewire_server.store.interfaces import Queue, QueueEntry
 from tidewire_server.store.memory_queue import MemoryQueue
 
 BODIES = [MemoryQueue]
@@ -19,16 +19,16 @@ def run(work: Any) -> Any:
     return asyncio.run(work)
 
 
-def ticket(job: str, index: int = 0, *, by: str = "ada", at: str = "e") -> Ticket:
-    return Ticket(at, job, index, by, 1000.0)
+def ticket(job: str, index: int = 0, *, by: str = "ada", at: str = "e") -> QueueEntry:
+    return QueueEntry(at, job, index, by, 1000.0)
 
 
-def of(principal: str, count: int) -> list[Ticket]:
+def of(principal: str, count: int) -> list[QueueEntry]:
     return [ticket(f"{principal}{number}", by=principal) for number in range(count)]
 
 
-async def drain(queue: Queue, *, limit: int) -> list[Ticket]:
-    taken: list[Ticket] = []
+async def drain(queue: Queue, *, limit: int) -> list[QueueEntry]:
+    taken: list[QueueEntry] = []
     while part := await queue.take("e", limit=limit):
         assert len(part) <= limit
         taken += part
@@ -84,7 +84,7 @@ def test_what_does_not_fit_keeps_its_place_and_its_turn(queue: Queue):
         await queue.put([ticket("ada0"), ticket("ada1"), ticket("bob0", by="bob"), ticket("bob1", by="bob")])
         asked: list[str] = []
 
-        def fits(each: Ticket) -> bool:
+        def fits(each: QueueEntry) -> bool:
             asked.append(each.job)
             return each.job == "bob1"
 
@@ -104,7 +104,7 @@ def test_nothing_is_asked_that_need_not_be(queue: Queue):
         await queue.put(of("ada", 5000))
         for number in range(5000):
             await queue.put([ticket("j", by=f"p{number}")])
-        asked: list[Ticket] = []
+        asked: list[QueueEntry] = []
         await queue.take("e", limit=3, fits=lambda each: not asked.append(each))
         assert len(asked) == 3
 
@@ -123,7 +123,7 @@ def test_an_item_that_is_put_in_twice_waits_once(queue: Queue):
 def test_whatever_is_done_the_queue_takes_in_the_order_that_it_shows(queue: Queue):
     async def body() -> None:
         draw = random.Random(7)
-        here: list[Ticket] = []
+        here: list[QueueEntry] = []
         for step in range(2000):
             match draw.randrange(4):
                 case 0 | 1:

@@ -1,11 +1,11 @@
-"""`tidewire.links`: links are resolved as RFC 3986 says, whichever way that is done."""
+"""`tidewire.http.urls`: links are resolved as RFC 3986 says, whichever way that is done."""
 
 import httpx
 import pytest
 
 from tidewire.errors import ProtocolError
-from tidewire.links import resolve, same_origin
-from tidewire.transport import origin
+from tidewire.http.transport import origin
+from tidewire.http.urls import resolve, same_origin
 
 BASES = (
     "http://127.0.0.1:8000/v1/jobs/j1",

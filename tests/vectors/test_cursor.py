@@ -7,8 +7,8 @@ import pytest
 
 from support.spec_vectors import each, whole
 from tidewire.protocol.cursor import BEGINNING, Cursor, CursorError
+from tidewire.protocol.document.digests import digest
 from tidewire.protocol.follower import Advance, Cause, Follower, Ignored, Reconnect
-from tidewire.protocol.integrity import digest
 from tidewire.protocol.messages import LOGGED
 from tidewire.protocol.sse import Decoder, Event
 
@@ -80,14 +80,14 @@ def of_logs(over_http):
 @of_logs(over_http=False)
 def test_table_of_openings_says_what_the_vector_says(vector):
     pytest.importorskip("starlette", reason="the server is not installed")
-    from tidewire_server.opening import NOTHING, Place, opening
-    from tidewire_server.store.base import Extent
+    from tidewire_server.http.replay_plan import NOTHING, ReplayStart, plan_replay
+    from tidewire_server.store.interfaces import Extent
 
     first, head = Cursor.parse(vector["log"]["first"]), Cursor.parse(vector["log"]["head"])
     ended, expected = vector["log"]["ended"], vector["answer"]
     asked = vector.get("last_event_id")
     cursor = None if asked is None else BEGINNING if asked == "0-0" else Cursor.parse(asked)
-    found = opening(cursor, Extent(before(first), head, ended, (head._replace(seq=1),), ()))
+    found = plan_replay(cursor, Extent(before(first), head, ended, (head._replace(seq=1),), ()))
     if expected == {"status": 204}:
         assert found == NOTHING
     elif "events" in expected:
@@ -96,7 +96,7 @@ def test_table_of_openings_says_what_the_vector_says(vector):
     else:
         place, reason = found.snapshot
         end = before(head) if ended else head
-        assert (str(end if place is Place.HEAD else before(first)), reason) == (
+        assert (str(end if place is ReplayStart.HEAD else before(first)), reason) == (
             expected["snapshot"],
             expected["reason"],
         )

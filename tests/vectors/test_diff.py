@@ -2,7 +2,8 @@
 
 from support.random_json import spelling
 from support.spec_vectors import each, whole
-from tidewire.protocol.document import Document, TextChange
+from tidewire.protocol.document import Document
+from tidewire.protocol.document.document import TextChange
 
 
 @each("diff/merged")

@@ -153,7 +153,7 @@ def test_engine_cuts_ties_as_the_vector_says(vector, torch):
 
 @each("logprobs/rounding")
 def test_engine_rounds_as_the_vector_says(vector, torch):
-    from tidewire_server.generation.torch_engine.engine import _rounded
+    from tidewire_server.generation.torch_engine.engine_loop import _rounded
 
     exact = -math.inf if vector["logprob"] is None else vector["logprob"]
     assert _rounded(exact, vector["decimals"]) == vector["written"]
@@ -161,18 +161,18 @@ def test_engine_rounds_as_the_vector_says(vector, torch):
 
 def members_served():
     from tidewire_server.generation.engine import CORE_MEMBERS
-    from tidewire_server.generation.torch_engine.engine import SERVED
+    from tidewire_server.generation.torch_engine.engine_loop import SERVED
 
     return CORE_MEMBERS | SERVED
 
 
 @each("logprobs/columns")
 def test_engine_gives_the_columns_of_the_vector_or_refuses_the_input(vector, torch):
-    from tidewire_server.generation.engine import Caps, InputError, check_members
-    from tidewire_server.generation.request import Generate
+    from tidewire_server.generation.engine import EngineCapabilities, InputError, check_members
+    from tidewire_server.generation.generate_request import Generate
 
     request = Generate(**vector["input"])
-    caps = Caps("m", 64, 20, 1, members_served(), None)
+    caps = EngineCapabilities("m", 64, 20, 1, members_served(), None)
     if vector["input"].keys() <= caps.members:
         check_members(request, caps)
         assert request.columns[0] == "text"
@@ -184,7 +184,7 @@ def test_engine_gives_the_columns_of_the_vector_or_refuses_the_input(vector, tor
 
 def test_the_value_of_generate_has_the_members_of_the_schema_and_of_the_chapter():
     pytest.importorskip("starlette", reason="the server is not installed")
-    from tidewire_server.generation.request import Generated
+    from tidewire_server.generation.generate_request import Generated
 
     schema = json.loads((SPEC / "schema/generate-value.schema.json").read_text(encoding="utf-8"))
     assert list(Generated.model_fields) == list(schema["properties"])

@@ -8,8 +8,8 @@ import pytest
 
 from support.random_json import spelling
 from support.spec_vectors import each, octets, whole
-from tidewire.protocol import description, messages, strict_json
-from tidewire.protocol.answers import Asked, retry_after, then
+from tidewire.jobs.job_stream import _is_stream
+from tidewire.protocol import messages, resources, strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.follower import (
     MAX_RESYNCS,
@@ -25,7 +25,7 @@ from tidewire.protocol.follower import (
 from tidewire.protocol.messages import MessageError
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import Event
-from tidewire.stream import _is_stream
+from tidewire.protocol.status_table import RequestKind, action_for, retry_after
 
 # ---- JSON
 
@@ -101,11 +101,11 @@ def test_reader_does_with_an_event_what_the_vector_says(vector):
 # ---- bodies
 
 ANSWERS = {
-    "discovery": description.Discovery,
-    "endpoint": description.EndpointDescription,
-    "job": description.JobResource,
-    "job-list": description.JobList,
-    "stream-token": description.StreamToken,
+    "discovery": resources.Discovery,
+    "endpoint": resources.EndpointDescription,
+    "job": resources.JobResource,
+    "job-list": resources.JobList,
+    "stream-token": resources.StreamToken,
     "problem": Problem,
 }
 
@@ -140,7 +140,7 @@ def take_submit(body):
     """The part of a submit that is the same for every endpoint."""
     import anyio
 
-    from tidewire_server.submit import admit_inputs, read_submit
+    from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
 
     class Anything:
         async def admit(self, value, pointer):
@@ -151,8 +151,8 @@ def take_submit(body):
 
 def take_cancel(body):
     """A cancel of a job of four items."""
-    from tidewire_server.parameters import items_to_cancel
-    from tidewire_server.submit import read_json
+    from tidewire_server.http.request_parameters import items_to_cancel
+    from tidewire_server.jobs.admission.submit_body import read_json
 
     if body:
         items_to_cancel(read_json(body), 4)
@@ -160,7 +160,7 @@ def take_cancel(body):
 
 # ---- answers
 
-ASKED = {"stream": Asked.STREAM, "submit": Asked.SUBMIT, "other": Asked.REQUEST}
+ASKED = {"stream": RequestKind.STREAM, "submit": RequestKind.SUBMIT, "other": RequestKind.REQUEST}
 
 
 @each("messages/answers")
@@ -170,7 +170,7 @@ def test_client_does_with_a_status_what_the_vector_says(vector):
         found = _is_stream(SimpleNamespace(headers=httpx.Headers(vector["headers"])))
         assert ("use" if found else "cut") == expected
     asked = ASKED[vector["asked"]]
-    found = then(vector["status"], asked, has_cursor=vector.get("cursor", False)).value
+    found = action_for(vector["status"], asked, has_cursor=vector.get("cursor", False)).value
     assert found == ("use" if "headers" in vector else expected)
 
 

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidewire import errors as errors
-    from tidewire.batch import AsyncBatchJob
-    from tidewire.blocking_jobs import BatchJob, Job
+    from tidewire.blocking.blocking_jobs import BatchJob, Job
     from tidewire.checkpoint import Checkpoint
     from tidewire.client import AsyncClient
     from tidewire.errors import TidewireError
     from tidewire.hooks import Hooks
-    from tidewire.job import AsyncJob
-    from tidewire.mapping import MapProgress
+    from tidewire.jobs.batch_job import AsyncBatchJob
+    from tidewire.jobs.job import AsyncJob
+    from tidewire.jobs.map_work import MapProgress
+    from tidewire.jobs.tokens import Token
     from tidewire.protocol.backoff import RetryPolicy
     from tidewire.sync import Client
-    from tidewire.tokens import Token
     from tidewire.types import ItemUpdate, TextDelta, Update
 
     __version__: str
@@ -49,20 +49,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncBatchJob": "tidewire.batch",
+    "AsyncBatchJob": "tidewire.jobs.batch_job",
     "AsyncClient": "tidewire.client",
-    "AsyncJob": "tidewire.job",
-    "BatchJob": "tidewire.blocking_jobs",
+    "AsyncJob": "tidewire.jobs.job",
+    "BatchJob": "tidewire.blocking.blocking_jobs",
     "Checkpoint": "tidewire.checkpoint",
     "Client": "tidewire.sync",
     "Hooks": "tidewire.hooks",
     "ItemUpdate": "tidewire.types",
-    "Job": "tidewire.blocking_jobs",
-    "MapProgress": "tidewire.mapping",
+    "Job": "tidewire.blocking.blocking_jobs",
+    "MapProgress": "tidewire.jobs.map_work",
     "RetryPolicy": "tidewire.protocol.backoff",
     "TextDelta": "tidewire.types",
     "TidewireError": "tidewire.errors",
-    "Token": "tidewire.tokens",
+    "Token": "tidewire.jobs.tokens",
     "Update": "tidewire.types",
 }
 

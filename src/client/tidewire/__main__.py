@@ -1,6 +1,6 @@
 """`python -m tidewire` is the command `tidewire`."""
 
-from tidewire.cli import main
+from tidewire.commands.cli import main
 
 if __name__ == "__main__":
     main()

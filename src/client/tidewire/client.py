@@ -1,42 +1,72 @@
 """`AsyncClient`: one server, on asyncio or trio."""
 
+import secrets
 import ssl
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Final, Literal, NoReturn, Self, TypeVar, overload
 
 import anyio
 from pydantic import JsonValue
 
-from tidewire.async_map import AsyncMap
-from tidewire.batch import AsyncBatchJob
-from tidewire.checkpoint import Checkpoint
-from tidewire.credentials import Auth
+from tidewire.checkpoint import NO_CHECKPOINT, Checkpoint
 from tidewire.errors import (
+    CheckpointError,
+    EndpointNotFoundError,
     InvalidInputError,
     ItemFailedError,
+    ProtocolError,
+    TidewireError,
     TotalTimeoutError,
     Where,
 )
-from tidewire.exchange import MAY_RUN, Exchange, Timing
 from tidewire.hooks import Hooks
-from tidewire.inputs import jsonable, many_inputs, one_input
-from tidewire.job import AsyncJob
-from tidewire.leaving import Leftovers, close
-from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
-from tidewire.network_settings import check_proxy, check_verify
-from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, Options
-from tidewire.protocol.backoff import RetryPolicy
-from tidewire.protocol.description import API_ROOT, JobList, JobResource
-from tidewire.protocol.size import MAX_STATE_BYTES
-from tidewire.starting import Starter
-from tidewire.transport import Transport
-from tidewire.types import UNSET, Returns, Shape, Unset
+from tidewire.http.api_session import MAY_RUN, ApiSession, Timing
+from tidewire.http.credentials import Auth
+from tidewire.http.proxy_and_tls import check_proxy, check_verify
+from tidewire.http.response import Connection
+from tidewire.http.transport import Transport
+from tidewire.http.urls import last_segment
+from tidewire.jobs.async_map import AsyncMap
+from tidewire.jobs.batch_job import AsyncBatchJob
+from tidewire.jobs.job import AsyncJob
+from tidewire.jobs.job_stream import JobStream
+from tidewire.jobs.leaving import Leftovers, close
+from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
+from tidewire.jobs.tokens import Vocabularies
+from tidewire.options import (
+    CONNECT_TIMEOUT,
+    OnDisconnect,
+    Options,
+    encoded,
+    jsonable,
+    many_inputs,
+    one_input,
+    options_on_the_wire,
+)
+from tidewire.protocol.backoff import Backoff, RetryPolicy
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document.ops import DiffError
+from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
+from tidewire.protocol.follower import Follower
+from tidewire.protocol.outcomes import Applied
+from tidewire.protocol.resources import (
+    API_ROOT,
+    Discovery,
+    EndpointDescription,
+    JobList,
+    JobResource,
+    Limits,
+)
+from tidewire.protocol.status_table import RequestKind
+from tidewire.types import UNSET, Position, ResultType, Returns, Unset
 
 T = TypeVar("T")
 
+NO_COPY: Final = "a client can be neither copied nor pickled: make one where it is used"
 
-class AsyncClient(Starter):
+
+class AsyncClient:
     """A client of one server.
 
     It may be used without `async with`; then `aclose()` ends its connections. One client serves any number of jobs
@@ -85,8 +115,9 @@ class AsyncClient(Starter):
             max_state_bytes=max_state_bytes,
         ).changed(headers={} if headers is None else headers)
         transport = Transport(verify=check_verify(verify), proxy=check_proxy(proxy))
-        self._exchange = Exchange(url, transport, auth=auth, timing=_timing or Timing(), hooks=hooks)
+        self._exchange = ApiSession(url, transport, auth=auth, timing=_timing or Timing(), hooks=hooks)
         self._left = Leftovers()
+        self._vocabularies = Vocabularies(self._exchange)
 
     async def __aenter__(self) -> Self:
         return self
@@ -147,10 +178,35 @@ class AsyncClient(Starter):
         view = object.__new__(type(self))
         view._exchange = self._exchange
         view._left = self._left
+        view._vocabularies = self._vocabularies
         view._options = self._options.changed(
             **{name: value for name, value in given.items() if value is not UNSET}
         )
         return view
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NO_COPY)
+
+    @property
+    def url(self) -> str:
+        """Where the server is mounted."""
+        return self._exchange.base
+
+    # ---- what the server offers --------------------------------------------------------------------------------
+
+    async def discover(self) -> Discovery:
+        """What the server is and offers: endpoints, limits, capabilities. Asked for once."""
+        return await self._exchange.discover(self._options)
+
+    async def describe(self, endpoint: str | None = None, /) -> EndpointDescription:
+        """One endpoint: the schemas of its input and value, examples, capabilities. Asked for once.
+
+        Args:
+            endpoint: Its name; None is the server's only one.
+        """
+        since = anyio.current_time()
+        name = await self._endpoint(endpoint, since)
+        return await self._exchange.describe(name, self._options, since)
 
     # ---- starting jobs -----------------------------------------------------------------------------------------
 
@@ -188,7 +244,7 @@ class AsyncClient(Starter):
             EndpointNotFoundError: There is no such endpoint; says which there are.
             TidewireError: The server refused it, or cannot be reached.
         """
-        return await self._start(endpoint, {"input": one_input(input, members)}, Shape(returns))
+        return await self._start(endpoint, {"input": one_input(input, members)}, ResultType(returns))
 
     @overload
     async def run(
@@ -240,7 +296,7 @@ class AsyncClient(Starter):
             returns: What each item's value is validated as.
             shared: Members that every input gets unless it has its own.
         """
-        shape: Shape[Any] = Shape(returns)
+        shape: ResultType[Any] = ResultType(returns)
         given: dict[str, Any] = {
             "inputs": [jsonable(one, f"/inputs/{at}") for at, one in enumerate(many_inputs(inputs))]
         }
@@ -344,10 +400,9 @@ class AsyncClient(Starter):
             ItemFailedError: In the loop: an item failed or was cancelled.
             InvalidInputError: In the loop: an input does not fit; `pointer` and the text say which.
         """
-        work: MapWork[Any] = MapWork(
-            self,
+        work = self._map_work(
             endpoint,
-            Shape(returns),
+            ResultType(returns),
             shared,
             concurrency=concurrency,
             batch_size=batch_size,
@@ -390,8 +445,9 @@ class AsyncClient(Starter):
             cancel_url=self._cancel_url(stream.follower.job_id or ""),
             taken=taken,
             begun=None,
+            vocabularies=self._vocabularies,
             endpoint=None,
-            shape=Shape(returns),
+            shape=ResultType(returns),
         )
 
     @overload
@@ -416,7 +472,7 @@ class AsyncClient(Starter):
             cancel_url=self._cancel_url(stream.follower.job_id or ""),
             taken=taken,
             begun=None,
-            shape=Shape(returns),
+            shape=ResultType(returns),
         )
 
     async def jobs(self, *, limit: int = 100) -> list[JobResource]:
@@ -439,3 +495,232 @@ class AsyncClient(Starter):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
+
+    # ---- how jobs are started and attached to ------------------------------------------------------------------
+
+    async def _endpoint(self, name: str | None, since: float | None = None) -> str:
+        if name is not None:
+            return _checked(name, "an endpoint's name")
+        discovery = await self._exchange.discover(self._options, since)
+        names = [endpoint.name for endpoint in discovery.endpoints]
+        if len(names) == 1:
+            return names[0]
+        what = (
+            f"this server has {len(names)} endpoints: {', '.join(names)}"
+            if names
+            else "this server has no endpoint"
+        )
+        advice = f"Name the one to use, such as {names[0]!r}." if names else "Ask whoever runs it."
+        raise EndpointNotFoundError(f"no endpoint was named, and {what}", advice=advice)
+
+    async def _start(
+        self, endpoint: str | None, given: dict[str, Any], shape: ResultType[Any]
+    ) -> AsyncJob[Any]:
+        """Submit one input. The answer is the job's stream, where its reader finds it, or the job."""
+        since = anyio.current_time()
+        try:
+            name = await self._endpoint(endpoint, since)
+        except EndpointNotFoundError as error:
+            if isinstance(given["input"], dict) and "endpoint" in given["input"]:
+                error.advice = "Its name is the first argument, without a keyword: submit('…', …)."
+            raise
+        content = encoded(given | options_on_the_wire(self._options))
+        await self._left.cancel()
+        try:
+            answer = await self._exchange.submit(
+                self._jobs_url(name), self._options, headers=self._key(), body=content, since=since
+            )
+        except EndpointNotFoundError as error:
+            error.advice = await self._names(since, but=error.what)
+            raise
+        except InvalidInputError as error:
+            error.advice = error.advice or f"client.describe({name!r}).input_schema says what it takes."
+            raise
+        if isinstance(answer, Connection):
+            stream, begun = await self._streamed(answer), None
+        else:
+            job = self._exchange.read(JobResource, answer, what="submitted job")
+            name = job.endpoint
+            stream, begun = self._stream(job, answer.url)
+        return AsyncJob(
+            self._exchange,
+            self._options,
+            stream,
+            cancel_url=self._cancel_url(stream.follower.job_id or ""),
+            taken=None,
+            begun=begun,
+            vocabularies=self._vocabularies,
+            endpoint=name,
+            shape=shape,
+        )
+
+    async def _streamed(self, connection: Connection) -> JobStream:
+        """The stream that answered a submit."""
+        headers = connection.headers
+        job_id = last_segment(headers.get("location", ""))
+        if not job_id:
+            await connection.aclose()
+            what = "the stream that answers a submit names no job in Location"
+            advice = "The job may run: see client.jobs(), where the server has that."
+            raise ProtocolError(what, where=connection.where(), advice=advice)
+        link = headers.get("content-location")
+        try:
+            stream = self._stream_of(job_id, events=None if link is None else (connection.url, link))
+        except ProtocolError:
+            await connection.aclose()
+            raise
+        await stream.take_over(connection)
+        return stream
+
+    def _map_work(
+        self, endpoint: str | None, shape: ResultType[Any], shared: dict[str, Any], **settings: Any
+    ) -> MapWork[Any]:
+        return MapWork(
+            _BatchStarter(self),
+            endpoint,
+            shape,
+            shared,
+            options=self._options,
+            sleep=self._exchange.timing.sleep,
+            **settings,
+        )
+
+    async def _submit(self, endpoint: str | None, given: dict[str, Any]) -> tuple[JobResource, str]:
+        """Submit many inputs, and ask for the job."""
+        since = anyio.current_time()
+        name = await self._endpoint(endpoint, since)
+        return await self._send(name, encoded(given | options_on_the_wire(self._options)), since)
+
+    async def _send(self, name: str, content: bytes, since: float | None = None) -> tuple[JobResource, str]:
+        since = anyio.current_time() if since is None else since
+        await self._left.cancel()
+        url = self._jobs_url(name)
+        try:
+            answer = await self._exchange.ask(
+                "POST",
+                url,
+                self._options,
+                asked=RequestKind.SUBMIT,
+                headers=self._key(),
+                body=content,
+                since=since,
+            )
+        except EndpointNotFoundError as error:
+            error.advice = await self._names(since, but=error.what)
+            raise
+        except InvalidInputError as error:
+            error.advice = error.advice or f"client.describe({name!r}).input_schema says what it takes."
+            raise
+        return self._exchange.read(JobResource, answer, what="submitted job"), answer.url
+
+    def _jobs_url(self, endpoint: str) -> str:
+        return f"{self._exchange.endpoint_url(endpoint)}/jobs"
+
+    def _key(self) -> dict[str, str]:
+        return {"Idempotency-Key": self._options.idempotency_key or secrets.token_urlsafe(16)}
+
+    async def _names(self, since: float, *, but: str) -> str:
+        """Which endpoints there are, in words, unless they were said already."""
+        try:
+            discovery = await self._exchange.discover(self._options, since)
+            names = [endpoint.name for endpoint in discovery.endpoints]
+        except TidewireError:
+            return ""
+        if names and all(name in but for name in names):
+            return ""
+        return f"This server has: {', '.join(names)}." if names else "This server has no endpoint."
+
+    def _begin_batch(self, job: JobResource, base: str, shape: ResultType[Any]) -> AsyncBatchJob[Any]:
+        stream, begun = self._stream(job, base)
+        return AsyncBatchJob(
+            self._exchange,
+            self._options,
+            stream,
+            cancel_url=self._cancel_url(job.id),
+            taken=None,
+            begun=begun,
+            shape=shape,
+        )
+
+    def _stream(self, job: JobResource, base: str) -> tuple[JobStream, Applied | None]:
+        """The stream of a job that was just submitted, from the state that came with the answer."""
+        stream = self._stream_of(job.id, events=(base, job.links.events))
+        begun = stream.follower.adopt(job)
+        return stream, begun if isinstance(begun, Applied) else None
+
+    def _stream_of(self, job_id: str, *, events: tuple[str, str] | None = None) -> JobStream:
+        """The stream of a job; `events` is the URL of an answer, and the link to the stream in it."""
+        exchange = self._exchange
+        job_url = exchange.job_url(job_id)
+        follower = Follower(
+            backoff=Backoff(self._options.retry, exchange.timing.rng),
+            job_id=job_id,
+            max_state_bytes=self._options.max_state_bytes,
+        )
+        events_url = f"{job_url}/events" if events is None else exchange.here(*events, f"{job_url}/events")
+        return JobStream(exchange, follower, self._options, job_url=job_url, events_url=events_url)
+
+    def _attach(self, job_id: str | None, checkpoint: Checkpoint | None) -> tuple[JobStream, Position | None]:
+        if job_id is not None:
+            _checked(job_id, "a job's id")
+        if checkpoint is None:
+            if job_id is None:
+                raise TypeError("give the job's id, or a checkpoint of it")
+            return self._stream_of(job_id), None
+        if not isinstance(checkpoint, Checkpoint):
+            raise TypeError(
+                f"checkpoint is a Checkpoint, not {type(checkpoint).__name__}: read it with Checkpoint.from_json(text)"
+            )
+        if job_id is not None and checkpoint.job != job_id:
+            raise CheckpointError(f"the checkpoint is of job {checkpoint.job}, not of {job_id}")
+        if checkpoint.url is not None and checkpoint.url != self.url:
+            advice = "If it is the same server, give checkpoint.model_copy(update={'url': None})."
+            raise CheckpointError(f"the checkpoint is of {checkpoint.url}, not of {self.url}", advice=advice)
+        stream = self._stream_of(checkpoint.job)
+        if checkpoint.cursor is None or checkpoint.state is None:
+            return stream, None
+        cursor = Cursor.parse(checkpoint.cursor)
+        try:
+            view = stream.follower.restore(checkpoint.state, checkpoint.columns, cursor)
+        except DiffError as error:
+            raise CheckpointError(f"this is no checkpoint: {error}", advice=NO_CHECKPOINT) from None
+        return stream, Position(view, checkpoint.columns, cursor)
+
+    def _cancel_url(self, job_id: str) -> str:
+        return f"{self._exchange.job_url(job_id)}/cancel"
+
+    # ---- what was left behind ----------------------------------------------------------------------------------
+
+    async def _tidy(self) -> None:
+        """Let go of what loops that were left early have left behind."""
+        await self._exchange.transport.reap()
+        await self._left.cancel()
+
+
+class _BatchStarter:
+    """What `map` needs of a client, without a way back to its public face."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
+        client = self._client
+        name = await client._endpoint(endpoint)
+        limits = (await client.discover()).limits
+        return name, limits, await client.describe(name)
+
+    async def start(self, endpoint: str, body: bytes, key: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
+        job, base = await self._client.with_options(idempotency_key=key)._send(endpoint, body)
+        return self._client._begin_batch(job, base, shape)
+
+    def abandon(self, jobs: Iterable[AsyncBatchJob[Any]]) -> None:
+        self._client._left.add(jobs)
+
+
+def _checked(name: Any, what: str) -> str:
+    """What stands in a URL's path, and must be something there."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is a text, not {name!r}")
+    if not name:
+        raise ValueError(f"{what} is empty")
+    return name

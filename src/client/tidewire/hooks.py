@@ -18,7 +18,7 @@ log: Final = logging.getLogger("tidewire")
 log.addHandler(logging.NullHandler())
 
 
-class Answered(Protocol):
+class HasStatus(Protocol):
     """An answer, read whole or open."""
 
     @property
@@ -27,7 +27,7 @@ class Answered(Protocol):
     async def aclose(self) -> None: ...
 
 
-A = TypeVar("A", bound=Answered)
+A = TypeVar("A", bound=HasStatus)
 E = TypeVar("E")
 Hook = Callable[[E], object | Awaitable[object]]
 

@@ -11,23 +11,21 @@ from typing import Any, Literal, NoReturn, Self, TypeVar, overload
 
 from pydantic import JsonValue
 
-from tidewire.blocking_jobs import BatchJob, Job
+from tidewire.blocking.blocking_jobs import BatchJob, Job
+from tidewire.blocking.event_loop_thread import LoopThread
 from tidewire.checkpoint import Checkpoint
-from tidewire.client import AsyncClient
-from tidewire.credentials import Auth
+from tidewire.client import NO_COPY, AsyncClient
 from tidewire.errors import ItemFailedError
-from tidewire.exchange import Timing
 from tidewire.hooks import Hooks
-from tidewire.inputs import many_inputs
-from tidewire.leaving import close
-from tidewire.mapping import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
-from tidewire.options import CONNECT_TIMEOUT, OnDisconnect
-from tidewire.portal import LoopThread
+from tidewire.http.api_session import Timing
+from tidewire.http.credentials import Auth
+from tidewire.jobs.leaving import close
+from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
+from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, many_inputs
 from tidewire.protocol.backoff import RetryPolicy
-from tidewire.protocol.description import Discovery, EndpointDescription, JobResource
-from tidewire.protocol.size import MAX_STATE_BYTES
-from tidewire.starting import NO_COPY
-from tidewire.types import UNSET, Returns, Shape, Unset
+from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
+from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
+from tidewire.types import UNSET, ResultType, Returns, Unset
 
 T = TypeVar("T")
 
@@ -261,10 +259,9 @@ class Client:
         **shared: Any,
     ) -> Iterator[Any]:
         """Run any number of inputs; see `AsyncClient.map`. Inputs are taken, and `progress` is called, on this thread."""
-        work: MapWork[Any] = MapWork(
-            self._client,
+        work = self._client._map_work(
             endpoint,
-            Shape(returns),
+            ResultType(returns),
             shared,
             concurrency=concurrency,
             batch_size=batch_size,

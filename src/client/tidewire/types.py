@@ -16,9 +16,9 @@ from pydantic_core import to_json
 
 from tidewire.errors import NOWHERE, InvalidValueError, Where
 from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED, describe
 from tidewire.protocol.problems import Problem
-from tidewire.protocol.view import View
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class TextDelta(NamedTuple):
     text: str
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """A place in a job's stream, with the state there."""
 
     view: View
@@ -62,7 +62,7 @@ class Place(NamedTuple):
         return value if isinstance(value, str) else None
 
 
-class Shape(Generic[T]):
+class ResultType(Generic[T]):
     """What values are validated as; without `returns`, any JSON."""
 
     def __init__(self, returns: Any = None) -> None:
@@ -119,8 +119,8 @@ class Update(Generic[T]):
 
     def __init__(
         self,
-        place: Place,
-        shape: Shape[T],
+        place: Position,
+        shape: ResultType[T],
         first_seq: int,
         *,
         deleted: int = 0,
@@ -129,7 +129,7 @@ class Update(Generic[T]):
         visible: bool = True,
         settles: bool = True,
     ) -> None:
-        self.place: Place = place
+        self.place: Position = place
         self.settles: bool = settles
         self._shape = shape
         self.text: str = text

@@ -14,19 +14,19 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tidewire_conformance import given, registry
-from tidewire_conformance.client_mode.command import NoSuchNameError, choose, judge_client
-from tidewire_conformance.client_mode.run import LANES as CLIENT_LANES
-from tidewire_conformance.client_mode.run import Plan as ClientPlan
-from tidewire_conformance.client_mode.verdicts import name_of
-from tidewire_conformance.grade import Report, grade
-from tidewire_conformance.player import AdapterError, ScenarioError
-from tidewire_conformance.probe import ProbeError
+from tidewire_conformance import cli_options, registry
+from tidewire_conformance.clients.client_mode.client_command import NoSuchNameError, choose, judge_client
+from tidewire_conformance.clients.client_mode.scenario_runner import LANES as CLIENT_LANES
+from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan as ClientPlan
+from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
+from tidewire_conformance.clients.player import AdapterError, ScenarioError
+from tidewire_conformance.judging.discovery_probe import ProbeError
+from tidewire_conformance.judging.grade import Report, grade
+from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.registry import Check
-from tidewire_conformance.report import badge, json_report, junit, page
-from tidewire_conformance.report import console as for_people
-from tidewire_conformance.runner import INTERRUPTED, LANES, Course, Plan, Run, Watch
-from tidewire_conformance.verdict import Outcome, Verdict
+from tidewire_conformance.report import badge, html_report, json_report, junit_report
+from tidewire_conformance.report import terminal_report as for_people
+from tidewire_conformance.runner import INTERRUPTED, LANES, CheckProgress, Plan, SuiteRun, Watch
 
 CONFORMANT, FAILED, USAGE, UNREACHABLE, NOTHING_RAN = 0, 1, 2, 3, 4
 
@@ -164,13 +164,18 @@ def conformance(
 ) -> None:
     """Tell which sentences of the specification a server or a client breaks."""
     console = Console(highlight=False, width=None if os.environ.get("COLUMNS") else max(100, Console().width))
-    writers = ((json, json_report.write), (junit_xml, junit.write), (html, page.write), (svg, badge.write))
+    writers = (
+        (json, json_report.write),
+        (junit_xml, junit_report.write),
+        (html, html_report.write),
+        (svg, badge.write),
+    )
     for path, _ in writers:
         if path is not None and not path.resolve().parent.is_dir():
             _fail(f"{path} cannot be written: there is no folder {path.resolve().parent}", USAGE)
-    chosen_by = given.part(only or (), skip or (), profile or ())
+    chosen_by = cli_options.part(only or (), skip or (), profile or ())
     try:
-        known = given.baseline(baseline)
+        known = cli_options.baseline(baseline)
         if client or variants:
             if (
                 url
@@ -188,20 +193,20 @@ def conformance(
             client_plan = ClientPlan(client, seed, repeat, patience, budget, lanes or CLIENT_LANES)
             report = _client(client_plan, only or [], skip or [], variants or [], known, console, list_checks)
             _tell(replace(report, part=chosen_by), writers, console, verbose)
-        chosen = given.chosen(only or (), skip or (), profile or ())
+        chosen = cli_options.chosen(only or (), skip or (), profile or ())
         if list_checks:
             _list(console, chosen)
             return
         if not url:
             _fail("give the URL of a server, or --client", USAGE)
-        plan = given.plan(
+        plan = cli_options.plan(
             url, header=header or (), second_header=second_header or (), example=example or (),
             endpoint=endpoint or (), restart=restart_cmd, expire=expire_cmd, replica_url=replica_url, origin=origin,
             patience=patience, seed=seed, repeat=repeat, budget=budget, lanes=lanes or LANES,
         )  # fmt: skip
-    except given.NothingNamedError as error:
+    except cli_options.NothingNamedError as error:
         _fail(str(error), NOTHING_RAN)
-    except given.UsageError as error:
+    except cli_options.UsageError as error:
         _fail(str(error), USAGE)
     except registry.BrokenChecksError as error:
         _fail(str(error), UNREACHABLE)
@@ -274,9 +279,9 @@ def _tell(
     raise typer.Exit(report.exit_code or (UNREACHABLE if lost else CONFORMANT))
 
 
-def _run(plan: Plan, checks: list[Check]) -> Run:
+def _run(plan: Plan, checks: list[Check]) -> SuiteRun:
     with _watching(f"asking {plan.base_url} what it is", len(checks) * plan.repeat) as watch:
-        course = Course(plan, checks, watch)
+        course = CheckProgress(plan, checks, watch)
         try:
             asyncio.run(course.go())
         except KeyboardInterrupt:

@@ -25,13 +25,13 @@ from typing import Any, Final
 
 import pytest
 
-from tidewire_conformance import given, registry
-from tidewire_conformance.grade import Report, grade
-from tidewire_conformance.probe import ProbeError
+from tidewire_conformance import cli_options, registry
+from tidewire_conformance.judging.discovery_probe import ProbeError
+from tidewire_conformance.judging.grade import Report, grade
+from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
 from tidewire_conformance.registry import Check
-from tidewire_conformance.report.frames import told
-from tidewire_conformance.runner import INTERRUPTED, Course, Plan
-from tidewire_conformance.verdict import Assertion, Outcome, Verdict
+from tidewire_conformance.report.failure_evidence import told
+from tidewire_conformance.runner import INTERRUPTED, CheckProgress, Plan
 
 SHOWN: Final = 5
 """Failures of one check that are shown."""
@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"tidewire_{area}: a check of the area {area}")
     option = config.option
     try:
-        plan = given.plan(
+        plan = cli_options.plan(
             option.tidewire_url,
             header=option.tidewire_header,
             second_header=option.tidewire_second_header,
@@ -85,9 +85,9 @@ def pytest_configure(config: pytest.Config) -> None:
             patience=option.tidewire_patience,
             seed=option.tidewire_seed,
         )
-        known = given.baseline(option.tidewire_baseline)
-        chosen = given.chosen((), (), option.tidewire_profile)
-    except given.UsageError as error:
+        known = cli_options.baseline(option.tidewire_baseline)
+        chosen = cli_options.chosen((), (), option.tidewire_profile)
+    except cli_options.UsageError as error:
         raise pytest.UsageError(f"tidewire: {error}") from None
     config.stash[_RUN] = _Background(plan, chosen, known)
 
@@ -228,7 +228,7 @@ class _Background:
         self.plan, self.chosen, self.known = plan, chosen, known
         self.report: Report | None = None
         self._checks: list[Check] = []
-        self._course: Course | None = None
+        self._course: CheckProgress | None = None
         self._verdicts: dict[str, Verdict] = {}
         self._moved = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -246,7 +246,7 @@ class _Background:
         """
         if self._thread is None:
             self._checks = checks
-            self._course = Course(self.plan, checks, self._heard)
+            self._course = CheckProgress(self.plan, checks, self._heard)
             self._thread = threading.Thread(target=self._work, name="tidewire conformance", daemon=True)
             self._thread.start()
         with self._moved:

@@ -27,9 +27,9 @@ class Check:
     about: str
     needs: tuple[str, ...]
     """Capabilities of discovery without which there is nothing to check."""
-    alone: bool
+    serial: bool
     """Whether it must not run beside others."""
-    over_all: bool
+    whole_run: bool
     """Whether it judges all that was said in the run, and so comes last."""
     slow: bool = False
     """Whether it waits for half a second or more, and so begins before those that run beside it."""
@@ -37,7 +37,7 @@ class Check:
     @property
     def profiles(self) -> frozenset[str]:
         """Those that its sentences count to."""
-        return frozenset(specification.sentences()[each].profile for each in self.sentences)
+        return frozenset(specification.requirements()[each].profile for each in self.sentences)
 
     def is_named_by(self, patterns: Sequence[str]) -> bool:
         """Whether a pattern names it: a sentence, an area, or a name with wildcards."""
@@ -60,8 +60,8 @@ _CHECKS: dict[str, Check] = {}
 def check(
     *sentences: str,
     needs: Sequence[str] = (),
-    alone: bool = False,
-    over_all: bool = False,
+    serial: bool = False,
+    whole_run: bool = False,
     slow: bool = False,
 ) -> Callable[[Body], Body]:
     """Enter a check.
@@ -69,8 +69,8 @@ def check(
     Args:
         *sentences: The identifiers of the sentences that it judges.
         needs: Capabilities that the server must declare.
-        alone: It must not run beside others.
-        over_all: It judges the whole run.
+        serial: It must not run beside others.
+        whole_run: It judges the whole run.
         slow: It waits for half a second or more.
 
     Raises:
@@ -79,12 +79,12 @@ def check(
 
     def enter(body: Body) -> Body:
         name = f"{body.__module__.rpartition('.')[2]}.{body.__name__}"
-        if unknown := [each for each in sentences if each not in specification.sentences()]:
+        if unknown := [each for each in sentences if each not in specification.requirements()]:
             raise ValueError(f"{name}: the specification has no {unknown}")
         if not sentences or not body.__doc__ or name in _CHECKS:
             raise ValueError(f"{name}: a check names sentences, has a docstring, and a name of its own")
         about = inspect.cleandoc(body.__doc__)
-        _CHECKS[name] = Check(name, sentences, body, about, tuple(needs), alone, over_all, slow)
+        _CHECKS[name] = Check(name, sentences, body, about, tuple(needs), serial, whole_run, slow)
         return body
 
     return enter
@@ -105,4 +105,4 @@ def checks() -> list[Check]:
             raise BrokenChecksError(
                 f"the checks {module.name} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
-    return sorted(_CHECKS.values(), key=lambda each: (each.over_all, each.alone, not each.slow))
+    return sorted(_CHECKS.values(), key=lambda each: (each.whole_run, each.serial, not each.slow))

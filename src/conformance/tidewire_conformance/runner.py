@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.history import Histories
-from tidewire_conformance.probe import ProbeError, Server, probe
+from tidewire_conformance.judging.discovery_probe import ProbeError, Server, probe
+from tidewire_conformance.judging.state_history import Histories
+from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict, worst
 from tidewire_conformance.registry import Check
 from tidewire_conformance.session import Hooks, Session, Skip, Unclear
-from tidewire_conformance.specification import Sentence
-from tidewire_conformance.verdict import Outcome, Verdict, Why, worst
-from tidewire_conformance.wire import NoAnswerError, Wire
+from tidewire_conformance.specification import Requirement
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
 
 LANES = 8
 """Checks that run at a time."""
@@ -47,13 +47,13 @@ class Plan:
 
 # Without a repr: that of a task that has ended is made by asyncio.run, and would spell out every byte of the record.
 @dataclass(repr=False)
-class Run:
+class SuiteRun:
     """What came of it."""
 
     plan: Plan
     server: Server
     verdicts: list[Verdict]
-    record: list[Exchange]
+    record: list[RecordedExchange]
     seconds: float = 0.0
     cut_short: str = ""
     """Why it ended before its time; empty where it did not."""
@@ -88,7 +88,7 @@ class Run:
         }
         return [profile for profile, claimed in claims.items() if claimed]
 
-    def profile_of(self, sentence: Sentence) -> str:
+    def profile_of(self, sentence: Requirement) -> str:
         """The profile that a sentence counts to."""
         return sentence.profile
 
@@ -97,7 +97,7 @@ Watch = Callable[[Verdict, int, int], None]
 """Told of each check that has ended, how many have, and of how many."""
 
 
-async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: None) -> Run:
+async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: None) -> SuiteRun:
     """Probe a server, then run checks.
 
     Args:
@@ -108,12 +108,12 @@ async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: Non
     Raises:
         ProbeError: There is no server of this protocol.
     """
-    course = Course(plan, checks, watch)
+    course = CheckProgress(plan, checks, watch)
     await course.go()
     return course.run()
 
 
-class Course:
+class CheckProgress:
     """A run on its way: what there is of it can be taken at any time, so that an interrupt loses nothing."""
 
     def __init__(self, plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: None) -> None:
@@ -144,7 +144,7 @@ class Course:
         if any(each.note == spent(self.plan) for done in self._rounds for each in done.values()):
             self.cut_short = spent(self.plan)
 
-    def run(self) -> Run:
+    def run(self) -> SuiteRun:
         """What came of it so far; a check that did not end is untested.
 
         Raises:
@@ -159,7 +159,7 @@ class Course:
             merge([done[check.name] for done in rounds if check.name in done] or [self._not_run(check)])
             for check in self.checks
         ]
-        return Run(
+        return SuiteRun(
             self.plan,
             self.server,
             verdicts,
@@ -177,7 +177,7 @@ class Course:
 
         async def take(check: Check) -> None:
             async with lanes:
-                if self._gone and not check.over_all:
+                if self._gone and not check.whole_run:
                     verdict = self._not_run(check)
                 else:
                     verdict = await _run(self.plan, check, self._wire, server, number, folded)
@@ -186,7 +186,7 @@ class Course:
             verdicts[check.name] = verdict
             self._watch(verdict, number * len(self.checks) + len(verdicts), total)
 
-        together = [check for check in self.checks if not check.alone and not check.over_all]
+        together = [check for check in self.checks if not check.serial and not check.whole_run]
         async with asyncio.TaskGroup() as group:
             for check in together:
                 group.create_task(take(check))
@@ -215,7 +215,7 @@ class Course:
 
     def _not_run(self, check: Check) -> Verdict:
         verdict = Verdict(check.name, check.sentences, check.about, Outcome.SKIPPED)
-        verdict.why = Why.BLOCKED if self._gone else Why.UNTESTED
+        verdict.why = SkipReason.BLOCKED if self._gone else SkipReason.UNTESTED
         verdict.note = self._gone or self.cut_short or "it was not run"
         return verdict
 
@@ -241,14 +241,14 @@ async def _run(
     session = Session(wire.as_check(check.name), server, plan.hooks, rng, folded)
     try:
         if wire.now() > plan.budget:
-            raise Skip(Why.UNTESTED, spent(plan))
+            raise Skip(SkipReason.UNTESTED, spent(plan))
         for capability in check.needs:
             if capability not in server.capabilities:
-                raise Skip(Why.NOT_DECLARED, f"the capability {capability}")
+                raise Skip(SkipReason.NOT_DECLARED, f"the capability {capability}")
         async with asyncio.timeout(CHECK_SECONDS * plan.patience):
             await check.run(session)
-        if check.over_all and not session.assertions:
-            raise Skip(Why.NO_OCCASION, "nothing in this run to judge it by")
+        if check.whole_run and not session.assertions:
+            raise Skip(SkipReason.NO_OCCASION, "nothing in this run to judge it by")
     except Skip as skip:
         verdict.outcome, verdict.why, verdict.note = Outcome.SKIPPED, skip.why, str(skip)
     except (NoAnswerError, Unclear) as unclear:
@@ -267,7 +267,7 @@ async def _run(
     return verdict
 
 
-def _last_cut(wire: Wire, check: Check) -> Exchange | None:
+def _last_cut(wire: Wire, check: Check) -> RecordedExchange | None:
     """The last answer to a check that the server, or what took it away, broke off; None where there is none.
 
     What such an answer lacks is why the check could not go on, and no fault of its own.
@@ -293,7 +293,7 @@ def merge(rounds: list[Verdict]) -> Verdict:
 
     Where there was no time for it any more, what it said before stands.
     """
-    rounds = [each for each in rounds if each.why is not Why.UNTESTED] or rounds
+    rounds = [each for each in rounds if each.why is not SkipReason.UNTESTED] or rounds
     chosen = worst(each.outcome for each in rounds)
     verdict = next(each for each in rounds if each.outcome is chosen)
     verdict.rounds = len(rounds)

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from tidewire_conformance.event_stream import Block
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.history import Histories
-from tidewire_conformance.probe import CLOSE_SECONDS, Server, Work
-from tidewire_conformance.verdict import Assertion, Why
-from tidewire_conformance.wire import Header, Stream, Wire
+from tidewire_conformance.judging.discovery_probe import CLOSE_SECONDS, Server, Work
+from tidewire_conformance.judging.state_history import Histories
+from tidewire_conformance.judging.verdict import Assertion, SkipReason
+from tidewire_conformance.wire.event_stream_decoder import Block
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.recording_client import Header, Stream, Wire
 
 JOB_SECONDS: Final = 30.0
 """How long a job may take to end, beside what its example took; times `patience`."""
@@ -32,7 +32,7 @@ JSON: Final = {"Content-Type": "application/json"}
 class Skip(Exception):  # noqa: N818 - nothing went wrong
     """There is nothing to check, or nothing to check it by."""
 
-    def __init__(self, why: Why, reason: str) -> None:
+    def __init__(self, why: SkipReason, reason: str) -> None:
         super().__init__(reason)
         self.why = why
 
@@ -63,7 +63,7 @@ class Job:
 
     id: str
     work: Work
-    submit: Exchange
+    submit: RecordedExchange
 
     @property
     def path(self) -> str:
@@ -95,7 +95,7 @@ class Session:
         expected: str | tuple[object, ...],
         got: object = "",
         *,
-        at: Exchange | None = None,
+        at: RecordedExchange | None = None,
         block: Block | None = None,
     ) -> bool:
         """Judge one thing; go on, whatever comes of it.
@@ -122,19 +122,19 @@ class Session:
     def need(self, holds: object, what: str) -> None:
         """Go no further where something that others judge is not as it should be."""
         if not holds:
-            raise Skip(Why.BLOCKED, what)
+            raise Skip(SkipReason.BLOCKED, what)
 
     def untested(self, reason: str) -> NoReturn:
         """There is nothing at hand to check it by."""
-        raise Skip(Why.UNTESTED, reason)
+        raise Skip(SkipReason.UNTESTED, reason)
 
     def not_declared(self, reason: str) -> NoReturn:
         """The server does not claim it."""
-        raise Skip(Why.NOT_DECLARED, reason)
+        raise Skip(SkipReason.NOT_DECLARED, reason)
 
     def no_occasion(self, reason: str) -> NoReturn:
         """It binds who does something that this server did not do here."""
-        raise Skip(Why.NO_OCCASION, reason)
+        raise Skip(SkipReason.NO_OCCASION, reason)
 
     def unclear(self, reason: str) -> NoReturn:
         """It was tried, and cannot be judged."""
@@ -148,11 +148,11 @@ class Session:
             self.folded[count] = Histories(self.wire.record)
         return self.folded[count]
 
-    def streams(self) -> list[Exchange]:
+    def streams(self) -> list[RecordedExchange]:
         """The event streams of the run so far of which something came."""
         return [each for each in self.wire.record if each.is_stream and each.chunks]
 
-    def refused(self, sentence: str, answer: Exchange, status: int, code: str, why: str = "") -> None:
+    def refused(self, sentence: str, answer: RecordedExchange, status: int, code: str, why: str = "") -> None:
         """Judge that a request was refused, and for the right reason."""
         self.expect(sentence, (answer.status, answer.code) == (status, code), f"{status} {code}{why and f' for {why}'}",
                     f"{answer.status} {answer.code}", at=answer)  # fmt: skip
@@ -206,11 +206,11 @@ class Session:
         )
         return Job(body["id"], work, answer)
 
-    async def read(self, job: Job, wire: Wire | None = None) -> Exchange:
+    async def read(self, job: Job, wire: Wire | None = None) -> RecordedExchange:
         """Read the job."""
         return await (wire or self.wire).ask("GET", job.path)
 
-    async def read_until(self, job: Job, holds: Callable[[Exchange], object]) -> Exchange:
+    async def read_until(self, job: Job, holds: Callable[[RecordedExchange], object]) -> RecordedExchange:
         """Read the job until something holds of the answer."""
         answer = await self.read(job)
         for _ in range(READS):
@@ -249,7 +249,7 @@ class Session:
         ) as stream:
             yield stream
 
-    async def stream(self, job: Job, cursor: str = "", **options: Any) -> Exchange:
+    async def stream(self, job: Job, cursor: str = "", **options: Any) -> RecordedExchange:
         """The stream of a job from a cursor to its end, or to that of the answer."""
         async with self.follow(job, cursor, **options) as stream:
             ends = await stream.until(
@@ -257,7 +257,7 @@ class Session:
             )
             return await stream.to_end(CLOSE_SECONDS) if ends else stream.exchange
 
-    async def history(self, job: Job) -> Exchange:
+    async def history(self, job: Job) -> RecordedExchange:
         """Everything that the log holds once the job has ended: the answer to `0-0`."""
         exchange = await self.stream(job, "0-0")
         self.need(
@@ -266,7 +266,7 @@ class Session:
         )
         return exchange
 
-    async def ended(self, work: Work, **more: Any) -> tuple[Job, Exchange]:
+    async def ended(self, work: Work, **more: Any) -> tuple[Job, RecordedExchange]:
         """A job that has run to its end, and its history."""
         job = await self.submit(work, **more)
         return job, await self.history(job)

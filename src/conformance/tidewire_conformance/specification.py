@@ -15,7 +15,7 @@ from jsonschema.exceptions import best_match
 from referencing import Registry, Resource
 
 
-class Sentence(NamedTuple):
+class Requirement(NamedTuple):
     """One normative sentence."""
 
     id: str
@@ -54,10 +54,12 @@ def folder() -> Path:
 
 
 @cache
-def sentences() -> dict[str, Sentence]:
+def requirements() -> dict[str, Requirement]:
     """Every normative sentence by its identifier."""
     entries = json.loads((folder() / "requirements.json").read_text(encoding="utf-8"))
-    return {entry["id"]: Sentence(**{name: entry[name] for name in Sentence._fields}) for entry in entries}
+    return {
+        entry["id"]: Requirement(**{name: entry[name] for name in Requirement._fields}) for entry in entries
+    }
 
 
 @cache

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Final, Literal, assert_never
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag
 
-from tidewire.protocol.pointer import parse
+from tidewire.protocol.document.json_pointer import parse
+from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH, admit
 from tidewire.protocol.problems import REGISTRY
-from tidewire.protocol.values import MAX_VALUE_DEPTH, admit
-from tidewire_server.endpoints import Default
+from tidewire_server.endpoints.endpoint import Default
 from tidewire_server.errors import ItemError
+from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
-from tidewire_server.stream import Stream
 
 NAME: Final = "tidewire.script"
 
@@ -59,7 +59,7 @@ class _Described(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class Append(_Described):
+class AppendStep(_Described):
     """Appends to a text, or elements to an array."""
 
     append: str | list[Value]
@@ -162,7 +162,7 @@ def _kind(step: Any) -> str | None:
 
 
 Step = (
-    Annotated[Append, _tag("append")]
+    Annotated[AppendStep, _tag("append")]
     | Annotated[Truncate, _tag("truncate")]
     | Annotated[Set, _tag("set")]
     | Annotated[Row, _tag("row")]
@@ -266,7 +266,7 @@ async def _take(step: Step, stream: Stream[JsonValue]) -> None:
     """
     pause = 0.0
     match step:
-        case Append():
+        case AppendStep():
             stream.append(step.append, at=step.at)
         case Truncate():
             stream.truncate(step.truncate, at=step.at)

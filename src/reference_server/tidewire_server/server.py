@@ -12,19 +12,27 @@ from typing import Any, Final, TypeVar, overload
 from pydantic import JsonValue
 
 from tidewire.protocol import strict_json
-from tidewire_server.app import App
-from tidewire_server.auth import ANONYMOUS
-from tidewire_server.batching.options import read_batching
-from tidewire_server.endpoints import DEFAULT, Columns, Default, Endpoint, OnRestart, Options, Resource
+from tidewire_server.endpoints.batch_options import read_batching
+from tidewire_server.endpoints.endpoint import (
+    DEFAULT,
+    Columns,
+    Default,
+    Endpoint,
+    OnRestart,
+    Options,
+    Resource,
+)
 from tidewire_server.errors import ItemError, UnknownEndpointError, refuse
-from tidewire_server.lanes import group_limits
+from tidewire_server.http.routes import TidewireApp
+from tidewire_server.jobs.concurrency_groups import group_limits
+from tidewire_server.jobs.job_service import JobService
+from tidewire_server.log_writer.user_values import plain
 from tidewire_server.metrics import Metrics
-from tidewire_server.plain import plain
-from tidewire_server.port_file import PortFileError
-from tidewire_server.service import Service
+from tidewire_server.principals import ANONYMOUS
+from tidewire_server.serving.port_file import PortFileError
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
-from tidewire_server.store.base import StoreError
-from tidewire_server.store.opening import memory_of
+from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.open_store import memory_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,7 +67,7 @@ class Server:
         """
         self.settings = (settings or Settings()).but(**options)
         self.endpoints: dict[str, Endpoint] = {}
-        self._app: App | None = None
+        self._app: TidewireApp | None = None
         self._closers: list[Callable[[], Awaitable[None]]] = []
 
     @overload
@@ -215,10 +223,10 @@ class Server:
         return register if function is None else register(function)
 
     @property
-    def app(self) -> App:
+    def app(self) -> TidewireApp:
         """The ASGI application, for any ASGI server. Its settings are fixed by the first use."""
         if self._app is None:
-            self._app = App(self.endpoints, self.settings, self._closers)
+            self._app = TidewireApp(self.endpoints, self.settings, self._closers)
         return self._app
 
     def configure(self, **options: Any) -> None:
@@ -273,7 +281,7 @@ class Server:
                 alone, this ends the script with one line that says so, and with exit code 1.
             RuntimeError: An event loop runs on this thread, as in a notebook; or the server runs already.
         """
-        from tidewire_server import serving  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
+        from tidewire_server.serving import serve  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
 
         if (target := LOADING.get()) is not None:
             sys.exit(
@@ -286,12 +294,17 @@ class Server:
             )
         self._refuse_a_second_run()
         try:
-            listener = listener or serving.bind(host, port)
+            listener = listener or serve.bind(host, port)
         except OSError as error:
             sys.exit(error.strerror)
         try:
-            serving.serve(
-                self, port_file=port_file, listener=listener, started=started, switch_interval=switch_interval
+            serve.serve(
+                self.app,
+                self.settings,
+                port_file=port_file,
+                listener=listener,
+                started=started,
+                switch_interval=switch_interval,
             )
         except (StoreError, PortFileError) as error:
             listener.close()
@@ -309,10 +322,10 @@ class Server:
             StoreError: The log cannot be opened, or another server has it.
             RuntimeError: The server runs already.
         """
-        from tidewire_server.serving import in_background  # noqa: PLC0415
+        from tidewire_server.serving.serve import in_background  # noqa: PLC0415
 
         self._refuse_a_second_run()
-        with in_background(self, host=host, port=port) as url:
+        with in_background(self.app, self.settings, host=host, port=port) as url:
             yield url
 
     def call(self, endpoint: str, /, **members: Any) -> JsonValue:
@@ -351,7 +364,7 @@ class Server:
             raise UnknownEndpointError(name, self.endpoints) from None
 
     async def _call(self, endpoint: Endpoint, members: dict[str, Any]) -> JsonValue:
-        service = Service(self.endpoints, self.settings, Metrics(), memory_of(self.settings))
+        service = JobService(self.endpoints, self.settings, Metrics(), memory_of(self.settings))
         try:
             record = (await service.submit(ANONYMOUS, endpoint, _body_of(members), None)).record
             job = await service.outcome(record)

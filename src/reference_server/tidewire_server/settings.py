@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from tidewire.protocol.description import Limits
-from tidewire_server.auth import Tokens
-from tidewire_server.store.names import file_of
+from tidewire.protocol.resources import Limits
+from tidewire_server.principals import TokenPrincipals
+from tidewire_server.store_names import file_of
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -147,7 +147,7 @@ class Settings(BaseModel):
     @field_validator("tokens")
     @classmethod
     def _are_tokens(cls, tokens: tuple[str, ...]) -> tuple[str, ...]:
-        Tokens(tokens)
+        TokenPrincipals(tokens)
         return tokens
 
     @property

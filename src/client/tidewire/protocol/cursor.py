@@ -48,7 +48,7 @@ ENDED_BY_PROBLEM = Cursor(0, 1)
 """The id of a fatal in-band problem; a request with this cursor is answered 204."""
 
 
-class Standing(Enum):
+class Continuity(Enum):
     """Where an event stands to what its reader holds."""
 
     NEXT = "next"
@@ -71,14 +71,14 @@ class Standing(Enum):
 # The base of an event is its `on`, else its seq - 1.
 
 
-def standing_of_snapshot(mine: Cursor | None, event: Cursor, *, rewound: bool) -> Standing:
+def standing_of_snapshot(mine: Cursor | None, event: Cursor, *, rewound: bool) -> Continuity:
     """Judge a snapshot by the table above."""
     if mine is None or rewound or event > mine:
-        return Standing.NEXT
-    return Standing.REPEAT
+        return Continuity.NEXT
+    return Continuity.REPEAT
 
 
-def standing_of_change(mine: Cursor | None, event: Cursor, *, on: int | None = None) -> Standing:
+def standing_of_change(mine: Cursor | None, event: Cursor, *, on: int | None = None) -> Continuity:
     """Judge a diff or `done` by the table above.
 
     Args:
@@ -87,8 +87,8 @@ def standing_of_change(mine: Cursor | None, event: Cursor, *, on: int | None = N
         on: The seq that the event says it applies on, where it says so.
     """
     if mine is None:
-        return Standing.BROKEN
+        return Continuity.BROKEN
     if event <= mine:
-        return Standing.REPEAT
+        return Continuity.REPEAT
     base = event.seq - 1 if on is None else on
-    return Standing.NEXT if event.epoch == mine.epoch and base == mine.seq else Standing.BROKEN
+    return Continuity.NEXT if event.epoch == mine.epoch and base == mine.seq else Continuity.BROKEN

@@ -5,23 +5,23 @@ reads bytes, decodes events, and does what each outcome says. The table (ids: se
 
   it sees                                                   | outcome
   ----------------------------------------------------------+--------------------------------------------------------
-  a logged event that continues from here                   | Advance
+  a logged event that continues from here                   | Applied
   a logged event at or below mine                           | Ignored, counted (but a `rewound` snapshot goes back)
   a base that is not mine, a malformed event, a failed      | Reconnect(RESYNC): nothing of it is handed over, the
     check or digest, a breach of `stable`, an unknown       |   cursor is dropped. More than `MAX_RESYNCS` without
     logged event or op, a logged event before `hello`       |   `RESYNC_HEALED` applied events between: Fatal
   what would make the state larger than `max_state_bytes`   | Fatal, nothing of it is applied
-  `done`                                                    | Advance with `done`: close at once, never reconnect
+  `done`                                                    | Applied with `done`: close at once, never reconnect
   `hello` of another protocol or another job                | Fatal
   `goaway`                                                  | Reconnect(GOAWAY) after its `retry_ms`; a failure only
                                                             |   if this connection made no progress
   two pings running whose head is above mine, no logged     | Reconnect(CUT): the subscription is deaf or lags
     event between                                           |
   `problem`: retryable / not                                | Reconnect(CUT) / Fatal
-  `queue`, `progress`                                       | Told
+  `queue`, `progress`                                       | Notice
   an unknown event without an id of its own                 | Ignored
   end of file, reset, silence, no `hello`: `lost(...)`      | Reconnect(CUT), with the cursor; never success
-  204: `read_job(...)`: ended / still running               | Advance with `done` / Reconnect(CUT) without a cursor
+  204: `read_job(...)`: ended / still running               | Applied with `done` / Reconnect(CUT) without a cursor
 
 Too many failures in a row without progress are Fatal. Progress is a logged event, not the snapshot that opened a
 connection, that moved the cursor forward.
@@ -39,44 +39,51 @@ from tidewire.protocol import messages, strict_json
 from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.cursor import (
     MAX_SEQ,
+    Continuity,
     Cursor,
     CursorError,
-    Standing,
     standing_of_change,
     standing_of_snapshot,
 )
-from tidewire.protocol.description import JobResource
 from tidewire.protocol.diff import DiffError, UnknownOpError
-from tidewire.protocol.document import Document, TextChange, View
-from tidewire.protocol.growing import LATEST, holds
-from tidewire.protocol.integrity import IntegrityError, digest, verify
+from tidewire.protocol.document import Document
+from tidewire.protocol.document.digests import IntegrityError, digest, verify
+from tidewire.protocol.document.document import TextChange, View
+from tidewire.protocol.document.rope import LATEST, holds
+from tidewire.protocol.document.size_limits import MAX_STATE_BYTES, cost, room_for_more
 from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, MessageError, Ping, Snapshot
 from tidewire.protocol.outcomes import (
-    Advance,
+    Applied,
     Cause,
     Fatal,
     FatalKind,
     Ignored,
+    Notice,
     Outcome,
     Reconnect,
-    Told,
 )
 from tidewire.protocol.problems import Problem
-from tidewire.protocol.size import MAX_STATE_BYTES, cost, room_for_more
+from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Event
 from tidewire.protocol.state import changes_value, check_shape
 
 __all__ = [
     "Advance",
+    "Applied",
     "Cause",
     "Fatal",
     "FatalKind",
     "Follower",
     "Ignored",
+    "Notice",
     "Outcome",
     "Reconnect",
     "Told",
 ]
+
+Advance = Applied
+Told = Notice
+"""Earlier names of two outcomes, which documented programs import from here."""
 
 MAX_RESYNCS = 3
 RESYNC_HEALED = 256
@@ -101,8 +108,8 @@ class _Connection:
     last_id: str = ""
 
 
-# What `Advance._make` does, without the Python frame that it costs per event.
-_advance_from: Callable[[tuple[Any, ...]], Advance] = partial(tuple.__new__, Advance)
+# What `Applied._make` does, without the Python frame that it costs per event.
+_advance_from: Callable[[tuple[Any, ...]], Applied] = partial(tuple.__new__, Applied)
 
 
 class _Broken(Exception):  # noqa: N818 - never leaves this file
@@ -251,7 +258,7 @@ class Follower:
             if rewound and not fresh_id:
                 raise _Broken("a snapshot, rewound, without an id of its own")
             standing = standing_of_snapshot(self.cursor, cursor, rewound=rewound)
-            if standing is Standing.REPEAT:
+            if standing is Continuity.REPEAT:
                 return self._repeat(event)
             document = Document(snapshot.state, snapshot.columns)
         except (MessageError, DiffError) as error:
@@ -269,10 +276,10 @@ class Follower:
         if on is not None and (type(on) is not int or not 0 <= on < cursor.seq):
             raise _Broken(f"diff {event.id}: on is {on!r}")
         standing = standing_of_change(self.cursor, cursor, on=on)
-        if standing is Standing.REPEAT:
+        if standing is Continuity.REPEAT:
             return self._repeat(event)
         document = self.document
-        if standing is Standing.BROKEN or document is None:
+        if standing is Continuity.BROKEN or document is None:
             raise _Broken(f"diff {event.id} does not continue from {self._place()}")
         before = document.view()
         try:
@@ -290,7 +297,7 @@ class Follower:
             return self._too_large(f"diff {event.id}")
         return self._moved(cursor, document, document.text_changes, visible=changes_value(diff), diff=diff)
 
-    def _grown(self, event: Event) -> Advance | None:
+    def _grown(self, event: Event) -> Applied | None:
         """Apply the commonest event, a bare string that comes next; None where it is another, and `_diff` judges it."""
         _, data, id_ = event
         document, mine = self.document, self.cursor
@@ -320,10 +327,10 @@ class Follower:
         except MessageError as error:
             raise _Broken(str(error)) from None
         standing = standing_of_change(self.cursor, cursor)
-        if standing is Standing.REPEAT:
+        if standing is Continuity.REPEAT:
             return self._repeat(event)
         document = self.document
-        if standing is Standing.BROKEN or document is None:
+        if standing is Continuity.BROKEN or document is None:
             raise _Broken(f"done {event.id} does not continue from {self._place()}")
         try:
             verify(document, done.check_)
@@ -356,7 +363,7 @@ class Follower:
             case Problem():
                 return Fatal(FatalKind.PROBLEM, message.detail or message.title, message)
             case messages.Queue() | messages.Progress():
-                return Told(message)
+                return Notice(message)
             case _:
                 return Ignored(f"event {event.type!r}")
 
@@ -417,7 +424,7 @@ class Follower:
         snapshot: str | None = None,
         done: Done | None = None,
         diff: JsonValue = None,
-    ) -> Advance:
+    ) -> Applied:
         here = self._connection
         if not (here.opening and snapshot is not None) and (self.cursor is None or cursor > self.cursor):
             here.progress = True

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal, get_args
 from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
 
 from tidewire.protocol import strict_json
+from tidewire.protocol.base_model import Count, Number, Positive, WireModel
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.members import Count, Members, Number, Positive
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import encode
 
@@ -33,7 +33,7 @@ class MessageError(ValueError):
     """An event or a body is not what its type demands; says which, where, and what is wrong."""
 
 
-class BatchPlace(Members):
+class BatchPlace(WireModel):
     """How one input was batched with others on the server."""
 
     size: Positive
@@ -41,7 +41,7 @@ class BatchPlace(Members):
     wait_ms: Count
 
 
-class Item(Members):
+class Item(WireModel):
     """One input's part of a job's state."""
 
     status: ItemStatus
@@ -52,14 +52,14 @@ class Item(Members):
     batch: BatchPlace | None = None
 
 
-class Note(Members):
+class Note(WireModel):
     """What a function wants its user to read."""
 
     level: str
     text: str
 
 
-class State(Members):
+class State(WireModel):
     """The whole JSON of a job: what a snapshot carries and what diffs change."""
 
     status: JobStatus
@@ -69,7 +69,7 @@ class State(Members):
     error: Problem | None = None
 
 
-class Snapshot(Members):
+class Snapshot(WireModel):
     """Data of a `snapshot` event. `state` stays the JSON that came: a model per item would cost more than it tells."""
 
     state: dict[str, JsonValue]
@@ -77,7 +77,7 @@ class Snapshot(Members):
     reason: SnapshotReason
 
 
-class Done(Members):
+class Done(WireModel):
     """Data of `done`, the only terminal event. It sets the state's `/status`, `/usage` and `/error`."""
 
     status: Literal["succeeded", "partially_failed", "failed", "cancelled"]
@@ -89,7 +89,7 @@ class Done(Members):
     expires_at: str | None = None
 
 
-class Hello(Members):
+class Hello(WireModel):
     """Data of `hello`, first on every connection that has a job."""
 
     protocol: str
@@ -99,14 +99,14 @@ class Hello(Members):
     heartbeat_ms: Positive
 
 
-class Queue(Members):
+class Queue(WireModel):
     """Data of `queue`: `position` 1 is next."""
 
     position: Positive
     eta_ms: Count | None = None
 
 
-class Progress(Members):
+class Progress(WireModel):
     """Data of `progress`; `item` tells which item of a batch it is about."""
 
     current: Number | None = None
@@ -116,13 +116,13 @@ class Progress(Members):
     item: Count | None = None
 
 
-class Ping(Members):
+class Ping(WireModel):
     """Data of `ping`: `head` is what this server will send or has sent on this connection, never more."""
 
     head: str
 
 
-class Goaway(Members):
+class Goaway(WireModel):
     """Data of `goaway`, a planned close: come back after `retry_ms`."""
 
     reason: str

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.document import TextChange, View
+from tidewire.protocol.document.document import TextChange, View
 from tidewire.protocol.messages import Done
 from tidewire.protocol.problems import Problem
 
@@ -35,7 +35,7 @@ class FatalKind(Enum):
     EXHAUSTED = "exhausted"
 
 
-class Advance(NamedTuple):
+class Applied(NamedTuple):
     """The state moved. `first_seq`…`cursor.seq` is covered by this advance and by no other that is visible."""
 
     first_seq: int
@@ -53,7 +53,7 @@ class Advance(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Notice:
     """A `queue` or `progress` event: it may be shown, it changes nothing."""
 
     message: messages.Queue | messages.Progress
@@ -85,4 +85,4 @@ class Fatal:
     problem: Problem | None = None
 
 
-Outcome = Advance | Told | Ignored | Reconnect | Fatal
+Outcome = Applied | Notice | Ignored | Reconnect | Fatal

@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from tidewire.protocol.members import Count, Flag, Members
+from tidewire.protocol.base_model import Count, Flag, WireModel
 
 MEDIA_TYPE = "application/problem+json"
 
 
-class Problem(Members):
+class Problem(WireModel):
     """A problem details object. Members beyond these travel along (`model_extra`)."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")

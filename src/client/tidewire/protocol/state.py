@@ -9,8 +9,8 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from tidewire.protocol import messages
 from tidewire.protocol.document import Document
-from tidewire.protocol.fold import ARRAYS
-from tidewire.protocol.growing import LATEST, plain
+from tidewire.protocol.document.apply_ops import ARRAYS
+from tidewire.protocol.document.rope import LATEST, materialize
 from tidewire.protocol.messages import ENDED, BatchPlace, MessageError, Note
 from tidewire.protocol.problems import Problem
 
@@ -92,9 +92,9 @@ def _without_values(document: Document) -> JsonValue:
     root, items = view.node(()), view.node(("items",))
     if type(root) is not dict or type(items) not in ARRAYS:
         return document.value()
-    state = {name: plain(member, LATEST) for name, member in root.items() if name != "items"}
+    state = {name: materialize(member, LATEST) for name, member in root.items() if name != "items"}
     state["items"] = [
-        {name: plain(member, LATEST) for name, member in item.items() if name != "value"}
+        {name: materialize(member, LATEST) for name, member in item.items() if name != "value"}
         if type(item) is dict
         else None
         for item in (items if type(items) is list else items.items_at(LATEST))

@@ -13,7 +13,7 @@ talks to it, also one that the program under test makes itself.
 `pytest_plugins = ["tidewire.testing.pytest_plugin"]` gives tests the fixture `tidewire_server`.
 """
 
-from tidewire.testing.answers import Answer, FakeToken
+from tidewire.testing.endpoint_script import Answer, FakeToken
 from tidewire.testing.fake_endpoint import FakeEndpoint
 from tidewire.testing.fake_server import FakeServer, Submit
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from tidewire.protocol.description import EndpointCapabilities
-from tidewire.testing.answers import Answer, FakeToken
+from tidewire.protocol.resources import EndpointCapabilities
+from tidewire.testing.endpoint_script import Answer, FakeToken
 
 
 @dataclass(slots=True)

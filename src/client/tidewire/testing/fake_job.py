@@ -10,13 +10,13 @@ from tidewire.protocol import messages
 from tidewire.protocol.cursor import BEGINNING, Cursor
 from tidewire.protocol.diff import diff
 from tidewire.protocol.document import Document
-from tidewire.protocol.integrity import digest, text_check
+from tidewire.protocol.document.digests import digest, text_check
+from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import Done, Hello, SnapshotReason
 from tidewire.protocol.problems import Problem, to_json
-from tidewire.protocol.view import View
-from tidewire.testing import generation
-from tidewire.testing.answers import Answer, Fails, FakeToken, Fault, Piece, Restarts, Says, Whole
-from tidewire.testing.generation import TokenIds
+from tidewire.testing import generation_values
+from tidewire.testing.endpoint_script import Answer, Fails, FakeToken, Fault, Piece, Restarts, Says, Whole
+from tidewire.testing.generation_values import TokenIds
 
 CREATED = "2026-01-01T00:00:00Z"
 RETRY_MS = 1
@@ -245,8 +245,8 @@ class FakeJob:
         if isinstance(step, Piece):
             return step.text if len(self._answers) == 1 else [["a", root, step.text]]
         if isinstance(step, FakeToken):
-            names = generation.columns(self._asked[index])
-            row = generation.row(names, step, self._asked[index], self._ids)
+            names = generation_values.columns(self._asked[index])
+            row = generation_values.row(names, step, self._asked[index], self._ids)
             if len(self._answers) == 1:
                 return [["r", *row]]
             return [
@@ -292,7 +292,7 @@ class FakeJob:
             initial = (
                 answer.initial
                 if answer.finish_reason is None
-                else generation.initial(generation.columns(self._asked[index]))
+                else generation_values.initial(generation_values.columns(self._asked[index]))
             )
             items.append(item if initial is None else item | {"value": initial})
         return {"status": status, "items": items, "usage": {}, "notes": []}
@@ -305,7 +305,7 @@ class FakeJob:
             for column in (
                 answer.columns
                 if answer.finish_reason is None
-                else [f"/{name}" for name in generation.columns(self._asked[index])]
+                else [f"/{name}" for name in generation_values.columns(self._asked[index])]
             )
         ]
 

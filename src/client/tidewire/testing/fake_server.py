@@ -9,26 +9,26 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tidewire.http.transport import mount, unmount
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import BEGINNING, Cursor
-from tidewire.protocol.description import (
+from tidewire.protocol.messages import to_json
+from tidewire.protocol.problems import MEDIA_TYPE, problem
+from tidewire.protocol.problems import to_json as problem_json
+from tidewire.protocol.resources import (
     Batch,
     Discovery,
     EndpointCapabilities,
     EndpointDescription,
     EndpointSummary,
     Limits,
-    Logprobs,
+    LogprobsCapability,
 )
-from tidewire.protocol.messages import to_json
-from tidewire.protocol.problems import MEDIA_TYPE, problem
-from tidewire.protocol.problems import to_json as problem_json
 from tidewire.testing.fake_endpoint import FakeEndpoint
 from tidewire.testing.fake_job import FakeJob, Signal
-from tidewire.testing.generation import TokenIds
-from tidewire.testing.messages import Asked, Reply
-from tidewire.testing.transport import FakeTransport
-from tidewire.transport import mount, unmount
+from tidewire.testing.fake_transport import FakeTransport
+from tidewire.testing.generation_values import TokenIds
+from tidewire.testing.http_messages import FakeRequest, FakeResponse
 
 URL: Final = "http://tidewire.test"
 """Where a fake server is, by default. The name leads nowhere: nothing leaves the process."""
@@ -145,7 +145,7 @@ class FakeServer:
             capabilities = EndpointCapabilities(
                 streams=True,
                 batch=None if batch is None else Batch(max_items=batch),
-                logprobs=Logprobs(max_top=max_top),
+                logprobs=LogprobsCapability(max_top=max_top),
                 rollback=rollback,
             )
             self._endpoints[name] = FakeEndpoint(name, capabilities)
@@ -175,7 +175,7 @@ class FakeServer:
 
     # ---- the protocol ------------------------------------------------------------------------------------------
 
-    def _answer(self, asked: Asked) -> Reply:
+    def _answer(self, asked: FakeRequest) -> FakeResponse:
         parts = urlsplit(asked.target)
         self.requests.append((asked.method, parts.path))
         if self._token is not None and asked.headers.get("authorization") != f"Bearer {self._token}":
@@ -224,15 +224,15 @@ class FakeServer:
             links={"self": root, "jobs": f"{root}/jobs", "vocabulary": f"{root}/vocabulary"},
         )
 
-    def _vocabulary(self, known: str | None) -> Reply:
+    def _vocabulary(self, known: str | None) -> FakeResponse:
         tokens = [base64.b64encode(text.encode()).decode() for text in self._ids.texts]
         name = sha256(json.dumps(tokens).encode()).hexdigest()
         if known == f'"{name}"':
-            return Reply(304, {}, b"")
+            return FakeResponse(304, {}, b"")
         self.vocabularies_sent += 1
         return _json(200, {"hash": name, "tokens": tokens, "special": []}, ETag=f'"{name}"')
 
-    def _submit(self, endpoint: FakeEndpoint, asked: Asked) -> Reply:
+    def _submit(self, endpoint: FakeEndpoint, asked: FakeRequest) -> FakeResponse:
         body: Any = strict_json.loads(asked.body)
         batch = "inputs" in body
         shared = body.get("shared", {})
@@ -277,7 +277,7 @@ class FakeServer:
         note(job.id)
         return _job_reply(201, job)
 
-    def _job(self, job: FakeJob, method: str, rest: list[str], asked: Asked) -> Reply:
+    def _job(self, job: FakeJob, method: str, rest: list[str], asked: FakeRequest) -> FakeResponse:
         match method, *rest:
             case ["GET"]:
                 return _job_reply(200, job)
@@ -290,32 +290,32 @@ class FakeServer:
                 return _job_reply(202, job)
             case ["DELETE"]:
                 self.forget(job.id)
-                return Reply(204, {}, b"")
+                return FakeResponse(204, {}, b"")
             case _:
                 return _problem("method_not_allowed")
 
-    def _events(self, job: FakeJob, asked: Asked) -> Reply:
+    def _events(self, job: FakeJob, asked: FakeRequest) -> FakeResponse:
         query = parse_qs(urlsplit(asked.target).query)
         text = asked.headers.get("last-event-id") or query.get("after", [None])[0]
         self._opened.append(job.id)
         cursor = None if text is None else BEGINNING if text == str(BEGINNING) else Cursor.parse(text)
         if job.over_at(cursor):
-            return Reply(204, {}, b"")
+            return FakeResponse(204, {}, b"")
         frames: Iterator[bytes | Signal] = job.frames(cursor, self._heartbeat_ms)
-        return Reply(200, {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}, frames)
+        return FakeResponse(200, {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}, frames)
 
 
-def _job_reply(status: int, job: FakeJob, **headers: str) -> Reply:
+def _job_reply(status: int, job: FakeJob, **headers: str) -> FakeResponse:
     return _json(status, job.resource(), Location=f"/v1/jobs/{job.id}", **headers)
 
 
-def _json(status: int, body: Any, **headers: str) -> Reply:
+def _json(status: int, body: Any, **headers: str) -> FakeResponse:
     content = json.dumps(body).encode()
-    return Reply(status, {"Content-Type": "application/json", **headers}, content)
+    return FakeResponse(status, {"Content-Type": "application/json", **headers}, content)
 
 
-def _problem(code: str, detail: str | None = None, **members: Any) -> Reply:
+def _problem(code: str, detail: str | None = None, **members: Any) -> FakeResponse:
     found = problem(code, detail, **members)
     wait = {} if found.retry_after_ms is None else {"Retry-After": "0"}
     content = json.dumps(problem_json(found)).encode()
-    return Reply(found.status, {"Content-Type": MEDIA_TYPE, **wait}, content)
+    return FakeResponse(found.status, {"Content-Type": MEDIA_TYPE, **wait}, content)

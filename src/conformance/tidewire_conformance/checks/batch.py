@@ -7,8 +7,8 @@ from jsonschema import Draft202012Validator
 
 from tidewire_conformance.checks.jobs import has_started
 from tidewire_conformance.checks.submits import unfit
-from tidewire_conformance.history import Histories, job_bodies
-from tidewire_conformance.probe import Work
+from tidewire_conformance.judging.discovery_probe import Work
+from tidewire_conformance.judging.state_history import Histories, job_bodies
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
@@ -300,7 +300,7 @@ def _told(value: Any, text_only: bool) -> Any:
     return value.get("text") if text_only and isinstance(value, dict) else value
 
 
-@check("TW-BAT-017", over_all=True)
+@check("TW-BAT-017", whole_run=True)
 async def the_size_of_a_batch_counts_its_rows(s: Session) -> None:
     """Where an item tells how it was batched, its row lies within the size."""
     for exchange in s.wire.record:

@@ -2,8 +2,8 @@
 
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import JSON, Session
-from tidewire_conformance.strict_json import compact
-from tidewire_conformance.wire import Body, Header
+from tidewire_conformance.wire.recording_client import Body, Header
+from tidewire_conformance.wire.strict_json import compact
 
 LARGEST_BODY = 4 * 2**20
 """Bytes of a body that the suite sends to see it taken."""

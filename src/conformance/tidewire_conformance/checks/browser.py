@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 from tidewire_conformance import specification
 from tidewire_conformance.checks.bodies import LARGEST_BODY
 from tidewire_conformance.checks.errors import UNKNOWN_JOB
-from tidewire_conformance.exchange import Exchange, resolve
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, JSON, Job, Session
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
 INBAND = ["inband_problems"]
 TOKENS = ["stream_tokens"]
@@ -82,7 +82,7 @@ async def the_cursor_0_1_is_answered_with_204(s: Session) -> None:
         s.expect("TW-ERR-017", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
 
 
-@check("TW-ERR-019", over_all=True)
+@check("TW-ERR-019", whole_run=True)
 async def problems_come_in_band_only_where_asked_for(s: Session) -> None:
     """An event `problem` stands only in the answer to a URL with `errors=inband`, or with a token."""
     for each in (each for each in s.wire.record if each.is_stream):
@@ -90,7 +90,7 @@ async def problems_come_in_band_only_where_asked_for(s: Session) -> None:
         s.expect("TW-ERR-019", asked or not each.of_type("problem"), "no problem in-band", at=each)
 
 
-async def _token(s: Session, job: Job) -> tuple[Exchange, str]:
+async def _token(s: Session, job: Job) -> tuple[RecordedExchange, str]:
     answer = await s.wire.ask("POST", f"{job.path}/stream-token")
     s.need(
         answer.status == 200 and isinstance(answer.json.get("url"), str),
@@ -137,7 +137,7 @@ async def a_stream_token_opens_its_stream(s: Session) -> None:
     _judge_life(s, answer, [opened, wrong, late])
 
 
-def _judge_life(s: Session, answer: Exchange, later: list[Exchange]) -> None:
+def _judge_life(s: Session, answer: RecordedExchange, later: list[RecordedExchange]) -> None:
     """A token lives, and not for long, by the clock of the server, at which a busy one looks less than once a second."""
     try:
         now = max(
@@ -282,7 +282,7 @@ async def a_preflight_allows_what_a_page_needs(s: Session) -> None:
         _judge_preflight(s, answer, origin)
 
 
-def _judge_preflight(s: Session, answer: Exchange, origin: str) -> None:
+def _judge_preflight(s: Session, answer: RecordedExchange, origin: str) -> None:
     told = {name.strip().lower() for name in answer.says("access-control-allow-headers").split(",")}
     allowed = answer.says("access-control-allow-origin")
     s.expect(

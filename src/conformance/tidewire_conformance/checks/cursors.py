@@ -1,7 +1,7 @@
 """Section 4.2: how a cursor may be spelt, what a job that runs answers, and what a snapshot has to hold."""
 
 from tidewire_conformance.checks.resume import differing, told
-from tidewire_conformance.history import key
+from tidewire_conformance.judging.state_history import key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 

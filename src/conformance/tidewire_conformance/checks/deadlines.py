@@ -4,7 +4,7 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 
-@check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], alone=True)
+@check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], serial=True)
 async def a_deadline_leaves_what_has_ended(s: Session) -> None:
     """An item that ended before the deadline stays as it is; the others fail, and the job is `partially_failed`."""
     if not s.server.has_script:

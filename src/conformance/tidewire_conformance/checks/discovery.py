@@ -7,10 +7,10 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from tidewire_conformance import specification
-from tidewire_conformance.exchange import Exchange, resolve
-from tidewire_conformance.history import job_bodies
+from tidewire_conformance.judging.state_history import job_bodies
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
 REFUSALS = {
     "list": (404, "not_found"),
@@ -44,7 +44,7 @@ async def discovery_fits_its_schema(s: Session) -> None:
     s.expect("TW-OVR-012", all(type(value) is int for value in times.values()), "integers", times, at=answer)
 
 
-@check("TW-DSC-005", over_all=True)
+@check("TW-DSC-005", whole_run=True)
 async def discovery_stays(s: Session) -> None:
     """What it says at the end of the run is what it said at its begin, endpoints apart."""
     answer = await s.wire.ask("GET", "/v1")
@@ -117,7 +117,7 @@ async def examples_are_taken(s: Session) -> None:
         )
 
 
-@check("TW-DSC-020", over_all=True)
+@check("TW-DSC-020", whole_run=True)
 async def values_fit_their_schema(s: Session) -> None:
     """The value of each item that has succeeded fits the `value_schema` of its endpoint."""
     for exchange in s.wire.record:
@@ -158,7 +158,7 @@ async def capabilities_are_those_that_are_named(s: Session) -> None:
         )
 
 
-def _judge_capability(s: Session, name: str, answer: Exchange) -> None:
+def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
     served = answer.status < 300
     if name in s.server.capabilities:
         s.expect(
@@ -176,7 +176,7 @@ def _judge_capability(s: Session, name: str, answer: Exchange) -> None:
              f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
 
-@check("TW-DSC-023", over_all=True)
+@check("TW-DSC-023", whole_run=True)
 async def text_is_not_taken_back_where_it_cannot_be(s: Session) -> None:
     """An endpoint that says `"rollback": false` never truncates or replaces a text of its values."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
@@ -210,7 +210,7 @@ def _grown(old: Any, new: Any) -> bool:
     return True
 
 
-@check("TW-DSC-024", "TW-BAT-006", over_all=True)
+@check("TW-DSC-024", "TW-BAT-006", whole_run=True)
 async def a_value_comes_once_where_nothing_streams(s: Session) -> None:
     """An endpoint that says `"streams": false` sets the value of an item once, in the event that ends the item."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
@@ -228,7 +228,7 @@ async def a_value_comes_once_where_nothing_streams(s: Session) -> None:
                 )
 
 
-@check("TW-RES-026", over_all=True)
+@check("TW-RES-026", whole_run=True)
 async def a_state_is_kept_as_long_as_discovery_says(s: Session) -> None:
     """`expires_at` of a job is `state_ttl_s` after `ended_at`, or later."""
     kept = timedelta(seconds=s.server.limits.get("state_ttl_s", 0))
@@ -255,7 +255,7 @@ async def a_body_that_is_too_large_is_refused(s: Session) -> None:
     limit = s.server.limits.get("max_body_bytes", 0)
     if limit > 16 * 2**20:
         s.untested(f"max_body_bytes is {limit}: too large to be tried")
-    from tidewire_conformance.strict_json import compact  # noqa: PLC0415 - beside its one use
+    from tidewire_conformance.wire.strict_json import compact  # noqa: PLC0415 - beside its one use
 
     small = compact(work.body)
     large = small + b" " * (limit + 1 - len(small))

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 
 from tidewire_conformance.checks.jobs import first_has_ended
 from tidewire_conformance.checks.resume import differing, told
-from tidewire_conformance.event_stream import Block
-from tidewire_conformance.exchange import Exchange, resolve
-from tidewire_conformance.history import job_of, key
+from tidewire_conformance.judging.state_history import job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
-from tidewire_conformance.wire import NoAnswerError, Wire
+from tidewire_conformance.wire.event_stream_decoder import Block
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
+from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
 
 RESTART_SECONDS = 60.0
 """How long a command may take, and the server to answer again; times `patience`."""
@@ -46,7 +46,7 @@ async def _answering(s: Session) -> None:
     s.unclear("the server did not answer again after the restart")
 
 
-async def _token_goes_on(s: Session, token: Exchange) -> None:
+async def _token_goes_on(s: Session, token: RecordedExchange) -> None:
     url = token.json.get("url")
     if token.status == 200 and isinstance(url, str):
         header = EVENT_STREAM | {"Authorization": None, "Cookie": None}
@@ -68,7 +68,7 @@ async def _token_goes_on(s: Session, token: Exchange) -> None:
     "TW-RES-012",
     "TW-FRM-060",
     "TW-BRW-014",
-    alone=True,
+    serial=True,
 )
 async def what_was_sent_survives_a_restart(s: Session) -> None:
     """A server that promises more than `process` holds after a restart what it had sent, and ends each job."""
@@ -138,7 +138,7 @@ def _begins_anew(block: Block) -> bool:
     return block.type == "snapshot" and isinstance(block.json, dict) and block.json.get("reason") == "restart"
 
 
-async def _old_cursors(s: Session, job: Job, whole: Exchange) -> None:
+async def _old_cursors(s: Session, job: Job, whole: RecordedExchange) -> None:
     """An id of the epoch before is answered by what followed it; one past the end of that epoch, by a snapshot `rewound`."""
     old = [block.id for block in whole.logged if (key(block.id) or (0, 0))[0] == 1]
     if len(old) in {0, 1, len(whole.logged)} or old[0] != "1-1":
@@ -153,7 +153,7 @@ async def _old_cursors(s: Session, job: Job, whole: Exchange) -> None:
              told(past.logged[:1]), at=past)  # fmt: skip
 
 
-@check("TW-OVR-024", "TW-OVR-019", "TW-RES-036", "TW-JOB-062", alone=True)
+@check("TW-OVR-024", "TW-OVR-019", "TW-RES-036", "TW-JOB-062", serial=True)
 async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
     """The key of a submit finds its job, a purged job stays gone, and an item that had ended keeps its value."""
     if s.server.says.get("durability") == "process":
@@ -205,7 +205,7 @@ async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
         s.expect("TW-OVR-019", item == held, ("an item that stays:", held), item, at=after)
 
 
-@check("TW-RES-028", "TW-JOB-033", alone=True)
+@check("TW-RES-028", "TW-JOB-033", serial=True)
 async def an_expired_job_is_gone(s: Session) -> None:
     """Once its time is over, a job is answered with 410 `job_expired` while its tombstone lives."""
     command = s.hooks.expire or s.untested("needs --expire-cmd")
@@ -311,7 +311,7 @@ async def _is_not_behind(s: Session, other: Wire) -> None:
                          "a snapshot, rewound" if rewound else there.exchange.status, at=there.exchange, block=first)  # fmt: skip
 
 
-@check("TW-RES-034", "TW-RES-038", over_all=True)
+@check("TW-RES-034", "TW-RES-038", whole_run=True)
 async def epochs_are_opened_by_a_snapshot(s: Session) -> None:
     """The first event of another epoch on a connection is a snapshot, and none comes after `done`."""
     ends: dict[str, int] = {}

@@ -4,18 +4,18 @@ import asyncio
 from contextlib import AsyncExitStack
 from itertools import pairwise
 
-from tidewire_conformance.event_stream import CLOSING, Block
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.history import job_bodies, job_of
+from tidewire_conformance.judging.state_history import job_bodies, job_of
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
-from tidewire_conformance.wire import Stream
+from tidewire_conformance.wire.event_stream_decoder import CLOSING, Block
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.recording_client import Stream
 
 BEATS = 2
 """Pings that each silent stream is waited for."""
 
 
-@check("TW-FRM-064", "TW-FRM-065", "TW-FRM-063", over_all=True)
+@check("TW-FRM-064", "TW-FRM-065", "TW-FRM-063", whole_run=True)
 async def places_are_counted_from_1(s: Session) -> None:
     """`position` of a waiting job is 1 or more, told where it changes; what is not known is left out."""
     seen = [(each, block) for each in s.wire.record if each.is_stream for block in each.of_type("queue")]
@@ -68,7 +68,7 @@ async def progress_is_told_again_on_each_connection(s: Session) -> None:
     await s.wire.ask("POST", f"{job.path}/cancel")
 
 
-@check("TW-FRM-066", over_all=True)
+@check("TW-FRM-066", whole_run=True)
 async def progress_of_a_batch_names_its_item(s: Session) -> None:
     """`progress` of a job of several inputs has `item`."""
     batches = {body["id"] for each in s.wire.record for body in job_bodies(each) if body.get("batch") is True}
@@ -106,7 +106,7 @@ async def _judge_beats(s: Session, stream: Stream, beat: float) -> None:
     for count in range(1, BEATS + 1):
         before = len(seen.body)
 
-        def more(now: Exchange, before: int = before) -> bool:
+        def more(now: RecordedExchange, before: int = before) -> bool:
             return len(now.body) > before
 
         came = await stream.until(more, 1.5 * beat + 1)
@@ -124,7 +124,7 @@ async def _judge_beats(s: Session, stream: Stream, beat: float) -> None:
         )
 
 
-@check("TW-FRM-073", over_all=True)
+@check("TW-FRM-073", whole_run=True)
 async def goaway_says_its_wait_twice(s: Session) -> None:
     """`retry_ms` of a `goaway` is its `retry` field as well."""
     seen = [(each, block) for each in s.streams() for block in each.of_type("goaway")]
@@ -135,7 +135,7 @@ async def goaway_says_its_wait_twice(s: Session) -> None:
                  block.retry, at=each, block=block)  # fmt: skip
 
 
-@check("TW-FRM-072", over_all=True)
+@check("TW-FRM-072", whole_run=True)
 async def no_stream_is_closed_without_a_word(s: Session) -> None:
     """A stream that the server ends holds `done`, `goaway` or a `problem`."""
     for each in (each for each in s.streams() if each.is_whole and not each.check.startswith("durable.")):
@@ -149,7 +149,7 @@ async def no_stream_is_closed_without_a_word(s: Session) -> None:
         )
 
 
-@check("TW-DIF-004", over_all=True)
+@check("TW-DIF-004", whole_run=True)
 async def ephemeral_events_hold_nothing_of_a_result(s: Session) -> None:
     """They have the members of their tables alone, or such as a later edition may name."""
     tables = {

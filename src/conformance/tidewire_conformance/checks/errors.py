@@ -4,11 +4,11 @@ import re
 from typing import Any
 
 from tidewire_conformance import specification
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.history import job_bodies
+from tidewire_conformance.judging.state_history import job_bodies
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
-from tidewire_conformance.strict_json import compact
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.strict_json import compact
 
 _INSIDES = re.compile(
     r'Traceback|File \\?"|site-packages|\bat .+\.(?:js|mjs|java|go|rs):\d+|/(?:home|usr|root|srv)/\S+\.\w+'
@@ -16,7 +16,7 @@ _INSIDES = re.compile(
 UNKNOWN_JOB = "A" * 22
 
 
-@check("TW-ERR-001", "TW-ERR-002", "TW-ERR-003", "TW-ERR-004", "TW-ERR-020", over_all=True)
+@check("TW-ERR-001", "TW-ERR-002", "TW-ERR-003", "TW-ERR-004", "TW-ERR-020", whole_run=True)
 async def errors_are_problems_of_the_registry(s: Session) -> None:
     """Each error is a problem by its schema, with the media type and status it names, and a code of the registry."""
     codes = specification.problem_codes()
@@ -58,11 +58,11 @@ async def errors_are_problems_of_the_registry(s: Session) -> None:
                          got, at=each, block=block)  # fmt: skip
 
 
-def _items(each: Exchange) -> list[dict[str, Any]]:
+def _items(each: RecordedExchange) -> list[dict[str, Any]]:
     return [item for body in job_bodies(each) for item in body.get("state", {}).get("items", [])]
 
 
-@check("TW-JOB-005", over_all=True)
+@check("TW-JOB-005", whole_run=True)
 async def json_is_called_json(s: Session) -> None:
     """Each answer with a body that is neither a stream nor a problem is `application/json`."""
     for each in s.wire.record:
@@ -71,7 +71,7 @@ async def json_is_called_json(s: Session) -> None:
                      at=each)  # fmt: skip
 
 
-@check("TW-ERR-006", "TW-ERR-007", over_all=True)
+@check("TW-ERR-006", "TW-ERR-007", whole_run=True)
 async def who_has_to_wait_is_told_how_long(s: Session) -> None:
     """409, 429 and 503 carry `Retry-After` in whole seconds, and `retry_after_ms` that is not above it."""
     waits = [each for each in s.wire.record if each.status in {409, 429, 503} and each.is_whole]
@@ -86,7 +86,7 @@ async def who_has_to_wait_is_told_how_long(s: Session) -> None:
         s.expect("TW-ERR-007", sound, f"retry_after_ms of at most {seconds} s", wait, at=each)
 
 
-@check("TW-ERR-008", over_all=True)
+@check("TW-ERR-008", whole_run=True)
 async def nothing_of_the_insides_gets_out(s: Session) -> None:
     """No stack trace and no path of the server's file system in an answer that tells of an error."""
     for each in s.wire.record:

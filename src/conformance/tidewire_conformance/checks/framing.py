@@ -3,12 +3,12 @@
 import re
 
 from tidewire_conformance import specification
-from tidewire_conformance.event_stream import CLOSING, Block
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.history import Key, job_of, key
-from tidewire_conformance.probe import CLOSE_SECONDS
+from tidewire_conformance.judging.discovery_probe import CLOSE_SECONDS
+from tidewire_conformance.judging.state_history import Key, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
+from tidewire_conformance.wire.event_stream_decoder import CLOSING, Block
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 HELLO_SECONDS = 1.0
 """TW-FRM-005."""
@@ -19,7 +19,7 @@ _NARROW = re.compile(
 )
 
 
-@check("TW-FRM-001", "TW-FRM-002", "TW-FRM-003", over_all=True)
+@check("TW-FRM-001", "TW-FRM-002", "TW-FRM-003", whole_run=True)
 async def streams_have_their_header(s: Session) -> None:
     """Each event stream says its media type, and that nobody may store, transform or hold it back."""
     for each in s.streams():
@@ -55,7 +55,7 @@ async def a_stream_has_no_coding_whatever_is_accepted(s: Session) -> None:
              answer.body[:40].hex(" "), at=answer)  # fmt: skip
 
 
-@check("TW-FRM-009", "TW-FRM-010", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", over_all=True)
+@check("TW-FRM-009", "TW-FRM-010", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", whole_run=True)
 async def streams_are_framed_as_the_grammar_says(s: Session) -> None:
     """UTF-8, one line of JSON an event, an empty line after each, no empty id."""
     for each in s.streams():
@@ -64,7 +64,7 @@ async def streams_are_framed_as_the_grammar_says(s: Session) -> None:
             _judge_block(s, each, block)
 
 
-def _judge_text(s: Session, each: Exchange) -> None:
+def _judge_text(s: Session, each: RecordedExchange) -> None:
     try:
         each.body.decode("utf-8")
         fault = ""
@@ -80,7 +80,7 @@ def _judge_text(s: Session, each: Exchange) -> None:
     s.expect("TW-FRM-010", narrow, "LF alone, and no byte order mark", at=each)
 
 
-def _judge_block(s: Session, each: Exchange, block: Block) -> None:
+def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
     fields = [name for name, _ in block.fields]
     if fields and set(fields) != {"retry"}:
         s.expect(
@@ -96,7 +96,7 @@ def _judge_block(s: Session, each: Exchange, block: Block) -> None:
              block=block)  # fmt: skip
 
 
-@check("TW-FRM-014", "TW-FRM-015", "TW-FRM-043", "TW-FRM-044", "TW-RES-001", "TW-RES-008", over_all=True)
+@check("TW-FRM-014", "TW-FRM-015", "TW-FRM-043", "TW-FRM-044", "TW-RES-001", "TW-RES-008", whole_run=True)
 async def events_are_those_of_the_table(s: Session) -> None:
     """Each event has the data of its type, and an id where the log holds it, and only there."""
     tables = {"snapshot": "snapshot", "message": "diff", "done": "done", "hello": "hello", "queue": "queue",
@@ -144,7 +144,7 @@ async def events_are_those_of_the_table(s: Session) -> None:
                 s.expect("TW-FRM-044", True, "no logged event of another type")
 
 
-@check("TW-FRM-057", "TW-FRM-058", "TW-FRM-059", "TW-FRM-060", "TW-FRM-061", over_all=True)
+@check("TW-FRM-057", "TW-FRM-058", "TW-FRM-059", "TW-FRM-060", "TW-FRM-061", whole_run=True)
 async def streams_begin_with_hello(s: Session) -> None:
     """`hello` first, of this job, with its link and its head; `retry` before it or in it."""
     heads = _Heads()
@@ -209,7 +209,7 @@ class _Heads:
     def __init__(self) -> None:
         self._seen: dict[str, list[tuple[float, Key]]] = {}
 
-    def before(self, each: Exchange) -> Key | None:
+    def before(self, each: RecordedExchange) -> Key | None:
         """The highest id that had come before a request; those of its own answer are known from now on.
 
         Nothing is known where other replicas and restarts are tried.
@@ -222,7 +222,7 @@ class _Heads:
         return found
 
 
-@check("TW-FRM-018", "TW-FRM-062", over_all=True)
+@check("TW-FRM-018", "TW-FRM-062", whole_run=True)
 async def retry_is_short_and_drawn_anew(s: Session) -> None:
     """`retry` is at most 30 s, and not the same on every connection."""
     found = []
@@ -236,7 +236,7 @@ async def retry_is_short_and_drawn_anew(s: Session) -> None:
         s.expect("TW-FRM-062", len(set(found)) > 1, "values that differ", f"{len(found)} times {found[0]!r}")
 
 
-@check("TW-FRM-054", "TW-FRM-007", over_all=True)
+@check("TW-FRM-054", "TW-FRM-007", whole_run=True)
 async def nothing_follows_the_end(s: Session) -> None:
     """After `done`, `goaway` or `problem` comes nothing but the end of the answer."""
     for each in s.streams():
@@ -295,7 +295,7 @@ async def hello_comes_within_a_second(s: Session) -> None:
              [round(wait, 3) for wait in waits], at=stream.exchange)  # fmt: skip
 
 
-@check("TW-FRM-006", alone=True)
+@check("TW-FRM-006", serial=True)
 async def events_are_sent_when_they_are_due(s: Session) -> None:
     """What a job that still runs has given is there before its next event is; the best of three jobs tells."""
     work = s.lasting(1.5)

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any
 
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.history import Histories
-from tidewire_conformance.probe import LONG_TOKENS, Work
+from tidewire_conformance.judging.discovery_probe import LONG_TOKENS, Work
+from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 LOGPROBS = ["logprobs"]
 """What a server declares that generates."""
@@ -46,7 +46,7 @@ async def generate(s: Session, **members: Any) -> Job:
     return Job(answer.json["id"], work, answer)
 
 
-async def generated(s: Session, **members: Any) -> tuple[dict[str, Any], Exchange]:
+async def generated(s: Session, **members: Any) -> tuple[dict[str, Any], RecordedExchange]:
     """A generation, and the stream that shows it."""
     job = await generate(s, **members)
     history = await s.history(job)

@@ -3,12 +3,12 @@
 import asyncio
 import secrets
 
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.probe import Work
+from tidewire_conformance.judging.discovery_probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, JSON, Session
-from tidewire_conformance.strict_json import compact
-from tidewire_conformance.wire import Header
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.recording_client import Header
+from tidewire_conformance.wire.strict_json import compact
 
 
 def _keyed(s: Session) -> Work:
@@ -24,7 +24,7 @@ def _key() -> str:
 
 async def _submit(
     s: Session, work: Work, key: str, body: bytes | None = None, header: Header | None = None
-) -> Exchange:
+) -> RecordedExchange:
     fields = {**JSON, "Accept": "application/json", "Idempotency-Key": key, **(header or {})}
     sent = compact(work.body) if body is None else body
     return await s.wire.ask("POST", work.submit_to, body=sent, header=fields, seconds=30 + work.seconds)

@@ -2,11 +2,12 @@
 
 from itertools import pairwise
 
-from tidewire_conformance import fold, specification
-from tidewire_conformance.exchange import Exchange, resolve
-from tidewire_conformance.history import Histories, job_bodies, key
+from tidewire_conformance import specification
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.state_history import Histories, job_bodies, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
 DONE = ("status", "usage", "error", "check", "digest", "expires_at")
 """Members of `done` (section 3.6)."""
@@ -18,19 +19,19 @@ ROOM = 22
 """Characters of which each says 6 bits at most."""
 
 
-def _has_grown(answer: Exchange) -> bool:
+def _has_grown(answer: RecordedExchange) -> bool:
     return has_started(answer) or bool(answer.json.get("done"))
 
 
-def has_started(answer: Exchange) -> bool:
+def has_started(answer: RecordedExchange) -> bool:
     """Whether the job runs and its value has begun to grow."""
     items = answer.json["state"]["items"]
     return all(item["status"] == "running" and item["value"] for item in items)
 
 
-def first_has_ended(answer: Exchange) -> bool:
+def first_has_ended(answer: RecordedExchange) -> bool:
     """Whether the first item has ended, and the job with it or not."""
-    return answer.json["state"]["items"][0]["status"] in fold.ITEM_ENDS
+    return answer.json["state"]["items"][0]["status"] in apply_diffs.ITEM_ENDS
 
 
 @check("TW-JOB-018", "TW-JOB-038", "TW-OVR-015", "TW-JOB-001")
@@ -72,7 +73,7 @@ async def a_submit_is_answered_with_the_job(s: Session) -> None:
                  each.json.get("status"), at=each)  # fmt: skip
 
 
-@check("TW-JOB-023", over_all=True)
+@check("TW-JOB-023", whole_run=True)
 async def ids_of_jobs_show_no_order(s: Session) -> None:
     """They have room for 128 bits beside what all have in front, and no two begin alike, as those of a counter or a clock do."""
     found = sorted(
@@ -120,7 +121,7 @@ async def a_submit_may_be_answered_by_the_stream(s: Session) -> None:
     s.expect("TW-JOB-020", kinds[:2] == ["hello", "snapshot"], "hello, then a snapshot", kinds[:3], at=answer)
 
 
-@check("TW-JOB-004", "TW-FRM-002", over_all=True)
+@check("TW-JOB-004", "TW-FRM-002", whole_run=True)
 async def no_answer_about_jobs_may_be_stored(s: Session) -> None:
     """Every answer under `/v1/jobs` and to a submit says `no-store`, errors included."""
     for each in s.wire.record:
@@ -130,7 +131,7 @@ async def no_answer_about_jobs_may_be_stored(s: Session) -> None:
             s.expect("TW-JOB-004", not stored, "Cache-Control: no-store", each.says("cache-control"), at=each)
 
 
-@check("TW-OVR-013", over_all=True)
+@check("TW-OVR-013", whole_run=True)
 async def links_lead_to_what_they_name(s: Session) -> None:
     """Each link of an answer is a URI reference that stays at the origin of its answer, below one `/v1`."""
     for each in s.wire.record:
@@ -211,14 +212,14 @@ async def a_read_can_be_followed_from_its_cursor(s: Session) -> None:
         s.unclear("each job had ended before it was read")
 
 
-def _jumps(rest: Exchange) -> bool:
+def _jumps(rest: RecordedExchange) -> bool:
     first = rest.logged[0]
     if first.type == "snapshot":
         return isinstance(first.json, dict) and first.json.get("reason") != "rewound"
     return isinstance(first.json, dict) and "on" in first.json
 
 
-@check("TW-JOB-045", "TW-JOB-047", "TW-JOB-048", needs=["list"], alone=True)
+@check("TW-JOB-045", "TW-JOB-047", "TW-JOB-048", needs=["list"], serial=True)
 async def jobs_are_listed_newest_first(s: Session) -> None:
     """`GET /v1/jobs` has the caller's jobs by its schema, newest first; `next` leads through all of them."""
     work = s.some_work()

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from tidewire_conformance.checks.ownership import other_principal
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.probe import Work
+from tidewire_conformance.judging.discovery_probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
-from tidewire_conformance.wire import BUSY, BUSY_SECONDS, BUSY_TRIES, Wire
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.recording_client import BUSY, BUSY_SECONDS, BUSY_TRIES, Wire
 
 MANY = 100
 """Streams or jobs, at most, that the suite has at a time on somebody else's server."""
@@ -24,7 +24,7 @@ def _limit(s: Session, name: str) -> int:
     return limit if limit <= MANY else s.untested(f"{name} is {limit}: at most {MANY} can be tried")
 
 
-async def _told(ask: Callable[[], Awaitable[Exchange]], code: str) -> Exchange:
+async def _told(ask: Callable[[], Awaitable[RecordedExchange]], code: str) -> RecordedExchange:
     """An answer that is no wait for another reason than this."""
     for _ in range(BUSY_TRIES):
         answer = await ask()
@@ -35,10 +35,10 @@ async def _told(ask: Callable[[], Awaitable[Exchange]], code: str) -> Exchange:
     return answer
 
 
-async def _stream(wire: Wire, place: str) -> Exchange:
+async def _stream(wire: Wire, place: str) -> RecordedExchange:
     """The answer to a request for a stream, up to what tells whether it is one."""
 
-    async def ask() -> Exchange:
+    async def ask() -> RecordedExchange:
         async with wire.open("GET", place, header=EVENT_STREAM, once=True) as stream:
             await stream.until(lambda now: now.ended or now.of_type("problem") or now.logged)
         return stream.exchange
@@ -46,14 +46,14 @@ async def _stream(wire: Wire, place: str) -> Exchange:
     return await _told(ask, "too_many_streams")
 
 
-async def _submit(wire: Wire, work: Work) -> Exchange:
-    async def ask() -> Exchange:
+async def _submit(wire: Wire, work: Work) -> RecordedExchange:
+    async def ask() -> RecordedExchange:
         return await wire.ask("POST", work.submit_to, json=work.body, once=True)
 
     return await _told(ask, "too_many_jobs")
 
 
-@check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", alone=True)
+@check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", serial=True)
 async def a_stream_too_many_is_refused(s: Session) -> None:
     """With 429 `too_many_streams`, in-band without an id; those that are open stay, and another caller is served."""
     limit = _limit(s, "max_streams_per_principal")
@@ -93,7 +93,7 @@ async def _cancel(s: Session, jobs: list[str]) -> None:
     await asyncio.gather(*(s.wire.ask("POST", f"{each}/cancel") for each in jobs))
 
 
-@check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-068", "TW-BRW-005", alone=True)
+@check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-068", "TW-BRW-005", serial=True)
 async def a_job_too_many_is_refused(s: Session) -> None:
     """With 429 `too_many_jobs`; another caller is served, and the same one again once jobs have ended. Who waits is pinged."""
     limit = _limit(s, "max_jobs_per_principal")

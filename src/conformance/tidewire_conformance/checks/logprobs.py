@@ -6,9 +6,9 @@ from typing import Any
 
 from tidewire_conformance import specification
 from tidewire_conformance.checks.generation import LOGPROBS, TOKENS, generate, generated, generation, max_top
-from tidewire_conformance.exchange import Exchange, resolve
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
 PER_TOKEN = (
     "token_ids",
@@ -25,7 +25,7 @@ PER_TOKEN = (
 TOP = 5
 
 
-@check("TW-GEN-011", "TW-GEN-013", "TW-GEN-029", "TW-GEN-030", needs=LOGPROBS, over_all=True)
+@check("TW-GEN-011", "TW-GEN-013", "TW-GEN-029", "TW-GEN-030", needs=LOGPROBS, whole_run=True)
 async def columns_fit_each_other_at_every_event(s: Session) -> None:
     """After each logged event the columns of tokens are of one length, candidates in order, and of 1 in all at most."""
     for step in s.histories().steps:
@@ -52,7 +52,7 @@ def _truncated(data: Any) -> set[str]:
     return {str(op[1]).rpartition("/")[2] for op in ops if op and op[0] == "t" and op[2]}
 
 
-def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at: Exchange) -> None:
+def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at: RecordedExchange) -> None:
     s.expect("TW-GEN-011", len(ids) == len(found), f"{len(ids)} log-probabilities", len(found), at=at)
     order = [-each if each is not None else math.inf for each in found]
     s.expect("TW-GEN-030", order == sorted(order), "descending log-probabilities", found, at=at)

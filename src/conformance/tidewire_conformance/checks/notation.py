@@ -26,7 +26,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z", re.ASCII)
 _FREE = {"value", "input_schema", "value_schema", "examples", "tokens"}
 
 
-@check("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", over_all=True)
+@check("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", whole_run=True)
 async def all_json_is_that_of_section_1_4(s: Session) -> None:
     """Finite numbers, exact integers, unique members, whole code points, bounded depth."""
     rules = ("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006")
@@ -42,7 +42,7 @@ async def all_json_is_that_of_section_1_4(s: Session) -> None:
                          str(reading.faults), at=exchange, block=block)  # fmt: skip
 
 
-@check("TW-OVR-026", "TW-OVR-011", "TW-OVR-010", over_all=True)
+@check("TW-OVR-026", "TW-OVR-011", "TW-OVR-010", whole_run=True)
 async def null_and_times_are_written_as_said(s: Session) -> None:
     """A member without a value is left out; `done` of a job alone may be null. Times are RFC 3339 with `Z`."""
     for exchange in s.wire.record:

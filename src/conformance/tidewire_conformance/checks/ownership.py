@@ -3,10 +3,10 @@
 import secrets
 
 from tidewire_conformance.checks.errors import UNKNOWN_JOB
-from tidewire_conformance.exchange import Exchange
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
-from tidewire_conformance.wire import Wire
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.recording_client import Wire
 
 TIMES = 5
 """That each of two jobs is asked for: the shortest answer of a server is hardly later than it has to be."""
@@ -26,7 +26,7 @@ def other_principal(s: Session) -> Wire:
     return other
 
 
-def _told(answer: Exchange) -> tuple[int, object]:
+def _told(answer: RecordedExchange) -> tuple[int, object]:
     """What an answer says of a job, but for what names the job."""
     body = answer.json if isinstance(answer.json, dict) else {}
     own = answer.path.removeprefix("/v1/jobs/").partition("/")[0]

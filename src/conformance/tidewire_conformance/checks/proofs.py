@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tidewire_conformance import fold
-from tidewire_conformance.history import Histories, Step
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.state_history import Histories, Step
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
@@ -11,7 +11,7 @@ CHECK_AFTER = 64
 """TW-DIF-051."""
 
 
-@check("TW-DIF-051", over_all=True)
+@check("TW-DIF-051", whole_run=True)
 async def checks_come_when_they_are_owed(s: Session) -> None:
     """Where a text is truncated, where its item ends, at `done`, and by the 64th change since the last check."""
     for exchange, steps in s.histories().streams:
@@ -44,7 +44,7 @@ def _judge_debts(s: Session, steps: list[Step]) -> None:
         changed = {
             path
             for name, path in ops
-            if name in "at" and isinstance(fold.find(_value(step.after), path), str)
+            if name in "at" and isinstance(apply_diffs.find(_value(step.after), path), str)
         }
         for path in changed:
             owed[path] = owed.get(path, 0) + 1
@@ -73,7 +73,7 @@ def _ops(data: Any, columns: tuple[str, ...]) -> list[tuple[str, str]]:
     return [pair for row in pairs for pair in row]
 
 
-def _value(state: fold.State | None) -> Any:
+def _value(state: apply_diffs.State | None) -> Any:
     return None if state is None else state.value
 
 
@@ -81,5 +81,5 @@ def _item_ended(step: Step, path: str) -> bool:
     if step.before is None or step.after is None:
         return False
     place = "/".join(path.split("/")[:3]) + "/status"
-    old, new = fold.find(step.before.value, place), fold.find(step.after.value, place)
-    return bool(path.startswith("/items/") and old != new and new in fold.ITEM_ENDS)
+    old, new = apply_diffs.find(step.before.value, place), apply_diffs.find(step.after.value, place)
+    return bool(path.startswith("/items/") and old != new and new in apply_diffs.ITEM_ENDS)

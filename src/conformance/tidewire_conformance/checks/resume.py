@@ -4,12 +4,12 @@ import random
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from tidewire_conformance import fold
-from tidewire_conformance.event_stream import Block
-from tidewire_conformance.exchange import Exchange
-from tidewire_conformance.history import Histories, key
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.state_history import Histories, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
+from tidewire_conformance.wire.event_stream_decoder import Block
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 CUT_POINTS = 24
 """Cursors of one job that are tried; more are drawn at random, the first and the last stay."""
@@ -42,7 +42,7 @@ def told(blocks: Sequence[Block]) -> list[tuple[str | None, str, object]]:
     return [(block.id, block.type, block.json) for block in blocks]
 
 
-def differing(history: Exchange, other: Exchange) -> list[str]:
+def differing(history: RecordedExchange, other: RecordedExchange) -> list[str]:
     """Ids at which another answer leads to another state than the history of the job, however its events are written."""
     known = {step.block.id: step.after for step in Histories([history]).steps}
     found = (step for each, steps in Histories([history, other]).streams if each is other for step in steps)
@@ -53,7 +53,7 @@ def differing(history: Exchange, other: Exchange) -> list[str]:
     ]
 
 
-@check("TW-RES-003", "TW-RES-004", "TW-RES-006", "TW-RES-043", "TW-DIF-009", over_all=True)
+@check("TW-RES-003", "TW-RES-004", "TW-RES-006", "TW-RES-043", "TW-DIF-009", whole_run=True)
 async def ids_go_up_without_a_gap(s: Session) -> None:
     """Within an epoch by one, or from the base that a merged diff names; snapshots alone may pass over some."""
     for each in (each for each in s.wire.record if each.is_stream and each.logged):
@@ -115,7 +115,7 @@ async def a_history_begins_at_1_1_and_has_no_gap(s: Session) -> None:
              f"{len(again.logged)} events, and {len(history.logged)} before", at=again)  # fmt: skip
 
 
-def _job(history: Exchange) -> str:
+def _job(history: RecordedExchange) -> str:
     return history.path.rpartition("/events")[0].rpartition("/")[2]
 
 
@@ -133,7 +133,7 @@ async def every_cut_point_of_a_job_that_has_ended_resumes(s: Session) -> None:
             return
 
 
-def _judge_rest(s: Session, answer: Exchange, history: Exchange, at: int) -> None:
+def _judge_rest(s: Session, answer: RecordedExchange, history: RecordedExchange, at: int) -> None:
     """An answer to the cursor `whole[at]`, where the log still holds what follows, or a snapshot that stands for it."""
     whole = history.logged
     held = key(whole[at].id) or (0, 0)
@@ -174,7 +174,7 @@ async def a_running_job_resumes_after_each_cut(s: Session) -> None:
     work = s.server.script(*steps) or s.growing()
     job = await s.submit(work)
     seen: list[Block] = []
-    parts: list[Exchange] = []
+    parts: list[RecordedExchange] = []
     for cut in range(LIVE_CUTS):
         cursor = (seen[-1].id or "") if seen else "0-0"
         async with s.follow(job, cursor) as stream:
@@ -245,9 +245,9 @@ async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) ->
         s.expect("TW-RES-016", snapshot.id == whole[-2].id, f"the id of the last change, {whole[-2].id}", snapshot.id,
                  at=answer, block=snapshot)  # fmt: skip
         state = snapshot.json.get("state", {})
-        s.expect("TW-DIF-010", state.get("status") not in fold.JOB_ENDS, "a status that is no end", state.get("status"),
+        s.expect("TW-DIF-010", state.get("status") not in apply_diffs.JOB_ENDS, "a status that is no end", state.get("status"),
                  at=answer, block=snapshot)  # fmt: skip
-        s.expect("TW-FRM-055", state.get("status") not in fold.JOB_ENDS and kinds[-1] == "done",
+        s.expect("TW-FRM-055", state.get("status") not in apply_diffs.JOB_ENDS and kinds[-1] == "done",
                  "done as an event of its own", kinds, at=answer, block=snapshot)  # fmt: skip
         s.expect(
             "TW-RES-023",
@@ -311,7 +311,7 @@ async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> No
             )
 
 
-@check("TW-RES-018", "TW-RES-020", "TW-RES-024", "TW-RES-015", "TW-RES-012", "TW-RES-025", alone=True)
+@check("TW-RES-018", "TW-RES-020", "TW-RES-024", "TW-RES-015", "TW-RES-012", "TW-RES-025", serial=True)
 async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
     """Where the log lost its start, an old cursor gets a snapshot at the head and `0-0` the oldest one; both fold."""
     limit = s.server.limits.get("max_log_bytes", 2**30)

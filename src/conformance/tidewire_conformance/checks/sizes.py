@@ -7,7 +7,7 @@ LARGEST_STATE = 16 * 2**20
 """Bytes of a state that the suite lets grow too large."""
 
 
-@check("TW-FRM-047", "TW-FRM-048", over_all=True)
+@check("TW-FRM-047", "TW-FRM-048", whole_run=True)
 async def events_are_no_longer_than_discovery_says(s: Session) -> None:
     """A snapshot has at most `max_state_bytes`, any other event `max_event_bytes`."""
     limits = s.server.limits
@@ -22,7 +22,7 @@ async def events_are_no_longer_than_discovery_says(s: Session) -> None:
                      f"at most {limits.get(name)} bytes of data", len(block.data), at=each, block=block)  # fmt: skip
 
 
-@check("TW-FRM-050", alone=True)
+@check("TW-FRM-050", serial=True)
 async def a_state_that_grows_too_large_fails_the_job(s: Session) -> None:
     """A job whose snapshot would pass `max_state_bytes` fails with `state_too_large`."""
     limit = s.server.limits.get("max_state_bytes", 0)

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from tidewire_conformance import fold
-from tidewire_conformance.history import Histories, job_of, key
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.state_history import Histories, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 
-@check("TW-DIF-044", over_all=True)
+@check("TW-DIF-044", whole_run=True)
 async def a_merged_diff_proves_what_its_parts_proved(s: Session) -> None:
     """It has a check of each text that one of the events has of which it stands for, as other answers show them."""
     parts: dict[tuple[str, object], set[str]] = {}
@@ -29,7 +29,7 @@ async def a_merged_diff_proves_what_its_parts_proved(s: Session) -> None:
         if len(known) < 2 or None in known:
             continue
         paths = {path for each in known if each for path in each}
-        wanted = {path for path in paths if isinstance(fold.find(step.after.value, path), str)}
+        wanted = {path for path in paths if isinstance(apply_diffs.find(step.after.value, path), str)}
         proved = _proved(step.block.json)
         s.expect("TW-DIF-044", wanted <= proved, f"a check of {sorted(wanted)}", sorted(proved), at=step.exchange,
                  block=step.block)  # fmt: skip
@@ -45,7 +45,7 @@ def _proved(data: Any) -> set[str]:
     return {str(each[0]) for each in found if isinstance(each, list) and len(each) == 3}
 
 
-@check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", alone=True)
+@check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", serial=True)
 async def a_slow_reader_delays_nobody(s: Session) -> None:
     """A reader that takes nothing leaves the job and other readers alone, and is not dropped for it."""
     piece = min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024)

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tidewire_conformance import fold, specification, strict_json
-from tidewire_conformance.history import Histories, Step, job_bodies, job_of, key
+from tidewire_conformance import specification
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.state_history import Histories, Step, job_bodies, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
+from tidewire_conformance.wire import strict_json
 
 MOVES = {
     ("queued", "running"), ("queued", "failed"), ("queued", "cancelled"),
@@ -30,7 +32,7 @@ _BY_OP = {
     "TW-DIF-012", "TW-DIF-013", "TW-DIF-014", "TW-DIF-015", "TW-DIF-016", "TW-DIF-018", "TW-DIF-019", "TW-DIF-021",
     "TW-DIF-023", "TW-DIF-026", "TW-DIF-027", "TW-DIF-029", "TW-DIF-030", "TW-DIF-036", "TW-DIF-037", "TW-DIF-038",
     "TW-DIF-039", "TW-DIF-046", "TW-DIF-047", "TW-DIF-048", "TW-DIF-049", "TW-DIF-050", "TW-DIF-055", "TW-RES-030",
-    "TW-RES-040", over_all=True,
+    "TW-RES-040", whole_run=True,
 )  # fmt: skip
 async def histories_fold(s: Session) -> None:
     """Each diff applies to the state before it, each check and each digest holds."""
@@ -66,7 +68,7 @@ def _proved(step: Step) -> Iterator[str]:
         yield from _BY_OP[op[0]]
 
 
-@check("TW-DIF-001", "TW-DIF-002", "TW-DIF-003", "TW-DIF-005", "TW-OVR-007", over_all=True)
+@check("TW-DIF-001", "TW-DIF-002", "TW-DIF-003", "TW-DIF-005", "TW-OVR-007", whole_run=True)
 async def each_state_is_one(s: Session) -> None:
     """After each logged event the state fits its schema, has the same items, and an error where one failed."""
     counts: dict[str, int] = {}
@@ -95,7 +97,7 @@ async def each_state_is_one(s: Session) -> None:
             block=step.block,
         )
         if step.block.type != "done":
-            s.expect("TW-DIF-003", state["status"] not in fold.JOB_ENDS, "a status that is no end", state["status"],
+            s.expect("TW-DIF-003", state["status"] not in apply_diffs.JOB_ENDS, "a status that is no end", state["status"],
                      at=step.exchange, block=step.block)  # fmt: skip
         for item in items:
             s.expect("TW-DIF-005", (item["status"] == "failed") == ("error" in item), "an error in failed items alone",
@@ -105,7 +107,7 @@ async def each_state_is_one(s: Session) -> None:
                      block=step.block)  # fmt: skip
 
 
-@check("TW-RES-007", "TW-DIF-043", "TW-DIF-042", "TW-JOB-039", over_all=True)
+@check("TW-RES-007", "TW-DIF-043", "TW-DIF-042", "TW-JOB-039", whole_run=True)
 async def an_id_has_one_state(s: Session) -> None:
     """Whoever reads it: by diffs, merged or not, as a snapshot, or in a read of the job."""
     found: dict[tuple[str, str], Any] = {}
@@ -125,7 +127,7 @@ async def an_id_has_one_state(s: Session) -> None:
                          body["state"], at=exchange)  # fmt: skip
 
 
-@check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", over_all=True)
+@check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", whole_run=True)
 async def items_move_by_the_table(s: Session) -> None:
     """Along the rows of section 1.6, never out of an end; a job ends as its items say."""
     for step in s.histories().steps:
@@ -137,7 +139,7 @@ async def items_move_by_the_table(s: Session) -> None:
             if move[0] != move[1] and step.block.type != "snapshot":
                 s.expect("TW-OVR-018", move in MOVES, "a row of the table", f"{move[0]} → {move[1]}",
                          at=step.exchange, block=step.block)  # fmt: skip
-            if move[0] in fold.ITEM_ENDS:
+            if move[0] in apply_diffs.ITEM_ENDS:
                 s.expect(
                     "TW-OVR-019",
                     old == new,
@@ -150,17 +152,17 @@ async def items_move_by_the_table(s: Session) -> None:
             ends = [item["status"] for item in after["items"]]
             s.expect(
                 "TW-OVR-021",
-                fold.end_of(ends),
+                apply_diffs.end_of(ends),
                 "items that have all ended",
                 ends,
                 at=step.exchange,
                 block=step.block,
             )
-            s.expect("TW-OVR-020", after["status"] == fold.end_of(ends), f"{fold.end_of(ends)} for {ends}",
+            s.expect("TW-OVR-020", after["status"] == apply_diffs.end_of(ends), f"{apply_diffs.end_of(ends)} for {ends}",
                      after["status"], at=step.exchange, block=step.block)  # fmt: skip
 
 
-@check("TW-DIF-034", "TW-DIF-035", over_all=True)
+@check("TW-DIF-034", "TW-DIF-035", whole_run=True)
 async def columns_stay_within_an_epoch(s: Session) -> None:
     """Each snapshot and each read of a job names the columns, and one epoch has the same ones throughout."""
     known: dict[tuple[str, int], Any] = {}
@@ -180,7 +182,7 @@ async def columns_stay_within_an_epoch(s: Session) -> None:
                 judge(job_of(exchange), block.id, block.json, at=exchange, block=block)
 
 
-@check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", over_all=True)
+@check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", whole_run=True)
 async def stable_text_stays(s: Session) -> None:
     """What `stable` covers is never changed within an epoch; its numbers go up, within their texts."""
     seen = False
@@ -201,7 +203,7 @@ async def stable_text_stays(s: Session) -> None:
 def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, Any]) -> None:
     where: dict[str, Any] = {"at": step.exchange, "block": step.block}
     for path, number in new.get("stable", {}).items():
-        text = fold.find(new["value"], path)
+        text = apply_diffs.find(new["value"], path)
         s.expect(
             "TW-DIF-058",
             isinstance(text, str) and number <= len(text),
@@ -210,8 +212,8 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
             **where,
         )
     for path, number in old.get("stable", {}).items():
-        kept = str(fold.find(old["value"], path))[:number]
-        text = fold.find(new["value"], path)
+        kept = str(apply_diffs.find(old["value"], path))[:number]
+        text = apply_diffs.find(new["value"], path)
         s.expect(
             "TW-DIF-057",
             isinstance(text, str) and text.startswith(kept),

@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from tidewire_conformance.grade import Report
+from tidewire_conformance.judging.grade import Report
 
 LABEL: Final = "tidewire"
 GREEN, YELLOW, RED, GREY = "#1a7f37", "#8a6300", "#b42318", "#57606a"

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tidewire_conformance.grade import Report, Standing
-from tidewire_conformance.report.frames import curl, frames
-from tidewire_conformance.verdict import Assertion, Verdict
+from tidewire_conformance.judging.grade import Report, RequirementResult
+from tidewire_conformance.judging.verdict import Assertion, Verdict
+from tidewire_conformance.report.failure_evidence import curl, frames
 
 FORMAT = "tidewire-conformance/1"
 SHOWN = 20
@@ -44,7 +44,7 @@ def content(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _sentence(report: Report, standing: Standing) -> dict[str, Any]:
+def _sentence(report: Report, standing: RequirementResult) -> dict[str, Any]:
     sentence = standing.sentence
     found = {
         "id": sentence.id,

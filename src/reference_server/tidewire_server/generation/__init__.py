@@ -35,7 +35,7 @@ def add_generate(
         ModuleNotFoundError: the extra `engine` is not installed.
     """
     # Here, because an engine in another process needs no torch, and the interface needs no server.
-    from tidewire_server.generation.endpoint import add_engine  # noqa: PLC0415
+    from tidewire_server.generation.generate_endpoint import add_engine  # noqa: PLC0415
     from tidewire_server.generation.torch_engine import TorchEngine  # noqa: PLC0415
     from tidewire_server.model import default_model  # noqa: PLC0415
 

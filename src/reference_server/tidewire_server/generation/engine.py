@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, fields
 from typing import Literal, Protocol
 
-from tidewire_server.generation.request import Generate
+from tidewire_server.generation.generate_request import Generate
 from tidewire_server.generation.vocabulary import Vocabulary
 
 FinishReason = Literal["stop", "length"]
@@ -18,7 +18,7 @@ FinishReason = Literal["stop", "length"]
 CORE_MEMBERS = frozenset(
     {"prompt", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "echo", "logprob_decimals"}
 )
-"""What every engine serves; all else it names in `Caps.members`."""
+"""What every engine serves; all else it names in `EngineCapabilities.members`."""
 
 
 class InputError(ValueError):
@@ -48,7 +48,7 @@ class EngineClosedError(EngineError):
 
 
 @dataclass(frozen=True)
-class Caps:
+class EngineCapabilities:
     """What an engine can do."""
 
     model: str
@@ -113,7 +113,7 @@ class Engine(Protocol):
     """A body that generates text."""
 
     @property
-    def caps(self) -> Caps:
+    def caps(self) -> EngineCapabilities:
         """What this engine can do; fixed."""
         ...
 
@@ -143,7 +143,7 @@ class Engine(Protocol):
         ...
 
 
-def check_members(request: Generate, caps: Caps) -> None:
+def check_members(request: Generate, caps: EngineCapabilities) -> None:
     """Refuse members that `caps` does not serve, and more alternatives than its cap.
 
     Raises:

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tidewire_server.model import card, corpus
+from tidewire_server.model import model_card, training_corpus
 
 END_OF_TEXT = "<|endoftext|>"
 VOCABULARY = 2048
@@ -98,7 +98,9 @@ def windows(ids: torch.Tensor, batch: int, length: int, chance: torch.Generator)
     """
     least = (batch + 1) * length + 1
     if len(ids) < least:
-        raise corpus.CorpusError(f"the text has {len(ids)} tokens; {batch} windows of {length} need {least}")
+        raise training_corpus.CorpusError(
+            f"the text has {len(ids)} tokens; {batch} windows of {length} need {least}"
+        )
     while True:
         offset = int(torch.randint(length, (1,), generator=chance))
         starts = torch.arange(offset, len(ids) - length - 1, length)
@@ -160,7 +162,7 @@ def checkpoint_files(model: LlamaForCausalLM, record: dict[str, Any]) -> dict[st
         files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
     return files | {
         "training.json": (json.dumps(record) + "\n").encode(),
-        "MODEL_CARD.md": card.write(record).encode(),
+        "MODEL_CARD.md": model_card.write(record).encode(),
     }
 
 
@@ -210,7 +212,7 @@ def training_step(
 
 def new_record(
     arguments: argparse.Namespace,
-    text: corpus.Corpus,
+    text: training_corpus.Corpus,
     model: LlamaForCausalLM,
     train_tokens: int,
     validation_tokens: int,
@@ -226,7 +228,7 @@ def new_record(
         "corpus": {
             "python": text.python,
             "files": len(text.train) + len(text.validation),
-            "validation_every": corpus.VALIDATION_EVERY,
+            "validation_every": training_corpus.VALIDATION_EVERY,
             "sha256": text.digest,
             "drift": text.drift,
             "train_bytes": sum(len(t.encode()) for t in text.train),
@@ -263,7 +265,9 @@ def train(arguments: argparse.Namespace) -> None:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
 
-    text = corpus.read(arguments.stdlib, allow_drift=arguments.allow_drift, manifest=arguments.corpus)
+    text = training_corpus.read(
+        arguments.stdlib, allow_drift=arguments.allow_drift, manifest=arguments.corpus
+    )
     for line in text.drift:
         print(line, flush=True)
     tokenizer = train_tokenizer(text.train)
@@ -328,9 +332,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--save-every", type=int, default=250, metavar="STEPS", help="write a checkpoint each so many steps"
     )
-    parser.add_argument("--stdlib", type=Path, default=corpus.source_folder(), help="where the corpus lies")
     parser.add_argument(
-        "--corpus", type=Path, default=corpus.MANIFEST, help="the list of files with their hashes"
+        "--stdlib", type=Path, default=training_corpus.source_folder(), help="where the corpus lies"
+    )
+    parser.add_argument(
+        "--corpus", type=Path, default=training_corpus.MANIFEST, help="the list of files with their hashes"
     )
     parser.add_argument(
         "--allow-drift", action="store_true", help="train although files differ from corpus.json"
@@ -341,7 +347,7 @@ def main(argv: list[str] | None = None) -> int:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     try:
         train(arguments)
-    except corpus.CorpusError as error:
+    except training_corpus.CorpusError as error:
         print(error, file=sys.stderr)
         return 2
     return 0

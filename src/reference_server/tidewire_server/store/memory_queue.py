@@ -10,9 +10,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-from tidewire_server.store.base import Ticket
+from tidewire_server.store.interfaces import QueueEntry
 
-Lane = OrderedDict[Ticket, None]
+Lane = OrderedDict[QueueEntry, None]
 
 
 class MemoryQueue:
@@ -22,7 +22,7 @@ class MemoryQueue:
         self._lanes: dict[str, OrderedDict[str, Lane]] = {}
         self._sizes: dict[str, int] = {}
 
-    async def put(self, tickets: Sequence[Ticket]) -> None:
+    async def put(self, tickets: Sequence[QueueEntry]) -> None:
         for ticket in tickets:
             lanes = self._lanes.setdefault(ticket.endpoint, OrderedDict())
             lane = lanes.setdefault(ticket.principal, OrderedDict())
@@ -31,9 +31,9 @@ class MemoryQueue:
                 self._sizes[ticket.endpoint] = self._sizes.get(ticket.endpoint, 0) + 1
 
     async def take(
-        self, endpoint: str, *, limit: int = 1, fits: Callable[[Ticket], bool] | None = None
-    ) -> list[Ticket]:
-        taken: list[Ticket] = []
+        self, endpoint: str, *, limit: int = 1, fits: Callable[[QueueEntry], bool] | None = None
+    ) -> list[QueueEntry]:
+        taken: list[QueueEntry] = []
         if limit > 0:
             for ticket in self._in_turn(endpoint, fits):
                 taken.append(ticket)
@@ -45,7 +45,7 @@ class MemoryQueue:
             self._remove(ticket)
         return taken
 
-    async def discard(self, ticket: Ticket) -> None:
+    async def discard(self, ticket: QueueEntry) -> None:
         lane = self._lanes.get(ticket.endpoint, OrderedDict()).get(ticket.principal)
         if lane is not None and ticket in lane:
             self._remove(ticket)
@@ -53,11 +53,11 @@ class MemoryQueue:
     def size(self, endpoint: str) -> int:
         return self._sizes.get(endpoint, 0)
 
-    def waiting(self, endpoint: str) -> Iterator[Ticket]:
+    def waiting(self, endpoint: str) -> Iterator[QueueEntry]:
         return self._in_turn(endpoint, None)
 
-    def _in_turn(self, endpoint: str, fits: Callable[[Ticket], bool] | None) -> Iterator[Ticket]:
-        again: deque[Iterator[Ticket]] = deque()
+    def _in_turn(self, endpoint: str, fits: Callable[[QueueEntry], bool] | None) -> Iterator[QueueEntry]:
+        again: deque[Iterator[QueueEntry]] = deque()
         lanes = self._lanes.get(endpoint, OrderedDict())
         first_round = (iter(lane) for lane in lanes.values())
         for own in chain(first_round, _drained(again)):
@@ -67,7 +67,7 @@ class MemoryQueue:
                     again.append(own)
                     break
 
-    def _remove(self, ticket: Ticket) -> None:
+    def _remove(self, ticket: QueueEntry) -> None:
         lanes = self._lanes[ticket.endpoint]
         lane = lanes[ticket.principal]
         del lane[ticket]
@@ -76,7 +76,7 @@ class MemoryQueue:
             del lanes[ticket.principal]
 
 
-def _drained(line: deque[Iterator[Ticket]]) -> Iterator[Iterator[Ticket]]:
+def _drained(line: deque[Iterator[QueueEntry]]) -> Iterator[Iterator[QueueEntry]]:
     """What is added at the end of a line while it is walked comes as well."""
     while line:
         yield line.popleft()

@@ -3,7 +3,7 @@
 Only this package imports torch.
 """
 
-from tidewire_server.generation.torch_engine.engine import TorchEngine
-from tidewire_server.generation.torch_engine.load import LoadError
+from tidewire_server.generation.torch_engine.engine_loop import TorchEngine
+from tidewire_server.generation.torch_engine.load_checkpoint import LoadError
 
 __all__ = ["LoadError", "TorchEngine"]

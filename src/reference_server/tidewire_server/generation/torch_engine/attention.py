@@ -26,7 +26,7 @@ class UnsupportedAttentionError(Exception):
     """The model asks for another attention than the full causal one."""
 
 
-class Context(Protocol):
+class AttentionContext(Protocol):
     """What one forward pass knows about its tokens."""
 
     def attend(
@@ -55,7 +55,7 @@ def attention(
     attention_mask: torch.Tensor | None,  # noqa: ARG001 - the interface hands it over; it is None (see `register`)
     *,
     scaling: float | None = None,
-    attention_context: Context | None = None,
+    attention_context: AttentionContext | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """Called by the model; the shapes are those of transformers: query [1, H, T, D], key and value [1, Hkv, T, D]."""
@@ -93,7 +93,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class PrefillChunk:
     """Tokens of one prompt within the packed row."""
 
     slot: int
@@ -105,7 +105,7 @@ class Chunk:
     """Position after its last token."""
 
 
-class Pass:
+class Step:
     """The context of a forward pass over decoding slots and prompt chunks.
 
     Args:
@@ -117,7 +117,9 @@ class Pass:
     LENGTH_BUCKET = 64
     """Decoding reads a multiple of this many positions, so that few shapes occur."""
 
-    def __init__(self, cache: KVCache, decode_positions: list[int | None], chunks: list[Chunk]) -> None:
+    def __init__(
+        self, cache: KVCache, decode_positions: list[int | None], chunks: list[PrefillChunk]
+    ) -> None:
         device = cache.device
         self._cache = cache
         self._chunks = chunks
@@ -159,7 +161,9 @@ class Pass:
         )
         return out.reshape(batch, heads, size)
 
-    def _prefill(self, layer: int, query: torch.Tensor, chunk: Chunk, scale: float | None) -> torch.Tensor:
+    def _prefill(
+        self, layer: int, query: torch.Tensor, chunk: PrefillChunk, scale: float | None
+    ) -> torch.Tensor:
         heads, _, size = query.shape
         length = chunk.end - chunk.start
         keys, values = self._cache.read(layer, slice(chunk.slot, chunk.slot + 1), chunk.end)  # [1, Hkv, S, D]

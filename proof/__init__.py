@@ -1,0 +1,1 @@
+"""The programs that prove the conformance suite: see README.md, or `python -m proof --help`."""

@@ -1,0 +1,1 @@
+"""Faulty clients: the plain client with one fault each."""

@@ -1,0 +1,299 @@
+"""Faulty clients: what they make of a diff, of the places that its ops name, and of the ops."""
+
+from typing import Any
+
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_state import MalformedError, State, UnknownError, demand
+
+
+def folds(**members: Any) -> type[State]:
+    return type("FaultyState", (State,), members)
+
+
+# ---- a diff as a whole -------------------------------------------------------------------------------------------
+
+
+class KeepsTheFirstHalfOfADiff(FaultyClient):
+    """Ops are applied to the state itself, and an error ends the diff, not the state."""
+
+    scenario, kind, breaks = "half-a-diff", "never", "TW-DIF-012"
+
+    class Halves(State):
+        def apply(self, diff):
+            ops, _ = self.ops_of(diff)
+            root = {"": self.copied()}
+            for op in ops:
+                try:
+                    self.op(root, op)
+                except MalformedError:
+                    break
+            return type(self)(root[""], self.columns)
+
+
+class CutsOpsToTheirLength(FaultyClient):
+    scenario, kind, breaks = "op-of-another-length", "never", "TW-DIF-013"
+
+    class Cuts(State):
+        def op(self, root, op):
+            super().op(root, op if op[0] == "r" else op[: 2 if op[0] == "d" else 3])
+
+
+class PassesOverUnknownOps(FaultyClient):
+    scenario, kind, breaks = "unknown-op", "hung", "TW-DIF-014"
+
+    class Passes(State):
+        def op(self, root, op):
+            if op[0] in {"r", "a", "t", "s", "i", "d"}:
+                super().op(root, op)
+
+
+class PassesOverUnknownShapes(FaultyClient):
+    scenario, kind, breaks = "unknown-shape", "hung", "TW-DIF-015"
+
+    class Passes(State):
+        def ops_of(self, diff):
+            try:
+                return super().ops_of(diff)
+            except UnknownError:
+                return [], []
+
+
+class TakesNullForNoChange(FaultyClient):
+    scenario, kind, breaks = "null-as-a-diff", "hung", "TW-DIF-015"
+    state_type = folds(ops_of=lambda self, diff: State.ops_of(self, diff or []))
+
+
+class BelievesAnyBase(FaultyClient):
+    scenario, kind, breaks = "on-that-is-no-base", "never", "TW-DIF-016"
+
+    def base_named(self, data, seq):
+        return min(data["on"], seq - 1)
+
+
+class RefusesADiffWithoutOps(FaultyClient):
+    scenario, kind, breaks = "ops", "count", "TW-DIF-017"
+
+    class Refuses(State):
+        def ops_of(self, diff):
+            demand(diff, "a diff that changes nothing")
+            return super().ops_of(diff)
+
+
+# ---- places ------------------------------------------------------------------------------------------------------
+
+
+class MendsPaths(FaultyClient):
+    scenario, kind, breaks = "path-without-a-slash", "never", "TW-DIF-018"
+    state_type = folds(
+        place=lambda self, root, path: State.place(self, root, path and "/" + path.lstrip("/"))
+    )
+
+
+class UnescapesInTheWrongOrder(FaultyClient):
+    """`~01` is `~1`; whoever replaces `~0` first makes a slash of it."""
+
+    scenario, kind, breaks = "pointers", "count", "TW-DIF-018"
+    state_type = folds(unescaped=lambda self, token: token.replace("~0", "~").replace("~1", "/"))
+
+
+class ReadsIndexesAsNumbers(FaultyClient):
+    scenario, kind, breaks = "index-with-a-leading-zero", "never", "TW-DIF-019"
+    state_type = folds(index=lambda self, token: int(token))
+
+
+class TakesADashForTheEnd(FaultyClient):
+    """As a JSON Patch does."""
+
+    scenario, kind, breaks = "index-that-is-a-dash", "never", "TW-DIF-019"
+
+    class Dashes(State):
+        def set(self, parent, token, value):
+            super().set(parent, str(len(parent)) if token == "-" else token, value)
+
+
+class CountsFromTheEnd(FaultyClient):
+    scenario, kind, breaks = "index-below-zero", "never", "TW-DIF-019"
+    state_type = folds(
+        index=lambda self, token: int(token) if token.startswith("-") else State.index(self, token)
+    )
+
+
+class SparesThePrototype(FaultyClient):
+    """An assignment to `__proto__` makes no member in a language with prototypes."""
+
+    scenario, kind, breaks = "ops", "order", "TW-DIF-020"
+
+    class Spares(State):
+        def set(self, parent, token, value):
+            if token not in {"__proto__", "constructor"}:
+                super().set(parent, token, value)
+
+
+class AsksThePrototypeForMembers(FaultyClient):
+    """What has a name of the language's own seems to be there, and is set by whoever is first."""
+
+    scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
+
+    class Asks(State):
+        def set(self, parent, token, value):
+            demand(token not in {"toString", "hasOwnProperty"}, "a member that is there")
+            super().set(parent, token, value)
+
+
+class TakesAnEmptyNameForThePlaceItself(FaultyClient):
+    scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
+    state_type = folds(
+        tokens=lambda self, path: [token for token in State.tokens(self, path) if token or path == "/"]
+    )
+
+
+class TakesANumberForAnIndex(FaultyClient):
+    """A member is named `0`, and the client makes an array of what has it."""
+
+    scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
+
+    class Numbers(State):
+        def set(self, parent, token, value):
+            if isinstance(parent, dict) and token.isdigit():
+                parent[str(int(token))] = value
+            else:
+                super().set(parent, token, value)
+
+
+class MakesPlacesOnTheWay(FaultyClient):
+    scenario, kind, breaks = "place-that-is-missing", "never", "TW-DIF-021"
+
+    class Makes(State):
+        def place(self, root, path):
+            parent = root[""]
+            for token in self.tokens(path)[:-1]:
+                if isinstance(parent, dict):
+                    parent = parent.setdefault(token, {})
+                else:
+                    while len(parent) <= self.index(token):
+                        parent.append({})
+                    parent = parent[self.index(token)]
+            return (parent, self.tokens(path)[-1]) if path else (root, "")
+
+
+# ---- ops ---------------------------------------------------------------------------------------------------------
+
+
+class RefusesToAppendByAnIndex(FaultyClient):
+    scenario, kind, breaks = "ops", "count", "TW-DIF-022"
+
+    class Refuses(State):
+        def set(self, parent, token, value):
+            demand(isinstance(parent, dict) or self.index(token) < len(parent), "past the end")
+            super().set(parent, token, value)
+
+
+class FillsArraysUp(FaultyClient):
+    scenario, kind, breaks = "index-past-the-end", "never", "TW-DIF-023"
+
+    class Fills(State):
+        def set(self, parent, token, value):
+            if isinstance(parent, list):
+                parent += [None] * (self.index(token) - len(parent))
+            super().set(parent, token, value)
+
+        def check(self, state):
+            pass
+
+
+class RefusesToSetTheWholeState(FaultyClient):
+    scenario, kind, breaks = "whole-state", "count", "TW-DIF-024"
+
+    class Refuses(State):
+        def place(self, root, path):
+            demand(path, "a place")
+            return super().place(root, path)
+
+
+class OnlyReplacesMembers(FaultyClient):
+    scenario, kind, breaks = "ops", "count", "TW-DIF-025"
+
+    class Replaces(State):
+        def set(self, parent, token, value):
+            demand(isinstance(parent, list) or token in parent, "no such member")
+            super().set(parent, token, value)
+
+
+class InsertsAfterThePlace(FaultyClient):
+    scenario, kind, breaks = "ops", "order", "TW-DIF-026"
+    state_type = folds(insert=lambda self, parent, token, value: parent.insert(int(token) + 1, value))
+
+
+class InsertsWhereverItFits(FaultyClient):
+    """A list's own way to insert takes any index."""
+
+    scenario, kind, breaks = "insertion-past-the-end", "never", "TW-DIF-026"
+    state_type = folds(insert=lambda self, parent, token, value: parent.insert(int(token), value))
+
+
+class DeletesWhatIsNotThere(FaultyClient):
+    scenario, kind, breaks = "half-a-diff", "never", "TW-DIF-027"
+
+    class Deletes(State):
+        def delete(self, parent, token):
+            if isinstance(parent, list) or token in parent:
+                super().delete(parent, token)
+
+
+class DeletesPastTheEnd(FaultyClient):
+    """A slice that is empty is deleted without a word."""
+
+    scenario, kind, breaks = "deletion-past-the-end", "never", "TW-DIF-027"
+
+    class Deletes(State):
+        def delete(self, parent, token):
+            if isinstance(parent, dict):
+                super().delete(parent, token)
+            else:
+                del parent[int(token) : int(token) + 1]
+
+
+class LetsTheWholeStateBeDeleted(FaultyClient):
+    scenario, kind, breaks = "deletion-of-everything", "hung", "TW-DIF-028"
+
+    class Deletes(State):
+        def op(self, root, op):
+            if op != ["d", ""]:
+                super().op(root, op)
+
+
+class PushesAnArrayAsOneElement(FaultyClient):
+    scenario, kind, breaks = "ops", "order", "TW-DIF-029"
+
+    class Pushes(State):
+        def append(self, root, path, more):
+            super().append(root, path, [more] if isinstance(more, list) else more)
+
+
+class JoinsWhateverIsAppended(FaultyClient):
+    """`+` on a text makes a text of whatever is beside it."""
+
+    scenario, kind, breaks = "number-appended-to-a-text", "never", "TW-DIF-029"
+
+    class Joins(State):
+        def append(self, root, path, more):
+            old = self.get(root[""], path)
+            super().append(root, path, str(more) if isinstance(old, str) else more)
+
+
+class TruncatesWhatThereIs(FaultyClient):
+    scenario, kind, breaks = "truncation-beyond-the-start", "never", "TW-DIF-030"
+
+    class Truncates(State):
+        def truncate(self, root, path, n):
+            super().truncate(root, path, min(n, len(self.get(root[""], path))))
+
+
+class TruncatesEverythingForNothing(FaultyClient):
+    """`text[:-0]` is empty."""
+
+    scenario, kind, breaks = "truncation-by-nothing", "count", "TW-DIF-030"
+
+    class Truncates(State):
+        def truncate(self, root, path, n):
+            self.put(root, f"/{path}", self.get(root[""], path)[:-n])

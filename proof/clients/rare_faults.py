@@ -1,0 +1,230 @@
+"""Faulty clients: right nearly always, and wrong in one case that is rare."""
+
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_requests import CutError
+from proof.reimplementations.plain_state import MalformedError, State
+
+KEY = "0192f1e5-0000-7000-8000-000000000001"
+
+
+def mapped(value, change):
+    match value:
+        case list():
+            return [mapped(each, change) for each in value]
+        case dict():
+            return {name: mapped(each, change) for name, each in value.items()}
+    return change(value)
+
+
+class OfferedEncodingsForASubmit(FaultyClient):
+    """Only a GET asks for no coding."""
+
+    scenario, kind, breaks = "submit", "header", "TW-SEC-023"
+
+    def submit_headers(self):
+        return {"Accept": "text/event-stream", "Accept-Encoding": "gzip, deflate"}
+
+
+class DrawsOneKeyForAll(FaultyClient):
+    scenario, kind, breaks = "two-submits", "header", "TW-JOB-036"
+    key = KEY
+
+    def once(self, method, url, headers, body):
+        if "Idempotency-Key" in headers:
+            headers = {**headers, "Idempotency-Key": self.key}
+        return super().once(method, url, headers, body)
+
+
+class CountsItsKeysUp(DrawsOneKeyForAll):
+    """As one does that makes them of the time."""
+
+    counted = 0
+
+    def submit(self):
+        CountsItsKeysUp.counted += 1
+        self.key = f"key-{CountsItsKeysUp.counted:020}"
+        return super().submit()
+
+
+class TakesADoneOverAGap(FaultyClient):
+    scenario, kind, breaks = "done-over-a-gap", "count", "TW-RES-030"
+    is_done = False
+
+    def logged(self, event):
+        self.is_done = event.type == "done"
+        return super().logged(event)
+
+    def base_of(self, name, on):
+        if self.is_done and self.fits(name):
+            return self.state
+        return super().base_of(name, on)
+
+    def fits(self, name):
+        return self.cursor is not None and key_of(name)[0] == key_of(self.cursor)[0]
+
+
+class TakesADoneOfAnotherEpoch(TakesADoneOverAGap):
+    scenario = "done-across-epochs"
+
+    def fits(self, name):
+        return self.cursor is not None and key_of(name)[0] != key_of(self.cursor)[0]
+
+
+class PassesOverTheChecksOfNoOps(FaultyClient):
+    """A diff that changes nothing is not looked at."""
+
+    scenario, kind, breaks = "failed-check-without-ops", "count", "TW-DIF-053"
+
+    class state_type(State):  # noqa: N801 - the name by which a client knows it
+        def ops_of(self, diff):
+            ops, checks = super().ops_of(diff)
+            return ops, checks if ops else []
+
+
+class LetsTheWholeStateBreakStable(FaultyClient):
+    scenario, kind, breaks = "stable-and-the-whole-state", "never", "TW-DIF-060"
+
+    class state_type(State):  # noqa: N801
+        is_whole = False
+
+        def ops_of(self, diff):
+            ops, checks = super().ops_of(diff)
+            self.is_whole = any(op[:2] == ["s", ""] for op in ops)
+            return ops, checks
+
+        def keep_stable(self, after):
+            if not self.is_whole:
+                super().keep_stable(after)
+
+
+class HoldsToStableInTheFirstItem(FaultyClient):
+    scenario, kind, breaks = "stable-of-another-item-is-broken", "never", "TW-DIF-060"
+
+    class state_type(State):  # noqa: N801
+        def keep_stable(self, after):
+            first = State({**self.value, "items": self.value["items"][:1]}, [])
+            first.keep_stable(after)
+
+
+class CountsPingsAsAppliedEvents(FaultyClient):
+    """As one does that counts what it gets."""
+
+    scenario, kind, breaks = "pings-between-resyncs-count-for-nothing", "end", "TW-CLI-031"
+
+    def receive(self, event):
+        if event.type not in {"snapshot", "message", "done"}:
+            self.applied += 1
+        if self.applied >= 256:
+            self.applied = self.resyncs = 0
+        return super().receive(event)
+
+
+class CountsPingsThatAreNotInARow(FaultyClient):
+    scenario, kind, breaks = "pings-above-that-are-not-in-a-row", "count", "TW-CLI-012"
+
+    def ping(self, data):
+        before = self.pings
+        super().ping(data)
+        self.pings = max(before, self.pings)
+
+
+class TakesASnapshotForNoProgress(FaultyClient):
+    """Not only the one that opens a connection."""
+
+    scenario, kind, breaks, patience = "snapshot-after-the-first-is-progress", "wait", "TW-CLI-017", 1.0
+
+    def snapshot(self, name, data, *, has_id):
+        before = self.failures, self.progress
+        super().snapshot(name, data, has_id=has_id)
+        self.failures, self.progress = before
+
+
+class WaitsForNothingWhereTheBaseIsNothing(FaultyClient):
+    scenario, kind, breaks = "retry-of-nothing", "wait", "TW-CLI-016"
+
+    def backoff(self, failures):
+        return super().backoff(failures) if self.retry > 0.001 else 0.0
+
+
+class TakesNoBaseFromGoaway(FaultyClient):
+    scenario, kind, breaks = "retry-of-goaway-is-the-base", "wait", "TW-CLI-016"
+    before = 1.0
+
+    def receive(self, event):
+        if event.type == "goaway":
+            self.retry = self.before
+        self.before = self.retry
+        return super().receive(event)
+
+
+class WaitsASecondAtMostAfterGoaway(FaultyClient):
+    scenario, kind, breaks, why = "goaway", "wait", "TW-CLI-019", "goaway"
+
+    def fail(self, cut):
+        if str(cut) == self.why:
+            cut = CutError(self.why, least=min(cut.least, 0.7), counts=cut.counts)
+        super().fail(cut)
+
+
+class WaitsASecondAtMostAfterAProblem(WaitsASecondAtMostAfterGoaway):
+    scenario, breaks, why = "problem-in-band", "TW-CLI-026", "a problem"
+
+
+class CountsPagesAndFaultsApart(FaultyClient):
+    scenario, kind, breaks = "eleven-faults-of-two-kinds", "count", "TW-CLI-043"
+    pages = 0
+
+    def judge_status(self, answer, wait):
+        if answer.status != 200:
+            super().judge_status(answer, wait)
+            return
+        self.pages += 1
+        if self.pages > 10:
+            self.refuse(answer)
+
+
+class TakesAWrongDigestTheSecondTime(FaultyClient):
+    """What came again has to be right."""
+
+    scenario, kind, breaks = "wrong-digest-twice", "count", "TW-CLI-021"
+
+    def verify(self, done):
+        try:
+            super().verify(done)
+        except MalformedError:
+            if not self.resyncs:
+                raise
+
+
+class TrimsTexts(FaultyClient):
+    """Not what it holds: what it hands over."""
+
+    scenario, kind, breaks = "blanks-and-line-ends", "value", "TW-CLI-052"
+
+    @staticmethod
+    def changed(text):
+        return text.rstrip() if isinstance(text, str) else text
+
+    def give(self, index, value, before):
+        super().give(index, mapped(value, self.changed), before)
+
+    def finish(self, done):
+        end = super().finish(done)
+        return end | {"value": mapped(end.get("value"), self.changed)}
+
+
+class MendsLineEnds(TrimsTexts):
+    @staticmethod
+    def changed(text):
+        return text.replace("\r\n", "\n") if isinstance(text, str) else text
+
+
+class TakesNothingForNoValue(TrimsTexts):
+    """`value or None`, of what is no text, list or object."""
+
+    scenario = "values-of-nothing"
+
+    @staticmethod
+    def changed(value):
+        return value if value or isinstance(value, str) else None

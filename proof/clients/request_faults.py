@@ -1,0 +1,395 @@
+"""Faulty clients: what they ask for and how, what they take for an answer, and what their users get of it."""
+
+import json
+import time
+
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_requests import CutError, EndError
+from proof.reimplementations.plain_state import MalformedError, State
+
+# ---- what they ask for -------------------------------------------------------------------------------------------
+
+
+class SendsItsCursorUnderAnotherName(FaultyClient):
+    scenario, kind, breaks = "reset-after-an-event", "cursor", "TW-CLI-007"
+
+    def once(self, method, url, headers, body):
+        names = {"Last-Event-ID": "X-Last-Event"}
+        return super().once(method, url, {names.get(name, name): one for name, one in headers.items()}, body)
+
+
+class AsksForAnything(FaultyClient):
+    scenario, kind, breaks, control = "closed-inside-an-event", "header", "TW-CLI-008", "discovery"
+
+    def once(self, method, url, headers, body):
+        return super().once(method, url, headers | {"Accept": "*/*"}, body)
+
+
+class BeginsWithTheWholeLog(FaultyClient):
+    scenario, kind, breaks, control = "two-jobs-in-turn", "cursor", "TW-CLI-005", "discovery"
+
+    def cursor_to_send(self):
+        return self.cursor or "0-0"
+
+
+class KeepsAnIdWithoutItsState(FaultyClient):
+    """The cursor is stored, and nothing else: what comes has nothing to be applied to."""
+
+    scenario, kind, breaks = "user-goes-on-later", "count", "TW-CLI-003"
+
+    def restore(self, saved):
+        super().restore(saved)
+        if saved:
+            self.state = None
+
+
+class MovesItsIdBeforeTheValueIsGiven(FaultyClient):
+    scenario, kind, breaks = "user-goes-on-later", "cursor", "TW-CLI-001"
+
+    def checkpoint(self):
+        epoch, seq = key_of(self.cursor)
+        return super().checkpoint() | {"cursor": f"{epoch}-{seq + 1}"}
+
+
+class ForgetsItsCursorAtARedirect(FaultyClient):
+    scenario, kind, breaks = "redirect-with-credentials", "cursor", "TW-CLI-044"
+
+    def once(self, method, url, headers, body):
+        if not url.endswith("/events"):
+            headers = {name: value for name, value in headers.items() if name != "Last-Event-ID"}
+        return super().once(method, url, headers, body)
+
+
+class FollowsRedirectsForEver(FaultyClient):
+    scenario, kind, breaks = "redirects-without-end", "hung", "TW-CLI-045"
+
+    def judge_redirect(self, method, there, redirects):
+        super().judge_redirect(method, there, 1)
+        time.sleep(0.02)
+
+
+class DrawsShortKeys(FaultyClient):
+    scenario, kind, breaks = "submit", "header", "TW-JOB-036"
+
+    def submit_headers(self):
+        return super().submit_headers() | {"Idempotency-Key": "1"}
+
+
+class RepeatsASubmitWithoutItsKey(FaultyClient):
+    scenario, kind, breaks = "submit-lost", "repeat", "TW-CLI-041"
+
+    def once(self, method, url, headers, body):
+        kept = {name: value for name, value in headers.items() if name != "Idempotency-Key"}
+        return super().once(method, url, kept, body)
+
+
+class GivesUpALostSubmit(FaultyClient):
+    scenario, kind, breaks = "submit-lost", "end", "TW-CLI-054"
+
+    def may_repeat(self):
+        return False
+
+
+# ---- answers -----------------------------------------------------------------------------------------------------
+
+
+class HidesWhichMemberIsWrong(FaultyClient):
+    scenario, kind, breaks = "submit-422", "problem", "TW-CLI-039"
+
+    def refuse(self, answer):
+        try:
+            super().refuse(answer)
+        except EndError as error:
+            error.report["problem"].pop("pointer", None)
+            raise
+
+
+class Repeats405ForEver(FaultyClient):
+    scenario, kind, breaks, patience = "405", "count", "TW-CLI-042", 0.3
+
+    def judge_status(self, answer, wait):
+        if answer.status == 405:
+            raise CutError("405")
+        super().judge_status(answer, wait)
+
+
+class ReadsTheTitleOfAProblem(FaultyClient):
+    scenario, kind, breaks = "unknown-code", "end", "TW-ERR-011"
+
+    def judge_status(self, answer, wait):
+        if b"no such job" in answer.peek():
+            self.refuse(answer)
+        super().judge_status(answer, wait)
+
+
+class RefusesCodesThatItDoesNotKnow(FaultyClient):
+    scenario, kind, breaks = "unknown-code", "end", "TW-ERR-012"
+
+    def judge_status(self, answer, wait):
+        if b"errors.example" in answer.peek():
+            self.refuse(answer)
+        super().judge_status(answer, wait)
+
+
+class StumblesOverADate(FaultyClient):
+    scenario, kind, breaks = "retry-after-as-a-date", "died", "TW-CLI-046"
+
+    def retry_after(self, answer):
+        return float(answer.headers.get("Retry-After", 0))
+
+
+class SleepsForWhatItIsTold(FaultyClient):
+    """A wait below zero is over at once."""
+
+    scenario, kind, breaks = "retry-after-below-zero", "wait", "TW-CLI-046"
+
+    def judge_status(self, answer, wait):
+        if answer.status == 503:
+            raise CutError("wait", least=max(0, int(answer.headers["Retry-After"])), counts=False)
+
+
+class ReadsTheJobAgainAtOnce(FaultyClient):
+    scenario, kind, breaks = "204-and-a-read-that-has-to-wait", "wait", "TW-CLI-040"
+
+    def wait_of_read(self, answer):
+        return 0.0
+
+
+class LooksForHeadersByTheirLetters(FaultyClient):
+    scenario, kind, breaks = "header-names-in-other-letters", "count", "TW-FRM-019"
+
+    def ask(self, *args):
+        answer = super().ask(*args)
+        if "Content-Type" not in answer.headers.keys():  # noqa: SIM118 - a look-up would find it in any case
+            answer.is_stream = lambda: False
+        return answer
+
+
+class TakesAnyContentCoding(FaultyClient):
+    scenario, kind, breaks = "content-coding", "never", "TW-FRM-042"
+
+    def ask(self, *args):
+        answer = super().ask(*args)
+        del answer.headers["Content-Encoding"]
+        return answer
+
+
+class GivesUpAtTheFirstPage(FaultyClient):
+    """Another media type, long after the server has shown that it speaks the protocol."""
+
+    scenario, kind, breaks = "stream-of-another-media-type", "end", "TW-CLI-043"
+
+    def judge_status(self, answer, wait):
+        if answer.status == 200:
+            self.refuse(answer)
+        super().judge_status(answer, wait)
+
+
+class AssumesAValue(FaultyClient):
+    scenario, kind, breaks = "204-and-a-job-that-is-no-job", "end", "TW-CLI-055"
+
+    def read_job(self):
+        try:
+            return super().read_job()
+        except EndError:
+            return {"end": "succeeded", "value": None}
+
+
+class RefusesCapabilitiesThatItDoesNotKnow(FaultyClient):
+    scenario, kind, breaks, control = "discovery", "end", "TW-DSC-009", "404"
+
+    def ask(self, *args):
+        answer = super().ask(*args)
+        if args[1].endswith("/v1") and b"telepathy" in answer.peek():
+            raise EndError("protocol_error", detail="a capability")
+        return answer
+
+
+class TakesAnyProtocol(FaultyClient):
+    scenario, kind, breaks, control = "discovery-of-another-protocol", "end", "TW-DSC-007", "404"
+
+    def discover(self):
+        self.ask("GET", f"{self.base}/v1").close()
+        raise EndError("discovered", incomplete=False)
+
+
+class WaitsForEverForHello(FaultyClient):
+    scenario, kind, breaks, patience, is_costly = "no-hello-in-time", "hung", "TW-CLI-011", 0.4, True
+
+    greets_within = 3600.0
+
+
+class WaitsForEverForAStatusLine(FaultyClient):
+    scenario, kind, breaks, patience, is_costly = "no-status-line-in-time", "hung", "TW-CLI-011", 0.4, True
+    answers_within = 3600.0
+
+
+class PassesOverProblemsInTheStream(FaultyClient):
+    scenario, kind, breaks = "fatal-problem-in-band", "count", "TW-CLI-026"
+
+    def receive(self, event):
+        return None if event.type == "problem" else super().receive(event)
+
+
+class RepeatsAFatalProblemInTheStream(FaultyClient):
+    scenario, kind, breaks = "fatal-problem-in-band", "count", "TW-CLI-026"
+
+    def receive(self, event):
+        if event.type == "problem":
+            raise CutError("a problem")
+        return super().receive(event)
+
+
+# ---- breaches ----------------------------------------------------------------------------------------------------
+
+
+class TakesASnapshotWithoutColumns(FaultyClient):
+    scenario, kind, breaks = "snapshot-without-columns", "never", "TW-CLI-030"
+
+    def snapshot(self, name, data, *, has_id):
+        super().snapshot(name, {"columns": [], **data}, has_id=has_id)
+
+
+class TakesADoneWithoutADigest(FaultyClient):
+    scenario, kind, breaks = "done-without-a-digest", "count", "TW-FRM-076"
+
+    def verify(self, done):
+        if "digest" in done:
+            super().verify(done)
+
+
+class DemandsAllThatADoneMayHave(FaultyClient):
+    scenario, kind, breaks = "done-in-few-words", "count", "TW-FRM-076"
+
+    def verify(self, done):
+        if not {"usage", "check", "expires_at"} <= done.keys():
+            raise MalformedError("done")
+        super().verify(done)
+
+
+class TakesWhatIsUnknownForABreach(FaultyClient):
+    scenario, kind, breaks = "fourth-unknown-op", "end", "TW-CLI-032"
+
+    def resync(self, breach):
+        super().resync(MalformedError(str(breach)))
+
+
+class StumblesOverAnUnknownReason(FaultyClient):
+    scenario, kind, breaks = "goaway-for-an-unknown-reason", "end", "TW-FRM-074"
+
+    def goaway(self, data):
+        if data["reason"] not in {"restart", "rotate", "slow_consumer", "auth_expired"}:
+            raise EndError("protocol_error", detail=data["reason"])
+        super().goaway(data)
+
+
+class CountsASeqFromOne(FaultyClient):
+    scenario, kind, breaks = "first-seq-of-an-epoch", "count", "TW-RES-048"
+
+    def snapshot(self, name, data, *, has_id):
+        epoch, seq = key_of(name)
+        if self.cursor and epoch != key_of(self.cursor)[0] and seq != key_of(self.cursor)[1] + 1:
+            raise MalformedError("the first seq of an epoch")
+        super().snapshot(name, data, has_id=has_id)
+
+
+class KeepsIdsIn32Bits(FaultyClient):
+    scenario, kind, breaks = "ids-beyond-32-bits", "count", "TW-RES-002"
+
+    def is_repeat(self, name):
+        def wrapped(one):
+            return tuple(number % 2**32 for number in key_of(one))
+
+        return self.cursor is not None and wrapped(name) <= wrapped(self.cursor)
+
+
+class TakesTheLastIdForThatOfTheEvent(FaultyClient):
+    """As an EventSource tells it: an event without an id seems to have that of the one before."""
+
+    scenario, kind, breaks = "unknown-ephemeral-event", "count", "TW-FRM-045"
+
+    def unknown(self, event):
+        if event.id:
+            event.own_id = True
+        super().unknown(event)
+
+
+# ---- their users -------------------------------------------------------------------------------------------------
+
+
+class FailsABatchWithItsItem(FaultyClient):
+    scenario, kind, breaks = "batch-with-a-failed-item", "end", "TW-BAT-011"
+
+    def finish(self, done):
+        end = super().finish(done)
+        return end | ({"end": "failed"} if end["end"] == "partially_failed" else {})
+
+
+class LosesTheValueOfWhatFailed(FaultyClient):
+    scenario, kind, breaks = "failed", "value", "TW-DIF-006"
+
+    def finish(self, done):
+        end = super().finish(done)
+        return end | ({"value": None} if end["end"] == "failed" else {})
+
+
+class HoldsBackTheLastChange(FaultyClient):
+    """A change is given once the next one has come."""
+
+    scenario, kind, breaks = "handed-over-at-once", "promptness", "TW-CLI-052"
+    held = None
+
+    def hand_over(self):
+        last, self.held = self.held, self.state
+        if last is not None:
+            now, self.state = self.state, last
+            super().hand_over()
+            self.state = now
+
+    def finish(self, done):
+        super().hand_over()
+        return super().finish(done)
+
+
+class GivesASnapshotWhole(FaultyClient):
+    scenario, kind, breaks = "compacted-snapshot", "text", "TW-DIF-062"
+
+    def snapshot(self, name, data, *, has_id):
+        self.given.clear()
+        super().snapshot(name, data, has_id=has_id)
+
+
+class ComparesNoSnapshots(FaultyClient):
+    """What a new attempt made void is never told."""
+
+    scenario, kind, breaks = "restart-with-a-common-start", "text", "TW-DIF-061"
+
+    def snapshot(self, name, data, *, has_id):
+        self.opens = True
+        super().snapshot(name, data, has_id=has_id)
+        self.opens = False
+
+    opens = False
+
+    def difference(self, old, new):
+        return (0, new) if self.opens else super().difference(old, new)
+
+
+class EscapesBeforeItDigests(FaultyClient):
+    scenario, kind, breaks = "names-beyond-the-basic-plane", "count", "TW-DIF-056"
+    state_type = type(
+        "Escaped",
+        (State,),
+        {"form": lambda self, value: json.dumps(value, sort_keys=True, separators=(",", ":"))},
+    )
+
+
+class SortsNamesByCodePoints(FaultyClient):
+    scenario, kind, breaks = "names-beyond-the-basic-plane", "count", "TW-DIF-056"
+    state_type = type("Sorted", (State,), {"order": lambda self, name: name})
+
+
+class WritesNumbersAsItsLanguageDoes(FaultyClient):
+    scenario, kind, breaks = "numbers-at-the-edge", "count", "TW-DIF-056"
+    state_type = type("Written", (State,), {"number": lambda self, value: repr(value)})

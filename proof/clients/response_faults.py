@@ -1,0 +1,353 @@
+"""Faulty clients: what they make of answers and of ends, and what they do for their users."""
+
+import contextlib
+import threading
+from typing import ClassVar
+
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_requests import CutError, EndError
+from proof.reimplementations.plain_state import Decoder
+
+# ---- answers -------------------------------------------------------------------------------------------------
+
+
+class Ignores204(FaultyClient):
+    scenario, kind = "204-and-the-job-runs", "value"
+
+    def read_job(self):
+        raise EndError("succeeded", value=self.last())
+
+
+class Takes400ForTheEnd(FaultyClient):
+    scenario, kind = "400-on-a-cursor", "end"
+
+    def judge_status(self, answer, wait):
+        if answer.status == 400:
+            self.refuse(answer)
+        super().judge_status(answer, wait)
+
+
+class Repeats404ForEver(FaultyClient):
+    scenario, kind, patience = "404", "count", 0.3
+
+    def judge_status(self, answer, wait):
+        if answer.status == 404:
+            raise CutError("404")
+        super().judge_status(answer, wait)
+
+    def backoff(self, failures):
+        return 0.05
+
+
+class Repeats410ForEver(FaultyClient):
+    scenario, kind, patience = "410", "count", 0.3
+
+    def judge_status(self, answer, wait):
+        if answer.status == 410:
+            raise CutError("410")
+        super().judge_status(answer, wait)
+
+    def backoff(self, failures):
+        return 0.05
+
+
+class GivesUpOnTheFirst503(FaultyClient):
+    scenario, kind = "retry-after", "end"
+
+    def judge_status(self, answer, wait):
+        self.refuse(answer)
+
+
+class IgnoresRetryAfter(FaultyClient):
+    scenario, kind = "retry-after", "wait"
+
+    def retry_after(self, answer):
+        return 0.0
+
+
+class RefreshesCredentialsForEver(FaultyClient):
+    scenario, kind = "401-twice", "count"
+
+    def judge_status(self, answer, wait):
+        if answer.status == 401:
+            raise CutError("401")
+        super().judge_status(answer, wait)
+
+
+class CountsFaultsForEver(FaultyClient):
+    scenario, kind, patience = "eleven-faults", "count", 1.0
+
+    def judge_status(self, answer, wait):
+        self.faults = 0
+        super().judge_status(answer, wait)
+
+
+class CountsWaitsAsFaults(FaultyClient):
+    scenario, kind, is_costly = "waits-are-no-faults", "end", True
+
+    def judge_status(self, answer, wait):
+        self.faults += answer.status in {429, 503}
+        if self.faults > 10:
+            self.refuse(answer)
+        super().judge_status(answer, wait)
+
+
+class NeverForgetsAFault(FaultyClient):
+    scenario, kind, is_costly = "faults-that-a-stream-parts", "end", True
+
+    def read(self, answer):
+        before = self.faults
+        try:
+            return super().read(answer)
+        finally:
+            self.faults = before
+
+
+class WaitsASecondAtMost(FaultyClient):
+    scenario, kind = "retry-after", "wait"
+
+    def retry_after(self, answer):
+        return min(1.0, super().retry_after(answer))
+
+
+class TakesAnyMediaType(FaultyClient):
+    scenario, kind, breaks = "stream-of-another-media-type", "never", "TW-FRM-019"
+
+    def ask(self, *args):
+        answer = super().ask(*args)
+        answer.is_stream = lambda: answer.status == 200
+        return answer
+
+
+class FollowsEveryRedirect(FaultyClient):
+    scenario, kind = "redirect-to-another-origin", "foreign"
+
+    def judge_redirect(self, method, there, redirects):
+        pass
+
+
+class SendsCredentialsEverywhere(FaultyClient):
+    scenario, kind = "link-to-another-origin", "foreign"
+
+    def home(self, url):
+        return True
+
+
+class DropsCredentialsAtARedirect(FaultyClient):
+    scenario, kind = "redirect-with-credentials", "header"
+
+    def home(self, url):
+        return "replica" not in url
+
+
+class SubmitsAgain(FaultyClient):
+    scenario, kind = "submit-and-a-cut", "count"
+
+    def open(self):
+        if self.command["do"] == "submit" and self.cursor:
+            return self.submit()
+        return super().open()
+
+
+class RepeatsASubmitWithoutAKey(FaultyClient):
+    scenario, kind, breaks = "submit-lost-without-a-key", "count", "TW-JOB-037"
+
+    def may_repeat(self):
+        return True
+
+
+class TakesAGatewaysWordForTheServers(FaultyClient):
+    scenario, kind, breaks = "submit-of-a-gateway-that-did-not-wait", "count", "TW-JOB-037"
+
+    def refuse(self, answer):
+        if answer.status != 504:
+            super().refuse(answer)
+
+
+class RepeatsASubmitWithAnotherKey(FaultyClient):
+    scenario, kind = "submit-409", "repeat"
+    count = 0
+
+    def once(self, method, url, headers, body):
+        self.count += 1
+        if "Idempotency-Key" in headers:
+            headers = headers | {"Idempotency-Key": f"{headers['Idempotency-Key']}{self.count}"}
+        return super().once(method, url, headers, body)
+
+
+class TakesAnyJob(FaultyClient):
+    scenario, kind = "hello-of-another-job", "never"
+
+    def hello(self, data):
+        super().hello(data | {"job": self.job})
+
+
+class IgnoresTheLinkOfHello(FaultyClient):
+    scenario, kind = "link-of-hello", "path"
+
+    def hello(self, data):
+        url = self.stream_url
+        super().hello(data)
+        self.stream_url = url
+
+
+class AcceptsCompressedStreams(FaultyClient):
+    scenario, kind, control, breaks = "handed-over-at-once", "header", "discovery", "TW-SEC-023"
+
+    def once(self, method, url, headers, body):
+        return super().once(method, url, headers | {"Accept-Encoding": "gzip"}, body)
+
+
+# ---- ends and users ------------------------------------------------------------------------------------------
+
+
+class ReconnectsAfterDone(FaultyClient):
+    scenario, kind, control = "done-closes", "count", "404"
+
+    def follow(self, opened):
+        end = super().follow(opened)
+        self.hang_up(self.open())
+        return end
+
+
+class LeavesItsSocketOpen(FaultyClient):
+    scenario, kind = "user-stops-reading", "open"
+    left: ClassVar[list] = []
+
+    def hang_up(self, answer):
+        self.left.append(answer)
+
+
+class LeavesATaskBehind(FaultyClient):
+    """Its user has left, and a task of its own reads on, and reconnects."""
+
+    scenario, kind = "user-stops-reading", "count"
+
+    def checkpoint(self):
+        threading.Thread(target=self.goes_on, daemon=True).start()
+        return super().checkpoint()
+
+    def goes_on(self):
+        for answer in self.answers:
+            answer.close()
+        with contextlib.suppress(CutError, EndError):
+            self.open().close()
+
+
+class WaitsForTheEndOfTheBodyAfterDone(FaultyClient):
+    scenario, kind = "done-closes", "hung"
+    ended = None
+
+    def receive(self, event):
+        self.ended = self.ended or super().receive(event)
+
+    def at_eof(self):
+        if self.ended is None:
+            super().at_eof()
+        raise EndError(**self.ended)
+
+
+class LosesWhatComesWithDone(FaultyClient):
+    scenario, kind = "done-in-one-piece", "end"
+
+    class Looks(Decoder):
+        def feed(self, chunk):
+            events = super().feed(chunk)
+            return [event for event in events if event.type == "done"] or events
+
+    def base_of(self, name, on):
+        return self.state
+
+    def verify(self, done):
+        if self.state is None:
+            raise EndError("connection_error", detail="nothing came")
+
+
+class HangsWhenTheJobFails(FaultyClient):
+    scenario, kind = "failed", "hung"
+
+    def finish(self, done):
+        return None if done["status"] == "failed" else super().finish(done)
+
+
+class DropsTheReasonOfAFailure(FaultyClient):
+    scenario, kind = "failed", "problem"
+
+    def finish(self, done):
+        return {name: value for name, value in super().finish(done).items() if name != "problem"}
+
+
+class TakesACancelledJobForAFailedOne(FaultyClient):
+    scenario, kind = "cancelled", "end"
+
+    def finish(self, done):
+        return super().finish(done) | ({"end": "failed"} if done["status"] == "cancelled" else {})
+
+
+class DoesNotMarkWhatIsIncomplete(FaultyClient):
+    scenario, kind = "410", "incomplete"
+
+    def refuse(self, answer):
+        try:
+            super().refuse(answer)
+        except EndError as error:
+            error.report["incomplete"] = False
+            raise
+
+
+class DropsMembersOfAProblem(FaultyClient):
+    scenario, kind = "problem-handed-over-whole", "problem"
+
+    def refuse(self, answer):
+        try:
+            super().refuse(answer)
+        except EndError as error:
+            error.report["problem"] = {"code": error.report["problem"]["code"]}
+            raise
+
+
+class MixesItemsUp(FaultyClient):
+    scenario, kind = "batch", "value"
+
+    def give(self, index, value, before):
+        super().give((index + 1) % 3 if self.batch else index, value, before)
+
+
+class CancelsWhenItsUserStops(FaultyClient):
+    scenario, kind, breaks = "user-stops-reading", "count", "TW-CLI-049"
+
+    def checkpoint(self):
+        self.cancel()
+        return super().checkpoint()
+
+
+class WaitsForEverForACancel(FaultyClient):
+    scenario, kind = "user-cancels", "hung"
+
+    def cancel(self):
+        super().cancel()
+        self.sleep(3600.0)
+
+
+class NeverCancels(FaultyClient):
+    scenario, kind = "user-cancels", "promptness"
+
+    def cancel(self):
+        pass
+
+
+class AcceptsACheckpointOfAnotherJob(FaultyClient):
+    scenario, kind = "checkpoint-of-another-job", "end"
+
+    def restore(self, saved):
+        super().restore(saved and saved | {"job": self.job})
+
+
+class SharesItsCursorBetweenJobs(FaultyClient):
+    scenario, kind = "two-jobs-in-turn", "cursor"
+    cursor = None
+
+    def start(self, job):
+        cursor = self.cursor
+        super().start(job)
+        self.cursor = cursor

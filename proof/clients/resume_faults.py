@@ -1,0 +1,301 @@
+"""Faulty clients: what they go on with after a cut or a breach, where they ask, and what they make of an end."""
+
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_requests import EndError
+from proof.reimplementations.plain_state import ENDS, MalformedError
+
+
+class TakesTheIdOfAPingForItsCursor(FaultyClient):
+    scenario, kind, breaks = "ids-of-what-is-not-logged", "cursor", "TW-CLI-002"
+    named = None
+
+    def receive(self, event):
+        self.named = event.id if event.own_id else self.named
+        return super().receive(event)
+
+    def cursor_to_send(self):
+        return self.cursor and (self.named or self.cursor)
+
+
+class ForgetsItsCursorAtAnEmptyId(FaultyClient):
+    scenario, kind, breaks = "ids-of-what-is-not-logged", "cursor", "TW-CLI-002"
+    named = ""
+
+    def receive(self, event):
+        self.named = event.id if event.own_id else self.named
+        return super().receive(event)
+
+    def cursor_to_send(self):
+        return self.cursor if self.named else None
+
+
+class SendsTheHighestId(FaultyClient):
+    scenario, kind, breaks = "cut-after-a-rewind", "cursor", "TW-CLI-002"
+    highest = None
+
+    def moved(self, state, name, *, forward=True):
+        self.highest = max(self.highest or name, name, key=key_of)
+        super().moved(state, name, forward=forward)
+
+    def cursor_to_send(self):
+        return self.cursor and self.highest
+
+
+class ForgetsItsCursorForOneRequest(FaultyClient):
+    scenario, kind, breaks = "cut-after-a-resync", "cursor", "TW-CLI-028"
+    held = ""
+    asked = False
+
+    def resync(self, breach):
+        self.held, self.asked = self.cursor or self.held, False
+        super().resync(breach)
+
+    def cursor_to_send(self):
+        cursor = self.held if self.cursor is None and self.asked else self.cursor
+        self.asked = self.held != ""
+        return cursor
+
+
+class TakesAnyDoneForTheEnd(FaultyClient):
+    scenario, kind, breaks = "done-of-an-old-epoch", "end", "TW-CLI-023"
+
+    def logged(self, event):
+        if event.type == "done" and self.is_repeat(event.id):
+            return self.finish(self.json.parse(event.data))
+        return super().logged(event)
+
+
+class CountsIdsByItself(FaultyClient):
+    """A diff without an id is taken for the one that is due."""
+
+    scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
+
+    def logged(self, event):
+        if event.type == "message" and not event.own_id and self.cursor:
+            epoch, seq = key_of(self.cursor)
+            event.id = f"{epoch}-{seq + 1}"
+        return super().logged(event)
+
+
+class TakesASnapshotWithoutAnId(FaultyClient):
+    scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
+
+    def snapshot(self, name, data, *, has_id):
+        if not has_id and self.state is not None:
+            self.state = self.state_type(data["state"], data["columns"])
+            self.hand_over()
+        super().snapshot(name, data, has_id=has_id)
+
+
+class ReadsAJobThatIsGoneAgain(FaultyClient):
+    scenario, kind, breaks = "204-and-the-job-is-gone", "count", "TW-CLI-038"
+
+    def judge_read(self, answer):
+        pass
+
+
+class FollowsTemporaryRedirectsAlone(FaultyClient):
+    scenario, kind, breaks = "redirects-of-all-kinds", "end", "TW-CLI-044"
+
+    def once(self, method, url, headers, body):
+        answer = super().once(method, url, headers, body)
+        if answer.status in {301, 303, 308}:
+            self.refuse(answer)
+        return answer
+
+
+class CountsRedirectsForEver(FaultyClient):
+    scenario, kind, breaks = "redirects-of-all-kinds", "end", "TW-CLI-045"
+    count = 0
+
+    def judge_redirect(self, method, there, redirects):
+        self.count += 1
+        super().judge_redirect(method, there, self.count)
+
+
+class ResolvesLinksAgainstWhatItAskedFor(FaultyClient):
+    scenario, kind, breaks = "link-of-hello-after-a-redirect", "path", "TW-CLI-025"
+
+    def open(self):
+        asked, answer = self.stream_url, super().open()
+        answer.url = asked
+        return answer
+
+
+class LearnsItsJobFromHello(FaultyClient):
+    scenario, kind, breaks = "submit-and-a-cut-before-hello", "count", "TW-CLI-006"
+    greeted = False
+
+    def open(self):
+        if self.command["do"] == "submit" and not self.greeted:
+            return self.submit()
+        return super().open()
+
+
+class RefreshesOnceForGood(FaultyClient):
+    scenario, kind, breaks = "401-again-later", "end", "TW-CLI-035"
+
+    def ask(self, *args):
+        answer = super().ask(*args)
+        if len(self.credentials) < len(self.command.get("credentials", ())):
+            self.credentials = self.credentials[:1]
+        return answer
+
+
+class ComparesTheBeginOfAMediaType(FaultyClient):
+    scenario, kind, breaks = "media-type-that-holds-the-word", "never", "TW-FRM-019"
+
+    def ask(self, *args):
+        answer = super().ask(*args)
+        kind = answer.headers.get("Content-Type", "")
+        answer.is_stream = lambda: answer.status == 200 and kind.lower().startswith("text/event-stream")
+        return answer
+
+
+class LooksAtNoStatus(FaultyClient):
+    scenario, kind, breaks, statuses = "stream-under-another-status", "never", "TW-FRM-019", (200, 599)
+
+    def ask(self, *args):
+        answer = super().ask(*args)
+        least, most = self.statuses
+        if answer.headers.get_content_type() == "text/event-stream" and least <= answer.status <= most:
+            answer.is_stream = lambda: True
+        return answer
+
+
+class TakesAnySuccessForAStream(LooksAtNoStatus):
+    statuses = (200, 299)
+
+
+class TakesItsCancelForTheEnd(FaultyClient):
+    scenario, kind, breaks = "cancel-that-comes-too-late", "end", "TW-CLI-051"
+
+    def cancel(self):
+        super().cancel()
+        raise EndError("cancelled", value=self.last(), incomplete=True)
+
+
+class NamesTheEndByItsCancel(FaultyClient):
+    scenario, kind, breaks = "cancel-that-comes-too-late", "end", "TW-CLI-051"
+
+    def finish(self, done):
+        return super().finish(done) | ({"end": "cancelled"} if self.cancelled else {})
+
+
+class TellsItemsInTheOrderOfTheirEnds(FaultyClient):
+    scenario, kind, breaks = "batch-with-a-failed-item", "items", "TW-BAT-010"
+
+    def hand_over(self):
+        super().hand_over()
+        items = self.state.value["items"]
+        self.ended = [*getattr(self, "ended", ())]
+        self.ended += [at for at, item in enumerate(items) if item["status"] in ENDS and at not in self.ended]
+
+    def finish(self, done):
+        end = super().finish(done)
+        return end | {"items": [end["items"][at] for at in self.ended]} if "items" in end else end
+
+
+class GivesTheFirstItemOfASnapshot(FaultyClient):
+    scenario, kind, breaks = "batch-over-a-snapshot", "value", "TW-BAT-010"
+    opens = False
+
+    def snapshot(self, name, data, *, has_id):
+        self.opens = True
+        super().snapshot(name, data, has_id=has_id)
+        self.opens = False
+
+    def give(self, index, value, before):
+        if not (self.opens and index):
+            super().give(index, value, before)
+
+
+class TakesACancelledItemForAFailedOne(FaultyClient):
+    scenario, kind, breaks = "batch-over-a-snapshot", "items", "TW-BAT-011"
+
+    def finish(self, done):
+        end = super().finish(done)
+        for item in end.get("items", ()):
+            item["status"] = item["status"].replace("cancelled", "failed")
+        return end
+
+
+class GivesItsValueAtAPing(FaultyClient):
+    scenario, kind, breaks = "pings-at-the-head", "again", "TW-CLI-052"
+
+    def ping(self, data):
+        super().ping(data)
+        self.give(0, self.last(), self.last())
+
+
+class GivesItsValueAtARepeat(FaultyClient):
+    scenario, kind, breaks = "one-event-again", "again", "TW-CLI-052"
+
+    def is_repeat(self, name):
+        known = super().is_repeat(name)
+        if known:
+            self.give(0, self.last(), self.last())
+        return known
+
+
+class TellsItsCredentials(FaultyClient):
+    scenario, kind, breaks = "401-and-no-word-of-the-token", "secret", "TW-SEC-013"
+
+    def refuse(self, answer):
+        try:
+            super().refuse(answer)
+        except EndError as error:
+            error.report["detail"] = f"{answer.url} with {self.credentials} was refused"
+            raise
+
+
+class TakesABatchOfOneForOneInput(FaultyClient):
+    scenario, kind, breaks = "batch-of-one", "items", "TW-BAT-010"
+
+    def start(self, job):
+        super().start(job)
+        self.batch = len(self.command.get("inputs", ())) > 1
+
+
+class Repeats408(FaultyClient):
+    scenario, kind, breaks = "408", "count", "TW-CLI-042"
+
+    def judge_status(self, answer, wait):
+        if answer.status != 408:
+            super().judge_status(answer, wait)
+
+
+class KnowsAFewFaultsAlone(FaultyClient):
+    scenario, kind, breaks = "520", "end", "TW-CLI-043"
+
+    def judge_status(self, answer, wait):
+        if answer.status not in {500, 502, 503, 504}:
+            self.refuse(answer)
+        super().judge_status(answer, wait)
+
+
+class DemandsAValueOfEachItem(FaultyClient):
+    scenario, kind, breaks = "item-without-a-value", "count", "TW-FRM-076"
+
+    def moved(self, state, name, *, forward=True):
+        if any("value" not in item for item in state.value["items"]):
+            raise MalformedError("an item without a value")
+        super().moved(state, name, forward=forward)
+
+
+class RefreshesForReadsAlone(FaultyClient):
+    scenario, kind, breaks = "submit-401", "end", "TW-CLI-035"
+
+    def once(self, method, url, headers, body):
+        answer = super().once(method, url, headers, body)
+        if answer.status == 401 and method == "POST":
+            self.refuse(answer)
+        return answer
+
+
+class SubmitsAgainAtOnce(FaultyClient):
+    scenario, kind, breaks = "submit-503-without-a-wait", "wait", "TW-CLI-040"
+
+    def backoff(self, failures):
+        return super().backoff(failures) if self.job else 0.0

@@ -1,0 +1,391 @@
+"""Faulty clients: what they take for a cut, and how long they wait."""
+
+import random
+import time
+
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_requests import CutError, EndError
+
+# ---- cuts and waits ------------------------------------------------------------------------------------------
+
+
+class TakesTheEndOfTheBodyForSuccess(FaultyClient):
+    scenario, kind, breaks = "body-ends-before-done", "value", "TW-CLI-013"
+
+    def at_eof(self):
+        raise EndError("succeeded", value=self.last())
+
+
+class GivesUpAtTheFirstCut(FaultyClient):
+    scenario, kind, breaks = "body-ends-before-done", "end", "TW-CLI-009"
+
+    def fail(self, cut):
+        raise EndError("connection_error", detail=str(cut))
+
+
+class TakesSilenceForSuccess(FaultyClient):
+    scenario, kind, breaks = "silence", "value", "TW-CLI-013"
+
+    def fail(self, cut):
+        if str(cut).startswith("TimeoutError"):
+            raise EndError("succeeded", value=self.last())
+        super().fail(cut)
+
+
+class DoesNotNoticeSilence(FaultyClient):
+    scenario, kind = "silence", "hung"
+
+    def silence(self):
+        return 3600.0
+
+
+class TakesTheAgeOfAConnectionForSilence(FaultyClient):
+    scenario, kind, breaks = "few-bytes-are-no-silence", "count", "TW-CLI-014"
+
+    def receive(self, event):
+        if event.type == "hello":
+            self.born = time.monotonic()
+        return super().receive(event)
+
+    def silence(self):
+        return min(super().silence(), self.born + 1.0 - time.monotonic())
+
+
+class DoesNotNoticeADeafSubscription(FaultyClient):
+    scenario, kind = "two-pings-above-the-id", "hung"
+
+    def ping(self, data):
+        pass
+
+
+class TakesEachPingAboveItsIdForACut(FaultyClient):
+    scenario, kind = "one-ping-above-the-id", "count"
+
+    def ping(self, data):
+        if self.cursor and key_of(data["head"]) > key_of(self.cursor):
+            raise CutError("deaf")
+
+
+class HandsOverPings(FaultyClient):
+    scenario, kind, breaks = "pings-at-the-head", "order", "TW-FRM-045"
+
+    def ping(self, data):
+        self.give(0, data, None)
+
+
+class DiesOfAPing(FaultyClient):
+    scenario, kind, breaks = "pings-at-the-head", "died", "TW-CLI-012"
+
+    def ping(self, data):
+        raise NotImplementedError("ping")
+
+
+class SendsNoCursor(FaultyClient):
+    scenario, kind, breaks = "closed-inside-an-event", "cursor", "TW-CLI-009"
+
+    def cursor_to_send(self):
+        return None
+
+
+class SendsAStaleCursor(FaultyClient):
+    scenario, kind, breaks = "goaway-after-progress", "cursor", "TW-CLI-019"
+    first = None
+
+    def cursor_to_send(self):
+        self.first = self.first or self.cursor
+        return self.first
+
+
+class DoesNotWait(FaultyClient):
+    scenario, kind = "backoff-doubles", "wait"
+
+    def backoff(self, failures):
+        return 0.0
+
+
+class WaitsTheSameEachTime(FaultyClient):
+    scenario, kind = "backoff-doubles", "wait"
+
+    def backoff(self, failures):
+        return super().backoff(1)
+
+
+class IgnoresTheBaseOfTheStream(FaultyClient):
+    scenario, kind = "retry-is-the-base", "wait"
+
+    def backoff(self, failures):
+        self.retry = 0.01
+        return super().backoff(failures)
+
+
+class TakesAnOpeningSnapshotForProgress(FaultyClient):
+    scenario, kind = "opening-snapshot-is-no-progress", "wait"
+
+    def moved(self, state, name, *, forward=True):
+        super().moved(state, name)
+
+
+class TakesRepeatsForProgress(FaultyClient):
+    scenario, kind = "repeats-are-no-progress", "wait"
+
+    def is_repeat(self, name):
+        self.failures = 0
+        return super().is_repeat(name)
+
+
+class NeverCountsAnew(FaultyClient):
+    scenario, kind, patience = "progress-starts-the-count-anew", "wait", 1.0
+
+    def moved(self, state, name, *, forward=True):
+        failures = self.failures
+        super().moved(state, name, forward=forward)
+        self.failures = failures
+
+
+class TakesGoawayForTheEnd(FaultyClient):
+    scenario, kind = "goaway", "end"
+
+    def goaway(self, data):
+        raise EndError("connection_error", detail=data["reason"])
+
+
+class CountsGoawayAsAFailure(FaultyClient):
+    scenario, kind = "goaway-after-progress", "end"
+
+    def goaway(self, data):
+        raise CutError("goaway", least=max(0.1, data["retry_ms"] / 1000))
+
+    def moved(self, state, name, *, forward=True):
+        failures = self.failures
+        super().moved(state, name, forward=forward)
+        self.failures = failures
+
+
+class ComesBackAtOnceAfterGoaway(FaultyClient):
+    scenario, kind = "goaway", "wait"
+
+    def goaway(self, data):
+        raise CutError("goaway", counts=False)
+
+
+class TakesTheWaitOfGoawayToTheLetter(FaultyClient):
+    scenario, kind = "goaway-names-no-wait", "wait"
+
+    def goaway(self, data):
+        raise CutError("goaway", least=data["retry_ms"] / 1000, counts=False)
+
+
+class GivesUpAsIfItHadSucceeded(FaultyClient):
+    scenario, kind = "giving-up", "end"
+
+    def fail(self, cut):
+        try:
+            super().fail(cut)
+        except EndError as error:
+            raise EndError("succeeded", value=self.last()) from error
+
+
+class WaitsFromTheStartOfTheConnection(FaultyClient):
+    scenario, kind, breaks = "wait-begins-at-the-cut", "wait", "TW-CLI-015"
+    began = 0.0
+
+    def open(self):
+        self.began = time.monotonic()
+        return super().open()
+
+    def backoff(self, failures):
+        return super().backoff(failures) - (time.monotonic() - self.began)
+
+
+class TakesHelloForProgress(FaultyClient):
+    """As an EventSource does: a connection that opened starts the count anew."""
+
+    scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
+
+    def hello(self, data):
+        super().hello(data)
+        self.failures = 0
+
+
+class TakesProgressOfTheJobForItsOwn(FaultyClient):
+    scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
+
+    def receive(self, event):
+        if event.type in {"progress", "ping"}:
+            self.failures = 0
+        return super().receive(event)
+
+
+class TakesCommentsForProgress(FaultyClient):
+    scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
+
+    def new_decoder(self, answer):
+        decoder = super().new_decoder(answer)
+        right = decoder.feed
+
+        def feed(chunk):
+            if chunk.startswith(b":"):
+                self.failures = 0
+            return right(chunk)
+
+        decoder.feed = feed
+        return decoder
+
+
+class SetsATimerOf31Bits(FaultyClient):
+    """What is more is over at once."""
+
+    scenario, kind, breaks = "heartbeat-of-a-month", "count", "TW-CLI-010"
+
+    def silence(self):
+        return super().silence() if super().silence() * 1000 < 2**31 else 0.001
+
+
+class IgnoresTheWaitOfAProblemInTheStream(FaultyClient):
+    scenario, kind, breaks = "problem-in-band", "wait", "TW-CLI-026"
+
+    def fail(self, cut):
+        cut.least = 0 if str(cut) == "a problem" else cut.least
+        super().fail(cut)
+
+
+class WaitsASecondAtMostAfterACut(FaultyClient):
+    scenario, kind, breaks = "backoff-passes-a-second", "wait", "TW-CLI-015"
+
+    def backoff(self, failures):
+        return min(max(1.0, self.retry), self.retry * 2 ** (failures - 1)) * random.uniform(0.5, 1.5)
+
+
+class DoublesAFewTimesAlone(FaultyClient):
+    scenario, kind, breaks = "backoff-passes-a-second", "wait", "TW-CLI-015"
+
+    def backoff(self, failures):
+        return super().backoff(min(failures, 5))
+
+
+class AddsInPlaceOfDoubling(FaultyClient):
+    scenario, kind, breaks = "backoff-passes-a-second", "wait", "TW-CLI-015"
+
+    def backoff(self, failures):
+        return self.retry * failures * random.uniform(0.5, 1.5)
+
+
+class DrawsNoWaits(FaultyClient):
+    """All clients of a server that fell come back together."""
+
+    scenario, kind, breaks, is_costly = "waits-are-drawn", "drawn", "TW-CLI-015", True
+
+    def backoff(self, failures):
+        return min(30.0, self.retry * 2 ** (failures - 1))
+
+
+class KeepsTheFirstHeartbeat(FaultyClient):
+    scenario, kind, breaks = "heartbeat-of-each-connection", "count", "TW-CLI-010"
+    first = 0.0
+
+    def hello(self, data):
+        super().hello(data)
+        self.first = self.heartbeat = self.first or self.heartbeat
+
+
+class KeepsTheLastHeartbeat(FaultyClient):
+    """It holds for the next connection from its start, before hello has named one."""
+
+    scenario, kind, breaks = "heartbeat-of-each-connection", "count", "TW-CLI-010"
+
+    def hello(self, data):
+        super().hello(data)
+        self.greets_within = min(self.greets_within, self.silence())
+
+
+class CutsAfterOneHeartbeat(FaultyClient):
+    scenario, kind, breaks = "two-heartbeats-are-no-silence", "count", "TW-CLI-010"
+
+    def silence(self):
+        return self.heartbeat
+
+
+class CutsAfterTwoHeartbeats(FaultyClient):
+    scenario, kind, breaks, is_costly = "two-heartbeats-are-no-silence", "count", "TW-CLI-010", True
+
+    def silence(self):
+        return 2 * self.heartbeat
+
+
+class CutsAfterFiveHeartbeats(FaultyClient):
+    scenario, kind, breaks = "silence", "wait", "TW-CLI-010"
+
+    def silence(self):
+        return 5 * self.heartbeat
+
+
+class IsNotDeafWithoutAnId(FaultyClient):
+    scenario, kind, breaks = "two-pings-and-no-snapshot", "hung", "TW-CLI-012"
+
+    def ping(self, data):
+        if self.cursor is not None:
+            super().ping(data)
+
+
+class DoesNotWaitAfterNoAnswer(FaultyClient):
+    scenario, kind, breaks, cause = "waits-whatever-broke", "wait", "TW-CLI-009", "RemoteDisconnected"
+
+    def backoff(self, failures):
+        return 0.0 if self.cause in self.why else super().backoff(failures)
+
+    def fail(self, cut):
+        self.why = str(cut)
+        super().fail(cut)
+
+
+class DoesNotWaitAfterAFault(DoesNotWaitAfterNoAnswer):
+    breaks, cause = "TW-CLI-043", "an answer 502"
+
+
+class DoesNotWaitAfterAPage(DoesNotWaitAfterNoAnswer):
+    breaks, cause = "TW-CLI-043", "an answer 200"
+
+
+class DoesNotWaitAfterARefusedCursor(DoesNotWaitAfterNoAnswer):
+    breaks, cause = "TW-CLI-034", "the cursor is refused"
+
+
+class DoesNotWaitAfter204(DoesNotWaitAfterNoAnswer):
+    breaks, cause = "TW-CLI-033", "204"
+
+
+class CountsFailuresInAll(FaultyClient):
+    scenario, kind, breaks = "failures-that-progress-parts", "end", "TW-CLI-018"
+    total = 0
+
+    def fail(self, cut):
+        self.total += 1
+        self.failures = max(self.failures, self.total - 1)
+        super().fail(cut)
+
+
+class AddsEventsUpOverResyncs(FaultyClient):
+    scenario, kind, breaks = "events-between-resyncs-do-not-add-up", "count", "TW-CLI-031"
+
+    def resync(self, breach):
+        applied = self.applied
+        super().resync(breach)
+        self.applied = applied
+
+
+class TakesAnyOtherHeadForOneAbove(FaultyClient):
+    scenario, kind, breaks = "pings-at-the-head", "count", "TW-CLI-012"
+
+    def ping(self, data):
+        self.pings = self.pings + 1 if data["head"] != self.cursor else 0
+        if self.pings == 2:
+            raise CutError("a deaf subscription")
+
+
+class ComparesHeadsWithoutEpochs(FaultyClient):
+    scenario, kind, breaks = "two-pings-above-the-id", "hung", "TW-CLI-012"
+
+    def ping(self, data):
+        if self.cursor is None or key_of(data["head"])[1] > key_of(self.cursor)[1]:
+            super().ping(data)

@@ -1,0 +1,127 @@
+"""Faulty clients: what they take for a line, a field and a type."""
+
+import re
+
+from proof.clients.faulty_client import FaultyClient
+from proof.clients.stream_faults import decodes
+from proof.reimplementations.plain_state import Decoder
+
+
+class StripsAMarkFromEachLine(FaultyClient):
+    scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-022"
+    decoder = decodes(line=lambda self, line: Decoder.line(self, line.removeprefix(b"\xef\xbb\xbf")))
+
+
+class StripsAllMarksAtTheStart(FaultyClient):
+    scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-022"
+
+    class Strips(Decoder):
+        def without_mark(self, line):
+            bare = super().without_mark(line)
+            return bare if bare == line else self.without_mark(bare)
+
+
+class IgnoresLinesWithoutAColon(FaultyClient):
+    scenario, kind, breaks = "empty-type", "count", "TW-FRM-027"
+    decoder = decodes(line=lambda self, line: Decoder.line(self, line if b":" in line else line and b":"))
+
+
+class KeepsTheFirstType(FaultyClient):
+    scenario, kind, breaks = "empty-type", "count", "TW-FRM-032"
+    decoder = decodes(
+        field=lambda self, name, value: (
+            None if name == "event" and self.type else Decoder.field(self, name, value)
+        )
+    )
+
+
+class LetsARetryBeginWithSpaces(FaultyClient):
+    scenario, kind, breaks = "retry-that-is-no-number", "wait", "TW-FRM-035"
+    decoder = decodes(take_retry=lambda self, value: Decoder.take_retry(self, value.lstrip()))
+
+
+class JoinsDataByNothing(FaultyClient):
+    scenario, kind, breaks = "text-over-two-lines", "never", "TW-FRM-030"
+
+    class Joins(Decoder):
+        between = b""
+
+        def dispatch(self):
+            self.data = [self.between.join(self.data)] if self.data else []
+            return super().dispatch()
+
+
+class JoinsDataByASpace(JoinsDataByNothing):
+    class Joins(JoinsDataByNothing.Joins):
+        between = b" "
+
+
+class ReadsTypesInAnyCase(FaultyClient):
+    scenario, kind, breaks = "types-in-other-letters", "count", "TW-FRM-045"
+
+    def receive(self, event):
+        event.type = event.type.lower()
+        return super().receive(event)
+
+
+class TrimsTypes(FaultyClient):
+    scenario, kind, breaks = "types-in-other-letters", "count", "TW-FRM-045"
+
+    def receive(self, event):
+        event.type = event.type.strip()
+        return super().receive(event)
+
+
+class SplitsEventsAtThreePairs(FaultyClient):
+    """Each kind of line end twice, and no two kinds together."""
+
+    scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
+
+    class Splits(Decoder):
+        rest = b""
+
+        def feed(self, chunk):
+            found = []
+            self.rest += chunk
+            while pair := re.search(rb"\r\n\r\n|\n\n|\r\r", self.rest):
+                block, self.rest = self.rest[: pair.start()], self.rest[pair.end() :]
+                for line in filter(None, re.split(rb"\r\n|\r|\n", block)):
+                    self.line(line)
+                found += self.line(b"")
+            return found
+
+
+class FindsOutTheLineEndOnce(FaultyClient):
+    scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
+
+    class Finds(Decoder):
+        def feed(self, chunk):
+            if self.at_start and (first := re.search(rb"\r\n|\r|\n", chunk)):
+                self.line_end = re.compile(re.escape(first[0]))
+            return super().feed(chunk)
+
+
+class TakesALineOfSpacesForAnEmptyOne(FaultyClient):
+    scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
+    decoder = decodes(line=lambda self, line: Decoder.line(self, line if line.strip() else b""))
+
+
+class TrimsNames(FaultyClient):
+    scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
+    decoder = decodes(field=lambda self, name, value: Decoder.field(self, name.rstrip(), value))
+
+
+class TakesARetryWithItsEvent(FaultyClient):
+    scenario, kind, breaks = "the-last-retry-holds", "wait", "TW-FRM-035"
+
+    class Takes(Decoder):
+        named = None
+
+        def take_retry(self, value):
+            before = self.retry
+            super().take_retry(value)
+            self.named, self.retry = self.retry, before
+
+        def dispatch(self):
+            self.retry = self.named
+            return super().dispatch()

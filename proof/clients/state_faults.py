@@ -1,0 +1,300 @@
+"""Faulty clients: what they make of columns and checks, and of the state that a diff results in."""
+
+import hashlib
+import re
+import unicodedata
+from urllib.parse import unquote
+
+from proof.clients.diff_faults import folds
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_requests import EndError
+from proof.reimplementations.plain_state import MalformedError, State, demand
+
+# ---- columns -----------------------------------------------------------------------------------------------------
+
+
+class KeepsTheColumnsOfTheFirstSnapshot(FaultyClient):
+    scenario, kind, breaks = "columns-of-the-epoch", "count", "TW-CLI-001"
+    columns = None
+
+    def moved(self, state, name, *, forward=True):
+        self.columns = self.columns or state.columns
+        state.columns = self.columns
+        super().moved(state, name, forward=forward)
+
+
+class AppendsABareStringToTheFirstColumn(FaultyClient):
+    scenario, kind, breaks = "bare-string-for-two-columns", "never", "TW-DIF-036"
+    state_type = folds(bare=lambda self, text: [["a", self.columns[0], text]])
+
+
+class TakesARowAsFarAsItGoes(FaultyClient):
+    scenario, kind, breaks = "row-of-another-length", "never", "TW-DIF-037"
+    state_type = folds(row=lambda self, root, row: State.row(self, root, row[: len(self.columns)]))
+
+
+class PutsMembersOfRowsIntoTexts(FaultyClient):
+    scenario, kind, breaks = "number-in-a-row-for-a-text", "never", "TW-DIF-038"
+
+    class Puts(State):
+        def row(self, root, row):
+            super().row(root, [str(row[0]), *row[1:]])
+
+
+class SpreadsArraysOfRows(FaultyClient):
+    """A member of a row is one new element, also where it is an array."""
+
+    scenario, kind, breaks = "rows-of-arrays", "order", "TW-DIF-038"
+
+    class Spreads(State):
+        def append(self, root, path, more):
+            inner = isinstance(more, list) and more and isinstance(more[0], list)
+            super().append(root, path, more[0] if inner else more)
+
+
+class MakesColumnsAsTheyAreNeeded(FaultyClient):
+    scenario, kind, breaks = "column-without-a-target", "never", "TW-DIF-039"
+
+    class Makes(State):
+        def bare(self, text):
+            return [["s", "/items/0/value", {"text": text}]]
+
+
+# ---- what proves a state -----------------------------------------------------------------------------------------
+
+
+class ComparesNoLengths(FaultyClient):
+    scenario, kind, breaks = "failed-check-of-an-array", "never", "TW-DIF-046"
+    state_type = folds(verify_length=lambda self, found, n: None)
+
+
+class ComparesNoCrc(FaultyClient):
+    scenario, kind, breaks = "failed-check", "never", "TW-DIF-047"
+    state_type = folds(verify_crc=lambda self, found, crc: None)
+
+
+class TakesTheCrcForANumberWithASign(FaultyClient):
+    scenario, kind, breaks, control = "rollback", "count", "TW-DIF-047", "discovery"
+
+    class Signs(State):
+        def verify_crc(self, found, crc):
+            super().verify_crc(found, crc if crc < 2**31 else crc - 2**32)
+
+
+class ChecksBeforeTheOps(FaultyClient):
+    scenario, kind, breaks = "rollback", "count", "TW-DIF-048"
+
+    class Hastens(State):
+        def ops_of(self, diff):
+            ops, checks = super().ops_of(diff)
+            self.verify(checks)
+            return ops, []
+
+
+class PassesOverChecksOfNothing(FaultyClient):
+    scenario, kind, breaks = "check-of-nothing", "never", "TW-DIF-050"
+
+    class Passes(State):
+        def verify(self, checks):
+            for check in checks:
+                try:
+                    self.get(self.value, check[0])
+                except MalformedError:
+                    continue
+                super().verify([check])
+
+
+class DemandsChecks(FaultyClient):
+    scenario, kind, breaks = "without-checks", "count", "TW-DIF-054"
+
+    class Demands(State):
+        def apply(self, diff):
+            ops, checks = self.ops_of(diff)
+            ends = any(op[:2] == ["s", "/items/0/status"] and op[2] == "succeeded" for op in ops)
+            demand(checks or not ends, "nothing was proved")
+            return super().apply(diff)
+
+
+class TakesASnapshotOfAnEnd(FaultyClient):
+    scenario, kind, breaks = "snapshot-of-an-end", "never", "TW-DIF-011"
+    state_type = folds(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
+
+
+class EndsWithTheStatus(FaultyClient):
+    """A status that is an end ends it, before `done` has said so."""
+
+    scenario, kind, breaks = "diff-that-ends-the-job", "never", "TW-DIF-011"
+    state_type = folds(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
+
+    def moved(self, state, name, *, forward=True):
+        super().moved(state, name, forward=forward)
+        if state.value["status"] == "succeeded":
+            raise EndError("succeeded", value=self.last(), incomplete=False)
+
+
+class TakesAnyStateThatADiffMakes(FaultyClient):
+    scenario, kind, breaks = "diff-that-breaks-the-state", "hung", "TW-DIF-070"
+    state_type = folds(check=lambda self, state: None, keep_stable=lambda self, after: None)
+
+    def hand_over(self):
+        if "items" in self.state.value:
+            super().hand_over()
+
+
+class CountsWhatItKnowsAlone(FaultyClient):
+    scenario, kind, breaks = "unknown-member-of-an-item", "count", "TW-DIF-056"
+
+    class Forgets(State):
+        def digest(self):
+            known = {"status", "value", "error", "stable", "batch"}
+            items = [{name: item[name] for name in known & item.keys()} for item in self.value["items"]]
+            return hashlib.sha256(self.form(items).encode()).hexdigest()[:16]
+
+
+class CountsWhatPeopleSee(FaultyClient):
+    scenario, kind, breaks = "combining-characters", "count", "TW-DIF-031"
+
+    class Counts(State):
+        def truncate(self, root, path, n):
+            old = self.get(root[""], path)
+            for _ in range(n):
+                old = re.sub(".[\u0300-\u036f]*\\Z", "", old, flags=re.DOTALL)
+            self.put(root, f"/{path}", old)
+
+
+class NormalizesTexts(FaultyClient):
+    scenario, kind, breaks = "combining-characters", "value", "TW-CLI-052"
+
+    def give(self, index, value, before):
+        value, before = (unicodedata.normalize("NFC", one or "") for one in (value, before))
+        super().give(index, value, before)
+
+
+def merged(old, new):
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old | {name: merged(old.get(name), one) for name, one in new.items()}
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [merged(*each) for each in zip(old, new, strict=True)]
+    return new
+
+
+class MergesSnapshots(FaultyClient):
+    scenario, kind, breaks = "what-is-replaced-is-gone", "order", "TW-RES-031"
+
+    def snapshot(self, name, data, *, has_id):
+        before = self.state.value if self.state else None
+        super().snapshot(name, data | {"state": merged(before, data["state"])}, has_id=has_id)
+
+
+class MergesWhatIsSet(FaultyClient):
+    scenario, kind, breaks = "what-is-replaced-is-gone", "order", "TW-DIF-025"
+
+    class Merges(State):
+        def set(self, parent, token, value):
+            old = parent.get(token) if isinstance(parent, dict) else None
+            super().set(parent, token, merged(old, value))
+
+
+class RefusesToInsertAtTheEnd(FaultyClient):
+    scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-026"
+
+    class Refuses(State):
+        def insert(self, parent, token, value):
+            demand(int(token) < len(parent), "past the end")
+            super().insert(parent, token, value)
+
+
+class RefusesToTruncateEverything(FaultyClient):
+    scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-030"
+
+    class Refuses(State):
+        def truncate(self, root, path, n):
+            demand(n < len(self.get(root[""], path)), "all there is")
+            super().truncate(root, path, n)
+
+
+class SetsBeforeItAppends(FaultyClient):
+    scenario, kind, breaks, appends_first = "ops-at-their-edges", "order", "TW-DIF-012", False
+
+    @property
+    def state_type(self):
+        def ops_of(state, diff):
+            ops, checks = State.ops_of(state, diff)
+            return sorted(ops, key=lambda op: (op[0] == "s") == self.appends_first), checks
+
+        return folds(ops_of=ops_of)
+
+
+class AppendsBeforeItSets(SetsBeforeItAppends):
+    appends_first = True
+
+
+class FlattensWhatItAppends(FaultyClient):
+    scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-029"
+
+    class Flattens(State):
+        def append(self, root, path, more):
+            flat = [*more[0], *more[1:]] if isinstance(more, list) and isinstance(more[0], list) else more
+            super().append(root, path, flat)
+
+
+class ReadsPathsAsThoseOfUris(FaultyClient):
+    scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-020"
+    state_type = folds(unescaped=lambda self, token: State.unescaped(self, unquote(token)))
+
+
+class TakesTrueForOne(FaultyClient):
+    """As its language compares them: what changes from one to the other is not given."""
+
+    scenario, kind, breaks = "value-of-another-type", "value", "TW-CLI-052"
+    same = staticmethod(lambda one, other: bool(one == other))
+
+
+class TakesTrueForOneInASnapshot(TakesTrueForOne):
+    scenario = "snapshot-of-another-type"
+
+
+class TakesFragmentsForPaths(FaultyClient):
+    scenario, kind, breaks = "path-of-a-fragment", "never", "TW-DIF-018"
+    state_type = folds(place=lambda self, root, path: State.place(self, root, path.removeprefix("#")))
+
+
+class SplitsColumnsAtSlashes(FaultyClient):
+    scenario, kind, breaks = "columns-with-escapes", "count", "TW-DIF-038"
+
+    class Splits(State):
+        def row(self, root, row):
+            escaped, self.unescaped = self.unescaped, lambda token: token
+            super().row(root, row)
+            self.unescaped = escaped
+
+
+class SplitsPathsOfChecksAtSlashes(FaultyClient):
+    scenario, kind, breaks = "columns-with-escapes", "count", "TW-DIF-046"
+
+    class Splits(State):
+        def checked(self, path):
+            escaped, self.unescaped = self.unescaped, lambda token: token
+            found = super().checked(path)
+            self.unescaped = escaped
+            return found
+
+
+class LooksAtOpsOnValuesAlone(FaultyClient):
+    scenario, kind, breaks = "whole-state", "promptness", "TW-CLI-052"
+    diff = ""
+
+    def logged(self, event):
+        self.diff = event.data
+        return super().logged(event)
+
+    def hand_over(self):
+        if "/items/0/value" in self.diff or self.diff.startswith('"') or '""' in self.diff:
+            super().hand_over()
+
+
+class TellsNothingOfATextThatIsGone(FaultyClient):
+    scenario, kind, breaks = "restart-without-a-value", "text", "TW-DIF-061"
+
+    def difference(self, old, new):
+        return super().difference(old, new) if new else (0, "")

@@ -1,0 +1,356 @@
+"""Faulty clients: how they read event streams, ids, diffs and breaches."""
+
+import contextlib
+import json
+import re
+
+from proof.clients.faulty_client import FaultyClient
+from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_requests import EndError
+from proof.reimplementations.plain_state import BOUND, Decoder, Event, Json, State, demand
+
+# ---- framing -------------------------------------------------------------------------------------------------
+
+
+def decodes(**members):
+    return type("WrongDecoder", (Decoder,), members)
+
+
+class SplitsAtUnicodeLineEnds(FaultyClient):
+    scenario, kind = "line-ends-of-other-standards", "count"
+    decoder = decodes(line_end=re.compile(rb"\r\n|\r|\n|\xe2\x80\xa8|\xe2\x80\xa9|\xc2\x85"))
+
+
+class DispatchesAnUnfinishedEvent(FaultyClient):
+    scenario, kind = "cut-before-the-empty-line", "cursor"
+    decoder = decodes(end=lambda self: self.line(b"".join(self.pieces)) + self.line(b""))
+
+
+class LosesTheEventAfterAByteOrderMark(FaultyClient):
+    scenario, kind = "byte-order-mark", "count"
+    decoder = decodes(without_mark=lambda self, line: line)
+
+
+class DispatchesAnEventWithoutData(FaultyClient):
+    scenario, kind = "blocks-without-data", "cursor"
+
+    class Dispatches(Decoder):
+        def dispatch(self):
+            named = self.type or self.new_id is not None
+            return super().dispatch() or ([Event("message", "", self.last_id, True)] if named else [])
+
+
+class DispatchesAnEventAfterAComment(FaultyClient):
+    scenario, kind = "comments", "count"
+
+    class Dispatches(Decoder):
+        def line(self, line):
+            if line.startswith(b":"):
+                self.data = self.data or [b""]
+            return super().line(line)
+
+
+class DecodesChunksApart(FaultyClient):
+    scenario, kind, breaks = "one-byte-at-a-time", "count", "TW-FRM-026"
+    decoder = decodes(feed=lambda self, chunk: Decoder.feed(self, chunk.decode("utf-8", "replace").encode()))
+
+
+class TakesCrLfInPiecesForTwoLineEnds(FaultyClient):
+    scenario, kind = "cr-lf-in-pieces", "count"
+
+    class Takes(Decoder):
+        def feed(self, chunk):
+            self.after_cr = False
+            return super().feed(chunk)
+
+
+class WaitsForTheLfAfterACr(FaultyClient):
+    scenario, kind = "event-complete-with-its-cr", "promptness"
+    decoder = decodes(line_end=re.compile(rb"\r\n|\r(?!\Z)|\n"))
+
+
+class HonoursAnotherCharset(FaultyClient):
+    scenario, kind, breaks = "media-type-in-capitals", "count", "TW-FRM-020"
+
+    def new_decoder(self, answer):
+        decoder = super().new_decoder(answer)
+        if charset := answer.headers.get_param("charset"):
+            decoder.text = lambda value: value.decode(charset)
+        return decoder
+
+
+class AcceptsARetryThatIsNoNumber(FaultyClient):
+    scenario, kind = "retry-that-is-no-number", "wait"
+
+    class Accepts(Decoder):
+        def take_retry(self, value):
+            with contextlib.suppress(ValueError):
+                self.retry = max(0, int(value.decode()))
+
+
+class KeepsTheIdOfAnUnfinishedEvent(FaultyClient):
+    scenario, kind = "cut-after-an-id", "cursor"
+
+    def new_decoder(self, answer):
+        self.last_decoder = super().new_decoder(answer)
+        return self.last_decoder
+
+    def cursor_to_send(self):
+        return self.cursor and (self.last_decoder.new_id or self.cursor)
+
+
+class KeepsTheIdOfABlockWithoutData(KeepsTheIdOfAnUnfinishedEvent):
+    scenario, kind, breaks = "blocks-without-data", "cursor", "TW-CLI-002"
+
+    def cursor_to_send(self):
+        return self.cursor and self.last_decoder.last_id
+
+
+class HasNoBound(FaultyClient):
+    scenario, kind, is_costly = "endless-line", "hung", True
+    decoder = decodes(bound=lambda self: None)
+
+
+class BoundsALineAndNoEvent(FaultyClient):
+    scenario, kind, breaks, is_costly = "endless-event", "hung", "TW-FRM-040", True
+    decoder = decodes(bound=lambda self: demand(self.size - self.held <= BOUND, "a line that is too long"))
+
+
+class ReadsALineAnewWithEachPiece(FaultyClient):
+    scenario, kind, is_costly = "long-line-in-small-pieces", "hung", True
+
+    class Reads(Decoder):
+        rest = b""
+
+        def feed(self, chunk):
+            self.rest += chunk
+            whole = [end.end() for end in re.finditer(rb"\n|\r", self.rest)]
+            if not whole:
+                return []
+            lines, self.rest = self.rest[: whole[-1]], self.rest[whole[-1] :]
+            return super().feed(lines)
+
+
+# ---- ids -----------------------------------------------------------------------------------------------------
+
+
+class HandsOverRepeats(FaultyClient):
+    scenario, kind = "one-event-again", "text"
+
+    def is_repeat(self, name):
+        return False
+
+    def base_of(self, name, on):
+        return self.state
+
+    def verify(self, done):
+        pass
+
+
+class AcceptsAGap(FaultyClient):
+    scenario, kind = "gap", "never"
+
+    def base_of(self, name, on):
+        return self.state
+
+
+class AcceptsADiffOfAnotherEpoch(FaultyClient):
+    scenario, kind = "diff-across-epochs", "never"
+
+    def base_of(self, name, on):
+        return super().base_of(f"{key_of(self.cursor)[0]}-{key_of(name)[1]}", on)
+
+
+class ComparesSeqsWithoutEpochs(FaultyClient):
+    scenario, kind = "epoch-before-seq", "count"
+
+    def is_repeat(self, name):
+        return self.cursor is not None and key_of(name)[1] <= key_of(self.cursor)[1]
+
+
+class ComparesIdsAsTexts(FaultyClient):
+    scenario, kind = "ids-are-numbers", "cursor"
+
+    def is_repeat(self, name):
+        return self.cursor is not None and name <= self.cursor
+
+
+class IgnoresTheBaseThatADiffNames(FaultyClient):
+    scenario, kind = "merged-diff", "count"
+
+    def base_of(self, name, on):
+        return super().base_of(name, key_of(name)[1] - 1)
+
+
+class IgnoresRewound(FaultyClient):
+    scenario, kind = "rewound-to-a-lower-id", "count"
+
+    def snapshot(self, name, data, *, has_id):
+        super().snapshot(name, data | {"reason": "compacted"}, has_id=has_id)
+
+
+class TakesASnapshotForARepeatOfNothing(FaultyClient):
+    scenario, kind = "older-snapshot", "never"
+
+    def snapshot(self, name, data, *, has_id):
+        super().snapshot(name, data | {"reason": "rewound"}, has_id=has_id)
+
+
+class AppliesADiffToNothing(FaultyClient):
+    scenario, kind = "diff-before-any-snapshot", "never"
+
+    def base_of(self, name, on):
+        if self.state is None:
+            empty = {"status": "running", "items": [{"status": "running", "value": ""}]}
+            return self.state_type(empty, ["/items/0/value"])
+        return super().base_of(name, on)
+
+
+# ---- breaches ------------------------------------------------------------------------------------------------
+
+
+class TakesALoggedEventBeforeHello(FaultyClient):
+    scenario, kind = "logged-event-before-hello", "never"
+
+    def is_greeted(self):
+        return True
+
+
+class TakesARewoundSnapshotUnderTheLastId(FaultyClient):
+    scenario, kind = "rewound-without-an-id", "never"
+
+    def snapshot(self, name, data, *, has_id):
+        super().snapshot(name, data, has_id=True)
+
+
+class TakesARewoundSnapshotUnderItsCursor(TakesARewoundSnapshotUnderTheLastId):
+    scenario = "rewound-without-an-id-first"
+
+
+class TakesWhateverIsJson(FaultyClient):
+    scenario, kind = "nan", "never"
+
+    json = type("Lax", (Json,), {"parse": staticmethod(json.loads)})
+
+
+class DoesNotVerify(FaultyClient):
+    scenario, kind = "failed-check", "never"
+    state_type = type("Unverified", (State,), {"verify": lambda self, checks: None})
+
+
+class DoesNotVerifyTheDigest(FaultyClient):
+    scenario, kind = "wrong-digest", "count"
+
+    def verify(self, done):
+        pass
+
+
+class DoesNotHoldToStable(FaultyClient):
+    scenario, kind = "stable-is-replaced", "never"
+    state_type = type("Unstable", (State,), {"keep_stable": lambda self, after: None})
+
+
+class LetsAPromiseShrink(FaultyClient):
+    scenario, kind = "stable-is-lowered", "never"
+    state_type = type("Shrinks", (State,), {"keep_promise": lambda self, new, path, n: None})
+
+
+class IgnoresAnUnknownLoggedEvent(FaultyClient):
+    scenario, kind = "unknown-logged-event", "hung"
+
+    def unknown(self, event):
+        pass
+
+
+class DiesOfAnUnknownEvent(FaultyClient):
+    scenario, kind = "unknown-ephemeral-event", "end"
+
+    def unknown(self, event):
+        raise EndError("protocol_error", detail=event.type)
+
+
+class DiesOfAnUnknownMember(FaultyClient):
+    scenario, kind = "unknown-members", "end"
+
+    def hello(self, data):
+        if len(data) > 5:
+            raise EndError("protocol_error", detail="a member too many")
+        super().hello(data)
+
+
+class KeepsItsCursorThroughAResync(FaultyClient):
+    scenario, kind, breaks = "gap", "cursor", "TW-CLI-028"
+
+    def resync(self, breach):
+        cursor = self.cursor
+        super().resync(breach)
+        self.cursor = cursor
+
+
+class ResyncsWithoutABound(FaultyClient):
+    scenario, kind = "fourth-resync", "count"
+
+    def resync(self, breach):
+        self.resyncs = 0
+        super().resync(breach)
+
+
+class NeverForgetsAResync(FaultyClient):
+    scenario, kind = "resyncs-are-forgotten", "end"
+
+    def moved(self, state, name, *, forward=True):
+        self.applied = -1
+        super().moved(state, name, forward=forward)
+
+
+class ForgetsWhatItHandedOver(FaultyClient):
+    scenario, kind = "resync-remembers", "text"
+
+    def resync(self, breach):
+        super().resync(breach)
+        self.given.clear()
+
+
+class EndsAtTheFirstBreach(FaultyClient):
+    scenario, kind, breaks = "data-that-is-no-json", "end", "TW-CLI-027"
+
+    def resync(self, breach):
+        raise EndError("protocol_error", detail=str(breach))
+
+
+class CountsUtf16(FaultyClient):
+    scenario, kind = "code-points", "count"
+    state_type = type(
+        "Utf16", (State,), {"length": staticmethod(lambda x: len(str(x).encode("utf-16-le")) // 2)}
+    )
+
+
+class BuildsTheTextFromTokens(FaultyClient):
+    scenario, kind = "text-beside-the-text-of-tokens", "text"
+
+    @staticmethod
+    def text_of(value):
+        return "".join(value["token_text"]) if isinstance(value, dict) else None
+
+
+class DoesNotTellWhatIsVoid(FaultyClient):
+    scenario, kind = "rollback", "text"
+
+    def difference(self, old, new):
+        return 0, new.removeprefix(old)
+
+
+class VoidsWhatATruncationTouches(FaultyClient):
+    scenario, kind = "rollback-to-the-same-text", "void"
+
+    def difference(self, old, new):
+        return (0, new[len(old) :]) if new.startswith(old) and len(new) - len(old) != 2 else (len(old), new)
+
+
+class ChangesValuesThatWereGiven(FaultyClient):
+    scenario, kind = "values-stay-as-they-were", "kept"
+    state_type = type("Aliased", (State,), {"copied": lambda self: self.value})
+
+    def hand_over(self):
+        self.given[0] = None
+        super().hand_over()

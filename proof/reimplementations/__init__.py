@@ -1,0 +1,1 @@
+"""A client that was written from the specification alone, and shares no code with ours."""

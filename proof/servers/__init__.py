@@ -1,0 +1,1 @@
+"""Faulty servers, and what starts and judges them."""

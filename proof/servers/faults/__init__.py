@@ -1,0 +1,59 @@
+"""Faulty servers and benign variants: each the reference server with one hook.
+
+A faulty server names the requirement that it breaks and the check that has to notice, and is defined in the file of that
+check's area. A benign variant breaks no requirement, and is defined in `benign`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+
+@dataclass(frozen=True)
+class FaultyServer:
+    """The reference server with one fault, or with one harmless peculiarity."""
+
+    name: str
+    description: str
+    install: Callable[[Any], None]
+    """Adds the hook to a `FaultProxy`."""
+    requirement: str = ""
+    """The requirement that it breaks; empty for a benign variant."""
+    check: str = ""
+    """The check that has to notice; empty for a benign variant."""
+    also_run: tuple[str, ...] = ()
+    """Checks that have to run as well, so that there is something to notice."""
+
+    @property
+    def is_benign(self) -> bool:
+        return not self.check
+
+
+FAULTY_SERVERS: dict[str, FaultyServer] = {}
+"""Name → faulty server or benign variant."""
+
+
+def faulty_server(
+    requirement: str, check: str, *also_run: str
+) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+    """Register a function as a faulty server; its name and its docstring become those of the server."""
+
+    def register(install: Callable[[Any], None]) -> Callable[[Any], None]:
+        FAULTY_SERVERS[install.__name__] = FaultyServer(
+            install.__name__, install.__doc__ or "", install, requirement, check, also_run
+        )
+        return install
+
+    return register
+
+
+def benign_variant(install: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Register a function as a benign variant."""
+    FAULTY_SERVERS[install.__name__] = FaultyServer(install.__name__, install.__doc__ or "", install)
+    return install
+
+
+for _area in iter_modules(__path__):
+    import_module(f"{__name__}.{_area.name}")

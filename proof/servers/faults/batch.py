@@ -1,0 +1,246 @@
+"""Items of one job that are taken for one another, left out or refused."""
+
+import json
+import re
+
+from proof.servers.fault_helpers import change_submits, rewrite_body, rewrite_events, rewrite_request_body
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import faulty_server
+
+
+@faulty_server("TW-JOB-056", "batch.a_cancel_of_one_item_leaves_the_others")
+def cancel_kills_a_sibling(hooks):
+    """A cancel of one item ends all of them."""
+    rewrite_request_body(hooks, rb'^\{"items": ?\[1, ?1\]\}$', b"{}")
+
+
+@faulty_server("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
+def results_in_wrong_slots(hooks):
+    """Results come in another order than their inputs."""
+
+    def reverse(exchange):
+        if exchange.inputs:
+            exchange.body = json.dumps(exchange.json | {"inputs": exchange.inputs[::-1]}).encode()
+
+    hooks.requests.append(reverse)
+
+
+@faulty_server("TW-BAT-004", "batch.an_item_fails_alone")
+def a_poisoned_item_fails_all(hooks):
+    """An item that fails takes the others with it."""
+
+    def poison(exchange):
+        if exchange.is_submit and b'"fail"' in exchange.body and exchange.json and "inputs" in exchange.json:
+            bad = next(each for each in exchange.json["inputs"] if "fail" in json.dumps(each))
+            exchange.body = json.dumps({"inputs": [bad] * len(exchange.json["inputs"])}).encode()
+
+    hooks.requests.append(poison)
+
+
+@faulty_server("TW-BAT-012", "batch.the_company_of_an_item_changes_nothing")
+def a_batch_changes_the_result(hooks):
+    """An item gives another value in company."""
+
+    def change(exchange, status, body):
+        return status, body.replace(b"word 3", b"word 4").replace(
+            b" tide", b" wave"
+        ) if b'"batch":true' in body else body
+
+    hooks.bodies.append(change)
+
+
+@faulty_server("TW-BAT-007", "batch.each_input_becomes_an_item_in_its_place")
+def one_input_is_no_batch(hooks):
+    """A list of one input makes no batch job."""
+
+    def one(exchange, status, body):
+        return status, body.replace(b'"batch":true', b'"batch":false') if len(exchange.inputs) == 1 else body
+
+    hooks.bodies.append(one)
+
+
+@faulty_server("TW-BAT-005", "batch.items_end_one_by_one")
+def items_end_together(hooks):
+    """The end of the first item waits for that of the last."""
+
+    def hold(exchange, frame):
+        if b'"/items/0/status","succeeded"' in frame and b"items/1" not in frame:
+            return re.sub(rb'\{"ops":.*\}', b"[]", frame)
+        return frame
+
+    hooks.frames.append(hold)
+
+
+@faulty_server("TW-BAT-002", "batch.an_endpoint_without_batches_takes_none")
+def a_batch_is_not_declared(hooks):
+    """An endpoint takes `inputs` without a word of it in its description."""
+
+    def hide(exchange, status, body):
+        if exchange.path != "/v1/endpoints/talk" or status != 200:
+            return None
+        found = json.loads(body)
+        del found["capabilities"]["batch"]
+        return status, json.dumps(found).encode()
+
+    hooks.bodies.append(hide)
+
+
+@faulty_server("TW-BAT-008", "batch.shared_members_complete_each_input")
+def shared_overrules_an_input(hooks):
+    """`shared` takes the place of members that an input has."""
+
+    def overrule(exchange):
+        given = exchange.json
+        if exchange.inputs and isinstance(given.get("shared"), dict):
+            given["inputs"] = [each | given["shared"] for each in given["inputs"]]
+            exchange.body = json.dumps(given).encode()
+
+    hooks.requests.append(overrule)
+
+
+@faulty_server("TW-BAT-009", "batch.shared_members_complete_each_input")
+def a_fault_of_shared_is_laid_on_an_input(hooks):
+    """A wrong member of `shared` is named as one of an input."""
+    rewrite_body(hooks, b'"pointer":"/shared', b'"pointer":"/inputs/1')
+
+
+@faulty_server("TW-BAT-003", "batch.too_many_inputs_are_refused")
+def too_many_inputs_are_left_out(hooks):
+    """Inputs beyond the limit are left out without a word."""
+
+    def cut(exchange):
+        if (
+            exchange.is_submit
+            and isinstance(exchange.json, dict)
+            and len(exchange.json.get("inputs") or ()) > 32
+        ):
+            exchange.body = json.dumps({"inputs": exchange.json["inputs"][:32]}).encode()
+
+    hooks.requests.append(cut)
+
+
+@faulty_server("TW-JOB-082", "batch.a_cancel_of_one_item_leaves_the_others")
+def an_index_twice_is_refused(hooks):
+    """An index that stands twice in a cancel is refused."""
+
+    def refuse(exchange):
+        items = (
+            exchange.json.get("items")
+            if exchange.path.endswith("/cancel") and isinstance(exchange.json, dict)
+            else None
+        )
+        twice = isinstance(items, list) and len(items) == 2 and items[0] == items[1]
+        return problem(422, "invalid_input", pointer="/items/1") if twice else None
+
+    hooks.instead.append(refuse)
+
+
+@faulty_server(
+    "TW-BAT-017", "batch.the_size_of_a_batch_counts_its_rows", "batch.the_company_of_an_item_changes_nothing"
+)
+def rows_from_one(hooks):
+    """The rows of a batch are counted from 1."""
+    more = lambda found: b'"row":%d' % (int(found[1]) + 1)  # noqa: E731
+    rewrite_body(hooks, rb'"row":(\d+)', more)
+
+
+@faulty_server("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
+def bodies_are_not_read(hooks):
+    """The body of a submit is not read: each runs an empty script."""
+
+    def empty(exchange):
+        if exchange.is_submit and exchange.json is not None:
+            exchange.body = json.dumps({"input": {"script": []}}).encode()
+
+    hooks.requests.append(empty)
+
+
+@faulty_server("TW-JOB-016", "batch.a_wrong_input_is_named_by_its_place")
+def the_pointer_leads_to_the_first_input(hooks):
+    """Whichever input of a batch is wrong, the pointer leads to the first."""
+    rewrite_body(hooks, rb'"pointer":"/inputs/\d+', b'"pointer":"/inputs/0')
+
+
+@faulty_server("TW-FRM-066", "batch.progress_of_each_item_is_told")
+def all_progress_is_that_of_the_first_item(hooks):
+    """`progress` names the first item, whichever it is about."""
+    rewrite_events(hooks, rb'"item":\d+', b'"item":0', within=b"event:progress")
+
+
+@faulty_server("TW-FRM-067", "batch.progress_of_each_item_is_told")
+def progress_of_one_item_is_told_again(hooks):
+    """A new connection is told the progress of one item alone."""
+    hooks.frames.append(
+        lambda exchange, frame: b"" if b"event:progress" in frame and b'"item":1' in frame else frame
+    )
+
+
+@faulty_server("TW-BAT-008", "batch.shared_members_complete_each_input")
+def shared_is_led_in_deeply(hooks):
+    """`shared` completes the members of members as well."""
+
+    def lead(given, name, value):
+        own = given.get(name, {})
+        return (
+            {**value, **own} if isinstance(value, dict) and isinstance(own, dict) else given.get(name, value)
+        )
+
+    def deeply(body):
+        shared, inputs = body.get("shared"), body.get("inputs")
+        if not isinstance(shared, dict) or not isinstance(inputs, list):
+            return None
+        return body | {"inputs": [{**each, **{name: lead(each, name, shared[name]) for name in shared if name in each}}
+                                  if isinstance(each, dict) else each for each in inputs]}  # fmt: skip
+
+    change_submits(hooks, deeply)
+
+
+@faulty_server("TW-JOB-014", "batch.shared_members_complete_each_input")
+def shared_is_for_lists_alone(hooks):
+    """`shared` beside `input` is ignored."""
+    change_submits(
+        hooks,
+        lambda body: (
+            {**body, "shared": {}} if isinstance(body.get("input"), dict) and body.get("shared") else None
+        ),
+    )
+
+
+@faulty_server("TW-BAT-012", "batch.the_company_of_an_item_changes_nothing")
+def rows_of_a_batch_are_mixed_up(hooks):
+    """Each row of a batch gets the value of the first one."""
+    first = re.compile(rb'"value":"([^"]*)"')
+
+    def mix(exchange, status, body):
+        found = first.search(body) if b'"endpoint":"shout"' in body and b'"batch":true' in body else None
+        return (status, first.sub(found[0], body)) if found else None
+
+    hooks.bodies.append(mix)
+
+
+@faulty_server("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
+def items_are_sorted_by_their_names(hooks):
+    """More than ten items are put in order by the texts of their indices: `10` comes before `2`."""
+
+    def sort(body):
+        inputs = body.get("inputs")
+        many = isinstance(inputs, list) and len(inputs) > 10
+        return body | {"inputs": [inputs[at] for at in sorted(range(len(inputs)), key=str)]} if many else None
+
+    change_submits(hooks, sort)
+
+
+@faulty_server("TW-BAT-008", "batch.shared_members_complete_each_input")
+def shared_takes_the_place_of_nothing(hooks):
+    """`own || shared`: what an input has itself counts where it is neither null nor 0, empty or false."""
+
+    def lead(body):
+        shared, inputs = body.get("shared"), body.get("inputs", [body.get("input")])
+        if not isinstance(shared, dict) or not isinstance(inputs, list):
+            return None
+        for each in inputs:
+            if isinstance(each, dict):
+                each |= {name: shared[name] for name in shared if name in each and not each[name]}
+        return body
+
+    change_submits(hooks, lead)

@@ -1,0 +1,285 @@
+"""Benign variants: servers that are unusual and conform. No check may call anything of theirs broken."""
+
+import asyncio
+import json
+import re
+
+from proof.servers.fault_helpers import PING, replace_events, rewrite_body, rewrite_events, take_samples
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import benign_variant
+from proof.servers.faults.slow_readers import merged
+
+
+@benign_variant
+def crlf(hooks):
+    """Lines end in CR LF."""
+    rewrite_events(hooks, b"\n", b"\r\n")
+
+
+@benign_variant
+def cr(hooks):
+    """Lines end in CR."""
+    rewrite_events(hooks, b"\n", b"\r")
+
+
+@benign_variant
+def comments_between_events(hooks):
+    """A comment after each event."""
+    hooks.frames.append(lambda exchange, frame: frame + b":padding 0000\n\n")
+
+
+@benign_variant
+def a_space_after_the_colon(hooks):
+    """A space after each colon."""
+    hooks.frames.append(
+        lambda exchange, frame: re.sub(rb"^(id|event|retry|data):", rb"\1: ", frame, flags=re.MULTILINE)
+    )
+
+
+@benign_variant
+def one_leading_mark(hooks):
+    """One byte order mark at the start of a stream."""
+
+    def mark(exchange, frame):
+        return (
+            frame
+            if exchange.own.setdefault("marked", exchange.own.get("n")) or exchange.own.update(n=1, marked=1)
+            else b"\xef\xbb\xbf" + frame
+        )
+
+    hooks.frames.append(mark)
+
+
+@benign_variant
+def unknown_ephemeral_events(hooks):
+    """Events of a later edition, without an id."""
+    replace_events(hooks, b"event:hello", lambda frame: frame + b'event:weather\ndata:{"rain":true}\n\n')
+
+
+@benign_variant
+def unknown_members_everywhere(hooks):
+    """Members of a later edition in every event and every body."""
+
+    def more(data):
+        return data[:1] + b'"x.colour":[1,{"red":null}],' + data[1:] if data[:2] == b'{"' else data
+
+    rewrite_events(hooks, rb'data:\{"', b'data:{"x.colour":[1,{"red":true}],"')
+    hooks.bodies.append(
+        lambda exchange, status, body: (
+            status,
+            more(body).replace(b"null", b"true", 1)
+            if b"vocabulary" not in exchange.path.encode() and body[:2] == b'{"'
+            else body,
+        )
+    )
+
+
+@benign_variant
+def other_white_space(hooks):
+    """JSON with other white space, in another order of its members."""
+
+    def spread(exchange, status, body):
+        return (
+            (status, json.dumps(json.loads(body), indent=2, sort_keys=True).encode())
+            if body[:1] == b"{"
+            else None
+        )
+
+    hooks.bodies.append(spread)
+    rewrite_events(
+        hooks, rb"data:(\{.*\})", lambda m: b"data:" + json.dumps(json.loads(m[1]), sort_keys=True).encode()
+    )
+
+
+@benign_variant
+def ops_in_place_of_bare_strings(hooks):
+    """Every append names its place."""
+
+    def name(exchange, frame):
+        if found := re.search(rb'"columns":(\["[^"]*"\])', frame):
+            exchange.own["place"] = json.loads(found[1])[0].encode()
+        place = exchange.own.get("place", b"/items/0/value" + (b"/text" if b"generate" in frame else b""))
+        return (
+            re.sub(rb'\ndata:(".*")', lambda m: b'\ndata:[["a","%b",%b]]' % (place, m[1]), frame)
+            if exchange.own
+            else frame
+        )
+
+    hooks.frames.append(name)
+
+
+@benign_variant
+def every_token_an_event(hooks):
+    """Nothing is merged."""
+    hooks.settings["merge_window"] = 0.0
+
+
+@benign_variant
+def much_is_merged(hooks):
+    """Much is merged."""
+    hooks.settings["merge_window"] = 0.1
+
+
+@benign_variant
+def every_answer_is_late(hooks):
+    """Every answer comes 300 ms late."""
+
+    async def late(exchange):
+        await asyncio.sleep(0.3)
+
+    hooks.requests.append(late)
+
+
+@benign_variant
+def one_429(hooks):
+    """One request in seven is asked to come again."""
+
+    def busy(exchange):
+        hooks.shared["n"] = hooks.shared.get("n", 0) + 1
+        if hooks.shared["n"] % 7:
+            return None
+        status, headers, body = problem(429, "rate_limited", retryable=True, retry_after_ms=1000)
+        return status, headers | {"retry-after": "1", "access-control-allow-origin": exchange.header("origin") or "null", "vary": "Origin",
+                                  "access-control-expose-headers": "Location, Content-Location, Retry-After, Idempotency-Replayed"}, body  # fmt: skip
+
+    hooks.instead.append(busy)
+
+
+@benign_variant
+def hello_in_two_blocks(hooks):
+    """`retry` comes by itself, before `hello`."""
+    rewrite_events(hooks, rb"^(retry:\d+\n)(event:hello)", rb"\1\n\2")
+
+
+@benign_variant
+def fields_in_another_order(hooks):
+    """Data before the type, and the id last."""
+
+    def turn(exchange, frame):
+        lines = frame[:-2].split(b"\n")
+        return b"\n".join(lines[::-1]) + b"\n\n"
+
+    hooks.frames.append(turn)
+
+
+@benign_variant
+def without_the_script(hooks):
+    """No `tidewire.script`: what can be checked, also of a log that lasts, is what the examples show."""
+    hooks.has_script = False
+    hooks.has_durable_log = True
+
+
+@benign_variant
+def with_a_log_that_lasts(hooks):
+    """A log in a file: it promises more than `process`, and is restarted."""
+    hooks.has_durable_log = True
+
+
+@benign_variant
+def one_byte_a_chunk(hooks):
+    """One byte in each chunk of a body."""
+    hooks.piece = 1
+
+
+@benign_variant
+def http_1_0(hooks):
+    """Bodies of HTTP/1.0, which are ended by the end of the connection."""
+    hooks.speaks_http_1_0 = True
+
+
+@benign_variant
+def snapshots_in_place_of_diffs(hooks):
+    """A snapshot is logged in place of every diff."""
+    from tidewire.protocol.cursor import Cursor
+    from tidewire_server.log_writer.log_writer import Block, LogWriter, snapshot_frame
+
+    inner = LogWriter._block
+
+    def block(journal, now):
+        found = inner(journal, now)
+        if found is None:
+            return None
+        at = found.state._replace(cursor=Cursor(journal._head.epoch, journal._head.seq + 1))
+        return Block([snapshot_frame(at.cursor, at.view.value(), at.columns, "compacted")], at)
+
+    LogWriter._block = block
+
+
+@benign_variant
+def no_capability_at_all(hooks):
+    """None of the capabilities of section 2.3."""
+    hooks.instead.append(_without_capabilities)
+    hooks.bodies.append(_declares_none)
+
+
+def _without_capabilities(exchange):
+    query = exchange.query
+    if exchange.path == "/v1/jobs" or exchange.path.endswith("/stream-token"):
+        return problem(404, "not_found")
+    if exchange.method == "DELETE" and exchange.path.startswith("/v1/jobs/"):
+        status, headers, body = problem(405, "method_not_allowed")
+        return status, headers | {"allow": "GET"}, body
+    if b"diffs=0" in query or b"errors=inband" in query:
+        return problem(400, "bad_parameter")
+    batch = isinstance(exchange.json, dict) and "inputs" in exchange.json and "input" not in exchange.json
+    return problem(422, "invalid_input", pointer="/inputs") if batch else None
+
+
+def _declares_none(exchange, status, body):
+    found = json.loads(body) if body[:1] == b"{" and status == 200 else {}
+    if exchange.path == "/v1" and found:
+        found["capabilities"] = []
+        found["endpoints"] = [each for each in found["endpoints"] if each["name"] != "generate"]
+        del found["min_interval_ms"]
+    elif "value_schema" in found:
+        own = found["capabilities"]
+        found["capabilities"] = {name: own[name] for name in own if name not in {"batch", "logprobs"}}
+    return (status, json.dumps(found).encode()) if found else None
+
+
+@benign_variant
+def samples_of_one_input(hooks):
+    """`n` samples of one input, each an item."""
+    hooks.requests.append(take_samples)
+
+
+@benign_variant
+def json_in_ascii(hooks):
+    """What is not ASCII is escaped in JSON, and some of what is."""
+
+    def escape(text):
+        return "".join(
+            each
+            if each.isascii() and each not in "<>&"
+            else json.dumps(each)[1:-1]
+            if not each.isascii()
+            else f"\\u{ord(each):04x}"
+            for each in text
+        )
+
+    hooks.frames.append(lambda exchange, frame: escape(frame.decode()).encode())
+    hooks.bodies.append(lambda exchange, status, body: (status, escape(body.decode()).encode()))
+
+
+@benign_variant
+def times_in_nanoseconds(hooks):
+    """Times have nine digits after the point."""
+    longer = lambda found: b'%b%b"' % (found[1], (found[2] or b".").ljust(10, b"0") + b"Z")  # noqa: E731
+    pattern = rb'(_at":"[^".]+?)(\.\d+)?Z"'
+    rewrite_events(hooks, pattern, longer)
+    rewrite_body(hooks, pattern, longer)
+
+
+@benign_variant
+def merged_at_each_resume(hooks):
+    """A resume begins with a diff that stands for several events."""
+    merged(hooks, lambda data: None)
+
+
+@benign_variant
+def comments_in_place_of_pings(hooks):
+    """A comment comes before each heartbeat is over, so that no ping is owed."""
+    replace_events(hooks, PING, lambda frame: b":awake\n\n")
+    longer = lambda body: body.replace(b'"heartbeat_ms":400', b'"heartbeat_ms":600')  # noqa: E731
+    hooks.frames.append(lambda exchange, frame: longer(frame))
+    hooks.bodies.append(lambda exchange, status, body: (status, longer(body)))

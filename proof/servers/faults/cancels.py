@@ -1,0 +1,62 @@
+"""Cancels that cancel something else, or nothing."""
+
+import json
+
+from proof.servers.fault_helpers import rewrite_body, rewrite_request_body
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import faulty_server
+
+
+@faulty_server("TW-JOB-050", "cancels.a_cancel_ends_the_job")
+def cancel_answers_and_runs_on(hooks):
+    """A cancel is answered with 202, and the job runs on."""
+    body = json.dumps({"items": []}).encode()
+
+    def none(exchange):
+        if exchange.path.endswith("/cancel"):
+            exchange.body = body
+            exchange.set_header("content-type", "application/json")
+
+    hooks.requests.append(none)
+
+
+@faulty_server("TW-JOB-051", "cancels.a_cancel_ends_the_job")
+def cancel_is_not_idempotent(hooks):
+    """A second cancel is refused."""
+
+    def refuse(exchange):
+        seen = hooks.shared.setdefault("cancelled", set())
+        again = exchange.path.endswith("/cancel") and exchange.path in seen
+        seen.add(exchange.path)
+        return problem(409, "jobs.cancelled", retry_after_ms=1) if again else None
+
+    hooks.instead.append(refuse)
+
+
+@faulty_server("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
+def cancel_of_any_index(hooks):
+    """A cancel of an item that is not there cancels what is."""
+    rewrite_request_body(hooks, rb'^\{"items": ?\[0, ?1\]\}$', b'{"items":[0]}')
+
+
+@faulty_server("TW-JOB-057", "cancels.a_cancel_ends_the_job")
+def cancel_drops_the_value(hooks):
+    """A job that was cancelled loses the value it had."""
+    rewrite_body(hooks, rb'("status":"cancelled","value":)"[^"]*"', rb'\1""')
+
+
+@faulty_server("TW-JOB-055", "cancels.a_cancel_after_the_end_changes_nothing")
+def a_late_cancel_wins(hooks):
+    """A cancel makes a job that has ended a cancelled one."""
+
+    def cancelled(exchange, status, body):
+        late = exchange.path.endswith("/cancel") and status == 200
+        return (status, body.replace(b'"status":"succeeded"', b'"status":"cancelled"')) if late else None
+
+    hooks.bodies.append(cancelled)
+
+
+@faulty_server("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
+def false_is_the_first_item(hooks):
+    """`items` of false is the first one, as in Python."""
+    rewrite_request_body(hooks, rb'^\{"items": ?\[false\]\}$', b'{"items":[0]}')

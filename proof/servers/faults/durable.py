@@ -1,0 +1,318 @@
+"""Logs that lose what they should keep, epochs that are none, and replicas that know less than they say."""
+
+import json
+import re
+
+from proof.servers.fault_helpers import gone_is_unknown, refuse, rewrite_body, set_request_header
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import faulty_server
+
+OTHER_EPOCH = re.compile(rb"^id:(?!1-)(\d+)-(\d+)\n")
+
+
+def after_a_restart(hooks, change):
+    """Change frames of the second life of a server with a log that lasts."""
+    hooks.has_durable_log = True
+    if hooks.shared["life"] > 1:
+        hooks.frames.append(change)
+
+
+def in_the_second_life(hooks, change):
+    """Change requests of the second life of a server with a log that lasts."""
+    hooks.has_durable_log = True
+    if hooks.shared["life"] > 1:
+        hooks.requests.append(change)
+
+
+@faulty_server("TW-DSC-010", "durable.what_was_sent_survives_a_restart")
+def memory_is_called_a_host(hooks):
+    """A log in memory is declared as one that survives the host."""
+    rewrite_body(hooks, b'"durability":"process"', b'"durability":"host"', at="/v1")
+
+
+@faulty_server("TW-OVR-023", "durable.what_was_sent_survives_a_restart")
+def a_restart_loses_a_sent_event(hooks):
+    """A restart loses an event that was sent before."""
+    after_a_restart(hooks, lambda exchange, frame: b"" if frame.startswith(b"id:1-4\n") else frame)
+
+
+@faulty_server("TW-BRW-014", "durable.what_was_sent_survives_a_restart")
+def a_restart_ends_stream_tokens(hooks):
+    """Stream tokens are signed with a secret that each start draws anew."""
+    hooks.has_durable_log = True
+    if hooks.shared["life"] > 1:
+        refuse(hooks, lambda exchange: b"token=" in exchange.query, 401, "unauthorized")
+
+
+@faulty_server("TW-OVR-024", "durable.what_was_sent_survives_a_restart")
+def a_restart_loses_what_runs(hooks):
+    """After a restart a job that had not ended is unknown."""
+    hooks.has_durable_log = True
+
+    def forget(exchange, status, body):
+        unended = hooks.shared["life"] > 1 and exchange.method == "GET" and b'"attempt":2' in body
+        return problem(404, "job_not_found")[::2] if unended else None
+
+    hooks.bodies.append(forget)
+
+
+@faulty_server("TW-RES-034", "durable.what_was_sent_survives_a_restart")
+def a_diff_across_an_epoch(hooks):
+    """A new epoch begins with a diff on the state of the old one."""
+    after_a_restart(
+        hooks, lambda exchange, frame: b"" if OTHER_EPOCH.match(frame) and b'"restart"' in frame else frame
+    )
+
+
+@faulty_server("TW-RES-033", "durable.what_was_sent_survives_a_restart")
+def an_epoch_is_used_twice(hooks):
+    """After a restart a new attempt goes on in the epoch of the old one."""
+    after_a_restart(hooks, lambda exchange, frame: OTHER_EPOCH.sub(rb"id:1-\2\n", frame))
+
+
+@faulty_server("TW-RES-035", "durable.what_was_sent_survives_a_restart")
+def a_new_attempt_is_called_compacted(hooks):
+    """The snapshot of a new attempt tells that nothing has happened."""
+    after_a_restart(
+        hooks, lambda exchange, frame: frame.replace(b'"reason":"restart"', b'"reason":"compacted"')
+    )
+
+
+@faulty_server("TW-RES-036", "durable.what_was_sent_survives_a_restart")
+def a_new_attempt_keeps_old_values(hooks):
+    """A new attempt begins with items that run already, and their old values."""
+    old = b'{"status":"running","value":"Hel"}'
+    after_a_restart(
+        hooks,
+        lambda exchange, frame: (
+            re.sub(rb'\{"status":"queued","value":""\}', old, frame)
+            if b'"reason":"restart"' in frame
+            else frame
+        ),
+    )
+
+
+@faulty_server("TW-RES-037", "durable.what_was_sent_survives_a_restart")
+def attempts_are_not_counted(hooks):
+    """A new attempt is called the first one."""
+    hooks.has_durable_log = True
+    rewrite_body(hooks, rb'"attempt":\d+', b'"attempt":1')
+
+
+@faulty_server(
+    "TW-RES-038", "durable.epochs_are_opened_by_a_snapshot", "durable.what_was_sent_survives_a_restart"
+)
+def an_epoch_after_done(hooks):
+    """After a restart a job that had ended begins a new epoch."""
+
+    def again(exchange, frame):
+        ended = b"event:done\n" in frame and frame.startswith(b"id:1-")
+        more = b'id:9-99\nevent:snapshot\ndata:{"state":{"status":"running","items":[{"status":"queued","value":""}],"usage":{},'
+        return frame + more + b'"notes":[]},"columns":[],"reason":"restart"}\n\n' if ended else frame
+
+    after_a_restart(hooks, again)
+
+
+@faulty_server("TW-RES-028", "durable.an_expired_job_is_gone")
+def an_expired_job_is_unknown(hooks):
+    """A job whose time is over is answered like one that never was."""
+    gone_is_unknown(hooks)
+
+
+@faulty_server("TW-RES-045", "durable.any_replica_answers_for_any_job")
+def a_lagging_replica_rewinds(hooks):
+    """A replica takes a cursor past its own copy for one that is lost, without a look at the primary copy."""
+    past = lambda exchange: exchange.is_to_the_replica and exchange.cursor not in {"", "0-0"}  # noqa: E731
+    set_request_header(hooks, "last-event-id", "40000-2", past)
+
+
+@faulty_server("TW-DEP-006", "durable.any_replica_answers_for_any_job")
+def a_replica_knows_its_own_jobs_alone(hooks):
+    """A replica answers for the jobs alone that were submitted to it."""
+    refuse(
+        hooks,
+        lambda exchange: exchange.is_to_the_replica and exchange.path.startswith("/v1/jobs/"),
+        404,
+        "job_not_found",
+    )
+
+
+@faulty_server("TW-RES-007", "durable.any_replica_answers_for_any_job")
+def a_replica_numbers_by_itself(hooks):
+    """Replicas count the events of a job each by itself."""
+
+    def count(exchange, frame):
+        more = lambda found: b"id:1-%d\n" % (int(found[1]) + 1)  # noqa: E731
+        return re.sub(rb"^id:1-(\d+)\n", more, frame) if exchange.is_to_the_replica else frame
+
+    hooks.frames.append(count)
+
+
+@faulty_server("TW-RES-037", "durable.what_was_sent_survives_a_restart")
+def attempts_are_counted_twice(hooks):
+    """Each start of a worker counts as two attempts."""
+    hooks.has_durable_log = True
+    twice = lambda found: b'"attempt":%d' % (2 * int(found[1]) - 1)  # noqa: E731
+    rewrite_body(hooks, rb'"attempt":(\d+)', twice)
+
+
+@faulty_server("TW-RES-012", "durable.what_was_sent_survives_a_restart")
+def ids_of_the_old_epoch_are_rewound(hooks):
+    """After a restart each id of the old epoch is taken for one that never was."""
+    in_the_second_life(
+        hooks,
+        lambda exchange: (
+            exchange.cursor.startswith("1-") and exchange.set_header("last-event-id", "999999-1")
+        ),
+    )
+
+
+@faulty_server("TW-RES-012", "durable.what_was_sent_survives_a_restart")
+def only_seqs_are_compared(hooks):
+    """A cursor past the end of the old epoch is answered with what comes after its seq, without a snapshot."""
+    past = lambda exchange, frame: exchange.cursor.startswith("1-") and b'"reason":"rewound"' in frame  # noqa: E731
+    after_a_restart(hooks, lambda exchange, frame: b"" if past(exchange, frame) else frame)
+
+
+@faulty_server("TW-FRM-060", "durable.what_was_sent_survives_a_restart")
+def hello_knows_the_first_life_alone(hooks):
+    """After a restart `head` of `hello` is the first id of the job."""
+    after_a_restart(
+        hooks,
+        lambda exchange, frame: (
+            re.sub(rb'"head":"[^"]*"', b'"head":"1-1"', frame) if b"event:hello" in frame else frame
+        ),
+    )
+
+
+@faulty_server("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
+def keys_are_forgotten_at_a_restart(hooks):
+    """Keys are kept in memory alone."""
+    in_the_second_life(
+        hooks,
+        lambda exchange: (
+            exchange.key
+            and exchange.set_header("idempotency-key", f"{exchange.key}-{exchange.shared['life']}")
+        ),
+    )
+
+
+@faulty_server("TW-JOB-062", "durable.what_had_ended_stays_so_after_a_restart")
+def tombstones_are_forgotten_at_a_restart(hooks):
+    """After a restart a job that was purged is answered like one that never was."""
+    hooks.has_durable_log = True
+    if hooks.shared["life"] > 1:
+        hooks.bodies.append(
+            lambda exchange, status, body: problem(404, "job_not_found")[::2] if status == 410 else None
+        )
+
+
+@faulty_server("TW-RES-036", "durable.what_had_ended_stays_so_after_a_restart")
+def a_new_attempt_runs_all_items(hooks):
+    """A new attempt voids the values of all items, also of those that had ended."""
+
+    def again(exchange, frame):
+        if not OTHER_EPOCH.match(frame) or b'"reason":"restart"' not in frame:
+            return frame
+        return re.sub(rb'"status":"succeeded","value":"[^"]*"', b'"status":"queued","value":""', frame)
+
+    after_a_restart(hooks, again)
+
+
+@faulty_server("TW-JOB-033", "durable.an_expired_job_is_gone")
+def an_expiry_frees_the_key(hooks):
+    """The key of a job that has expired starts another one."""
+
+    def note(exchange, status, body):
+        if exchange.method == "DELETE":
+            hooks.shared[exchange.path] = "purged"
+        if exchange.key and status == 201:
+            hooks.shared[exchange.key] = json.loads(body)
+        job = hooks.shared.get(exchange.key, {})
+        freed = status == 410 and job and hooks.shared.get(f"/v1/jobs/{job['id']}") != "purged"
+        return (201, json.dumps(job).encode()) if freed else None
+
+    hooks.bodies.append(note)
+
+
+@faulty_server("TW-RES-028", "durable.an_expired_job_is_gone")
+def a_cancel_of_an_expired_job_finds_nothing(hooks):
+    """Reads know the tombstone of a job, and a cancel does not."""
+    gone_is_unknown(hooks, at=".*/cancel")
+
+
+@faulty_server("TW-DEP-006", "durable.any_replica_answers_for_any_job")
+def a_cancel_reaches_its_replica_alone(hooks):
+    """A cancel at another replica than the one that runs the job is answered, and lost."""
+
+    def read(exchange):
+        if exchange.is_to_the_replica and exchange.path.endswith("/cancel"):
+            exchange.scope["method"], exchange.path = "GET", exchange.path.removesuffix("/cancel")
+
+    hooks.requests.append(read)
+
+
+@faulty_server("TW-DEP-006", "durable.any_replica_answers_for_any_job")
+def a_replica_lists_its_own_jobs(hooks):
+    """The list of a replica has the jobs alone that were submitted to it."""
+    hooks.bodies.append(
+        lambda exchange, status, body: (
+            (status, b'{"jobs":[]}') if exchange.is_to_the_replica and exchange.path == "/v1/jobs" else None
+        )
+    )
+
+
+@faulty_server("TW-JOB-028", "durable.any_replica_answers_for_any_job")
+def keys_are_of_one_replica(hooks):
+    """Each replica keeps the keys of the submits to it."""
+    hooks.requests.append(
+        lambda exchange: (
+            exchange.key
+            and exchange.is_to_the_replica
+            and exchange.set_header("idempotency-key", f"there-{exchange.key}")
+        )
+    )
+
+
+@faulty_server("TW-BRW-014", "durable.any_replica_answers_for_any_job")
+def stream_tokens_are_of_one_replica(hooks):
+    """Each replica signs stream tokens with a secret of its own."""
+
+    def forget(exchange):
+        if exchange.is_to_the_replica:
+            exchange.query = re.sub(rb"token=[^&]+", b"token=" + b"x" * 43, exchange.query)
+
+    hooks.requests.append(forget)
+
+
+@faulty_server("TW-JOB-062", "durable.any_replica_answers_for_any_job")
+def a_replica_reads_from_its_cache(hooks):
+    """A replica still answers for a job that was purged, as it was when it was submitted."""
+    header = {"content-type": "application/json", "cache-control": "no-store"}
+
+    def remember(exchange, status, body):
+        if exchange.is_submit and status == 201:
+            hooks.shared[f"/v1/jobs/{json.loads(body)['id']}"] = body
+
+    def forget(exchange, status, headers):
+        if exchange.method == "DELETE" and status == 204:
+            hooks.shared.setdefault("purged", set()).add(exchange.path)
+
+    def recall(exchange):
+        held = exchange.is_to_the_replica and exchange.method == "GET"
+        is_purged = held and exchange.path in hooks.shared.get("purged", ())
+        return (200, header, hooks.shared[exchange.path]) if is_purged else None
+
+    hooks.bodies.append(remember)
+    hooks.heads.append(forget)
+    hooks.instead.append(recall)
+
+
+@faulty_server("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
+def the_list_is_of_this_life(hooks):
+    """After a restart the list of jobs is empty."""
+    hooks.has_durable_log = True
+    if hooks.shared["life"] > 1:
+        hooks.bodies.append(
+            lambda exchange, status, body: (status, b'{"jobs":[]}') if exchange.path == "/v1/jobs" else None
+        )

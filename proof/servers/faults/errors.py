@@ -1,0 +1,250 @@
+"""Refusals that are told wrongly."""
+
+import json
+import re
+
+from proof.servers.fault_helpers import drop_header, refuse, rewrite_body, set_header
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import faulty_server
+
+
+@faulty_server(
+    "TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job"
+)
+def in_flight_without_retry_after(hooks):
+    """409 has no `Retry-After`."""
+
+    def busy(exchange):
+        seen = hooks.shared.setdefault("keys", [])
+        seen.append(exchange.key)
+        in_flight = exchange.key and seen.count(exchange.key) == 3
+        return (
+            problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000) if in_flight else None
+        )
+
+    hooks.instead.append(busy)
+
+
+@faulty_server(
+    "TW-ERR-007", "errors.who_has_to_wait_is_told_how_long", "jobs.a_submit_is_answered_with_the_job"
+)
+def two_waits_that_differ(hooks):
+    """`retry_after_ms` is longer than `Retry-After` says."""
+
+    def busy(exchange):
+        hooks.shared["n"] = hooks.shared.get("n", 0) + 1
+        status, headers, body = problem(429, "rate_limited", retryable=True, retry_after_ms=5000)
+        return (status, headers | {"retry-after": "1"}, body) if hooks.shared["n"] == 8 else None
+
+    hooks.instead.append(busy)
+
+
+@faulty_server(
+    "TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job"
+)
+def retry_after_as_a_date(hooks):
+    """`Retry-After` is a date."""
+
+    def busy(exchange):
+        seen = hooks.shared.setdefault("keys", [])
+        seen.append(exchange.key)
+        told = problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000)
+        told[1]["retry-after"] = "Wed, 21 Oct 2026 07:28:00 GMT"
+        return told if exchange.key and seen.count(exchange.key) == 3 else None
+
+    hooks.instead.append(busy)
+
+
+@faulty_server(
+    "TW-ERR-001", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
+)
+def errors_in_plain_text(hooks):
+    """The body of an error is no problem document."""
+    hooks.bodies.append(lambda exchange, status, body: (status, b"error") if status >= 400 else None)
+
+
+@faulty_server(
+    "TW-ERR-002", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
+)
+def errors_as_json(hooks):
+    """Problems come as `application/json`."""
+
+    def head(exchange, status, headers):
+        if status >= 400:
+            headers["content-type"] = "application/json"
+
+    hooks.heads.append(head)
+
+
+@faulty_server("TW-ERR-008", "errors.nothing_of_the_insides_gets_out", "errors.what_there_is_not_is_refused")
+def stack_trace_leaked(hooks):
+    """A stack trace stands in `detail`."""
+
+    def leak(exchange, status, body):
+        if status < 400:
+            return None
+        trace = 'Traceback (most recent call last):\n  File "/srv/app/server.py", line 7'
+        return status, json.dumps(json.loads(body) | {"detail": trace}).encode()
+
+    hooks.bodies.append(leak)
+
+
+@faulty_server(
+    "TW-ERR-004", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
+)
+def everything_is_400(hooks):
+    """Every refusal is 400."""
+
+    def flatten(exchange, status, body):
+        return (400, json.dumps(json.loads(body) | {"status": 400}).encode()) if 400 <= status < 500 else None
+
+    hooks.bodies.append(flatten)
+
+
+@faulty_server(
+    "TW-ERR-003", "errors.errors_are_problems_of_the_registry", "submits.a_submit_of_another_shape_is_refused"
+)
+def the_body_names_another_status(hooks):
+    """The status of the answer is not that of its body."""
+    hooks.heads.append(lambda exchange, status, headers: 400 if status == 422 else status)
+
+
+@faulty_server(
+    "TW-ERR-020", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
+)
+def a_code_of_its_own(hooks):
+    """A code that is neither of the registry nor a name with a dot."""
+    rewrite_body(hooks, b'"not_found"', b'"nothing_here"')
+
+
+@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
+def unknown_job_is_empty(hooks):
+    """An unknown job is answered with 200 and nothing."""
+    hooks.bodies.append(
+        lambda exchange, status, body: (
+            (200, b"{}") if status == 404 and "/v1/jobs/" in exchange.path else None
+        )
+    )
+
+
+@faulty_server("TW-JOB-013", "errors.what_there_is_not_is_refused")
+def unknown_endpoint_is_500(hooks):
+    """A submit to an unknown endpoint is answered with 500."""
+    refuse(hooks, lambda exchange: "there-is-none/jobs" in exchange.path, 500, "internal")
+
+
+@faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
+def no_allow(hooks):
+    """405 without `Allow`."""
+    drop_header(hooks, "allow")
+
+
+@faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
+def allow_names_what_was_asked(hooks):
+    """`Allow` names the method that is not allowed."""
+    hooks.heads.append(
+        lambda exchange, status, headers: headers.update(allow=exchange.method) if status == 405 else None
+    )
+
+
+@faulty_server("TW-JOB-002", "errors.what_there_is_not_is_refused")
+def below_a_job_all_is_about_the_job(hooks):
+    """A URL below that of a job that there is not is answered like an unknown job."""
+    hooks.bodies.append(
+        lambda exchange, status, body: (
+            problem(404, "job_not_found")[::2]
+            if b'"not_found"' in body and exchange.path.startswith("/v1/jobs/")
+            else None
+        )
+    )
+
+
+@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
+def an_unknown_job_is_purged_all_the_same(hooks):
+    """`DELETE` of a job that never was is answered with 204."""
+
+    def gone(exchange):
+        unknown = exchange.method == "DELETE" and exchange.path == f"/v1/jobs/{'A' * 22}"
+        return (204, {"cache-control": "no-store"}, b"") if unknown else None
+
+    hooks.instead.append(gone)
+
+
+@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
+def anything_gets_a_stream_token(hooks):
+    """A stream token is signed without a look at its job."""
+    token = {"url": "/v1/jobs/x/events?token=x", "expires_at": "2030-01-01T00:00:00Z"}
+
+    def sign(exchange):
+        unknown = exchange.path == f"/v1/jobs/{'A' * 22}/stream-token"
+        header = {"content-type": "application/json", "cache-control": "no-store"}
+        return (200, header, json.dumps(token).encode()) if unknown else None
+
+    hooks.instead.append(sign)
+
+
+@faulty_server("TW-JOB-005", "errors.json_is_called_json")
+def a_cancel_is_answered_in_plain_text(hooks):
+    """The answer to a cancel is called plain text."""
+    taken = lambda exchange, status: exchange.path.endswith("/cancel") and status < 300  # noqa: E731
+    set_header(hooks, "content-type", "text/plain", taken)
+
+
+@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
+def ids_are_known_in_any_case(hooks):
+    """The ids of jobs are compared without regard to case, as by the collation of a database."""
+    known = hooks.shared.setdefault("ids", {})
+
+    def remember(exchange, status, body):
+        known.update({found.lower(): found for found in re.findall(rb'"id":"([\w-]{22,})"', body)})
+
+    def find(exchange):
+        own = exchange.path.removeprefix("/v1/jobs/").encode()
+        if exchange.method == "GET" and own.lower() in known:
+            exchange.path = f"/v1/jobs/{known[own.lower()].decode()}"
+
+    hooks.bodies.append(remember)
+    hooks.requests.append(find)
+
+
+@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
+def an_id_breaks_the_query(hooks):
+    """U+0000 within the id of a job is more than its database takes."""
+    refuse(hooks, lambda exchange: "\0" in exchange.path, 500, "internal")
+
+
+@faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
+def an_id_of_another_length_is_a_bad_one(hooks):
+    """What is too short for the id of a job is answered with 400, as by a path that is validated."""
+    is_short = lambda exchange: re.fullmatch("/v1/jobs/[^/]{1,21}", exchange.path)  # noqa: E731
+    refuse(hooks, is_short, 400, "bad_parameter")
+
+
+@faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
+def allow_names_all_there_is(hooks):
+    """`Allow` names every method, also the one that is not allowed."""
+    set_header(
+        hooks, "allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS", lambda exchange, status: status == 405
+    )
+
+
+@faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
+def a_stream_that_is_deleted_is_not_found(hooks):
+    """A method that an event stream does not take is answered with 404."""
+    refuse(
+        hooks,
+        lambda exchange: exchange.method == "DELETE" and exchange.path.endswith("/events"),
+        404,
+        "not_found",
+    )
+
+
+@faulty_server("TW-JOB-013", "errors.what_there_is_not_is_refused")
+def endpoints_are_known_in_any_case(hooks):
+    """The names of endpoints are compared without regard to case."""
+
+    def lower(exchange):
+        if exchange.path.startswith("/v1/endpoints/"):
+            exchange.path = exchange.path.lower()
+
+    hooks.requests.append(lower)

@@ -1,0 +1,187 @@
+"""Keys that are forgotten, mistaken for one another, or kept where nothing was done."""
+
+import asyncio
+import json
+
+from proof.servers.fault_helpers import drop_header, refuse, set_request_header
+from proof.servers.fault_proxy import problem
+from proof.servers.faults import faulty_server
+
+
+@faulty_server("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job")
+def the_same_key_runs_twice(hooks):
+    """The same key starts two jobs."""
+    set_request_header(hooks, "idempotency-key", None)
+
+
+@faulty_server("TW-JOB-031", "idempotency.a_key_with_another_body_is_refused")
+def a_key_takes_any_body(hooks):
+    """The same key with another body is taken."""
+
+    def first_body(exchange):
+        if key := exchange.header("idempotency-key"):
+            exchange.body = hooks.shared.setdefault(key, exchange.body)
+
+    hooks.requests.append(first_body)
+
+
+@faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
+def a_refused_submit_burns_its_key(hooks):
+    """The key of a submit that was refused is kept."""
+
+    def burn(exchange, status, body):
+        if status == 422 and exchange.header("idempotency-key"):
+            hooks.shared[exchange.header("idempotency-key")] = True
+
+    hooks.bodies.append(burn)
+    refuse(
+        hooks,
+        lambda exchange: hooks.shared.get(exchange.header("idempotency-key")),
+        422,
+        "idempotency_key_reused",
+    )
+
+
+@faulty_server("TW-JOB-029", "idempotency.a_repeated_submit_finds_its_job")
+def a_replay_is_not_told(hooks):
+    """A replay has no `Idempotency-Replayed`."""
+    drop_header(hooks, "idempotency-replayed")
+
+
+@faulty_server("TW-JOB-033", "idempotency.the_key_of_a_purged_job_is_not_free")
+def a_purge_frees_the_key(hooks):
+    """The key of a job that was purged starts another one."""
+
+    def other_key(exchange):
+        if exchange.key in hooks.shared.get("free", ()):
+            exchange.set_header("idempotency-key", f"{exchange.key}-again")
+        if exchange.method == "DELETE":
+            hooks.shared.setdefault("free", set()).add(hooks.shared.get(exchange.path.rpartition("/")[2]))
+
+    def note(exchange, status, body):
+        if exchange.key and status == 201:
+            hooks.shared[json.loads(body)["id"]] = exchange.key
+
+    hooks.requests.append(other_key)
+    hooks.bodies.append(note)
+
+
+@faulty_server("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
+def a_key_ends_with_its_job(hooks):
+    """A key is forgotten when its job ends."""
+
+    def other_key(exchange):
+        if exchange.key in hooks.shared.get("ended", ()):
+            exchange.set_header("idempotency-key", f"{exchange.key}-again")
+
+    def note(exchange, frame):
+        if b"event:done" in frame and exchange.key:
+            hooks.shared.setdefault("ended", set()).add(exchange.key)
+        return frame
+
+    hooks.requests.append(other_key)
+    hooks.frames.append(note)
+
+
+@faulty_server("TW-JOB-030", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
+def a_replayed_stream_has_only_the_end(hooks):
+    """The stream that answers a repeated submit has `done` alone."""
+    hooks.frames.append(
+        lambda exchange, frame: (
+            b"" if exchange.key and b'"compacted"' in frame and b"event:snapshot" in frame else frame
+        )
+    )
+
+
+@faulty_server("TW-JOB-028", "idempotency.submits_at_once_start_one_job")
+def keys_race(hooks):
+    """Keys are looked up first and kept later: submits that come at once start several jobs."""
+
+    async def race(exchange):
+        if key := exchange.key:
+            flying = hooks.shared.setdefault("flying", [])
+            flying.append(key)
+            await asyncio.sleep(0.05)
+            if flying.count(key) > 1:
+                exchange.set_header("idempotency-key", f"{key}-{flying.count(key)}")
+            flying.remove(key)
+
+    hooks.requests.append(race)
+
+
+@faulty_server("TW-JOB-025", "idempotency.a_key_has_visible_characters")
+def any_key_is_taken(hooks):
+    """Blanks in a key are taken away."""
+    hooks.requests.append(
+        lambda exchange: (
+            " " in exchange.key and exchange.set_header("idempotency-key", exchange.key.replace(" ", "-"))
+        )
+    )
+
+
+@faulty_server("TW-JOB-026", "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte")
+def keys_are_one_for_all_endpoints(hooks):
+    """A key that was used at one endpoint is taken for reused at another."""
+
+    def refuse(exchange):
+        first = (
+            hooks.shared.setdefault((exchange.header("authorization"), exchange.key), exchange.path)
+            if exchange.key
+            else ""
+        )
+        return problem(422, "idempotency_key_reused") if first not in {"", exchange.path} else None
+
+    hooks.instead.append(refuse)
+
+
+@faulty_server("TW-JOB-026", "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte")
+def keys_in_any_case(hooks):
+    """Keys that differ in the case of their letters are one."""
+    hooks.requests.append(
+        lambda exchange: (
+            exchange.set_header("idempotency-key", exchange.key.lower()) if exchange.key else None
+        )
+    )
+
+
+@faulty_server("TW-JOB-019", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
+def a_replay_does_not_tell_where_its_stream_is(hooks):
+    """The stream that answers a repeated submit has no `Content-Location`."""
+    hooks.heads.append(
+        lambda exchange, status, headers: (
+            headers.pop("content-location", None) and None if "idempotency-replayed" in headers else None
+        )
+    )
+
+
+@faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
+def a_key_is_kept_before_the_media_type_is_judged(hooks):
+    """The key of a submit of another media type is kept with what came."""
+
+    def refuse(exchange):
+        if exchange.key and "json" not in exchange.header("content-type"):
+            hooks.shared[exchange.key] = "kept"
+        elif exchange.key and hooks.shared.get(exchange.key) == "kept":
+            return problem(422, "idempotency_key_reused")
+        return None
+
+    hooks.instead.append(refuse)
+
+
+@faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
+def not_acceptable_is_found_out_late(hooks):
+    """A submit that accepts neither form runs its job, and is refused when it comes to the answer."""
+    late = lambda exchange: exchange.own.get("accept") == "text/html"  # noqa: E731
+
+    def remember(exchange):
+        exchange.own["accept"] = exchange.header("accept") if exchange.is_submit else ""
+        if late(exchange):
+            exchange.set_header("accept", "application/json")
+
+    hooks.requests.append(remember)
+    hooks.heads.append(
+        lambda exchange, status, headers: headers.update(problem(406, "")[1]) if late(exchange) else None
+    )
+    hooks.bodies.append(
+        lambda exchange, status, body: problem(406, "not_acceptable")[::2] if late(exchange) else None
+    )

@@ -1,0 +1,110 @@
+"""Servers that let a caller have too much, or take it from somebody else."""
+
+import re
+
+from proof.servers.fault_helpers import PING, drop_header, rewrite_events
+from proof.servers.fault_proxy import CUT, problem
+from proof.servers.faults import faulty_server
+
+
+def unkept(hooks, name):
+    """Have discovery declare a limit that is not kept."""
+    hooks.settings[name] = 1000
+    declare = lambda body: re.sub(rb'("%b":)1000' % name.encode(), rb"\g<1>32", body)  # noqa: E731
+    hooks.bodies.append(
+        lambda exchange, status, body: (status, declare(body)) if exchange.path == "/v1" else None
+    )
+
+
+@faulty_server("TW-SEC-024", "limits.a_stream_too_many_is_refused")
+def streams_without_a_limit(hooks):
+    """As many streams as anybody likes."""
+    unkept(hooks, "max_streams_per_principal")
+
+
+@faulty_server("TW-DSC-012", "limits.a_job_too_many_is_refused")
+def jobs_without_a_limit(hooks):
+    """As many jobs as anybody likes."""
+    unkept(hooks, "max_jobs_per_principal")
+
+
+@faulty_server("TW-DSC-013", "limits.a_stream_too_many_is_refused")
+def the_oldest_stream_makes_room(hooks):
+    """One that asks for a stream too many is refused, and the oldest stream is closed all the same."""
+
+    def cut(exchange, frame):
+        oldest = hooks.shared.setdefault(exchange.path, id(exchange)) == id(exchange)
+        return CUT if oldest and hooks.shared.get("full") else frame
+
+    hooks.frames.append(cut)
+    hooks.bodies.append(
+        lambda exchange, status, body: hooks.shared.update(full=True) if b"too_many_streams" in body else None
+    )
+
+
+@faulty_server("TW-SEC-024", "limits.a_job_too_many_is_refused")
+def all_callers_share_a_limit(hooks):
+    """The jobs of all callers are counted together."""
+
+    def refuse(exchange):
+        if hooks.shared.get("full") and exchange.is_submit and "bob" in exchange.header("authorization"):
+            status, headers, body = problem(429, "too_many_jobs", retryable=True, retry_after_ms=1000)
+            return status, headers | {"retry-after": "1"}, body
+        return None
+
+    hooks.bodies.append(
+        lambda exchange, status, body: hooks.shared.update(full=True) if b"too_many_jobs" in body else None
+    )
+    hooks.instead.append(refuse)
+
+
+@faulty_server("TW-ERR-016", "limits.a_stream_too_many_is_refused")
+def a_problem_that_passes_ends_an_event_source(hooks):
+    """A problem in-band has an id, also where it passes."""
+    rewrite_events(hooks, b"event:problem", b"id:0-1\nevent:problem")
+
+
+@faulty_server("TW-ERR-016", "limits.a_stream_too_many_is_refused")
+def a_problem_names_its_wait_for_people_alone(hooks):
+    """The `retry` of a problem that passes is that of any stream."""
+    hooks.frames.append(
+        lambda exchange, frame: (
+            re.sub(rb"retry:\d+", b"retry:50", frame) if b"inband" in exchange.query else frame
+        )
+    )
+
+
+@faulty_server("TW-FRM-068", "limits.a_job_too_many_is_refused")
+def no_ping_in_the_queue(hooks):
+    """A stream of a job that waits gets no ping."""
+
+    def silent(exchange, frame):
+        if b"event:queue" in frame:
+            exchange.own["waits"] = True
+        return b"" if PING in frame and exchange.own.get("waits") else frame
+
+    hooks.frames.append(silent)
+
+
+@faulty_server("TW-FRM-067", "limits.a_job_too_many_is_refused")
+def a_place_is_told_once(hooks):
+    """Who comes back with a cursor is not told the place in the queue."""
+    hooks.frames.append(lambda exchange, frame: b"" if exchange.cursor and b"event:queue" in frame else frame)
+
+
+@faulty_server("TW-BRW-005", "limits.a_job_too_many_is_refused")
+def what_has_to_wait_is_for_no_page(hooks):
+    """429, which another layer makes, does not name the origin."""
+    drop_header(hooks, "access-control-allow-origin", {429})
+
+
+@faulty_server("TW-FRM-063", "limits.a_job_too_many_is_refused")
+def a_place_never_changes(hooks):
+    """A job that waits is told its place once, and not when it changes."""
+
+    def once(exchange, frame):
+        told = b"event:queue" in frame and exchange.own.get("told")
+        exchange.own["told"] = exchange.own.get("told") or b"event:queue" in frame
+        return b"" if told else frame
+
+    hooks.frames.append(once)

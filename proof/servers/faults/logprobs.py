@@ -1,0 +1,245 @@
+"""Log-probabilities that are none."""
+
+import json
+import math
+
+from proof.servers import table_engine
+from proof.servers.fault_helpers import change_input, rewrite_events, set_request_header
+from proof.servers.faults import faulty_server
+
+
+def on_candidates(hooks, change):
+    def apply(delta, request):
+        pairs = [change(ids, found) for ids, found in zip(delta.top_ids, delta.top_logprobs, strict=True)]
+        delta.top_ids, delta.top_logprobs = [ids for ids, _ in pairs], [found for _, found in pairs]
+
+    hooks.deltas.append(apply)
+
+
+def changed(hooks, name, change):
+    """Change one list of what the engine says of a block of tokens."""
+
+    def hook(delta, request):
+        if getattr(delta, name):
+            setattr(delta, name, [change(each, request) for each in getattr(delta, name)])
+        return delta
+
+    hooks.deltas.append(hook)
+
+
+@faulty_server(
+    "TW-GEN-030", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree"
+)
+def candidates_ascending(hooks):
+    """Candidates come in ascending order."""
+    on_candidates(hooks, lambda ids, found: (ids[::-1], found[::-1]))
+
+
+@faulty_server("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
+def probabilities_for_logs(hooks):
+    """Probabilities stand where their logarithms should."""
+    on_candidates(hooks, lambda ids, found: (ids, [round(math.exp(each), 6) for each in found]))
+
+
+@faulty_server("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
+def a_candidate_too_few(hooks):
+    """n - 1 candidates."""
+    on_candidates(hooks, lambda ids, found: (ids[:-1], found[:-1]))
+
+
+@faulty_server(
+    "TW-GEN-029", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree"
+)
+def probabilities_above_one(hooks):
+    """The probabilities of a position sum to more than 1, as of logits that were not normalised."""
+    on_candidates(
+        hooks, lambda ids, found: (ids, [round(each + 3, 6) if each < -3 else -0.001 for each in found])
+    )
+
+
+@faulty_server("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
+def base_two(hooks):
+    """Logarithms to the base 2 for the chosen token."""
+    hooks.deltas.append(
+        lambda delta, request: setattr(delta, "logprobs", [each / math.log(2) for each in delta.logprobs])
+    )
+
+
+@faulty_server("TW-GEN-033", "logprobs.candidates_and_ranks_agree")
+def ranks_from_zero(hooks):
+    """Ranks are counted from 0."""
+    hooks.deltas.append(lambda delta, request: setattr(delta, "ranks", [each + 1 for each in delta.ranks]))
+
+
+@faulty_server("TW-GEN-010", "logprobs.what_was_not_asked_for_is_not_there")
+def logprobs_unasked(hooks):
+    """Log-probabilities come to everybody."""
+
+    def more(exchange):
+        if exchange.is_submit and "generate" in exchange.path:
+            exchange.body = exchange.body.replace(b'"logprobs":false,"top_logprobs":0', b'"logprobs":true')
+            exchange.body = exchange.body.replace(b'"top_logprobs":0,"logprobs":false', b'"logprobs":true')
+            exchange.body = exchange.body.replace(b'"logprobs":false', b'"logprobs":true')
+
+    hooks.requests.append(more)
+
+
+@faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
+def not_rounded(hooks):
+    """Log-probabilities are not rounded."""
+    hooks.deltas.append(
+        lambda delta, request: setattr(delta, "logprobs", [each - 1e-9 / 3 for each in delta.logprobs])
+    )
+
+
+@faulty_server("TW-GEN-038", "logprobs.the_vocabulary_spells_the_tokens")
+def the_vocabulary_is_shifted(hooks):
+    """The vocabulary is shifted by one."""
+
+    def shift(exchange, status, body):
+
+        if exchange.path.endswith("/vocabulary") and status == 200:
+            found = json.loads(body)
+            return status, json.dumps(found | {"tokens": [*found["tokens"][1:], found["tokens"][0]]}).encode()
+        return None
+
+    hooks.bodies.append(shift)
+
+
+@faulty_server("TW-GEN-022", "logprobs.the_distribution_is_that_of_the_whole_vocabulary")
+def the_candidates_are_the_vocabulary(hooks):
+    """The distribution is that of the candidates alone, which sum to 1."""
+
+    def alone(ids, found):
+        whole = math.log(sum(math.exp(each) for each in found))
+        return ids, [round(each - whole, 6) for each in found]
+
+    on_candidates(hooks, alone)
+
+
+@faulty_server("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
+def raw_after_the_temperature(hooks):
+    """Raw log-probabilities are those after the temperature."""
+    inner = table_engine.scored
+
+    def scored(token, request):
+        return inner(token, request.model_copy(update={"logprobs_mode": "processed"}))
+
+    table_engine.scored = scored
+
+
+@faulty_server("TW-GEN-026", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
+def processed_before_the_temperature(hooks):
+    """Processed log-probabilities are the raw ones."""
+    inner = table_engine.scored
+    table_engine.scored = lambda token, request: inner(
+        token, request.model_copy(update={"logprobs_mode": "raw"})
+    )
+
+
+@faulty_server("TW-GEN-020", "logprobs.the_first_token_of_the_prompt_has_no_logprob")
+def the_first_token_of_the_prompt_is_sure(hooks):
+    """The first token of the prompt has the probability 1."""
+    inner = table_engine.prompt_columns
+
+    def columns(request):
+        found = inner(request)
+        return found | {"prompt_logprobs": [0.0, *found["prompt_logprobs"][1:]]} if found else found
+
+    table_engine.prompt_columns = columns
+
+
+@faulty_server("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
+def the_chosen_token_is_no_candidate(hooks):
+    """The chosen token is left out of the candidates, where it belongs among them."""
+
+    def leave_out(delta, request):
+        for row, token in enumerate(delta.token_ids if delta.top_ids else ()):
+            if token in delta.top_ids[row]:
+                at = delta.top_ids[row].index(token)
+                delta.top_ids[row][at] = (
+                    (token + 1) % 22 if (token + 1) % 22 not in delta.top_ids[row] else (token + 2) % 22
+                )
+
+    hooks.deltas.append(leave_out)
+
+
+@faulty_server(
+    "TW-GEN-013", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree"
+)
+def a_rollback_leaves_its_logprobs(hooks):
+    """A truncation of the text leaves its tokens and log-probabilities behind."""
+    rewrite_events(hooks, rb'data:\[(\["r",.*\])\]', rb'data:[\1,["t","/items/0/value/text",1]]')
+
+
+@faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
+def four_decimals_whatever_is_asked_for(hooks):
+    """Log-probabilities have four decimals, whatever `logprob_decimals` says."""
+    changed(hooks, "logprobs", lambda each, request: round(each, 4))
+    changed(hooks, "top_logprobs", lambda row, request: [round(each, 4) for each in row])
+
+
+@faulty_server("TW-GEN-033", "logprobs.ranks_are_places_among_all_candidates")
+def ranks_end_after_a_few(hooks):
+    """A rank is looked for among the first six tokens alone."""
+    changed(hooks, "ranks", lambda rank, request: min(rank, 6))
+
+
+@faulty_server("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
+def raw_after_what_was_cut(hooks):
+    """Raw log-probabilities are those of the tokens that `top_k` left."""
+    left = lambda row, request: [0.0, *[None] * (len(row) - 1)] if request.top_k else row  # noqa: E731
+    changed(hooks, "top_logprobs", left)
+
+
+@faulty_server("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
+def any_tag_fits(hooks):
+    """Every `If-None-Match` is answered with 304."""
+    asks = lambda exchange: exchange.path.endswith("/vocabulary") and exchange.header("if-none-match")  # noqa: E731
+    hooks.heads.append(lambda exchange, status, headers: 304 if asks(exchange) else None)
+    hooks.bodies.append(lambda exchange, status, body: (304, b"") if asks(exchange) else None)
+
+
+@faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
+def no_decimals_are_the_default(hooks):
+    """`logprob_decimals or 4`."""
+    change_input(hooks, "logprob_decimals", change=lambda given, name: given[name] or given.pop(name))
+
+
+@faulty_server("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
+def one_tag_alone_is_read(hooks):
+    """`If-None-Match` is compared whole: one of several tags fits nothing."""
+    set_request_header(
+        hooks, "if-none-match", '"x"', lambda exchange: "," in exchange.header("if-none-match")
+    )
+
+
+@faulty_server("TW-GEN-034", "logprobs.candidates_and_ranks_agree")
+def two_candidates_for_one(hooks):
+    """Where one candidate is asked for, two come."""
+
+    def two(delta, request):
+        if request.top_logprobs == 1 and delta.top_ids:
+            delta.top_ids = [[one, (one + 1) % 22] for (one,) in delta.top_ids]
+            delta.top_logprobs = [[one, -20.0] for (one,) in delta.top_logprobs]
+
+    hooks.deltas.append(two)
+
+
+@faulty_server("TW-GEN-001", "logprobs.candidates_and_ranks_agree")
+def no_temperature_is_the_default(hooks):
+    """`temperature or 1`."""
+    change_input(hooks, "temperature", change=lambda given, name: given[name] or given.pop(name))
+
+
+@faulty_server("TW-GEN-030", "logprobs.the_first_token_of_the_prompt_has_no_logprob")
+def candidates_of_a_prompt_ascending(hooks):
+    """Candidates of the tokens of a prompt come in ascending order."""
+    inner = table_engine.prompt_columns
+
+    def columns(request):
+        found = inner(request)
+        names = [name for name in ("prompt_top_ids", "prompt_top_logprobs") if name in found]
+        return found | {name: [row[::-1] for row in found[name]] for name in names}
+
+    table_engine.prompt_columns = columns

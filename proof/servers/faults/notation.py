@@ -1,0 +1,48 @@
+"""JSON, times and what is absent, written in another way."""
+
+from proof.servers.fault_helpers import rewrite_body, rewrite_events
+from proof.servers.faults import faulty_server
+
+
+@faulty_server("TW-OVR-002", "notation.all_json_is_that_of_section_1_4")
+def nan_in_an_event(hooks):
+    """NaN in an event."""
+    rewrite_events(hooks, b'"heartbeat_ms":400', b'"heartbeat_ms":NaN')
+
+
+@faulty_server("TW-OVR-004", "notation.all_json_is_that_of_section_1_4")
+def a_member_twice(hooks):
+    """A member stands twice."""
+    rewrite_events(hooks, b'{"protocol"', b'{"job":"x","protocol"')
+
+
+@faulty_server(
+    "TW-OVR-026", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job"
+)
+def null_where_there_is_no_value(hooks):
+    """Null in place of a member that is not there."""
+    rewrite_body(hooks, b'"attempt":', b'"expires_at":null,"attempt":')
+
+
+@faulty_server(
+    "TW-OVR-011", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job"
+)
+def times_with_an_offset(hooks):
+    """Times with an offset in place of `Z`."""
+    rewrite_body(hooks, rb'(_at":"[^"]+)Z"', rb'\1+00:00"')
+
+
+@faulty_server(
+    "TW-OVR-010", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job"
+)
+def integers_with_a_fraction(hooks):
+    """Integers of the protocol have a fraction, as of a language with one kind of number."""
+    rewrite_body(hooks, rb'("attempt":\d+)', rb"\1.0")
+
+
+@faulty_server(
+    "TW-OVR-011", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job"
+)
+def months_from_zero(hooks):
+    """Months are counted from 0."""
+    rewrite_body(hooks, rb'("created_at":"\d+)-\d+-', rb"\1-00-")

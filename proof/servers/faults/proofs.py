@@ -1,0 +1,27 @@
+"""Texts whose checks never come, or come too late."""
+
+import re
+
+from proof.servers.fault_helpers import change_data
+from proof.servers.faults import faulty_server
+
+
+@faulty_server("TW-DIF-051", "proofs.checks_come_when_they_are_owed", "framing.a_job_ends_by_one_done")
+def no_checks(hooks):
+    """No check ever comes."""
+
+    def drop(exchange, kind, data):
+        return data | {"check": []} if isinstance(data, dict) and "check" in data else data
+
+    change_data(hooks, drop)
+
+
+@faulty_server("TW-DIF-051", "proofs.the_64th_change_is_proved")
+def texts_are_proved_at_their_end_alone(hooks):
+    """A text that only grows is proved when its item ends."""
+
+    def prove(exchange, frame):
+        found = re.search(rb'data:\{"ops":(\[\["[ar]".*?\]\]),"check":', frame)
+        return frame[: found.start()] + b"data:" + found[1] + b"\n\n" if found else frame
+
+    hooks.frames.append(prove)

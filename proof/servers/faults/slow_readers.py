@@ -1,0 +1,50 @@
+"""Readers that are behind, and hold up others, or get a diff that proves less than it stands for."""
+
+import json
+import re
+
+from proof.servers.fault_proxy import CUT
+from proof.servers.faults import faulty_server
+
+
+def merged(hooks, change):
+    """Have a text and the diff with a check after it come as one, where a reader resumes; `change` is made to it."""
+
+    def join(exchange, frame):
+        held = exchange.own.pop("held", b"")
+        found = re.match(rb"id:1-(\d+)\ndata:(.*)\n\n$", frame)
+        data = json.loads(found[2]) if found and exchange.cursor not in {"", "0-0"} else None
+        if isinstance(data, str):
+            exchange.own["held"] = frame
+            return held
+        if not held or not isinstance(data, dict) or not data.get("check"):
+            return held + frame
+        append = ["a", data["check"][0][0], json.loads(held.partition(b"data:")[2])]
+        data = data | {"ops": [append, *data["ops"]], "on": int(found[1]) - 2}
+        change(data)
+        return b"id:1-%b\ndata:%b\n\n" % (found[1], json.dumps(data).encode())
+
+    hooks.frames.append(join)
+
+
+@faulty_server(
+    "TW-DIF-044",
+    "slow_readers.a_merged_diff_proves_what_its_parts_proved",
+    "state.texts_are_counted_in_code_points",
+    "resume.every_cut_point_of_a_job_that_has_ended_resumes",
+)
+def a_merged_diff_has_no_checks(hooks):
+    """A diff that stands for several events leaves their checks out."""
+    merged(hooks, lambda data: data.pop("check"))
+
+
+@faulty_server("TW-DIF-067", "slow_readers.a_slow_reader_delays_nobody")
+def a_slow_reader_blocks_the_others(hooks):
+    """A reader that takes nothing holds up all others."""
+
+    async def wait(exchange, frame):
+        first = hooks.shared.setdefault(exchange.path, id(exchange))
+        mine = first == id(exchange)
+        return frame if mine or b"event:hello" in frame or not exchange.path.endswith("/events") else CUT
+
+    hooks.frames.append(wait)

@@ -1,0 +1,84 @@
+"""Streams without diffs that are like other streams."""
+
+import re
+
+from proof.servers.fault_helpers import rewrite_body, set_request_header
+from proof.servers.faults import faulty_server
+
+
+@faulty_server("TW-JOB-072", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
+def diffs_0_is_ignored(hooks):
+    """`?diffs=0` gives diffs."""
+
+    def ignore(exchange):
+        exchange.query = exchange.query.replace(b"diffs=0", b"diffs=1")
+
+    hooks.requests.append(ignore)
+
+
+@faulty_server("TW-JOB-075", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
+def snapshots_come_twice(hooks):
+    """A stream of snapshots sends the last one again before `done`."""
+
+    def twice(exchange, frame):
+        if b"event:snapshot" in frame:
+            exchange.own["last"] = frame
+        again = b"diffs=0" in exchange.query and b"event:done" in frame
+        return exchange.own.get("last", b"") + frame if again else frame
+
+    hooks.frames.append(twice)
+
+
+@faulty_server("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
+def snapshots_whatever_the_cursor(hooks):
+    """A stream of snapshots does not look at its cursor."""
+    set_request_header(hooks, "last-event-id", None, lambda exchange: b"diffs=0" in exchange.query)
+
+
+@faulty_server("TW-JOB-073", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
+def snapshots_at_the_pace_of_the_job(hooks):
+    """Snapshots come at every change, whatever interval was asked for."""
+    hooks.settings["min_snapshot_interval"] = 0.001
+
+    def forget(exchange):
+        exchange.query = re.sub(rb"&min_interval_ms=\d+", b"", exchange.query)
+
+    hooks.requests.append(forget)
+
+
+@faulty_server("TW-JOB-074", "snapshots_only.an_interval_below_that_of_discovery_is_raised")
+def an_interval_of_nothing_is_taken(hooks):
+    """A `min_interval_ms` below that of discovery is taken as it is."""
+    hooks.settings["min_snapshot_interval"] = 0.005
+    rewrite_body(hooks, rb'"min_interval_ms":\d+', b'"min_interval_ms":200')
+
+
+@faulty_server("TW-JOB-084", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
+def snapshots_come_at_the_end_alone(hooks):
+    """Between the first snapshot and the last one none is sent."""
+
+    def hold(exchange, frame):
+        if b"diffs=0" not in exchange.query or b"event:snapshot" not in frame + exchange.own.get("held", b""):
+            return frame
+        if b"event:snapshot" not in frame:
+            return exchange.own.pop("held") + frame if b"event:done" in frame else frame
+        first = not exchange.own.setdefault("count", 0)
+        exchange.own["count"] += 1
+        exchange.own["held"] = b"" if first else frame
+        return frame if first else b""
+
+    hooks.frames.append(hold)
+
+
+@faulty_server("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
+def snapshots_from_the_beginning(hooks):
+    """`0-0` of a stream without diffs gives the first snapshot, and then the one at the head."""
+    first = b'id:1-1\nevent:snapshot\ndata:{"state":{"status":"queued","items":[{"status":"queued","value":""}],"usage":{},"notes":[]},'
+    rest = b'"columns":["/items/0/value"],"reason":"start"}\n\n'
+    hooks.frames.append(
+        lambda exchange, frame: (
+            frame + first + rest
+            if b"event:hello" in frame and b"diffs=0" in exchange.query and exchange.cursor == "0-0"
+            else frame
+        )
+    )

@@ -1,0 +1,240 @@
+"""States, diffs and digests that are wrong."""
+
+import hashlib
+import json
+import re
+
+from proof.servers.fault_helpers import change_data, replace_events, rewrite_body, rewrite_events, seq_of
+from proof.servers.faults import faulty_server
+
+
+def on_checks(hooks, change):
+    def apply(exchange, kind, data):
+        if isinstance(data, dict):
+            data["check"] = [change(check) for check in data["check"]] if "check" in data else []
+        return data
+
+    change_data(hooks, apply)
+
+
+def digest_by(write):
+    """Have digests be made of another form of JSON."""
+    from tidewire_server.log_writer import log_writer
+
+    log_writer.digest = lambda items: hashlib.sha256(write(items).encode()).hexdigest()[:16]
+
+
+@faulty_server(
+    "TW-DIF-043", "state.an_id_has_one_state", "resume.every_cut_point_of_a_job_that_has_ended_resumes"
+)
+def a_hole_is_merged_over(hooks):
+    """A diff is merged over an event that is lacking, as if it were there."""
+
+    def over(exchange, frame):
+        if seq_of(frame) == 5 and exchange.cursor not in {"", "0-0"} and b"event:" not in frame:
+            exchange.own["hole"] = True
+            return b""
+        if exchange.own.pop("hole", False) and (found := re.search(rb"data:(\".*\")", frame)):
+            return b'id:1-6\ndata:{"ops":[["a","/items/0/value",%b]],"on":4}\n\n' % found[1]
+        return frame
+
+    hooks.frames.append(over)
+
+
+@faulty_server("TW-DIF-047", "state.histories_fold")
+def wrong_crc(hooks):
+    """A CRC of another polynomial."""
+    on_checks(hooks, lambda check: [*check[:2], check[2] ^ 1] if len(check) == 3 else check)
+
+
+@faulty_server("TW-DIF-046", "state.histories_fold")
+def lengths_in_utf16_units(hooks):
+    """Lengths are counted in UTF-16 units."""
+
+    def count(exchange, frame):
+        exchange.own["astral"] = exchange.own.get("astral", 0) + frame.decode().count("😀")
+        more = exchange.own["astral"]
+        return re.sub(
+            rb'(\["/items/0/value",)(\d+)(,\d+\])',
+            lambda m: m[1] + str(int(m[2]) + more).encode() + m[3],
+            frame,
+        )
+
+    hooks.frames.append(count)
+
+
+@faulty_server("TW-DIF-055", "state.histories_fold")
+def wrong_digest(hooks):
+    """A digest of something else."""
+    rewrite_events(hooks, rb'"digest":"[0-9a-f]{16}"', b'"digest":"0123456789abcdef"')
+
+
+@faulty_server("TW-JOB-039", "state.an_id_has_one_state", "jobs.a_job_that_has_ended_tells_its_end")
+def final_state_is_not_the_fold(hooks):
+    """A read of the job tells another value than its stream."""
+    rewrite_body(hooks, b'"value":"Hello"', b'"value":"Hallo"')
+
+
+@faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
+def ops_out_of_order(hooks):
+    """The ops of a diff come in another order."""
+
+    def reverse(exchange, kind, data):
+        if kind == "message" and isinstance(data, list):
+            return data[::-1]
+        if kind == "message" and isinstance(data, dict):
+            data["ops"] = data["ops"][::-1]
+        return data
+
+    change_data(hooks, reverse)
+
+
+@faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
+def insert_off_by_one(hooks):
+    """What is inserted into an array goes to the place before."""
+    before = lambda found: b'%b/%d"' % (found[1], int(found[2]) - 1)  # noqa: E731
+    rewrite_events(hooks, rb'(\["[is]","/items/0/value/a)/([1-9]\d*)"', before)
+
+
+@faulty_server("TW-DIF-032", "state.texts_are_counted_in_code_points")
+def append_splits_a_surrogate_pair(hooks):
+    """An append ends within a surrogate pair."""
+    replace_events(hooks, b'data:"', lambda frame: frame.replace("🎉".encode(), b"\\ud83c"))
+
+
+@faulty_server(
+    "TW-DIF-035",
+    "state.columns_stay_within_an_epoch",
+    "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done",
+)
+def columns_change_within_an_epoch(hooks):
+    """A snapshot of the same epoch names other columns."""
+    hooks.frames.append(
+        lambda exchange, frame: frame.replace(
+            b'"columns":["/items/0/value"],"reason":"compacted"', b'"columns":[],"reason":"compacted"'
+        )
+    )
+
+
+@faulty_server("TW-DIF-057", "state.stable_text_stays")
+def stable_is_broken(hooks):
+    """Text that was called stable is truncated."""
+
+    def shrink(exchange, kind, data):
+        return [["t", "/items/0/value", 1]] if data == "word 5 né 😀, " else data
+
+    change_data(hooks, shrink)
+
+
+@faulty_server("TW-DIF-058", "state.stable_text_stays")
+def more_is_stable_than_there_is(hooks):
+    """A number in `stable` is greater than its text."""
+
+    def grow(exchange, kind, data):
+        return (
+            [[*op[:2], op[2] + 500] if op[1].endswith("/stable/") else op for op in data]
+            if isinstance(data, list)
+            else data
+        )
+
+    change_data(hooks, grow)
+
+
+@faulty_server("TW-DIF-003", "state.each_state_is_one")
+def a_diff_sets_the_end(hooks):
+    """A diff sets the end of the job, before `done`."""
+
+    def end(exchange, kind, data):
+        ends = b'"/items/0/status","succeeded"' in json.dumps(data, separators=(",", ":")).encode()
+        if kind == "message" and isinstance(data, dict) and ends:
+            data["ops"].append(["s", "/status", "succeeded"])
+        return data
+
+    change_data(hooks, end)
+
+
+@faulty_server("TW-DIF-002", "state.each_state_is_one")
+def an_item_too_many(hooks):
+    """An item appears while the job runs."""
+    item = {"status": "succeeded", "value": 0}
+
+    def add(exchange, kind, data):
+        starts = isinstance(data, list) and data and data[0][1:] == ["/items/0/status", "running"]
+        return [*data, ["s", "/items/1", item]] if starts and len(data) == 2 else data
+
+    change_data(hooks, add)
+
+
+@faulty_server("TW-OVR-018", "state.items_move_by_the_table")
+def an_item_succeeds_from_the_queue(hooks):
+    """An item goes from queued to succeeded."""
+
+    def jump(exchange, kind, data):
+        return (
+            [] if isinstance(data, list) and data and data[0][1:] == ["/items/0/status", "running"] else data
+        )
+
+    change_data(hooks, jump)
+
+
+@faulty_server("TW-OVR-020", "state.items_move_by_the_table", "framing.a_job_ends_by_one_done")
+def a_failed_item_makes_a_job_that_succeeded(hooks):
+    """The job of an item that failed ends as succeeded."""
+    rewrite_events(hooks, b'"status":"failed","usage"', b'"status":"succeeded","usage"')
+
+
+@faulty_server("TW-OVR-018", "state.items_move_by_the_table")
+def an_item_goes_back_to_the_queue(hooks):
+    """An item that runs is queued once more."""
+
+    def back(exchange, kind, data):
+        return ([["s", "/items/0/status", "queued"]] if data == "word 3 né 😀, " else
+                [["s", "/items/0/status", "running"]] if data == "word 4 né 😀, " else data)  # fmt: skip
+
+    change_data(hooks, back)
+
+
+@faulty_server("TW-DIF-055", "state.histories_fold", "framing.a_job_ends_by_one_done")
+def a_digest_of_members_as_they_stand(hooks):
+    """The digest is of JSON whose members stand as they came."""
+    digest_by(lambda items: json.dumps(items, ensure_ascii=False, separators=(",", ":")))
+
+
+@faulty_server("TW-DIF-055", "state.histories_fold", "state.diffs_rebuild_the_value")
+def a_digest_of_members_by_code_points(hooks):
+    """The members of what the digest is of are sorted by code points in place of UTF-16 units."""
+    numbers = lambda text: text.replace("1e-07", "1e-7").replace("1e+21", "1e+21")  # noqa: E731
+    digest_by(
+        lambda items: numbers(json.dumps(items, ensure_ascii=False, separators=(",", ":"), sort_keys=True))
+    )
+
+
+@faulty_server("TW-DIF-055", "state.histories_fold", "state.diffs_rebuild_the_value")
+def a_digest_of_numbers_as_python_writes_them(hooks):
+    """The numbers of what the digest is of are written by the rules of another language."""
+    import rfc8785
+
+    digest_by(lambda items: rfc8785.dumps(items).decode().replace("1e-7", "1e-07"))
+
+
+@faulty_server("TW-DIF-055", "state.diffs_rebuild_the_value")
+def a_digest_that_knows_a_zero_below_nothing(hooks):
+    """In what the digest is of, the zero with a sign keeps it."""
+    import rfc8785
+
+    digest_by(lambda items: rfc8785.dumps(items).decode().replace("0.5,0,", "0.5,-0,"))
+
+
+@faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
+def names_are_not_escaped_in_paths(hooks):
+    """A name with `/` or `~` stands in a path as it is."""
+    spelt = lambda frame: frame.replace(b"~1", b"/").replace(b"~0", b"~")  # noqa: E731
+    hooks.frames.append(lambda exchange, frame: spelt(frame) if b"\nevent:" not in frame else frame)
+
+
+@faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
+def a_slash_is_escaped_before_a_tilde(hooks):
+    """A name with `/` stands in a path with `~01`, as where `~` is escaped last."""
+    hooks.frames.append(
+        lambda exchange, frame: frame.replace(b"~1", b"~01") if b"\nevent:" not in frame else frame
+    )

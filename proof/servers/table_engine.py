@@ -1,0 +1,136 @@
+"""A language model without a tensor: a table of what follows what, sampled and scored by the letter of chapter 8."""
+
+import asyncio
+import math
+import random
+
+from tidewire_server.generation.engine import CORE_MEMBERS, Delta, EngineCapabilities
+from tidewire_server.generation.vocabulary import Vocabulary
+
+WORDS = [" the", " sea", " tide", " wire", " né", " 😀", ",", ".", " and", " runs", " in", " out", " of", " a", " long", " day",
+         " to", " night", " it", " was", " not", " here"]  # fmt: skip
+
+
+def logits_after(token: int) -> list[float]:
+    """Of each next token: fixed, uneven, with ties nowhere."""
+    draw = random.Random(token)
+    return [4 * draw.random() for _ in WORDS]
+
+
+def log_softmax(logits: list[float]) -> list[float]:
+    most = max(logits)
+    whole = most + math.log(sum(math.exp(each - most) for each in logits))
+    return [each - whole for each in logits]
+
+
+def scored(token: int, request) -> list[float]:
+    """Log-probabilities of what follows a token, of the distribution that was asked for."""
+    logits = logits_after(token)
+    if request.logprobs_mode == "processed" and request.temperature:
+        logits = [each / request.temperature for each in logits]
+    return log_softmax(logits)
+
+
+def prompt_columns(request) -> dict:
+    """What a value tells of its prompt."""
+    if request.prompt_logprobs is None:
+        return {}
+    ids = [len(word) % len(WORDS) for word in request.prompt.split()] or [0]
+    scores = [
+        [round(each, request.logprob_decimals) for each in log_softmax(logits_after(token))] for token in ids
+    ]
+    found = {"prompt_token_ids": ids}
+    found["prompt_logprobs"] = [
+        None,
+        *(before[token] for before, token in zip(scores, ids[1:], strict=False)),
+    ]
+    if request.prompt_logprobs:
+        tops = [
+            sorted(range(len(WORDS)), key=lambda each: (-row[each], each))[: request.prompt_logprobs]
+            for row in scores[:-1]
+        ]
+        found["prompt_top_ids"] = [[], *tops]
+        found["prompt_top_logprobs"] = [
+            [],
+            *([row[each] for each in top] for row, top in zip(scores, tops, strict=False)),
+        ]
+    return found
+
+
+def before_a_stop(text: str, stops: list[str], *, whole: bool) -> tuple[str, bool]:
+    """What may be shown of a text, and whether a stop string has come."""
+    if any(each in text for each in stops):
+        return text[: min(text.index(each) for each in stops if each in text)], True
+    return text if whole else text[: len(text) - held_back(text, stops)], False
+
+
+def held_back(text: str, stops: list[str]) -> int:
+    """How many characters could become a stop string."""
+    return max((n for each in stops for n in range(1, len(each)) if text.endswith(each[:n])), default=0)
+
+
+class TableEngine:
+    """What `generate` needs of an engine; `change` is the hook of a faulty server."""
+
+    def __init__(self, change=lambda delta, request: delta, pause: float = 0.004):
+        self._change, self._pause = change, pause
+        self.caps = EngineCapabilities(
+            model="table", context=4096, max_top=20, concurrency=8,
+            members=frozenset({"logprobs", "top_logprobs", "ranks", "logprobs_mode", "prompt_logprobs"}),
+            vocabulary=Vocabulary([word.encode() for word in WORDS], frozenset()),
+        )  # fmt: skip
+
+    def check(self, request) -> None:
+        from tidewire_server.generation.engine import InputError
+
+        given = {
+            name
+            for name in request.model_fields_set
+            if getattr(request, name) != type(request).model_fields[name].default
+        }
+        for name in sorted(given - CORE_MEMBERS - self.caps.members):
+            raise InputError(f"{name} is not served by a table", member=name)
+        if len(request.prompt or "") + request.max_tokens > self.caps.context:
+            raise InputError(
+                f"{self.caps.context} tokens at most", member="max_tokens", code="input_too_long"
+            )
+        for name in ("top_logprobs", "prompt_logprobs"):
+            if (getattr(request, name) or 0) > self.caps.max_top:
+                said = f"{name} is at most {self.caps.max_top}"
+                raise InputError(said, member=name, code="top_logprobs_too_large")
+
+    async def close(self) -> None:
+        pass
+
+    async def generate(self, request):
+        draw = random.Random(request.seed)
+        token = len(request.prompt) % len(WORDS)
+        spelt = given = ""
+        for n in range(request.max_tokens):
+            scores = scored(token, request)
+            order = sorted(range(len(WORDS)), key=lambda each: (-scores[each], each))
+            weights = log_softmax(logits_after(token))
+            token = order[0] if request.temperature == 0 else self._sample(draw, weights, request.temperature)
+            decimals = request.logprob_decimals
+            rounded = [round(score, decimals) for score in scores]
+            spelt, last = spelt + WORDS[token], n + 1 == request.max_tokens
+            text, stopped = before_a_stop(spelt, request.stops, whole=last)
+            delta = Delta(text=[text[len(given) :]], token_ids=[token], prompt_tokens=len(request.prompt))
+            given = text
+            if "logprobs" in request.columns:
+                delta.logprobs = [rounded[token]]
+            if "top_ids" in request.columns:
+                delta.top_ids = [order[: request.top_logprobs]]
+                delta.top_logprobs = [[rounded[each] for each in delta.top_ids[0]]]
+            if "ranks" in request.columns:
+                delta.ranks = [1 + order.index(token)]
+            delta.finish_reason = "stop" if stopped else "length" if last else None
+            yield self._change(delta, request)
+            if stopped:
+                return
+            await asyncio.sleep(self._pause)
+
+    @staticmethod
+    def _sample(draw, scores, temperature):
+        weights = [math.exp(score / temperature) for score in scores]
+        return draw.choices(range(len(WORDS)), weights)[0]

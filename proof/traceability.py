@@ -1,0 +1,171 @@
+"""Traceability: requirement → the checks and scenarios that judge it → the faulty servers and clients that prove those.
+
+Writes traceability.json of the suite and docs/proof/requirements.md, both from the registries alone: it takes seconds.
+A check is a function of the suite (`resume.a_cursor_that_is_no_id_is_refused`), a scenario is played to a client
+(`cuts.silence`). A faulty server is listed at the requirement that it breaks, a faulty client at the first requirement of
+the scenario that has to notice it.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from proof.clients.faulty_client import all_faulty_clients
+from proof.servers.faults import FAULTY_SERVERS
+from proof.unjudged_requirements import REASONS
+from tidewire_conformance import registry, specification
+from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
+from tidewire_conformance.clients.player import load_all
+from tidewire_conformance.specification import Requirement
+
+ROOT = Path(__file__).parents[1]
+TRACEABILITY = ROOT / "src/conformance/tidewire_conformance/traceability.json"
+PAGE = ROOT / "docs/proof/requirements.md"
+AGAIN = "python -m proof traceability"
+SHOWN = 3
+"""Checks, and faulty servers and clients, of one requirement that the page names."""
+
+HEAD = """# The requirements with their checks
+
+Written by `python -m proof traceability`, as is `traceability.json` of the suite. For each requirement: the checks of a
+server and the scenarios for a client (`client:`) that judge it, and the faulty servers and clients that show that they can
+fail. *By its check*: a faulty server breaks another requirement of the same check. `tidewire conformance URL --only
+TW-RES-019` runs what judges one requirement.
+
+"""
+
+
+@dataclass(frozen=True)
+class RequirementTrace:
+    """One requirement, with what judges and what proves it."""
+
+    requirement: Requirement
+    checks: tuple[str, ...]
+    scenarios: tuple[str, ...]
+    faulty_servers: tuple[str, ...]
+    """Those that break it."""
+    faulty_clients: tuple[str, ...]
+    is_proved_by_its_check: bool
+    """Whether one of its checks or scenarios is proved by a fault of another requirement."""
+    reason: str
+    """Why nothing judges it, where nothing has to."""
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """Its checks, and its scenarios as `client:NAME`."""
+        return (*self.checks, *(f"client:{name}" for name in self.scenarios))
+
+    @property
+    def faulty(self) -> tuple[str, ...]:
+        """Its faulty servers, and its faulty clients as `client:NAME`."""
+        return (*self.faulty_servers, *(f"client:{name}" for name in self.faulty_clients))
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether something judges it, or a reason is written why nothing does."""
+        return bool(self.judges or self.reason or self.requirement.level == "MAY")
+
+    @property
+    def is_proved(self) -> bool:
+        return bool(self.faulty) or self.is_proved_by_its_check
+
+
+def traces() -> list[RequirementTrace]:
+    """All requirements, in the order of the chapters."""
+    checks: dict[str, list[str]] = {}
+    for check in registry.checks():
+        for name in check.sentences:
+            checks.setdefault(name, []).append(check.name)
+    known = {scenario.name: scenario for scenario in load_all()}
+    scenarios: dict[str, list[str]] = {}
+    for scenario in known.values():
+        for name in scenario.requirements:
+            scenarios.setdefault(name, []).append(name_of(scenario))
+    servers: dict[str, list[str]] = {}
+    proved = set()
+    for server in FAULTY_SERVERS.values():
+        if not server.is_benign:
+            servers.setdefault(server.requirement, []).append(server.name)
+            proved.add(server.check)
+    clients: dict[str, list[str]] = {}
+    for client in all_faulty_clients():
+        scenario = known[client.scenario]
+        clients.setdefault(scenario.requirements[0], []).append(client.__name__)
+        proved.add(name_of(scenario))
+    reasons = specification.unseen() | REASONS
+    return [
+        RequirementTrace(
+            requirement,
+            *(tuple(sorted(names.get(name, ()))) for names in (checks, scenarios, servers, clients)),
+            is_proved_by_its_check=not proved.isdisjoint([*checks.get(name, ()), *scenarios.get(name, ())]),
+            reason=reasons.get(name, ""),
+        )
+        for name, requirement in specification.requirements().items()
+    ]
+
+
+def traceability_json(found: list[RequirementTrace]) -> str:
+    """The text of traceability.json."""
+    members = ("checks", "scenarios", "faulty_servers", "faulty_clients")
+    entries = {trace.requirement.id: {name: [*getattr(trace, name)] for name in members} for trace in found}
+    return json.dumps(entries, ensure_ascii=False, indent=1) + "\n"
+
+
+def page(found: list[RequirementTrace]) -> str:
+    """The page of the documentation."""
+    return HEAD + "\n".join(_page(found)) + "\n"
+
+
+def _page(found: list[RequirementTrace]) -> Iterator[str]:
+    judged = [trace for trace in found if trace.judges]
+    count = _count(judged, "judges")
+    yield f"- {len(found)} requirements, {len(judged)} of them judged by {count} checks and scenarios"
+    broken = sum(bool(each.faulty) for each in found)
+    yield f"- {_count(found, 'faulty')} faulty servers and clients break {broken} of them"
+    reasoned = sum(not each.judges and bool(each.reason) for each in found)
+    yield f"- {reasoned} are not judged here, for the reason stated; the others without a check grant a choice (MAY)"
+    for chapter, traces_of in groupby(found, key=lambda trace: trace.requirement.chapter):
+        yield from ("", f"## [{chapter}](../../spec/{chapter}.md)", "")
+        yield from ("| requirement | | for | judged by | proved by |", "|---|---|---|---|---|")
+        for trace in traces_of:
+            one = trace.requirement
+            text = f"**{one.id}** {_cell(one.text)}"
+            yield f"| {text} | {one.level} | {one.role} | {_judged_by(trace)} | {_proved_by(trace)} |"
+
+
+def _count(found: list[RequirementTrace], member: str) -> int:
+    return len({name for trace in found for name in getattr(trace, member)})
+
+
+def _judged_by(trace: RequirementTrace) -> str:
+    return "<br>".join(filter(None, [_names(trace.judges), trace.reason and f"*{_cell(trace.reason)}*"]))
+
+
+def _proved_by(trace: RequirementTrace) -> str:
+    return _names(trace.faulty) or ("*by its check*" if trace.is_proved_by_its_check else "")
+
+
+def _names(names: tuple[str, ...]) -> str:
+    more = f" … {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return "<br>".join(f"`{name}`" for name in names[:SHOWN]) + more
+
+
+def _cell(text: str) -> str:
+    return text.strip().replace("|", "\\|")
+
+
+def main(*, check: bool = False) -> int:
+    """Write both files; with `check` write neither, and return 1 if one of them is outdated."""
+    found = traces()
+    now = {TRACEABILITY: traceability_json(found), PAGE: page(found)}
+    outdated = [
+        file for file, text in now.items() if not file.exists() or file.read_text(encoding="utf-8") != text
+    ]
+    for file in outdated:
+        where = file.relative_to(ROOT)
+        print(f"{where} has drifted: run {AGAIN}" if check else f"wrote {where}")
+        if not check:
+            file.write_text(now[file], encoding="utf-8")
+    return int(check and bool(outdated))

@@ -1,0 +1,1 @@
+"""The blocking client's event loop thread, and its jobs."""

@@ -1,0 +1,1 @@
+"""The `tidewire` command line."""

@@ -1,0 +1,108 @@
+"""A job on the screen as it grows: for a person, for a pipe, for a program."""
+
+from typing import Any, Final
+
+import typer
+
+from tidewire.blocking.blocking_jobs import BatchJob, Job
+from tidewire.commands import display
+from tidewire.errors import ItemFailedError, TidewireError, TotalTimeoutError
+from tidewire.sync import Client
+
+INTERRUPTED: Final = 130
+"""Exit code of a command that was interrupted."""
+
+
+def follow(client: Client, job: Job[Any], screen: display.Screen, as_json: bool) -> None:
+    """Show a job until its end."""
+    job.listener = screen.tell
+    try:
+        if (job.item_count or len((job.read().state or {})["items"])) > 1:
+            _follow_items(client.batch_job(job.id), screen, as_json)
+        elif as_json:
+            _follow_as_json(job, screen)
+        elif screen.live:
+            _follow_live(client, job, screen)
+        else:
+            _follow_into_pipe(job, screen)
+    except KeyboardInterrupt:
+        job.listener = None
+        screen.end_line()
+        screen.note(f"interrupted; the job goes on: tidewire attach {client.url} {job.id}")
+        raise typer.Exit(INTERRUPTED) from None
+    except TotalTimeoutError as error:
+        error.advice = f"The job goes on: tidewire attach {client.url} {job.id}"
+        raise
+
+
+def _follow_items(batch: BatchJob[Any], screen: display.Screen, as_json: bool) -> None:
+    """Several items: each when it has ended, as a line; a failure among them is told, and raised at the end."""
+    batch.listener = screen.tell
+    failed: ItemFailedError | None = None
+    for index, result in batch.as_completed():
+        if isinstance(result, ItemFailedError):
+            failed = failed or result
+            screen.json({"type": "error", "item": index, "code": result.code, "message": str(result)})
+        elif as_json:
+            screen.json({"type": "result", "item": index, "job": batch.id, "value": result})
+        else:
+            screen.json({"item": index, "value": result})
+    if failed is not None:
+        raise failed
+
+
+def _follow_live(client: Client, job: Job[Any], screen: display.Screen) -> None:
+    texts = False
+    with screen.waiting(f"job {job.id}"):
+        for update in job:
+            if update.deleted:
+                screen.void(update.deleted)
+            if update.text:
+                texts = True
+                screen.write(update.text)
+            elif not texts:
+                screen.show(update.value)
+    screen.end_line()
+    value = job.result()
+    if not texts:
+        screen.value(value)
+    elif isinstance(value, dict) and "token_ids" in value:
+        screen.out.print(display.tokens(client.job(job.id).tokens()))
+
+
+def _follow_into_pipe(job: Job[Any], screen: display.Screen) -> None:
+    texts = False
+    for text in job.iter_text():
+        texts = True
+        screen.write(text)
+    if not texts:
+        screen.value(job.result())
+
+
+def _follow_as_json(job: Job[Any], screen: display.Screen) -> None:
+    try:
+        for update in job:
+            line: dict[str, Any] = {
+                "type": "update",
+                "id": update.id,
+                "first_seq": update.first_seq,
+                "seq": update.seq,
+                "deleted": update.deleted,
+                "text": update.text,
+            }
+            # Beside a text the whole value would make the output grow with its square.
+            screen.json(line if update.text or update.deleted else line | {"value": update.value})
+        screen.json({"type": "result", "job": job.id, "value": job.result()})
+    except TidewireError as error:
+        screen.json(
+            {
+                "type": "error",
+                "job": job.id,
+                "error": type(error).__name__,
+                "code": error.code,
+                "retryable": error.retryable,
+                "last_event_id": error.last_event_id,
+                "message": str(error),
+            }
+        )
+        raise

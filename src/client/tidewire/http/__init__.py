@@ -1,0 +1,1 @@
+"""Requests and event streams over httpx; nothing outside this folder imports it."""

@@ -1,0 +1,215 @@
+"""What a request brought: an answer that was read whole, or a stream that stands open."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import anyio
+
+from tidewire.errors import SilenceTimeoutError, TransportError, Where
+from tidewire.http.home_loop import running_loop
+
+CLOSE_TIMEOUT: Final = 2.0
+"""Seconds that closing a connection in good order may take."""
+REFUSAL_BYTES: Final = 64 * 2**10
+"""Bytes that are read of the body that came where a stream was asked for."""
+UNREAD_STREAMS: Final = 8
+"""Streams that submits have opened and nobody has read yet. Beyond that, a submit opens none."""
+UNREAD_SECONDS: Final = 5.0
+"""Seconds that such a stream is kept for a reader. Later, its events are old; a reader gets a new one, at the head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer that was read whole."""
+
+    method: str
+    url: str
+    """Where it came from."""
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+    async def aclose(self) -> None:
+        """Nothing: it was read whole."""
+
+    def where(self, **members: Any) -> Where:
+        """Where this answer came from, for an error."""
+        return _where(self, **members)
+
+
+class Body(Protocol):
+    """The body of an answer, as it comes in."""
+
+    async def read(self, limit: float) -> bytes | None:
+        """What has come, None at its end.
+
+        Args:
+            limit: Seconds without a byte.
+
+        Raises:
+            TimeoutError: No byte came.
+            ConnectionError: The connection broke, or what came is no HTTP.
+        """
+
+    async def unwind(self) -> None:
+        """End what was begun, once the connection is closed."""
+
+
+class Connection:
+    """An open answer whose body has not been read yet: a stream, or the reason why there is none.
+
+    Attributes:
+        method: What was asked: GET or, where the stream answers a submit, POST.
+        url: Where the answer came from.
+        status: The HTTP status.
+        headers: Names in lower case.
+        waited_for: Whether somebody waits for its next bytes.
+        begun: Whether anything of it was read.
+        closed: Whether it was closed, or given up.
+    """
+
+    def __init__(
+        self,
+        answer: tuple[str, str, int, Mapping[str, str]],
+        body: Body,
+        *,
+        raw: Any,
+        owner: "Owner",
+        closing: contextlib.AsyncExitStack,
+    ) -> None:
+        """Take a connection over.
+
+        Args:
+            answer: Method, URL, status and headers.
+            body: What is to be read.
+            raw: Its socket, where that is known.
+            owner: Who has to know which connections there are.
+            closing: Closes it, and raises nothing of the network.
+        """
+        self.method: str
+        self.url: str
+        self.status: int
+        self.headers: Mapping[str, str]
+        self.method, self.url, self.status, self.headers = answer
+        self.waited_for: bool = False
+        self.begun: bool = False
+        self.closed: bool = False
+        self._body = body
+        self._raw = raw
+        self._owner = owner
+        self._closing = closing
+        self._opened_at = anyio.current_time()
+        self._process = os.getpid()
+        self._loop = running_loop()
+        owner.open.add(self)
+
+    @property
+    def unread(self) -> bool:
+        """Whether it answers a submit, stands open, and nobody has read anything of it."""
+        return self.method == "POST" and not self.begun and not self.closed
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it belongs to another event loop than the one that runs here."""
+        return self._loop is not running_loop()
+
+    @property
+    def stale(self) -> bool:
+        """Whether it answers a submit, and nobody came to read it in the time that it is kept for that."""
+        if self.begun or self.method != "POST":
+            return False
+        return self.closed or anyio.current_time() - self._opened_at > UNREAD_SECONDS
+
+    async def read(self, limit: float) -> bytes | None:
+        """The next bytes, all that have come; None at the end of the body.
+
+        Args:
+            limit: Seconds without a byte.
+
+        Raises:
+            SilenceTimeoutError: No byte came.
+            TransportError: The connection broke.
+        """
+        self.waited_for = self.begun = True
+        try:
+            return await self._body.read(limit)
+        except TimeoutError as error:
+            raise SilenceTimeoutError(
+                f"no byte for {max(limit, 0):.3g} s", where=Where(self.method, self.url)
+            ) from error
+        except ConnectionError as error:
+            raise TransportError(cut(error), where=Where(self.method, self.url)) from error
+        finally:
+            self.waited_for = False
+
+    async def answer(self) -> Response:
+        """Read what is no stream, as far as `REFUSAL_BYTES`: enough to say what came instead."""
+        body = bytearray()
+        with anyio.move_on_after(CLOSE_TIMEOUT):
+            while len(body) < REFUSAL_BYTES and (chunk := await self.read(2 * CLOSE_TIMEOUT)):
+                body += chunk
+        return Response(self.method, self.url, self.status, self.headers, bytes(body))
+
+    def where(self, **members: Any) -> Where:
+        """Where this answer came from, for an error."""
+        return _where(self, **members)
+
+    async def aclose(self) -> None:
+        """Close, also when the caller is being cancelled."""
+        self.closed = True
+        self._owner.open.discard(self)
+        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            await self._closing.aclose()
+            await self._body.unwind()
+
+    def lose(self) -> None:
+        """Give up, after the end of its event loop, on what only that could have closed in good order."""
+        self.closed = True
+        self._hang_up()
+        self._closing.pop_all()
+
+    def abandon(self) -> None:
+        """Close from where nothing can be awaited, such as a finaliser in any thread.
+
+        The other side sees the close at once; what is left of it here is let go with the next request.
+        """
+        self.closed = True
+        self._hang_up()
+        self._owner.abandoned.append(self)
+
+    def _hang_up(self) -> None:
+        # In a copy of the process the socket is the same one: ended there, it were ended for whoever reads here.
+        if self._process == os.getpid():
+            hang_up(self._raw)
+
+
+class Owner(Protocol):
+    """Who has to know of its connections."""
+
+    open: set[Connection]
+    abandoned: list[Connection]
+
+
+def cut(error: Exception) -> str:
+    """A connection that broke, in words."""
+    return f"the connection broke: {str(error) or type(error).__name__}"
+
+
+def hang_up(raw: Any) -> None:
+    """End a TCP connection in both directions, whatever event loop owns its socket, from any thread."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        twin = socket.fromfd(raw.fileno(), raw.family, raw.type)
+        try:
+            twin.shutdown(socket.SHUT_RDWR)
+        finally:
+            twin.close()
+
+
+def _where(answer: Response | Connection, **members: Any) -> Where:
+    request_id = answer.headers.get("x-request-id")
+    return Where(answer.method, answer.url, status_code=answer.status, request_id=request_id, **members)

@@ -1,0 +1,416 @@
+"""HTTP, and nothing above it: the only importer of httpx and httpx_sse.
+
+What those two raise becomes an error of ours here, and nowhere else. Proxies and certificates come from the
+environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`), as httpx reads it.
+"""
+
+import contextlib
+import ssl
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Final
+
+import anyio
+import httpx
+import httpx_sse
+
+from tidewire.errors import (
+    ClientClosedError,
+    ConnectTimeoutError,
+    ProtocolError,
+    SilenceTimeoutError,
+    TransportError,
+    Where,
+)
+from tidewire.http.decompression import CODING, BoundedDecompressor, DecompressionError
+from tidewire.http.diagnosis import (
+    UNREACHABLE,
+    goes_through_a_proxy,
+    no_http,
+    sniff,
+    unreachable,
+    unusable_environment,
+)
+from tidewire.http.home_loop import HomeLoop
+from tidewire.http.httpx_fixes import Pool, repair
+from tidewire.http.response import Body, Connection, Response, cut
+from tidewire.options import CONNECT_TIMEOUT, overlaid
+from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
+from tidewire.protocol.status_table import is_event_stream
+
+ANSWER_TIMEOUT: Final = 30.0
+"""Seconds without a byte of the answer to a request that is answered at once."""
+WHOLE_ANSWER_TIMEOUT: Final = 300.0
+"""Seconds for the whole of such an answer, however its bytes trickle in."""
+LEAST_BODY_BYTES: Final = 16 * 2**20
+"""Bytes of the body of one answer that are held in any case; else it may be as large as a state. [TW-FRM-078]"""
+KEPT_ALIVE: Final = 100
+"""Idle connections that are kept for the next request. Open ones are not bounded here: servers bound streams."""
+
+_USER_AGENT = "tidewire-python"
+
+
+class Transport:
+    """Makes requests on one pool of connections. That belongs to an event loop, and is made anew when that has ended.
+
+    Attributes:
+        open: Connections that were not closed.
+        abandoned: Those that were given up where nothing could be awaited.
+    """
+
+    def __init__(self, *, verify: bool | ssl.SSLContext = True, proxy: str | None = None) -> None:
+        self.open: set[Connection] = set()
+        self.abandoned: list[Connection] = []
+        self._verify = verify
+        self._proxy = proxy
+        self._client: httpx.AsyncClient | None = None
+        self._closed = False
+        self._home = HomeLoop()
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        answer_timeout: float = ANSWER_TIMEOUT,
+        whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
+        max_state_bytes: int = MAX_STATE_BYTES,
+    ) -> Response:
+        """Make one request and read its answer.
+
+        Args:
+            method: GET, POST, …
+            url: Absolute.
+            headers: Beside the client's own name.
+            body: What to send.
+            connect_timeout: Seconds for the connection.
+            answer_timeout: Seconds without a byte of the answer.
+            whole_timeout: Seconds for the whole answer, those for the connection among them.
+            max_state_bytes: Bytes of the body, unless they are fewer than `LEAST_BODY_BYTES`.
+
+        Raises:
+            TransportError: No connection, or it broke; `sent` says whether the request may have arrived.
+            NotATidewireServerError: What answered does not speak HTTP.
+            ProtocolError: The body is larger than allowed.
+        """
+        client = await self._ready()
+        timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
+        with self._errors(method, url, connect_timeout), _in_all(whole_timeout, method, url):
+            request = client.build_request(
+                method, url, headers=_headers(headers), content=body, timeout=timeout
+            )
+            async with contextlib.aclosing(await client.send(request, stream=True)) as response:
+                answer = await _whole(method, response, max_state_bytes)
+        return answer
+
+    async def open_stream(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        connect_timeout: float = CONNECT_TIMEOUT,
+        answer_timeout: float,
+    ) -> Connection:
+        """GET an event stream, as far as its headers.
+
+        Args:
+            url: The stream's.
+            headers: Beside those that every stream is asked for with.
+            connect_timeout: Seconds for the connection.
+            answer_timeout: Seconds for the status line, those for the connection among them.
+
+        Raises:
+            TransportError: No connection, it broke, or no answer came in time.
+            NotATidewireServerError: What answered does not speak HTTP.
+        """
+        client = await self._ready()
+        timeout = httpx.Timeout(None, connect=connect_timeout, write=answer_timeout)
+        with self._errors("GET", url, connect_timeout):
+            async with contextlib.AsyncExitStack() as stack:
+                with anyio.move_on_after(max(connect_timeout, answer_timeout)):
+                    opening = httpx_sse.aconnect_sse(
+                        client, "GET", url, headers=_of_stream(headers) | _LAST, timeout=timeout
+                    )
+                    source = await stack.enter_async_context(opening)
+                    return self._connection("GET", source.response, stack.pop_all())
+        raise SilenceTimeoutError(f"no answer within {answer_timeout:g} s", where=Where("GET", url))
+
+    async def submit(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        answer_timeout: float = ANSWER_TIMEOUT,
+        whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
+        max_state_bytes: int = MAX_STATE_BYTES,
+    ) -> Response | Connection:
+        """POST, and ask for an event stream as the answer. What comes instead is read whole.
+
+        Arguments and errors are those of `request`.
+        """
+        client = await self._ready()
+        timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
+        with self._errors("POST", url, connect_timeout), _in_all(whole_timeout, "POST", url):
+            async with contextlib.AsyncExitStack() as stack:
+                opening = httpx_sse.aconnect_sse(
+                    client, "POST", url, headers=_of_stream(headers), content=body, timeout=timeout
+                )
+                response = (await stack.enter_async_context(opening)).response
+                if response.status_code == httpx.codes.OK and is_event_stream(
+                    response.headers.get("content-type")
+                ):
+                    answer: Response | Connection = self._connection("POST", response, stack.pop_all())
+                else:
+                    answer = await _whole("POST", response, max_state_bytes)
+        return answer
+
+    def _connection(
+        self, method: str, response: httpx.Response, opened: contextlib.AsyncExitStack
+    ) -> Connection:
+        network = response.extensions.get("network_stream")
+        closing = contextlib.AsyncExitStack()
+        closing.enter_context(contextlib.suppress(httpx.HTTPError))
+        closing.push_async_exit(opened)
+        return Connection(
+            (method, str(response.url), response.status_code, response.headers),
+            _body_of(response),
+            raw=None if network is None else network.get_extra_info("socket"),
+            owner=self,
+            closing=closing,
+        )
+
+    async def sniff(self, url: str) -> bytes:
+        """What a server without TLS says, whatever it speaks; none where it says nothing, or is behind a proxy."""
+        scheme, host, port = origin(url)
+        if scheme != "http" or port is None or self._proxy is not None or url in _MOUNTED:
+            return b""
+        if goes_through_a_proxy(host, port):
+            return b""
+        return await sniff(host, port)
+
+    async def aclose(self) -> None:
+        """Close every connection. Further requests are refused."""
+        self.settle()
+        self._closed = True
+        await self.reap()
+        # One that is waited for ends with the pool, and its reader unwinds it.
+        for connection in [one for one in self.open if not one.waited_for]:
+            await connection.aclose()
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _ready(self) -> httpx.AsyncClient:
+        if self._closed:
+            raise ClientClosedError("this client was closed")
+        self.settle()
+        await self.reap()
+        if self._client is None:
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
+            try:
+                self._client = Pool(
+                    verify=self._verify,
+                    proxy=self._proxy,
+                    limits=limits,
+                    follow_redirects=False,
+                    mounts=_MOUNTED,
+                    event_hooks={"request": [repair]},
+                )
+            except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:
+                # What the caller gave was looked at when it was given.
+                raise unusable_environment(error) from error
+        return self._client
+
+    def settle(self) -> None:
+        """Leave behind what belongs to an event loop that is over: nothing of it can be closed in good order any more.
+
+        Raises:
+            TidewireError: It is not over.
+        """
+        if self._home.moved():
+            for connection in (*self.open, *self.abandoned):
+                connection.lose()
+            self.open.clear()
+            self.abandoned.clear()
+            self._client = None
+
+    @property
+    def unread(self) -> int:
+        """How many streams that answered submits stand open, of which nobody has read anything."""
+        return sum(one.unread for one in self.open)
+
+    async def reap(self) -> None:
+        """Let go of what is left of connections that were abandoned, and of streams that nobody came to read."""
+        while self.abandoned:
+            await self.abandoned.pop().aclose()
+        for connection in [one for one in self.open if one.stale]:
+            await connection.aclose()
+
+    @contextlib.contextmanager
+    def _errors(self, method: str, url: str, connect_timeout: float) -> Iterator[None]:
+        where = Where(method, url)
+        try:
+            yield
+        except httpx.ConnectTimeout as error:
+            what = f"no connection to {_address(url)} within {connect_timeout:g} s"
+            raise ConnectTimeoutError(what, where=where, advice=UNREACHABLE) from error
+        except (httpx.ConnectError, httpx.ProxyError) as error:
+            raise unreachable(_address(url), url, error, where) from error
+        except httpx.ReadTimeout as error:
+            raise SilenceTimeoutError("no answer in time", where=where) from error
+        except httpx.RemoteProtocolError as error:
+            if _is_cut(error):
+                raise TransportError(cut(error), where=where) from error
+            raise no_http(_address(url), str(error), where) from error
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise TransportError(cut(error), where=where) from error
+        except (httpx.InvalidURL, httpx.CookieConflict) as error:
+            # Not that of the request, which was parsed before: httpx reads a redirect's also where it follows none.
+            raise ProtocolError(f"an answer with a link that is none: {error}", where=where) from error
+        except RuntimeError as error:
+            # httpx's only word for a client that another task closed meanwhile.
+            if self._closed:
+                raise ClientClosedError("this client was closed meanwhile", where=where) from error
+            raise
+
+
+# ---- bodies --------------------------------------------------------------------------------------------------------
+
+
+class _Chunks:
+    """A body as httpx reads it: one chunk of the server's at a time."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        # The limit of each read goes, not that of the request.
+        response.request.extensions.get("timeout", {})["read"] = None
+        # Raw bytes: a stream has no content coding.
+        self._chunks: AsyncGenerator[bytes, None] = response.aiter_raw()  # type: ignore[assignment]
+
+    async def read(self, limit: float) -> bytes | None:
+        with anyio.fail_after(limit):
+            try:
+                return await self._chunks.__anext__()
+            except StopAsyncIteration:
+                return None
+            except httpx.HTTPError as error:
+                raise ConnectionError(str(error) or type(error).__name__) from error
+
+    async def unwind(self) -> None:
+        # httpx stacks generators that do not close one another. A read from the closed connection unwinds them
+        # all; left alone, each would wait for the garbage collector, which trio complains of.
+        with contextlib.suppress(httpx.HTTPError, httpx.StreamError, StopAsyncIteration):
+            while True:
+                await self._chunks.__anext__()
+
+
+def _body_of(response: httpx.Response) -> Body:
+    # Loaded when a stream is there: httpcore loads every event loop that it finds.
+    from tidewire.http.fast_body import fast_body_of  # noqa: PLC0415
+
+    return fast_body_of(response.stream, response.headers, response.extensions) or _Chunks(response)
+
+
+async def _whole(method: str, response: httpx.Response, max_state_bytes: int) -> Response:
+    where = Where(method, str(response.url), status_code=response.status_code)
+    most = max(LEAST_BODY_BYTES, max_state_bytes)
+    try:
+        unpacking = BoundedDecompressor(response.headers.get("content-encoding", ""), most)
+        async for chunk in response.aiter_raw():
+            unpacking.feed(chunk)
+            if unpacking.too_long:
+                advice = "If it is right to be so long, allow more with max_state_bytes=…."
+                raise ProtocolError(f"an answer of more than {most} bytes", where=where, advice=advice)
+        body = unpacking.end()
+    except DecompressionError as error:
+        raise TransportError(str(error), where=where) from error
+    return Response(method, str(response.url), response.status_code, response.headers, body)
+
+
+# ---- URLs ----------------------------------------------------------------------------------------------------------
+
+
+def origin(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port of a URL.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{url!r} is no URL: {error}") from None
+    if "%20" in parsed.host:
+        raise ValueError(f"{url!r} is no URL: there is space in its host")
+    port = {"http": 80, "https": 443}.get(parsed.scheme) if parsed.port is None else parsed.port
+    return parsed.scheme, parsed.host, port
+
+
+def joined(base: str, reference: str) -> str:
+    """A URI reference, resolved against a URL.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        return str(httpx.URL(base).join(reference))
+    except httpx.InvalidURL as error:
+        raise ValueError(str(error)) from None
+
+
+def mount(url: str, transport: httpx.AsyncBaseTransport) -> None:
+    """Let something in this process answer for an origin, to every client that sends its first request from now on.
+
+    Raises:
+        ValueError: Something does already.
+    """
+    if url in _MOUNTED:
+        raise ValueError(f"something in this process answers for {url} already")
+    _MOUNTED[url] = transport
+
+
+def unmount(url: str) -> None:
+    """Undo `mount`."""
+    del _MOUNTED[url]
+
+
+_MOUNTED: Final[dict[str, httpx.AsyncBaseTransport]] = {}
+"""Origins that are answered in this process: none but in tests, where `tidewire.testing` has put a fake server."""
+
+
+# ---- words ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _in_all(seconds: float, method: str, url: str) -> Iterator[None]:
+    with anyio.move_on_after(seconds) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise SilenceTimeoutError(f"no whole answer within {seconds:g} s", where=Where(method, url))
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+    return overlaid({"User-Agent": _USER_AGENT, "Accept-Encoding": CODING}, headers)
+
+
+def _of_stream(headers: Mapping[str, str]) -> dict[str, str]:
+    return _headers(headers) | {"Accept-Encoding": "identity"}
+
+
+_LAST: Final = {"Connection": "close"}
+"""A stream is the last thing on its connection: a server may hang up at its end, and the next request must not run into
+that. Not said with a submit: a server that refuses a long body would hang up on it, and the refusal be lost."""
+
+
+def _address(url: str) -> str:
+    _, host, port = origin(url)
+    return f"{host}:{port}"
+
+
+def _is_cut(error: httpx.RemoteProtocolError) -> bool:
+    # httpcore's words for an end of file before the status line and within a body; all else is h11's refusal of
+    # what it read.
+    text = str(error)
+    return text.startswith(("Server disconnected", "peer closed connection"))

@@ -1,0 +1,399 @@
+"""Drives one job's event stream: opens it, reads it, watches over it, opens it again.
+
+What each event and each break means is the follower's to say (`tidewire.protocol.follower`); this shell moves the
+bytes and spends the time. It pulls: nothing is read unless somebody asks for it, so a reader that is slow slows the
+server's sends and no task is left behind. When the wait is cancelled, the connection is closed, and the next pull
+opens another where this one stopped.
+"""
+
+import logging
+from collections import deque
+from typing import Any, Final
+
+import anyio
+
+from tidewire.errors import (
+    JobNotFoundError,
+    NotATidewireServerError,
+    ProtocolError,
+    SilenceTimeoutError,
+    StateTooLargeError,
+    TidewireError,
+    TransportError,
+    UnsupportedProtocolError,
+    Where,
+    refusal,
+)
+from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
+from tidewire.http.api_session import MAX_REDIRECTS, ApiSession
+from tidewire.http.diagnosis import first_wait
+from tidewire.http.response import Connection, Response
+from tidewire.http.urls import resolve, same_origin
+from tidewire.options import Options
+from tidewire.protocol.follower import SILENT_HEARTBEATS, Follower
+from tidewire.protocol.outcomes import (
+    Applied,
+    Cause,
+    Fatal,
+    FatalKind,
+    Ignored,
+    Notice,
+    Outcome,
+    Reconnect,
+)
+from tidewire.protocol.resources import JobResource
+from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
+from tidewire.protocol.status_table import (
+    MAX_SERVER_FAULTS,
+    Action,
+    RequestKind,
+    action_for,
+    is_event_stream,
+    retry_after,
+)
+
+LEAST_EVENT_BYTES: Final = 2**20
+"""Bytes of one event that are held in any case; else an event may be as large as a state. [TW-FRM-078]"""
+
+log: Final = logging.getLogger("tidewire")
+
+
+class JobStream:
+    """One job's stream. One task at a time may read it.
+
+    Attributes:
+        follower: What is known of the job.
+        events_url: Where the stream is.
+        job_url: Where the job is.
+        received: Bytes that were read, of all connections.
+    """
+
+    def __init__(
+        self, exchange: ApiSession, follower: Follower, options: Options, *, job_url: str, events_url: str
+    ) -> None:
+        self.follower = follower
+        self.job_url = job_url
+        self.events_url = events_url
+        self.received: int = 0
+        self._exchange = exchange
+        self._options = options
+        self._connection: Connection | None = None
+        self._decoder = Decoder()
+        self._events: deque[Event] = deque()
+        self._oversized: str | None = None
+        self._due: Reconnect | Fatal | None = None
+        self._hello_by: float | None = None
+        self._server_faults = 0
+        self._answered_at: str | None = None
+        """URL of the answer that was the last stream: links in it are relative to that."""
+        self._last_fault: TidewireError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether `done` was applied."""
+        return self.follower.done is not None
+
+    async def block(self, most: int) -> list[Applied | Notice]:
+        """Go on until something can be told, and tell with it what can be told without waiting.
+
+        Args:
+            most: How much at a time.
+
+        Raises:
+            TidewireError: The stream is over without the job's end, or cannot be read.
+        """
+        if self._connection is not None and self._connection.elsewhere:
+            self._exchange.transport.settle()
+            self._connection = None
+        try:
+            while True:
+                # Nothing may be awaited before what is told is handed over: a cancellation there would lose it.
+                told = self._told(most)
+                if told:
+                    return told
+                match outcome := self._due or await self._next():
+                    case Applied() | Notice():
+                        return [outcome]
+                    case Reconnect():
+                        # Whoever cancels the wait and asks again waits again: a hurry must not become a storm.
+                        self._due = outcome
+                        await self._reconnect(outcome)
+                        self._due = None
+                    case Fatal():
+                        self._due = None
+                        raise self._error(outcome)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    def _told(self, most: int) -> list[Applied | Notice]:
+        """What the events that have come tell; one that ends the connection is what is due after them."""
+        told: list[Applied | Notice] = []
+        events, follower = self._events, self.follower
+        # Nothing follows an end, whatever came with it.
+        while events and len(told) < most and self._due is None and follower.done is None:
+            outcome = follower.receive(events.popleft())
+            if type(outcome) is Applied or type(outcome) is Notice:
+                told.append(outcome)
+            elif type(outcome) is Ignored:
+                log.debug("%s: %s", self._name, outcome.why)
+            else:
+                self._due = outcome  # type: ignore[assignment]
+        return told
+
+    async def take_over(self, connection: Connection) -> None:
+        """Go on with the stream that answered the submit, if it can be read; else another one is opened."""
+        self._exchange.contacted = True
+        if not _is_stream(connection):
+            await connection.aclose()
+            return
+        self.follower.connected()
+        self._connect(connection, "", connection.url)
+
+    def __del__(self) -> None:
+        # Of a submit whose job nobody wanted to follow.
+        if self._connection is not None:
+            self.abandon()
+
+    async def aclose(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        self._events.clear()
+        self._oversized = None
+        if connection is not None:
+            await connection.aclose()
+
+    def abandon(self) -> None:
+        """Close the connection from where nothing can be awaited."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abandon()
+
+    # ---- one thing after another -------------------------------------------------------------------------------
+
+    async def _next(self) -> Outcome | None:
+        """Bring in events, or what is due without any."""
+        if self._oversized is not None:
+            why, self._oversized = self._oversized, None
+            return self.follower.oversized(why)
+        connection = self._connection
+        if connection is not None and connection.stale:
+            await self.aclose()
+            connection = None
+        if connection is None:
+            return await self._open()
+        return await self._read(connection)
+
+    async def _read(self, connection: Connection) -> Outcome | None:
+        follower, decoder = self.follower, self._decoder
+        if follower.greeted:
+            limit = SILENT_HEARTBEATS * follower.heartbeat
+        else:
+            # A stream that answered a submit counts from when somebody came to read it.
+            if self._hello_by is None:
+                self._hello_by = anyio.current_time() + self._exchange.timing.hello_timeout
+            limit = self._hello_by - anyio.current_time()
+        try:
+            segment = await connection.read(limit)
+        except SilenceTimeoutError as error:
+            if not follower.greeted:
+                error.what = "no hello in time"
+            return self._cut(error, spent=max(0.0, limit))
+        except TransportError as error:
+            return self._cut(error)
+        if segment is None:
+            return self._cut(TransportError("the stream ended before the job did"))
+        self.received += len(segment)
+        try:
+            self._events.extend(decoder.feed(segment))
+        except EventTooLargeError as error:
+            self._events.extend(error.events)
+            self._oversized = str(error)
+        if decoder.retry_ms is not None:
+            follower.backoff.retry = decoder.retry_ms / 1000
+        return None
+
+    def _cut(self, fault: TidewireError, *, spent: float = 0.0) -> Outcome:
+        self._last_fault = fault
+        return self.follower.lost(fault.what, spent=spent)
+
+    async def _reconnect(self, again: Reconnect) -> None:
+        await self.aclose()
+        level = {Cause.GOAWAY: logging.DEBUG, Cause.RESYNC: logging.WARNING}.get(again.cause, logging.INFO)
+        log.log(level, "%s: %s (%s); again in %.2f s", self._name, again.why, again.cause.value, again.wait)
+        hooks, job_id = self._exchange.hooks, self.follower.job_id
+        if again.cause is Cause.RESYNC:
+            await tell(hooks.on_resync, ResyncEvent(job_id, again.why))
+        event = ReconnectEvent(job_id, again.cause.value, again.why, again.wait, self._last_event_id)
+        await tell(hooks.on_reconnect, event)
+        await self._exchange.timing.sleep(again.wait)
+
+    async def tell_end(self) -> None:
+        """Tell that the job's end was received."""
+        done = self.follower.done
+        if done is not None:
+            log.debug("%s: %s", self._name, done.status)
+            event = EndEvent(self.follower.job_id, done.status, self._last_event_id)
+            await tell(self._exchange.hooks.on_end, event)
+
+    # ---- opening -----------------------------------------------------------------------------------------------
+
+    async def _open(self) -> Outcome | None:
+        """GET the stream with the cursor, and judge the answer by the table of answers."""
+        follower = self.follower
+        follower.connected()
+        cursor = "" if follower.cursor is None else str(follower.cursor)
+        url = self._next_url()
+        refreshed, redirects = False, 0
+        while True:
+            headers = await self._exchange.headers(self._options)
+            credentials = self._exchange.credentials.now
+            headers.pop("Accept")
+            if cursor:
+                headers["Last-Event-ID"] = cursor
+            try:
+                opening = self._exchange.transport.open_stream(
+                    url,
+                    headers=headers,
+                    connect_timeout=self._options.connect_timeout,
+                    answer_timeout=self._exchange.timing.hello_timeout,
+                )
+                connection = await watched(self._exchange.hooks.on_request, "GET", url, opening)
+            except (TransportError, NotATidewireServerError) as error:
+                return await self._no_answer(error)
+            what = action_for(connection.status, RequestKind.STREAM, has_cursor=bool(cursor))
+            if what is Action.USE and _is_stream(connection):
+                log.debug("%s: connected, after %s", self._name, cursor or "nothing")
+                self._connect(connection, cursor, url)
+                return None
+            try:
+                answer = await connection.answer()
+            except TransportError as error:
+                return self._cut(error)
+            finally:
+                await connection.aclose()
+            if (
+                what is Action.REFRESH
+                and not refreshed
+                and await self._exchange.credentials.renew(credentials)
+            ):
+                refreshed = True
+            elif what is Action.REDIRECT:
+                redirects += 1
+                if redirects > MAX_REDIRECTS:
+                    raise ProtocolError(f"more than {MAX_REDIRECTS} redirects", where=self._where)
+                url = self._exchange.redirected(answer)
+            else:
+                return await self._judge(what, answer)
+
+    def _next_url(self) -> str:
+        """Where the last `hello` said that the stream is, unless that would take credentials to another origin."""
+        link = self.follower.events_url
+        if link is not None and self._answered_at is not None:
+            place = resolve(self._answered_at, link)
+            if same_origin(place, self._exchange.base):
+                return place
+            log.info("%s: the link %r in hello leads to another origin; it is not followed", self._name, link)
+        return self.events_url
+
+    def _connect(self, connection: Connection, cursor: str, url: str) -> None:
+        self._connection = connection
+        self._answered_at = url
+        self._exchange.contacted = True
+        self._server_faults = 0
+        most = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
+        self._decoder = Decoder(max_event_bytes=most, last_event_id=cursor)
+        self._hello_by = None
+
+    async def _no_answer(self, error: TidewireError) -> Outcome:
+        if not self._exchange.contacted:
+            if not isinstance(error, TransportError):
+                raise error
+            wait = first_wait(error, self.follower.backoff.failures)
+            if wait is None:
+                raise (await self._exchange.first_fault(error)).placed(job_id=self.follower.job_id) from error
+            self.follower.backoff.failures += 1
+            return Reconnect(wait, Cause.CUT, error.what)
+        return self._cut(error)
+
+    async def _judge(self, what: Action, answer: Response) -> Outcome:
+        """What follows an answer that is no stream."""
+        refused = self._exchange.refused(answer, self.follower.job_id, self._last_event_id)
+        self._last_fault = refused
+        match what:
+            case Action.READ_JOB:
+                return self.follower.read_job(await self.read_job())
+            case Action.RESYNC:
+                return self.follower.malformed(refused.what)
+            case Action.WAIT:
+                return self.follower.lost(
+                    refused.what, at_least=retry_after(answer.headers.get("retry-after")) or 0.0
+                )
+            case Action.USE | Action.CUT:
+                if what is Action.USE and not self._exchange.contacted:
+                    raise self._exchange.not_tidewire(answer)
+                if isinstance(refused, NotATidewireServerError):
+                    raise refused
+                self._server_faults += 1
+                if self._server_faults > MAX_SERVER_FAULTS:
+                    raise refused
+                return self.follower.lost(refused.what)
+            case _:
+                if isinstance(refused, JobNotFoundError) and self.follower.cursor is not None:
+                    refused.advice = _FORGOTTEN
+                raise refused
+
+    async def read_job(self) -> JobResource:
+        """GET the job."""
+        job_id = self.follower.job_id
+        answer = await self._exchange.ask("GET", self.job_url, self._options, job_id=job_id)
+        job = self._exchange.read(JobResource, answer, what="job", job_id=job_id)
+        if job_id is not None and job.id != job_id:
+            raise ProtocolError(f"asked for job {job_id}, the answer is job {job.id}", where=answer.where())
+        return job
+
+    # ---- words -------------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return f"job {self.follower.job_id}"
+
+    @property
+    def _last_event_id(self) -> str | None:
+        return None if self.follower.cursor is None else str(self.follower.cursor)
+
+    @property
+    def _where(self) -> Where:
+        return Where("GET", self.events_url, self.follower.job_id, self._last_event_id)
+
+    def _error(self, fatal: Fatal) -> TidewireError:
+        where = self._where
+        match fatal.kind:
+            case FatalKind.PROBLEM if fatal.problem is not None:
+                return refusal(fatal.problem, where)
+            case FatalKind.UNSUPPORTED:
+                return UnsupportedProtocolError(fatal.why, where=where)
+            case FatalKind.TOO_LARGE:
+                return StateTooLargeError(fatal.why, where=where)
+            case FatalKind.EXHAUSTED:
+                # The next call starts with fresh attempts: who asks again has a reason to.
+                self.follower.backoff.progress()
+                return _exhausted(fatal.why, self._last_fault, where)
+            case _:
+                return ProtocolError(fatal.why, where=where)
+
+
+_FORGOTTEN: Final = "The server knew it before: one whose jobs live in its memory forgets them when it restarts. Submit it again."
+
+
+def _is_stream(connection: Connection) -> bool:
+    coding = connection.headers.get("content-encoding", "identity").strip().lower()
+    return is_event_stream(connection.headers.get("content-type")) and coding in {"", "identity"}
+
+
+def _exhausted(why: str, fault: TidewireError | None, where: Where) -> TidewireError:
+    advice = "The job may still run: read on later with client.job(checkpoint=job.checkpoint())."
+    kind: type[Any] = type(fault) if isinstance(fault, TransportError) else TransportError
+    error: TidewireError = kind(f"gave up on the stream: {why}", where=where, advice=advice, retryable=True)
+    error.__cause__ = fault
+    return error

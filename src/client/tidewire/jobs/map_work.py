@@ -1,0 +1,430 @@
+"""`map`: any number of inputs through one endpoint, the values in the order of the inputs.
+
+Jobs run on the server whether anybody reads them or not. So nothing runs here beside the loop that asks for values:
+up to `concurrency` jobs are under way, and of these the first in order is read.
+
+  situation                                    | what is done
+  ---------------------------------------------+---------------------------------------------------------------------
+  fewer than `concurrency` jobs are under way  | inputs are taken until a body is full (`batch_size` inputs, the
+                                               |   server's `max_inputs`, its `max_body_bytes`), and submitted
+  else                                         | the first job is read; values leave in order as soon as they are there
+  the others, every `visit` seconds            | those that have ended are read, before the server forgets them
+  an input is refused (422)                    | it has failed; the others of its body are submitted without it
+  the loop is left early                       | what runs is cancelled; with an `idempotency_key` of the user's it is
+                                               |   left to run, for the next attempt to find
+  a connection breaks                          | a submit is repeated with its key, which names the body: no input runs
+                                               |   twice
+"""
+
+import re
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import anyio
+
+from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, TidewireError
+from tidewire.jobs.batch_job import AsyncBatchJob
+from tidewire.jobs.leaving import cancel_all
+from tidewire.jobs.update_iterator import UpdateIterator
+from tidewire.options import Options, encoded, jsonable, options_on_the_wire
+from tidewire.protocol.resources import EndpointDescription, Limits
+from tidewire.types import ItemUpdate, ResultType
+
+CONCURRENCY: Final = 4
+"""Jobs that are under way at the same time, by default."""
+BATCH_SIZE: Final = 256
+"""Inputs of one job, by default and where the server allows that many.
+
+`concurrency` times this is the look-ahead: inputs that were taken and whose values were not handed over yet."""
+VISIT_EVERY: Final = 60.0
+"""Seconds after which jobs that are not being read are looked at; a quarter of the time that the server keeps an ended
+job, if that is less."""
+LEAST_VISIT: Final = 0.25
+"""Seconds; a server that keeps ended jobs for less than four of these is not asked more often."""
+
+_ROOM: Final = 1024
+"""Bytes of a body beside its inputs, the shared members and the options: names and brackets."""
+_OF_INPUT: Final = re.compile(r"/inputs/(\d+)(/|\b)")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class MapProgress:
+    """How far a `map` is.
+
+    Attributes:
+        taken: Inputs that were taken.
+        ended: Inputs whose value, or failure, has arrived.
+        failed: Those among them that failed.
+        jobs: Jobs under way.
+        total: How many inputs there are in all, where the iterable can tell.
+    """
+
+    taken: int
+    ended: int
+    failed: int
+    jobs: int
+    total: int | None
+
+
+@dataclass(slots=True)
+class _Part:
+    """Some inputs that go in one job, and what became of them."""
+
+    first: int
+    """Number of its first input."""
+    inputs: dict[int, bytes] = field(default_factory=dict)
+    """Number of the input → its JSON; those that the server refused are taken out."""
+    size: int = 0
+    """Bytes of them."""
+    outcomes: dict[int, Any] = field(default_factory=dict)
+    count: int = 0
+    """How many of them there were."""
+    handed: int = 0
+    job: AsyncBatchJob[Any] | None = None
+    reading: UpdateIterator[ItemUpdate[Any], tuple[int, Any]] | None = None
+
+    def add(self, number: int, content: bytes) -> None:
+        self.inputs[number] = content
+        self.size += len(content) + 1
+        self.count += 1
+
+    def fail(self, number: int, error: Exception) -> None:
+        self.outcomes[number] = error
+        self.count += 1
+
+    @property
+    def over(self) -> bool:
+        return self.handed == self.count
+
+
+class BatchStarter(Protocol):
+    """What `map` needs of a client."""
+
+    async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
+        """The endpoint's name and description, and the server's limits."""
+
+    async def start(self, endpoint: str, body: bytes, key: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
+        """Submit a body under an idempotency key."""
+
+    def abandon(self, jobs: Iterable[AsyncBatchJob[Any]]) -> None:
+        """Cancel jobs with the client's next request, or when it is closed."""
+
+
+class MapWork(Generic[T]):
+    """The work of one `map`, whoever takes its inputs and values: see the table at the top of this file.
+
+    Attributes:
+        finished: Whether all was handed over.
+        closed: Whether it was left.
+    """
+
+    def __init__(
+        self,
+        starter: BatchStarter,
+        endpoint: str | None,
+        shape: ResultType[T],
+        shared: dict[str, Any],
+        *,
+        options: Options,
+        sleep: Callable[[float], Awaitable[None]],
+        concurrency: int,
+        batch_size: int,
+        return_exceptions: bool,
+        progress: Callable[[MapProgress], object] | None,
+        total: int | None,
+    ) -> None:
+        for name, value in (("concurrency", concurrency), ("batch_size", batch_size)):
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} is a number of at least 1, not {value!r}")
+        self.finished: bool = False
+        self.closed: bool = False
+        self._starter = starter
+        self._options = options
+        self._sleep = sleep
+        self._endpoint = endpoint
+        self._shape = shape
+        self._shared = jsonable(shared, "/shared")
+        self._concurrency = concurrency
+        self._batch_size = batch_size
+        self._return_exceptions = return_exceptions
+        self._progress = progress
+        self._total = total
+        self._told: MapProgress | None = None
+        self._name: str | None = None
+        self._batches = True
+        self._max_body = 0
+        self._visit = VISIT_EVERY
+        own = options.idempotency_key
+        self._leaves_running = own is not None
+        self._key = own or secrets.token_urlsafe(16)
+        self._taken = self._ended = self._failed = 0
+        self._exhausted = False
+        self._part = _Part(0)
+        """What is being filled."""
+        self._full = False
+        self._next: tuple[int, bytes] | None = None
+        """An input that did not fit into it any more."""
+        self._under_way: deque[_Part] = deque()
+        self._values: deque[Any] = deque()
+
+    # ---- inputs ------------------------------------------------------------------------------------------------
+
+    @property
+    def hungry(self) -> bool:
+        """Whether it takes an input now."""
+        return (
+            self._name is not None
+            and not self._exhausted
+            and not self._full
+            and len(self._under_way) < self._concurrency
+        )
+
+    def feed(self, value: Any) -> None:
+        """Take one input."""
+        number, self._taken = self._taken, self._taken + 1
+        try:
+            content = encoded(self._merged(jsonable(value, f"/inputs/{number}")))
+        except InvalidInputError as error:
+            self._part.fail(number, self._refused(number, error))
+            self._count(failed=True)
+        else:
+            if self._part.inputs and self._part.size + len(content) + 1 > self._max_body:
+                self._next = (number, content)
+                self._full = True
+                return
+            self._part.add(number, content)
+        self._full = self._part.count >= self._batch_size
+
+    def end(self) -> None:
+        """There are no more inputs."""
+        self._exhausted = True
+        self._full = self._part.count > 0
+
+    def _merged(self, value: Any) -> Any:
+        if self._batches or not self._shared:
+            return value
+        if not isinstance(value, dict):
+            raise InvalidInputError("shared members need inputs that are objects")
+        return {**self._shared, **value}  # type: ignore[dict-item]
+
+    # ---- values ------------------------------------------------------------------------------------------------
+
+    def ready(self) -> bool:
+        """Whether a value can be handed over without waiting. Reports progress."""
+        if self._progress is not None:
+            told = MapProgress(self._taken, self._ended, self._failed, len(self._under_way), self._total)
+            if told != self._told:
+                self._told = told
+                self._progress(told)
+        return bool(self._values)
+
+    def take(self) -> Any:
+        """The next value.
+
+        Raises:
+            ItemFailedError: The item failed, and `return_exceptions` is not set.
+            InvalidInputError: Likewise: the server refused the input.
+        """
+        value = self._values.popleft()
+        if isinstance(value, ItemFailedError) and not self._return_exceptions:
+            self.finished = True
+            cause = value.__cause__
+            raise cause if isinstance(cause, InvalidInputError) else value
+        return value
+
+    def _hand_over(self, part: _Part) -> None:
+        while (number := part.first + part.handed) in part.outcomes:
+            self._values.append(part.outcomes.pop(number))
+            part.handed += 1
+
+    def _count(self, *, failed: bool) -> None:
+        self._ended += 1
+        self._failed += failed
+
+    def _refused(self, number: int, error: InvalidInputError) -> ItemFailedError:
+        """That an input was refused, as the failure of its item."""
+        # The server counts within a body, the reader over all inputs.
+        why = _OF_INPUT.sub(r"the input\2", error.what, count=1)
+        what = f"input {number} was refused: {why}"
+        refused = InvalidInputError(what, where=error.where, problem=error.problem, advice=error.advice)
+        failed = ItemFailedError(what, where=error.where, problem=error.problem)
+        failed.index = number
+        failed.__cause__ = refused
+        return failed
+
+    # ---- one step after another --------------------------------------------------------------------------------
+
+    async def fill(self) -> None:
+        """Do what comes next; afterwards look whether it is `hungry`, `ready`, or `finished`.
+
+        Raises:
+            TidewireError: A submit was refused, or a job cannot be read.
+        """
+        if self.closed:
+            raise ConcurrentReadError("this loop was left, and cannot go on", advice="Begin another.")
+        try:
+            if self._name is None:
+                await self._prepare()
+            elif self._full:
+                await self._submit()
+            elif self.hungry:
+                return
+            elif self._under_way:
+                await self._read()
+            else:
+                self.finished = True
+        except TidewireError:
+            self.finished = True
+            raise
+
+    async def _prepare(self) -> None:
+        name, limits, description = await self._starter.target(self._endpoint)
+        batch = description.capabilities.batch
+        self._batches = batch is not None
+        most = 1 if batch is None else min(limits.max_inputs, batch.max_items)
+        self._batch_size = min(self._batch_size, most)
+        shared = encoded(self._shared) if self._batches else b""
+        self._max_body = limits.max_body_bytes - len(shared) - _ROOM
+        self._visit = min(VISIT_EVERY, max(LEAST_VISIT, limits.state_ttl_s / 4))
+        self._name = name
+
+    async def _submit(self) -> None:
+        part = self._part
+        while part.inputs:
+            body = self._body(part)
+            key = sha256(self._key.encode() + b"\0" + str(part.first).encode() + b"\0" + body).hexdigest()
+            try:
+                part.job = await self._starter.start(self._name or "", body, key, self._shape)
+            except InvalidInputError as error:
+                if not self._take_out(part, error):
+                    raise
+                continue
+            part.reading = part.job.as_completed()
+            break
+        self._under_way.append(part)
+        self._part, self._full = _Part(part.first + part.count), False
+        if self._next is not None:
+            self._part.add(*self._next)
+            self._next = None
+            self._full = self._exhausted or self._part.count >= self._batch_size
+
+    def _body(self, part: _Part) -> bytes:
+        inputs = b",".join(part.inputs.values())
+        more: dict[str, Any] = options_on_the_wire(self._options)
+        if not self._batches:
+            return b'{"input":' + inputs + _tail(more)
+        return (
+            b'{"inputs":[' + inputs + b"]" + _tail(more | ({"shared": self._shared} if self._shared else {}))
+        )
+
+    def _take_out(self, part: _Part, error: InvalidInputError) -> bool:
+        """Take the input that the server refused out of a part; False where it named none."""
+        place = _OF_INPUT.match(error.pointer or "")
+        if place is not None and int(place[1]) < len(part.inputs):
+            number = [*part.inputs][int(place[1])]
+        elif len(part.inputs) == 1 and not (error.pointer or "").startswith("/shared"):
+            (number,) = part.inputs
+        else:
+            return False
+        del part.inputs[number]
+        part.outcomes[number] = self._refused(number, error)
+        self._count(failed=True)
+        if not self._return_exceptions:
+            # The loop ends at this one: nothing after it needs to run.
+            self._exhausted = True
+            self._next = None
+            part.inputs = {other: content for other, content in part.inputs.items() if other < number}
+        return True
+
+    async def _read(self) -> None:
+        part = self._under_way[0]
+        reading = part.reading
+        if reading is not None and not reading.finished:
+            others = [other for other in self._under_way if other is not part]
+            numbers = [*part.inputs]
+            with suppress(StopAsyncIteration):
+                self._note(
+                    part, numbers, await (self._read_beside(reading, others) if others else anext(reading))
+                )
+                # What has come with it is there without waiting.
+                while reading.block.at < len(reading.block.items):
+                    self._note(part, numbers, await anext(reading))
+        self._hand_over(part)
+        if reading is None or reading.finished:
+            self._under_way.popleft()
+
+    def _note(self, part: _Part, numbers: Sequence[int], ended: tuple[int, Any]) -> None:
+        index, outcome = ended
+        failed = isinstance(outcome, ItemFailedError)
+        if failed:
+            outcome.index = numbers[index]
+        part.outcomes[numbers[index]] = outcome
+        self._count(failed=failed)
+
+    async def _read_beside(
+        self, reading: UpdateIterator[Any, tuple[int, Any]], others: Iterable[_Part]
+    ) -> tuple[int, Any]:
+        """Read the first job, and look after the others meanwhile."""
+        fault: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._look_after, others)
+            try:
+                ended = await anext(reading)
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the group that would wrap it
+                fault = error
+            tasks.cancel_scope.cancel()
+        if fault is not None:
+            raise fault
+        return ended
+
+    async def _look_after(self, others: Iterable[_Part]) -> None:
+        while True:
+            await self._sleep(self._visit)
+            for job in [other.job for other in others if other.job is not None]:
+                # What is wrong with it is told when its turn comes.
+                with suppress(TidewireError):
+                    if not job.ended and (await job.read()).done is not None:
+                        await job.wait()
+
+    # ---- leaving -----------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Leave: close the connection, and cancel what runs."""
+        jobs = self._leave()
+        if self._under_way and (reading := self._under_way[0].reading) is not None:
+            await reading.aclose()
+        await cancel_all(jobs)
+
+    def abandon(self) -> None:
+        """Leave from where nothing can be awaited: what runs is cancelled with the client's next request."""
+        jobs = self._leave()
+        if self._under_way and (reading := self._under_way[0].reading) is not None:
+            reading.abandon()
+        self._starter.abandon(jobs)
+
+    def _leave(self) -> list[AsyncBatchJob[Any]]:
+        if self.closed:
+            return []
+        self.closed = self.finished = True
+        self._values.clear()
+        if self._leaves_running:
+            return []
+        jobs = [part.job for part in self._under_way if part.job is not None]
+        return [job for job in jobs if not job.ended]
+
+
+def total_of(inputs: Any) -> int | None:
+    """How many inputs there are, where that can be told."""
+    return len(inputs) if isinstance(inputs, Sized) else None
+
+
+def _tail(members: dict[str, Any]) -> bytes:
+    """Further members of a body, and its end."""
+    return b"," + encoded(members)[1:] if members else b"}"

@@ -1,0 +1,356 @@
+"""One pass over what a job hands over: an async iterator, which is also read block by block from another thread.
+
+A job has one place up to which it was handed over. It moves when the reader takes a thing, not when the thing
+arrives; what a reader leaves behind goes back to the job, and the next reading begins with it.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+from tidewire.errors import ConcurrentReadError, TidewireError
+from tidewire.http.home_loop import running_loop
+from tidewire.types import Position, TextDelta, Update
+
+if TYPE_CHECKING:
+    from tidewire.jobs.job_reader import JobReader
+
+U = TypeVar("U", bound=Update[Any])
+U_contra = TypeVar("U_contra", bound=Update[Any], contravariant=True)
+X = TypeVar("X")
+X_co = TypeVar("X_co", covariant=True)
+
+
+class Projection(Protocol[U_contra, X_co]):
+    """What one kind of reader gets for the updates of a job."""
+
+    silent: bool
+    """Whether it needs also the updates in which no value changed."""
+
+    def settled(self, update: U_contra | None) -> Sequence[Any]:
+        """The updates of which nothing is held back any more, since `update` was given, or (None) since the end."""
+
+    async def prepare(self) -> None:
+        """Ask what must be known before the first update."""
+
+    def give(self, update: U_contra) -> Iterable[X_co]:
+        """What the reader gets for an update."""
+
+    def finish(self) -> Iterable[X_co]:
+        """What the reader gets when the job has ended, whatever way."""
+
+    def rest(self) -> Iterable[Any]:
+        """What was given and not handed over, as updates for the next reading."""
+
+
+class WholeUpdates(Generic[U]):
+    """Hands over the updates themselves."""
+
+    silent = False
+
+    async def prepare(self) -> None:
+        """Nothing to ask."""
+
+    def settled(self, update: U | None) -> Sequence[U]:
+        return () if update is None else (update,)
+
+    def give(self, update: U) -> Iterable[U]:
+        return (update,) if update.visible else ()
+
+    def finish(self) -> Iterable[U]:
+        return ()
+
+    def rest(self) -> Iterable[U]:
+        return ()
+
+
+class TextDeltas:
+    """Hands over how the text changes, at once."""
+
+    silent = False
+
+    async def prepare(self) -> None:
+        """Nothing to ask."""
+
+    def settled(self, update: Update[Any] | None) -> Sequence[Update[Any]]:
+        return () if update is None else (update,)
+
+    def give(self, update: Update[Any]) -> Iterable[TextDelta]:
+        text = update.text
+        return (TextDelta(update.deleted, text),) if text or update.deleted else ()
+
+    def finish(self) -> Iterable[TextDelta]:
+        return ()
+
+    def rest(self) -> Iterable[Update[Any]]:
+        return ()
+
+
+class UpdateBatch(Generic[X]):
+    """What is handed over at a time, and how much of it was.
+
+    Attributes:
+        items: What the reader gets.
+        at: How many of them it has got.
+        received: Bytes of the stream that had been read when it was made, where somebody counts them.
+    """
+
+    __slots__ = ("_covered", "at", "items", "received")
+
+    def __init__(self, items: Sequence[X], covered: Sequence[Sequence[Update[Any]]] | None = None) -> None:
+        """Make a block.
+
+        Args:
+            items: What the reader gets.
+            covered: The updates that are handed over before the first item, and with each; None: the items are the
+                updates.
+        """
+        self.items: Sequence[X] = items
+        self.at: int = 0
+        self.received: int = 0
+        self._covered = covered
+
+    def place(self) -> Position | None:
+        """Up to where the job was handed over with what the reader has got; None: as far as before this block."""
+        for at in range(self.at, -1, -1):
+            covered: Any = self.items[max(at - 1, 0) : at] if self._covered is None else self._covered[at]
+            for update in reversed(covered):
+                if update.settles:
+                    place: Position = update.place
+                    return place
+        return None
+
+    def rest(self, *, entered: bool) -> list[Any]:
+        """The updates of which the reader has not got everything.
+
+        Args:
+            entered: Whether the reader has got all before this block.
+        """
+        if self._covered is None:
+            return [*self.items[self.at :]]
+        return [update for covered in self._covered[self.at + entered :] for update in covered]
+
+
+class UpdateIterator(AsyncIterator[X], Generic[U, X]):
+    """See the top of this file. Leaving it early closes the connection, not the job.
+
+    It is read by `async for`; or block by block: `fetch`, `made_of`, `acquire`, which may run on two threads.
+
+    Attributes:
+        block: What is being handed over.
+        finished: Whether all was handed over.
+        closed: Whether it was left.
+        interrupted: Whether its last wait was cancelled: it may go on, unless another reading begins before.
+    """
+
+    def __init__(self, job: "JobReader[U]", hand: Projection[U, X]) -> None:
+        self.block: UpdateBatch[X] = UpdateBatch(())
+        self.finished: bool = False
+        self.closed: bool = False
+        self.interrupted: bool = False
+        self._job = job
+        self._hand = hand
+        self._behind_fault: list[U] = []
+        """Updates behind one that could not be given."""
+        self._fault: TidewireError | None = None
+        self._prepared = False
+        self._ended = False
+        self._last_made = False
+        self._loop: object = None
+        self._deadline: float | None = None
+        self._queue_until: float | None = None
+
+    # ---- one by one --------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> X:
+        while True:
+            block = self.block
+            at = block.at
+            if at < len(block.items):
+                item = block.items[at]
+                # Nothing that can be interrupted may stand between these two lines: a call, say, or a loop.
+                block.at = at + 1
+                return item
+            if self.finished:
+                raise StopAsyncIteration
+            await self.fill()
+
+    # ---- many at once ------------------------------------------------------------------------------------------
+
+    async def fill(self) -> None:
+        """Wait for more to hand over, or the end, after what is ready was taken.
+
+        Raises:
+            TidewireError: The stream is over without the job's end, or the job's end was no success.
+        """
+        if self.finished or self.ready():
+            return
+        try:
+            following = self.made_of(await self.fetch())
+        except TidewireError:
+            self.fail()
+            raise
+        self.acquire(following)
+
+    def ready(self) -> bool:
+        """Whether something can be handed over without waiting."""
+        return self.block.at < len(self.block.items)
+
+    def take(self) -> X:
+        """What is ready."""
+        self.block.at += 1
+        return self.block.items[self.block.at - 1]
+
+    # ---- block by block ----------------------------------------------------------------------------------------
+
+    async def fetch(self) -> list[U]:
+        """Wait for updates; none when the job has ended.
+
+        Raises:
+            TidewireError: The stream is over without the job's end, or another reading is under way.
+        """
+        if self.closed:
+            raise ConcurrentReadError("this loop was left, and cannot go on", advice="Begin another.")
+        if self._fault is not None:
+            raise self._fault
+        if self._ended:
+            return []
+        self.interrupted = False
+        try:
+            if self._loop is not running_loop():
+                self._start_clock()
+            if not self._prepared:
+                await self._begin()
+            with self._job.bounded(self._deadline):
+                updates = await self._job.take(self._queue_until, silent=self._hand.silent)
+        except TidewireError:
+            raise
+        except BaseException:
+            self.interrupted = True
+            raise
+        self._ended = not updates
+        return updates
+
+    @property
+    def received(self) -> int:
+        """Bytes of the job's stream that were read."""
+        return self._job.received
+
+    def _start_clock(self) -> None:
+        # A time of one event loop says nothing on another: there it begins anew.
+        self._loop = running_loop()
+        self._deadline, self._queue_until = self._job.deadline(), self._job.queue_deadline()
+
+    async def _begin(self) -> None:
+        self._job.acquire(self)
+        self._prepared = True
+        with self._job.bounded(self._deadline):
+            await self._hand.prepare()
+
+    def made_of(self, updates: Sequence[U]) -> UpdateBatch[X] | None:
+        """What the reader gets for updates that were fetched; for none, what is left at the end, and then None.
+
+        Raises:
+            TidewireError: There is nothing more to get, and why.
+        """
+        if isinstance(self._hand, WholeUpdates):
+            shown: Sequence[Any] = [update for update in updates if update.visible]
+            return UpdateBatch(shown) if updates else None
+        items: list[X] = []
+        covered: list[Sequence[U]] = [()]
+        for at, update in enumerate(updates):
+            try:
+                items += self._hand.give(update)
+            except TidewireError as fault:
+                self._fault, self._behind_fault = fault, [*updates[at + 1 :]]
+                break
+            _cover(items, covered, self._hand.settled(update))
+        if not updates:
+            if self._last_made:
+                return None
+            self._last_made = True
+            items += self._hand.finish()
+            _cover(items, covered, self._hand.settled(None))
+        return UpdateBatch(items, covered)
+
+    def acquire(self, block: UpdateBatch[X] | None) -> None:
+        """Go on with the next block; None ends the reading.
+
+        Raises:
+            TidewireError: All was handed over, and the job's end was no success.
+        """
+        self.settle()
+        if block is None:
+            self.finished = self.closed = True
+            self._job.raise_outcome()
+        else:
+            self.block = block
+
+    def settle(self) -> None:
+        """Tell the job up to where it was handed over."""
+        place = self.block.place()
+        if place is not None:
+            self._job.commit(place)
+
+    # ---- leaving -----------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Leave: what was not taken stays with the job, and the connection is closed."""
+        if not self.closed:
+            self.leave()
+            await self._job.pause()
+
+    def abandon(self) -> None:
+        """Leave from where nothing can be awaited, such as another thread or a finaliser."""
+        if not self.closed:
+            self.leave()
+            self._job.abandon()
+
+    def fail(self) -> None:
+        """Leave it for good: it ended otherwise than the job."""
+        self.finished = True
+        self.abandon()
+
+    def leave(self, ahead: Iterable[UpdateBatch[X]] = ()) -> None:
+        """Give back to the job what was not taken.
+
+        Args:
+            ahead: Blocks that were made, and not entered.
+        """
+        self.settle()
+        rest = self.block.rest(entered=True)
+        for block in ahead:
+            if block is not self.block:
+                rest += block.rest(entered=False)
+        self.requeue([*rest, *self._hand.rest(), *self._behind_fault])
+        self._behind_fault = []
+        self.block = UpdateBatch(())
+        # Last: from here on another reading may begin, in another thread, too.
+        self.closed = True
+
+    def requeue(self, updates: Sequence[U]) -> None:
+        """Keep what was not taken for the next reading."""
+        self._job.requeue(updates)
+
+    def __del__(self) -> None:
+        # `async for` drops its iterator when it is left early, and tells nobody else.
+        if self._prepared:
+            self.abandon()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _cover(items: Sequence[Any], covered: list[Sequence[Any]], settled: Sequence[Any]) -> None:
+    """Note the updates that are handed over with the last of the items."""
+    covered += [()] * (len(items) + 1 - len(covered))
+    if settled:
+        covered[-1] = (*covered[-1], *settled)

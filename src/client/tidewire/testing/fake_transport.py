@@ -1,0 +1,63 @@
+"""The seam between a fake server and httpx: a transport that asks the server in this process, without a socket."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import anyio
+import httpx
+
+from tidewire.testing.fake_job import Signal
+from tidewire.testing.http_messages import FakeRequest, FakeResponse
+
+
+class FakeTransport(httpx.AsyncBaseTransport):
+    """Hands requests to a function, and gives its reply as an answer."""
+
+    def __init__(self, answer: Callable[[FakeRequest], FakeResponse], on_cut: Callable[[], None]) -> None:
+        self._answer = answer
+        self._on_cut = on_cut
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        body = await request.aread()
+        target = request.url.raw_path.decode("ascii")
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        reply = self._answer(FakeRequest(request.method, target, headers, body))
+        frames = iter((reply.body,)) if isinstance(reply.body, bytes) else reply.body
+        return httpx.Response(reply.status, headers=reply.headers, stream=_Stream(frames, self._on_cut))
+
+
+class _Stream(httpx.AsyncByteStream):
+    """No generator: one that is left open would complain to whoever runs under trio."""
+
+    def __init__(self, frames: Iterator[bytes | Signal], on_cut: Callable[[], None]) -> None:
+        self._frames = frames
+        self._on_cut = on_cut
+        self._closed = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        # A server takes turns with its clients.
+        await anyio.lowlevel.checkpoint()
+        frame = b""
+        while frame == b"":
+            if self._closed:
+                raise StopAsyncIteration
+            found = next(self._frames, None)
+            if found is None:
+                raise StopAsyncIteration
+            if isinstance(found, Signal):
+                await self._break(found)
+            else:
+                frame = found
+        return frame
+
+    async def _break(self, signal: Signal) -> None:
+        self._closed = True
+        self._on_cut()
+        if signal is Signal.STALL:
+            await anyio.sleep_forever()
+        raise httpx.ReadError("the fake server broke the connection")
+
+    async def aclose(self) -> None:
+        self._closed = True

@@ -1,0 +1,73 @@
+"""The bodies of a scenario's server: each fits its schema, but for what the scenario says."""
+
+from typing import Any
+
+from tidewire_conformance.clients.player.scenario import JOB, Members
+
+_LIMITS = {
+    "max_body_bytes": 8388608,
+    "max_inputs": 1024,
+    "max_jobs_per_principal": 10000,
+    "max_streams_per_principal": 1000,
+    "max_state_bytes": 16777216,
+    "max_event_bytes": 1048576,
+    "max_log_bytes": 8388608,
+    "max_depth": 64,
+    "log_ttl_s": 600,
+    "state_ttl_s": 3600,
+    "tombstone_ttl_s": 86400,
+}
+
+
+def job_body(members: Members, job: str = JOB) -> dict[str, Any]:
+    """The job as it is read: queued at 1-1, but for what `members` say."""
+    queued = {"status": "queued", "items": [{"status": "queued", "value": None}], "usage": {}, "notes": []}
+    state = members.get("state", queued)
+    done = members.get("done")
+    return {
+        "id": job,
+        "endpoint": "demo",
+        "status": state["status"],
+        "batch": False,
+        "state": state if done is None else {**state, "status": done["status"]},
+        "columns": ["/items/0/value"],
+        "cursor": "1-1",
+        "attempt": 1,
+        "created_at": "2026-03-01T12:00:00Z",
+        "done": None,
+        "links": {
+            "self": f"/v1/jobs/{job}",
+            "events": f"/v1/jobs/{job}/events",
+            "cancel": f"/v1/jobs/{job}/cancel",
+        },
+        **{name: value for name, value in members.items() if name != "state"},
+    } | ({} if done is None else {"status": done["status"]})
+
+
+def problem_body(members: Members, status: int) -> dict[str, Any]:
+    """A problem, completed by what every problem has."""
+    return {"title": members["code"], "status": status, "retryable": False, **members}
+
+
+def discovery_body(members: Members) -> dict[str, Any]:
+    """Discovery, but for what `members` say."""
+    return {
+        "protocol": "tidewire/1",
+        "server": "scenario/1.0",
+        "durability": "process",
+        "capabilities": [],
+        "limits": _LIMITS,
+        "heartbeat_ms": 15_000,
+        "endpoints": [{"name": "demo", "href": "/v1/endpoints/demo", "defaults": True}],
+        **members,
+    }
+
+
+ENDPOINT: Members = {
+    "name": "demo",
+    "input_schema": {},
+    "value_schema": {},
+    "examples": [{}],
+    "capabilities": {"streams": True, "batch": {"max_items": 64}, "cancel": True, "rollback": True},
+    "links": {"self": "/v1/endpoints/demo", "jobs": "/v1/endpoints/demo/jobs"},
+}

@@ -1,0 +1,122 @@
+"""All event streams of a run, folded: the state before and after each logged event, and why one did not apply."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.apply_diffs import Refused, State
+from tidewire_conformance.wire.event_stream_decoder import Block
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+
+Key = tuple[int, int]
+"""Epoch and seq."""
+
+
+def key(name: str | None) -> Key | None:
+    """An id as a pair of numbers; None where it is none."""
+    epoch, _, seq = (name or "").partition("-")
+    sound = all(part.isascii() and part.isdigit() and len(part) <= 15 for part in (epoch, seq))
+    return (int(epoch), int(seq)) if sound else None
+
+
+class Step(NamedTuple):
+    """One logged event on one connection."""
+
+    job: str
+    exchange: RecordedExchange
+    block: Block
+    before: State | None
+    """None where it is not known."""
+    after: State | None
+    refused: Refused | None
+    """Why it does not apply."""
+
+    @property
+    def epoch(self) -> int:
+        found = key(self.block.id)
+        return found[0] if found else 0
+
+
+@dataclass
+class Histories:
+    """The streams of a run, folded one after the other; what one shows is known to those that follow."""
+
+    record: Sequence[RecordedExchange]
+
+    def __post_init__(self) -> None:
+        self._known: dict[tuple[str, str], State] = {}
+        self.streams: list[tuple[RecordedExchange, list[Step]]] = []
+        for exchange in self.record:
+            self._learn(exchange)
+            if exchange.is_stream and (steps := list(self._steps(exchange))):
+                self.streams.append((exchange, steps))
+
+    @property
+    def steps(self) -> Iterator[Step]:
+        for _, steps in self.streams:
+            yield from steps
+
+    def _learn(self, exchange: RecordedExchange) -> None:
+        """States that bodies tell."""
+        for body in job_bodies(exchange):
+            if "state" in body and body.get("done") is None and isinstance(body.get("columns"), list):
+                state = State(body["state"], tuple(body["columns"]))
+                self._known.setdefault((str(body.get("id")), str(body.get("cursor"))), state)
+
+    def _steps(self, exchange: RecordedExchange) -> Iterator[Step]:
+        job = job_of(exchange)
+        held = self._known.get((job, exchange.cursor))
+        place = key(exchange.cursor)
+        for block in exchange.logged:
+            before, refused = held, None
+            try:
+                held = _applied(block, held, place)
+            except Refused as error:
+                held, refused = None, error
+            place = key(block.id)
+            if held is not None and block.type != "done":
+                self._known.setdefault((job, block.id or ""), held)
+            yield Step(job, exchange, block, before, held, refused)
+
+
+def _applied(block: Block, held: State | None, place: Key | None) -> State | None:
+    data = block.json
+    if block.type == "snapshot":
+        sound = isinstance(data, dict) and isinstance(data.get("columns"), list) and "state" in data
+        return State(data["state"], tuple(data["columns"])) if sound else None
+    if held is None:
+        return None
+    own = key(block.id)
+    base = own and (own[0], data["on"] if isinstance(data, dict) and "on" in data else own[1] - 1)
+    if place is not None and base != place:
+        raise Refused("TW-RES-030", f"{block.id} has the base {base}, and the reader holds {place}")
+    if block.type == "message":
+        return apply_diffs.apply(held, data)
+    if not isinstance(data, dict):
+        return None
+    apply_diffs.verify(held, data.get("check", []), "TW-DIF-049")
+    if isinstance(held.value, dict) and isinstance(data.get("digest"), str):
+        true = apply_diffs.digest(held.value.get("items"))
+        if true != data["digest"]:
+            raise Refused("TW-DIF-055", f"the digest is {data['digest']}, that of the items is {true}")
+        ending = {name: data[name] for name in ("status", "usage", "error") if name in data}
+        return State({**held.value, **ending}, held.columns)
+    return None
+
+
+def job_of(exchange: RecordedExchange) -> str:
+    """The id of the job that an exchange is about; empty where there is none."""
+    place = exchange.says("location") if exchange.method == "POST" else ""
+    path = place or exchange.path
+    return path.partition("/v1/jobs/")[2].partition("/")[0].partition("?")[0]
+
+
+def job_bodies(exchange: RecordedExchange) -> Iterator[dict[str, Any]]:
+    """The jobs that the body of an answer tells of."""
+    about_jobs = "/v1/jobs" in exchange.path or exchange.path.endswith("/jobs")
+    if not (about_jobs and exchange.is_whole and 200 <= exchange.status < 300 and not exchange.is_stream):
+        return
+    body = exchange.json
+    found = body.get("jobs", [body]) if isinstance(body, dict) else []
+    yield from (each for each in found if isinstance(each, dict) and "id" in each)

@@ -1,0 +1,367 @@
+"""One call of a batched function, from its rows to their ends.
+
+  the function is | runs                | when all its rows have ended early      | a row of it
+  ----------------+---------------------+-----------------------------------------+-----------------------------------
+  async def       | on the event loop   | it is cancelled as a task               | ends with the call
+  async generator | on the event loop   | it is cancelled, then closed            | ends by `Last`, or with the call
+  def             | in a worker thread  | it sees `ctx.cancelled` if it asks      | ends with the call
+  generator       | in a worker thread  | it is closed between two yields         | ends by `Last`, or with the call
+
+A row that is cancelled, or whose time is over, ends at once; what the function gives for it later is dropped. The
+worker is free for the next batch as soon as the function has ended, before the ends of the rows are written.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Sequence,
+)
+from contextlib import aclosing, closing
+from functools import partial
+from typing import Any, Final
+
+from tidewire_server.batching.batch_results import by_row
+from tidewire_server.batching.batch_rows import BatchRow, Outcome, QueuedItem
+from tidewire_server.batching.generator_yields import final, take
+from tidewire_server.endpoints.context import Context, RowContext
+from tidewire_server.endpoints.endpoint import Endpoint
+from tidewire_server.endpoints.invocation import as_value, held_back, in_thread, keep_what_was_yielded
+from tidewire_server.errors import InvalidValueError
+
+_log = logging.getLogger(__name__)
+
+_TURN: Final = 0.0005
+"""Seconds after which the ends of rows give way to the rest of the event loop."""
+
+
+class BatchCall:
+    """Rows by their number. Lives on the event loop; a generator's yields are taken in its own thread."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        join: Callable[[int, float], Awaitable[list[QueuedItem]]],
+        may_join: Callable[[], bool],
+        free: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Begin without rows.
+
+        Args:
+            endpoint: A batched one.
+            join: Takes items out of the queue that may join; given how many rows run and what they cost.
+            may_join: Whether it is worth asking; from any thread.
+            free: Told that the function has ended.
+        """
+        self._endpoint = endpoint
+        assert endpoint.batching is not None  # noqa: S101 - whoever calls this has looked
+        self._batching = endpoint.batching
+        self._join = join
+        self._may_join = may_join
+        self._free = free
+        self._rows: dict[int, BatchRow] = {}
+        self._contexts: dict[int, Context] = {}
+        self._context = Context(rows=self._contexts)
+        self._work: asyncio.Future[Any] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        """The author's coroutine, which can be cancelled."""
+        self._joining = False
+        self._ends: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def rows(self) -> int:
+        """How many have not ended."""
+        return sum(not row.over for row in self._rows.values())
+
+    def start(self, arrivals: Sequence[QueuedItem]) -> None:
+        """Call the function for these items, before anything else can happen; `run` must follow."""
+        rows = list(self._assign_rows(arrivals).values())
+        if not rows:
+            return
+        if self._endpoint.is_generator:
+            self._begin(rows)
+        try:
+            self._work = self._launch(rows)
+        except Exception as error:  # noqa: BLE001 - no thread is left, or whatever it was: the rows must end
+            self._work = self._loop.create_future()
+            self._work.set_exception(error)
+        if not self._endpoint.is_generator:
+            # It runs while their beginning is written: nothing of its value can come before.
+            self._begin(rows)
+
+    async def run(self) -> None:
+        """Wait until the function has ended, and the rows."""
+        try:
+            if self._work is None:
+                return
+            rows = list(self._rows.values())
+            try:
+                if self._endpoint.is_generator:
+                    await self._generated(self._work)
+                else:
+                    await self._attempt(rows, self._work)
+            except Exception as error:  # noqa: BLE001 - the rows must end, whatever it was
+                await self._fail(list(self._rows.values()), error)
+        finally:
+            await self._free()
+            if self._ends:
+                await asyncio.wait(tuple(self._ends))
+
+    # ---- rows --------------------------------------------------------------------------------------------------
+
+    def _assign_rows(self, arrivals: Sequence[QueuedItem]) -> dict[int, BatchRow]:
+        """Give items their rows: the lowest that are free."""
+        able = [arrival for arrival in arrivals if arrival.job.waits(arrival.index)]
+        size = self.rows + len(able)
+        assigned: dict[int, BatchRow] = {}
+        number = 0
+        for arrival in able:
+            while number in self._rows and not self._rows[number].over:
+                number += 1
+            job, index = arrival.job, arrival.index
+            told = {"size": size, "row": number, "wait_ms": round(1000 * arrival.waited)}
+            row = BatchRow(job, index, arrival.cost, job.input(index), job.stream(index), told)
+            assigned[number] = self._rows[number] = row
+            self._contexts[number] = RowContext(row.stream)
+        return assigned
+
+    def _begin(self, rows: Iterable[BatchRow]) -> None:
+        for row in rows:
+            try:
+                row.job.begin(row.index, batch=row.told, leave=partial(self._leave, row))
+            except Exception as error:  # noqa: BLE001 - of one row: the others run
+                _log.exception("job %s item %d: it could not be run", row.job.id, row.index)
+                row.over = True
+                self._end_soon([(row, error)])
+
+    def _leave(self, row: BatchRow) -> None:
+        """Nobody waits for a row any more."""
+        row.over = True
+        self._stop_if_empty()
+
+    def _stop_if_empty(self) -> None:
+        if self._task is not None and not self._joining and self.rows == 0:
+            self._task.cancel()
+
+    async def _end(self, row: BatchRow, outcome: Outcome, *, told: bool = False) -> None:
+        row.over = True
+        await row.job.settle(row.index, outcome, told=told)
+
+    async def _fail(self, rows: Iterable[BatchRow], error: BaseException) -> None:
+        """Fail what has not ended, each with this error; the log tells of it once."""
+        told = False
+        for row in rows:
+            if not row.over:
+                await self._end(row, error, told=told)
+                told = True
+
+    # ---- functions ---------------------------------------------------------------------------------------------
+
+    def _launch(self, rows: list[BatchRow]) -> asyncio.Future[Any]:
+        """Call the function for these rows."""
+        endpoint, batching = self._endpoint, self._batching
+        values = [row.value for row in rows]
+        padding = batching.padded(len(values)) - len(values)
+        filled = values + [endpoint.padding or values[-1]] * padding
+        context = self._context
+        if len(rows) != len(self._rows):
+            context = Context(rows={number: RowContext(row.stream) for number, row in enumerate(rows)})
+        arguments = endpoint.input.batch_arguments(filled, context)
+        if not endpoint.is_async:
+            if endpoint.is_generator:
+                return in_thread(self._drive, arguments, len(filled))
+            return in_thread(self._call, arguments, len(values), padding)
+        work = self._drain if endpoint.is_generator else self._call_async
+        rest = (len(filled),) if endpoint.is_generator else (len(values), padding)
+        self._task = self._loop.create_task(_held(work, arguments, *rest))
+        return self._task
+
+    async def _attempt(self, rows: list[BatchRow], work: asyncio.Future[Any]) -> None:
+        """Take the results; where the function raised and may be called again, call it for each half."""
+        outcomes: list[Outcome] = []
+        error: Exception | None = None
+        try:
+            outcomes = await self._result(work)
+        except Exception as raised:  # noqa: BLE001 - whatever the function raised
+            error = raised
+        alive = [row for row in rows if not row.over]
+        # Not where its results are wrong: then the function is at fault, and not one of its inputs.
+        if error is not None and self._may_part(alive, error):
+            middle = len(alive) // 2
+            for half in (alive[:middle], alive[middle:]):
+                # Some may have ended while the other half ran.
+                waiting = [row for row in half if not row.over]
+                if waiting:
+                    await self._attempt(waiting, self._launch(waiting))
+            return
+        if len(rows) == len(self._rows):  # else this is a part, and another may have to run
+            await self._free()
+        if error is not None:
+            await self._fail(alive, error)
+            return
+        turn_ends = self._loop.time() + _TURN
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if not row.over:
+                await self._end(row, outcome)
+                # The ends of many rows must not keep the next batch from beginning, or ending.
+                if self._loop.time() >= turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = self._loop.time() + _TURN
+
+    def _may_part(self, rows: list[BatchRow], error: Exception) -> bool:
+        return self._batching.bisect and len(rows) > 1 and not isinstance(error, InvalidValueError)
+
+    async def _result(self, work: asyncio.Future[Any]) -> Any:
+        """What the function gave.
+
+        Raises:
+            Exception: Whatever it raised.
+        """
+        if work is not self._task:
+            return await _held(lambda: work)
+        self._stop_if_empty()
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        finally:
+            self._task = None
+        if work.cancelled():
+            raise RuntimeError("the function was cancelled")
+        return work.result()
+
+    async def _call_async(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
+        return self._sorted(await self._endpoint.function(**arguments), rows, padding)
+
+    def _call(self, arguments: dict[str, Any], rows: int, padding: int) -> list[Outcome]:
+        # What came is JSON before the next call begins: it may stand in a buffer that the next call writes anew.
+        return self._sorted(self._endpoint.function(**arguments), rows, padding)
+
+    def _sorted(self, returned: Any, rows: int, padding: int) -> list[Outcome]:
+        results = by_row(returned, rows, padding, self._endpoint.outputs)
+        return [self._outcome(result) for result in results]
+
+    def _outcome(self, result: Any) -> Outcome:
+        if isinstance(result, BaseException):
+            return result
+        try:
+            return as_value(result, self._endpoint)
+        except InvalidValueError as error:
+            return error
+
+    # ---- generators --------------------------------------------------------------------------------------------
+
+    async def _generated(self, work: asyncio.Future[Any]) -> None:
+        error: BaseException | None = None
+        try:
+            await self._result(work)
+        except Exception as raised:  # noqa: BLE001 - whatever the function raised
+            error = raised
+        await self._free()
+        left = [row for row in self._rows.values() if not row.over]
+        if error is not None:
+            if not left:
+                _log.info("endpoint %r: a batch ended late: %r", self._endpoint.name, error)
+            await self._fail(left, error)
+            return
+        for row in left:
+            await self._end(row, final(row, self._endpoint))
+
+    async def _drain(self, arguments: dict[str, Any], known: int) -> None:
+        returned = self._endpoint.function(**arguments)
+        generator: AsyncGenerator[Any, Any] = await returned if inspect.isawaitable(returned) else returned
+        _check_generator(isinstance(generator, AsyncGenerator), generator)
+        async with aclosing(generator):
+            sent: Any = None
+            while True:
+                try:
+                    yielded = await generator.asend(sent)
+                except StopAsyncIteration:
+                    return
+                for row, outcome in take(yielded, self._rows, known, self._endpoint):
+                    await self._end(row, outcome)
+                sent = await self._late_joiners() if self._wants_late_joiners else self._none_new
+                if not sent and self.rows == 0:
+                    return
+                # A generator that never waits must not keep the loop from the rest.
+                await asyncio.sleep(0)
+
+    def _drive(self, arguments: dict[str, Any], known: int) -> None:
+        """The same in a worker thread."""
+        generator: Generator[Any, Any, Any] = self._endpoint.function(**arguments)
+        _check_generator(isinstance(generator, Generator), generator)
+        with closing(generator):
+            sent: Any = None
+            while True:
+                try:
+                    yielded = generator.send(sent)
+                except StopIteration:
+                    return
+                except BaseException:
+                    for row in tuple(self._rows.values()):
+                        keep_what_was_yielded(row.stream)
+                    raise
+                ended = take(yielded, self._rows, known, self._endpoint)
+                if ended:
+                    self._loop.call_soon_threadsafe(self._end_soon, ended)
+                sent = self._none_new
+                if self._wants_late_joiners:
+                    sent = asyncio.run_coroutine_threadsafe(self._late_joiners(), self._loop).result()
+                if not sent and self.rows == 0:
+                    return
+
+    def _end_soon(self, ended: list[tuple[BatchRow, Outcome]]) -> None:
+        async def end() -> None:
+            for row, outcome in ended:
+                await self._end(row, outcome)
+
+        task = self._loop.create_task(end())
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
+
+    # ---- late joiners ---------------------------------------------------------------------------------------------
+
+    @property
+    def _none_new(self) -> Any:
+        return {} if self._endpoint.takes_late_joiners else None
+
+    @property
+    def _wants_late_joiners(self) -> bool:
+        return self._endpoint.takes_late_joiners and self._may_join()
+
+    async def _late_joiners(self) -> dict[int, Any]:
+        """Let waiting items into free rows: what each is, by its row."""
+        self._joining = True
+        try:
+            running = [row for row in self._rows.values() if not row.over]
+            arrivals = await self._join(len(running), sum(row.cost for row in running))
+            assigned = self._assign_rows(arrivals)
+            self._begin(assigned.values())
+        finally:
+            self._joining = False
+        return {number: self._endpoint.input.late_joiner(row.value) for number, row in assigned.items()}
+
+
+def _check_generator(is_one: bool, returned: Any) -> None:
+    if not is_one:
+        found = type(returned).__name__
+        raise InvalidValueError(f"it returned a {found}, and its annotation says a generator: it yields rows")
+
+
+async def _held(begin: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    """Begin some work, and keep what would end the server from travelling on."""
+    try:
+        return await begin(*args)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        raise held_back(error) from error

@@ -1,0 +1,366 @@
+"""An endpoint: a function, what it takes and gives, and how it may run."""
+
+import hashlib
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+import orjson
+from pydantic import BaseModel, JsonValue
+
+from tidewire.protocol import strict_json
+from tidewire.protocol.document.json_pointer import escape, parse
+from tidewire.protocol.resources import Batch, EndpointCapabilities, EndpointDescription, EndpointSummary
+from tidewire_server.endpoints.batch_options import Batching, BatchSlot
+from tidewire_server.endpoints.batch_signature import batch_shapes_of
+from tidewire_server.endpoints.schemas import (
+    InputShape,
+    ValueShape,
+    called_first,
+    is_async,
+    is_generator,
+    names_in,
+    shapes_of,
+)
+from tidewire_server.errors import ItemError, ProblemError, refuse
+from tidewire_server.log_writer.user_values import plain
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
+
+OnRestart = Literal["rerun", "fail"]
+
+Columns = Sequence[str] | Callable[[Any], Sequence[str]]
+Resource = bytes | JsonValue | Callable[[], bytes | JsonValue]
+
+
+class Default:
+    """Stands for "as the server is set", where None means something of its own."""
+
+
+DEFAULT: Final = Default()
+
+_ANYWHERE: Final = BatchSlot()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `@server.endpoint(…)` takes; see `Server.endpoint`."""
+
+    name: str | None = None
+    concurrency_limit: int | Default | None = DEFAULT
+    concurrency_group: str | None = None
+    max_queue_size: int | None = None
+    time_limit: float | None = None
+    on_restart: OnRestart = "rerun"
+    columns: Columns | None = None
+    initial: Any = DEFAULT
+    validate: Callable[[Any], Any] | None = None
+    capabilities: Mapping[str, Any] | None = None
+    examples: Iterable[JsonValue] = ()
+    links: Mapping[str, Resource] | None = None
+    batching: Batching | None = None
+
+
+@dataclass(frozen=True)
+class Served:
+    """A resource of an endpoint as it is sent."""
+
+    body: bytes
+    media_type: str
+    version: str
+    """Changes when the body does: its ETag, and the `v` of the link that leads to it."""
+
+
+class Endpoint:
+    """One function under one name."""
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        """Read the function's signature and check the options against it.
+
+        Raises:
+            TypeError: The signature cannot be an endpoint's.
+            ValueError: An option is wrong, or an example is no valid input.
+        """
+        if not callable(function):
+            raise TypeError(f"an endpoint is a function, not {function!r}; a name is given as name=…")
+        body = called_first(function)
+        _refuse_without_object(body)
+        self.function = function
+        self.name: str = str(getattr(body, "__name__", "")) if options.name is None else options.name
+        if options.name is None and self.name in {"", "<lambda>"}:
+            what = "a lambda" if self.name else f"an object of type {type(body).__name__}"
+            raise ValueError(f"{what} has no name: give it one, name=…")
+        if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
+            raise ValueError(
+                f"{self.name!r} cannot name an endpoint: a letter, then at most 63 letters, digits, '-', '_' and '.'"
+            )
+        self.input: InputShape
+        self.value: ValueShape
+        self.batching = options.batching
+        """How its items are batched; None for a function that takes one input."""
+        self.outputs: int | None = None
+        self.takes_late_joiners = False
+        self._only_appends = False
+        if options.batching is None:
+            self.input, self.value = shapes_of(function, self.name)
+        else:
+            shapes = batch_shapes_of(function, self.name)
+            self.input, self.value = shapes.input, shapes.value
+            self.outputs, self.takes_late_joiners = shapes.outputs, shapes.takes_late_joiners
+            self._only_appends = shapes.only_appends
+        self.is_async = is_async(function)
+        self.is_generator = is_generator(function)
+        self.streams = self.is_generator or self.input.stream is not None
+        """Whether the value grows while the function runs; else it is set once, when it is complete."""
+        for name, least in (("concurrency_limit", 1), ("max_queue_size", 0)):
+            given = getattr(options, name)
+            if not (given is None or isinstance(given, Default)) and (
+                type(given) is not int or given < least
+            ):
+                raise ValueError(
+                    f"endpoint {self.name!r}: {name} is {given!r}: a whole number, {least} at least, or None"
+                )
+        limit = options.time_limit
+        if limit is not None and (type(limit) not in {int, float} or not 0 < limit < math.inf):
+            raise ValueError(f"endpoint {self.name!r}: time_limit is {limit!r}: seconds above 0, or None")
+        group = options.concurrency_group
+        if group is not None and (not isinstance(group, str) or not group):
+            raise ValueError(f"endpoint {self.name!r}: concurrency_group is {group!r}: a name, or None")
+        self._check_places(options)
+        self.concurrency_limit = options.concurrency_limit
+        self.concurrency_group = group
+        self.max_queue_size = options.max_queue_size
+        if options.on_restart not in get_args(OnRestart):
+            raise ValueError(
+                f"endpoint {self.name!r}: on_restart is 'rerun' or 'fail', not {options.on_restart!r}"
+            )
+        self.on_restart = options.on_restart
+        self.time_limit = limit
+        self.validate = options.validate
+        self._columns = options.columns
+        self._initial = options.initial
+        text = inspect.cleandoc(body.__doc__ or "")
+        self.summary, _, self.description = (part.strip() for part in text.partition("\n\n"))
+        self.summary = " ".join(self.summary.split())
+        self.links = dict(options.links or {})
+        self._served: dict[str, Served] = {}
+        self.examples = list(options.examples) or ([{}] if self.input.defaults else [])
+        for example in self.examples:
+            try:
+                self.input.read(example, "/input")
+            except ProblemError as error:
+                raise ValueError(f"endpoint {self.name!r}: an example is no valid input: {error}") from None
+        self.padding = self._read_padding()
+        self._capabilities = {
+            "streams": self.streams,
+            "rollback": self._may_take_back(),
+            **(options.capabilities or {}),
+        }
+        EndpointCapabilities.model_validate(self._capabilities, strict=True)
+
+    def _read_padding(self) -> BaseModel | None:
+        """The input that fills a batch up; None: the last one of the batch is repeated."""
+        batching = self.batching
+        if batching is None:
+            return None
+        if batching.bisect and self.is_generator:
+            raise ValueError(
+                f"endpoint {self.name!r}: bisect runs a call again, and of a generator readers have seen a part"
+            )
+        if batching.takes_sizes and self.takes_late_joiners:
+            raise ValueError(
+                f"endpoint {self.name!r}: sizes are of whole calls, and this one takes late joiners: it pads by itself"
+            )
+        pad = batching.pad
+        if pad is None or isinstance(pad, self.input.model):
+            return pad
+        given = pad.model_dump(mode="json") if isinstance(pad, BaseModel) else plain(pad)
+        try:
+            return self.input.read(given, "")
+        except ProblemError as error:
+            said = str(error).removeprefix(": ")
+            raise ValueError(f"endpoint {self.name!r}: pad is no valid input: {said}") from None
+
+    def _check_places(self, options: Options) -> None:
+        """Refuse now what would else fail at the first submit."""
+        here = f"endpoint {self.name!r}"
+        columns = options.columns
+        if isinstance(columns, str):
+            raise TypeError(f"{here}: columns is one text: give a list of JSON Pointers, [{columns!r}]")
+        if columns is not None and not callable(columns):
+            for pointer in columns:
+                try:
+                    parse(pointer)
+                except ValueError as error:
+                    raise ValueError(f"{here}: columns: {pointer!r}: {error}") from None
+        if options.validate is not None and not callable(options.validate):
+            raise TypeError(f"{here}: validate is a function of the input, not {options.validate!r}")
+        if options.initial is not DEFAULT and not callable(options.initial):
+            try:
+                strict_json.check(self.value.to_json(options.initial))
+            except ValueError as error:
+                raise ValueError(f"{here}: initial: {error}") from None
+        for name, resource in (options.links or {}).items():
+            if _NAME.fullmatch(name) is None or name in {"jobs", "self"}:
+                raise ValueError(f"{here}: a link cannot be called {name!r}: its URL would lead elsewhere")
+            if not callable(resource) and not isinstance(resource, bytes):
+                try:
+                    strict_json.check(resource)
+                except ValueError as error:
+                    raise ValueError(f"{here}: link {name!r} is neither bytes nor JSON: {error}") from None
+
+    @property
+    def rollback(self) -> bool:
+        """Whether text that was written may be taken back."""
+        return bool(self._capabilities["rollback"])
+
+    @property
+    def notices_cancel(self) -> bool:
+        """Whether its function can see that it was cancelled: else there is no use in waiting for it."""
+        given = self.input
+        return self.is_async or self.is_generator or given.stream is not None or given.context is not None
+
+    def _may_take_back(self) -> bool:
+        """What holds where the author says nothing: a whole value may replace what was there, a stream is believed to
+        only grow unless its function names `truncate`. A stream that takes back more than that is refused.
+        """
+        if self._only_appends:
+            return False
+        return self.is_generator or (self.input.stream is not None and "truncate" in names_in(self.function))
+
+    # ---- the first state of an item ----------------------------------------------------------------------------
+
+    def initial(self, value: BaseModel) -> JsonValue:
+        """The value of an item at submit."""
+        if self._initial is DEFAULT:
+            return self.value.empty if self.streams else None
+        given = self._initial(self.input.as_given(value)) if callable(self._initial) else self._initial
+        return self.value.to_json(given)  # type: ignore[no-any-return]
+
+    def columns(self, value: BaseModel) -> list[str]:
+        """JSON Pointers within the value, of the places that grow."""
+        if self._columns is None:
+            within: Sequence[str] = [""] if self.value.is_text else []
+        else:
+            within = self._columns(self.input.as_given(value)) if callable(self._columns) else self._columns
+        for pointer in within:
+            parse(pointer)
+        return list(within)
+
+    async def admit(self, raw: JsonValue, pointer: str) -> BaseModel:
+        """Validate one input, by its schema and by the endpoint's own judgement, before anything is queued.
+
+        Raises:
+            ProblemError: It is refused.
+        """
+        value = self.input.read(raw, pointer)
+        if self.validate is None and (self.batching is None or not self.batching.judges):
+            return value
+        try:
+            if self.validate is not None:
+                judged = self.validate(self.input.as_given(value))
+                if inspect.isawaitable(judged):
+                    await judged
+            self._admit_to_batches(value, pointer)
+        except ProblemError:
+            raise
+        except ItemError as error:
+            raise ProblemError(error.problem().model_copy(update={"pointer": pointer})) from None
+        except ValueError as error:
+            member = getattr(error, "member", None)
+            code = getattr(error, "code", None) or "invalid_input"
+            where = pointer if member is None else f"{pointer}/{escape(str(member))}"
+            refused = ItemError(f"{where}: {error}", code=str(code), pointer=where)
+            raise ProblemError(refused.problem()) from None
+        return value
+
+    def place(self, value: BaseModel) -> BatchSlot:
+        """Where an input stands among those that it may share a batch with.
+
+        Raises:
+            Exception: Whatever the endpoint's `key` and `cost` raise.
+        """
+        batching = self.batching
+        if batching is None or not batching.judges:
+            return _ANYWHERE
+        return batching.place(self.input.as_given(value))
+
+    def _admit_to_batches(self, value: BaseModel, pointer: str) -> None:
+        batching = self.batching
+        if batching is None or not batching.judges:
+            return
+        cost = self.place(value).cost
+        if cost > batching.max_cost:
+            detail = (
+                f"{pointer}: it costs {cost:g}, and a whole batch at most {batching.max_cost:g} (max_cost)"
+            )
+            raise refuse("input_too_long", detail, pointer=pointer, limit=batching.max_cost)
+
+    # ---- what is told of it ------------------------------------------------------------------------------------
+
+    def capabilities(self, max_inputs: int) -> EndpointCapabilities:
+        """What it can do."""
+        return EndpointCapabilities.model_validate(
+            {"batch": Batch(max_items=max_inputs), **self._capabilities}
+        )
+
+    def summarize(self, root: str) -> EndpointSummary:
+        """Its entry in discovery."""
+        return EndpointSummary(
+            name=self.name,
+            summary=self.summary,
+            href=f"{root}/endpoints/{self.name}",
+            defaults=self.input.defaults,
+        )
+
+    def describe(self, root: str, max_inputs: int) -> EndpointDescription:
+        """Its description."""
+        here = f"{root}/endpoints/{self.name}"
+        # The version in the link names the content, so that what it leads to never changes.
+        further = {name: f"{here}/{name}?v={self.resource(name).version}" for name in self.links}
+        return EndpointDescription(
+            name=self.name,
+            summary=self.summary,
+            description=self.description,
+            input_schema=self.input.schema,
+            value_schema=self.value.schema,
+            examples=self.examples,
+            capabilities=self.capabilities(max_inputs),
+            links={"self": here, "jobs": f"{here}/jobs", **further},
+        )
+
+    def resource(self, name: str) -> Served:
+        """One of its further resources, made once.
+
+        Raises:
+            KeyError: It has none of this name.
+        """
+        if name not in self._served:
+            given = self.links[name]
+            content = given() if callable(given) else given
+            body = content if isinstance(content, bytes) else orjson.dumps(content)
+            media_type = "application/octet-stream" if isinstance(content, bytes) else "application/json"
+            # What names its own version keeps that name: a reader compares it with the one in the body.
+            named = content.get("hash") if isinstance(content, dict) else None
+            version = named if isinstance(named, str) else hashlib.sha256(body).hexdigest()[:16]
+            self._served[name] = Served(body, media_type, version)
+        return self._served[name]
+
+
+def _refuse_without_object(function: Callable[..., Any]) -> None:
+    """Refuse what needs an object before it can be called."""
+    if isinstance(function, type):
+        name = function.__name__
+        raise TypeError(
+            f"an endpoint is a function, and {name} is a class: register a method of an object, {name}(…).method"
+        )
+    if inspect.isfunction(function):
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+        if first is not None and first.name in {"self", "cls"} and first.annotation is first.empty:
+            raise TypeError(
+                f"{function.__name__!r} is a method without its object: register it of an object, "
+                f"server.endpoint(model.{function.__name__})"
+            )

@@ -1,0 +1,251 @@
+"""Load a Hugging Face checkpoint from a local folder, or say in one sentence why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from tidewire_server.generation.torch_engine import attention
+from tidewire_server.generation.torch_engine.attention import Probe, UnsupportedAttentionError
+from tidewire_server.generation.torch_engine.detokenizer import UnsupportedTokenizerError, vocabulary_of
+from tidewire_server.generation.vocabulary import Vocabulary
+
+# Nothing is downloaded, and no code of a checkpoint runs.
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# With these a position's rotation does not depend on how long the longest text of the batch is.
+SERVED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
+
+
+class LoadError(Exception):
+    """The checkpoint cannot be served; the text says why and, where there is something to do, what."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model ready to run, and what the engine must know about it."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    vocabulary: Vocabulary
+    device: torch.device
+    dtype: torch.dtype
+    context: int
+    """Positions that the model was made for."""
+    vocab_size: int
+    """Width of the logits: at least the number of tokens."""
+    end_ids: frozenset[int]
+    """Tokens that end a text."""
+    layers: int
+    kv_heads: int
+    head_size: int
+
+
+def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoint:
+    """Load a decoder-only model with full attention.
+
+    Args:
+        folder: with config.json, *.safetensors, tokenizer.json.
+        device: `auto` (CUDA, then MPS, then CPU), `cpu`, `cuda`, `cuda:1`, `mps`.
+        dtype: `auto` (float32 on a CPU, else what the checkpoint says), `float32`, `bfloat16`, `float16`.
+
+    Raises:
+        LoadError: it is not there, not readable, or of a kind that is not served.
+    """
+    where = pick_device(device)
+    config = _read_config(folder)
+    _check_kind(folder, config)
+    kind = _pick_dtype(dtype, where, config)
+    attention.register()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=kind,
+            attn_implementation=attention.NAME,
+            use_safetensors=True,
+            output_loading_info=True,
+            **LOCAL,
+        )
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **LOCAL)
+    except Exception as error:  # transformers, safetensors and tokenizers have no common error
+        raise LoadError(f"{folder} cannot be loaded: {_first_line(error)}") from error
+    model: PreTrainedModel
+    model, report = loaded
+    if report["missing_keys"]:
+        # They would be filled with random numbers.
+        missing = sorted(report["missing_keys"])
+        raise LoadError(
+            f"{folder} lacks {len(missing)} weights of a {config.model_type} model, {missing[0]} among them"
+        )
+    if not tokenizer.is_fast:
+        raise LoadError(f"{folder} has no tokenizer.json, and other tokenizers are not served")
+    if len(tokenizer) > config.vocab_size:
+        raise LoadError(
+            f"{folder} has a tokenizer of {len(tokenizer)} tokens for a model of {config.vocab_size}"
+        )
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    model.to(where).eval().requires_grad_(requires_grad=False)  # type: ignore[arg-type]
+    try:
+        vocabulary = vocabulary_of(tokenizer, config.vocab_size)
+        heads = _probe(model, where)
+    except (UnsupportedTokenizerError, UnsupportedAttentionError) as error:
+        raise LoadError(f"{folder} cannot be served: {error}") from error
+    kv_heads, head_size = heads[0]
+    return Checkpoint(
+        name=folder.resolve().name,
+        model=model,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
+        device=where,
+        dtype=kind,
+        context=_context(folder, config),
+        vocab_size=config.vocab_size,
+        end_ids=_end_ids(model, tokenizer),
+        layers=len(heads),
+        kv_heads=kv_heads,
+        head_size=head_size,
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of a name, which must be there.
+
+    Raises:
+        LoadError: no such device.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise LoadError(f"device {name!r} is not one of auto, cpu, cuda, cuda:N, mps") from None
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not there.get(device.type, False):
+        raise LoadError(f"device {name!r} is not available on this machine with this build of torch")
+    return device
+
+
+def _pick_dtype(name: str, device: torch.device, config: PreTrainedConfig) -> torch.dtype:
+    if name == "auto":
+        return (
+            torch.float32
+            if device.type == "cpu" or not isinstance(config.dtype, torch.dtype)
+            else config.dtype
+        )
+    if name not in DTYPES:
+        raise LoadError(f"dtype {name!r} is not one of auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _read_config(folder: Path) -> PreTrainedConfig:
+    if not folder.is_dir():
+        raise LoadError(f"{folder} is not a folder; give a local checkpoint (nothing is downloaded)")
+    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
+    if missing:
+        raise LoadError(f"{folder} has no {' and no '.join(missing)}")
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, **LOCAL)
+    except Exception as error:  # as above: unknown model types, broken JSON, a file that is no text
+        raise LoadError(f"{folder / 'config.json'} cannot be read: {_first_line(error)}") from error
+    return config
+
+
+def _check_kind(folder: Path, config: PreTrainedConfig) -> None:
+    """Refuse by the configuration what is not decoder-only with full attention."""
+    kind = f"{folder} is a {config.model_type} model"
+    only = "only decoder-only models with full attention are served"
+    names = config.architectures or []
+    if getattr(config, "is_encoder_decoder", False):
+        raise LoadError(f"{kind}, which has an encoder; {only}")
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or not any(
+        n.endswith(("CausalLM", "LMHeadModel")) for n in names
+    ):
+        raise LoadError(
+            f"{kind} ({', '.join(names) or 'no architecture named'}), which does not generate text; {only}"
+        )
+    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if layers != {"full_attention"}:
+        raise LoadError(f"{kind} with layers of the kind {', '.join(sorted(layers))}; {only}")
+    ropes = set(_rope_types(getattr(config, "rope_parameters", None)))
+    if not ropes <= SERVED_ROPES:
+        raise LoadError(
+            f"{kind} whose rotary positions ({', '.join(sorted(ropes - SERVED_ROPES))}) change with the length of the "
+            f"text, which a batch of different lengths cannot serve"
+        )
+
+
+def _rope_types(parameters: Any) -> Iterator[str]:
+    if isinstance(parameters, dict):
+        for key, value in parameters.items():
+            if key == "rope_type":
+                yield value
+            else:
+                yield from _rope_types(value)
+
+
+@torch.inference_mode()
+def _probe(model: PreTrainedModel, device: torch.device) -> dict[int, tuple[int, int]]:
+    """Run one token through the model; returns (key-value heads, head size) of each layer."""
+    probe = Probe()
+    token = torch.zeros((1, 1), dtype=torch.int64, device=device)
+    model(input_ids=token, position_ids=token, use_cache=False, attention_context=probe)
+    layers = model.config.num_hidden_layers
+    if sorted(probe.heads) != list(range(layers)):
+        raise UnsupportedAttentionError(
+            f"{len(probe.heads)} of its {layers} layers use the attention interface"
+        )
+    if len(set(probe.heads.values())) > 1:
+        raise UnsupportedAttentionError("its layers differ in key-value heads")
+    return probe.heads
+
+
+def _context(folder: Path, config: PreTrainedConfig) -> int:
+    context = getattr(config, "max_position_embeddings", None)
+    if not isinstance(context, int) or context < 2:
+        raise LoadError(
+            f"{folder / 'config.json'} does not say how long a text may be (max_position_embeddings)"
+        )
+    return context
+
+
+def _end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """From the generation settings, the configuration, or the tokenizer: the first that names any."""
+    generation = model.generation_config
+    named = (
+        generation.eos_token_id if generation else None,
+        model.config.eos_token_id,
+        tokenizer.eos_token_id,
+    )
+    for ids in named:
+        if ids is not None:
+            return frozenset(ids if isinstance(ids, list) else [ids])
+    return frozenset()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__

@@ -1,0 +1,102 @@
+"""One step on the device: a forward pass over the packed tokens, sampling, and scores where they were asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from tidewire_server.generation.torch_engine.attention import PrefillChunk, Step
+from tidewire_server.generation.torch_engine.kv_cache import KVCache
+from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
+from tidewire_server.generation.torch_engine.sampler import Sampling, sample
+from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepPlan
+from tidewire_server.generation.torch_engine.top_n import score
+
+
+@dataclass(eq=False, kw_only=True)
+class RunningSequence(Sequence):
+    """A request with what the device must know about it."""
+
+    sampling: Sampling
+    scored: bool
+    """Whether log-probability and rank of each token are wanted."""
+    top: int
+    """How many alternatives; 0 unless `scored`."""
+
+
+R = TypeVar("R", bound=RunningSequence)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The token of one request. Log-probabilities are in nats, unrounded, of the model's own distribution."""
+
+    token: int
+    logprob: float = 0.0
+    rank: int = 0
+    top_ids: list[int] = field(default_factory=list)
+    top_logprobs: list[float] = field(default_factory=list)
+    is_number: bool = True
+    """False where the model's logits are no distribution (NaN, or an infinite peak)."""
+
+
+class Runner:
+    """Runs steps on one model and one cache."""
+
+    def __init__(self, checkpoint: Checkpoint, cache: KVCache) -> None:
+        self._model = checkpoint.model
+        self._device = checkpoint.device
+        self._cache = cache
+
+    @torch.inference_mode()
+    def run(self, step: StepPlan[R]) -> list[Sampled]:
+        """Run one step; the tokens are in the order of `step.sampled`."""
+        logits = self._forward(step)
+        runs = step.sampled
+        if not runs:
+            return []
+        tokens = sample(logits, [r.sampling for r in runs], [r.length for r in runs])
+        numbers = logits.amax(-1).isfinite()
+        sampled = [Sampled(t, is_number=n) for t, n in zip(tokens.tolist(), numbers.tolist(), strict=True)]
+        rows = [i for i, run in enumerate(runs) if run.scored]
+        if rows:
+            scores = score(logits[rows], tokens[rows], max(runs[i].top for i in rows))
+            columns = (
+                scores.chosen.tolist(),
+                scores.ranks.tolist(),
+                scores.top_ids.tolist(),
+                scores.top.tolist(),
+            )
+            for i, logprob, rank, top_ids, top in zip(rows, *columns, strict=True):
+                n = runs[i].top
+                sampled[i] = Sampled(
+                    sampled[i].token, logprob, rank, top_ids[:n], top[:n], sampled[i].is_number
+                )
+        return sampled
+
+    def _forward(self, step: StepPlan[R]) -> torch.Tensor:
+        """Logits [len(step.sampled), V] in float32. The packed row is what `attention` says."""
+        by_slot = {run.slot: run for run in step.decode}
+        decoding = 1 + max(by_slot, default=-1)
+        tokens = [by_slot[slot].last if slot in by_slot else 0 for slot in range(decoding)]
+        decode_positions = [by_slot[slot].length - 1 if slot in by_slot else None for slot in range(decoding)]
+        positions = [position or 0 for position in decode_positions]
+        wanted = [run.slot for run in step.decode]
+        chunks = []
+        for part in step.prefill:
+            chunks.append(PrefillChunk(part.sequence.slot, len(tokens), part.start, part.end))
+            tokens.extend(part.sequence.prompt[part.start : part.end])
+            positions.extend(range(part.start, part.end))
+            if part.completes:
+                wanted.append(len(tokens) - 1)
+        output = self._model(
+            input_ids=torch.tensor([tokens], device=self._device),
+            position_ids=torch.tensor([positions], device=self._device),
+            use_cache=False,
+            logits_to_keep=torch.tensor(wanted, dtype=torch.int64, device=self._device),
+            attention_context=Step(self._cache, decode_positions, chunks),
+        )
+        logits: torch.Tensor = output.logits[0].float()
+        return logits

@@ -1,0 +1,103 @@
+"""What the server says of itself: what it is and can, each endpoint's schemas, and what else an endpoint offers."""
+
+from collections.abc import Callable, Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from tidewire.protocol import messages
+from tidewire.protocol.resources import Discovery
+from tidewire_server.endpoints.endpoint import Endpoint
+from tidewire_server.errors import refuse
+from tidewire_server.http import requests_and_responses
+from tidewire_server.http.requests_and_responses import answer, root_of
+from tidewire_server.jobs.job_service import JobService
+from tidewire_server.settings import Settings
+from tidewire_server.version import SERVER
+
+_CAPABILITIES = (
+    "list",
+    "delete",
+    "snapshots_only",
+    "batches",
+    "inband_problems",
+    "idempotency",
+    "stream_tokens",
+)
+
+_IMMUTABLE = "public, max-age=31536000, immutable"
+
+
+class DiscoveryDocuments:
+    """Answers to what is asked about the server and its endpoints."""
+
+    def __init__(
+        self, endpoints: Mapping[str, Endpoint], settings: Settings, service: Callable[[], JobService]
+    ) -> None:
+        """Describe.
+
+        Args:
+            endpoints: All endpoints by name.
+            settings: The server's settings.
+            service: What runs, once it was started.
+        """
+        self._endpoints = endpoints
+        self._settings = settings
+        self._service = service
+
+    async def discover(self, request: Request) -> ASGIApp:
+        """`GET /v1`."""
+        requests_and_responses.accepts(request, "application/json")
+        settings, root = self._settings, root_of(request)
+        capabilities = [*_CAPABILITIES]
+        if any(each.capabilities(1).logprobs is not None for each in self._endpoints.values()):
+            capabilities.append("logprobs")
+        body = Discovery(
+            server=SERVER,
+            durability=self._service().store.durability,
+            capabilities=sorted(capabilities),
+            limits=settings.limits,
+            heartbeat_ms=round(settings.heartbeat * 1000),
+            endpoints=[endpoint.summarize(root) for endpoint in self._endpoints.values()],
+        )
+        members = messages.to_json(body)
+        members["limits"] |= settings.model_dump(include={"max_retained_jobs", "max_tombstones"})
+        members["min_interval_ms"] = round(settings.min_snapshot_interval * 1000)
+        return answer(members)
+
+    async def describe(self, request: Request) -> ASGIApp:
+        """`GET /v1/endpoints/{name}`."""
+        requests_and_responses.accepts(request, "application/json")
+        endpoint = self.endpoint(request)
+        return answer(endpoint.describe(root_of(request), self._service().max_inputs(endpoint)))
+
+    async def further(self, request: Request) -> ASGIApp:
+        """`GET /v1/endpoints/{name}/{resource}`."""
+        endpoint, name = self.endpoint(request), request.path_params["resource"]
+        if name not in endpoint.links:
+            raise refuse("not_found", f"endpoint {endpoint.name!r} has no {name[:80]!r}")
+        served = endpoint.resource(name)
+        etag = f'"{served.version}"'
+        # Only a URL that names the version may be kept for good: without it, the next model has the same URL.
+        caching = _IMMUTABLE if request.query_params.get("v") == served.version else "no-cache"
+        if self._settings.tokens:
+            caching = caching.replace("public", "private")
+        headers = {"etag": etag, "cache-control": caching}
+        known = request.headers.get("if-none-match", "").split(",")
+        if etag in [tag.strip().removeprefix("W/") for tag in known]:
+            return Response(status_code=304, headers=headers)
+        return Response(served.body, headers=headers, media_type=served.media_type)
+
+    def endpoint(self, request: Request) -> Endpoint:
+        """The endpoint that a URL names.
+
+        Raises:
+            ProblemError: There is none of this name.
+        """
+        name = request.path_params["name"]
+        endpoint = self._endpoints.get(name)
+        if endpoint is None:
+            known = ", ".join(self._endpoints) or "none"
+            raise refuse("endpoint_not_found", f"there is no endpoint {name[:80]!r}; here are {known}")
+        return endpoint

@@ -1,0 +1,1 @@
+"""What a function writes becomes events in its job's log."""

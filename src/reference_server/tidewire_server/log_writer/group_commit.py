@@ -1,0 +1,130 @@
+"""When jobs commit: one callback of the event loop for all jobs that have something pending, and one timer.
+
+A callback, a timer or a task for each job and event would cost more than the event itself.
+
+How long a job waits between two events is widened where the server is behind: then all that has come meanwhile is one
+event, and the jobs together cost less.
+
+  a round of commits takes      | between two events of one stream
+  ------------------------------+-------------------------------------
+  less than half the window     | the window
+  more                          | twice what rounds took of late, at most `WIDEST`
+"""
+
+import asyncio
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf
+from time import monotonic
+from typing import Final, Protocol
+
+WIDEST: Final = 0.05
+"""Seconds to which the time between two events of one stream is widened."""
+
+_FADES: Final = 8
+"""Rounds in which what one took is forgotten, about."""
+
+
+class Writer(Protocol):
+    """A job that writes a log."""
+
+    urgent: bool
+    """What is pending does not wait for the window."""
+    committed_at: float
+    """When it committed last, in seconds of the loop's."""
+    waits_until: float | None
+    """When it is to commit, while it waits for that."""
+
+    def commit_now(self, now: float) -> tuple[int, int]:
+        """Commit what is pending, or see to it that this is done; returns the events and bytes that were logged."""
+        ...
+
+
+class GroupCommit:
+    """The jobs of one event loop that have something pending. Used on that loop."""
+
+    def __init__(
+        self, logged: Callable[[int, int], None], window: float, clock: Callable[[], float] = monotonic
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            logged: Told, once for all jobs that commit together, how many events and bytes were logged.
+            window: Seconds between two events of one stream, at least; 0 for none.
+            clock: Seconds. That of the loop stands still while it runs what is due.
+        """
+        self.logged = logged
+        self.spacing = window
+        """Seconds between two events of one stream, as it is now: see the table above. A window of 0 stays 0."""
+        self._window = window
+        self._clock = clock
+        self._took = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._due: list[Writer] = []
+        self._later: list[tuple[float, int, Writer]] = []
+        self._order = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._fires_at = inf
+
+    def soon(self, writer: Writer) -> None:
+        """Have a job commit once whatever runs now on the loop has run, or when its window is over."""
+        if not self._due:
+            self._loop.call_soon(self._commit)
+        self._due.append(writer)
+
+    def _wait(self, writer: Writer, due: float) -> None:
+        writer.waits_until = due
+        self._order += 1
+        heappush(self._later, (due, self._order, writer))
+        if due < self._fires_at:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._fires_at = self._later[0][0] if self._later else inf
+        if self._later:
+            self._timer = self._loop.call_at(self._fires_at, self._commit_late)
+
+    def _commit_late(self) -> None:
+        now = self._loop.time()
+        waiting: list[Writer] = []
+        while self._later and self._later[0][0] <= now:
+            due, _, writer = heappop(self._later)
+            if writer.waits_until == due:
+                waiting.append(writer)
+        self._timer = None
+        self._set_timer()
+        self._commit_all(waiting, now)
+
+    def _commit(self) -> None:
+        due, self._due = self._due, []
+        now = self._loop.time()
+        if spacing := self.spacing:
+            ready, latest = [], now - spacing
+            for writer in due:
+                if writer.urgent or writer.committed_at <= latest:
+                    ready.append(writer)
+                elif writer.waits_until is None:
+                    self._wait(writer, writer.committed_at + spacing)
+            due = ready
+        self._commit_all(due, now)
+
+    def _commit_all(self, writers: list[Writer], now: float) -> None:
+        began = self._clock()
+        events = size = 0
+        for writer in writers:
+            try:
+                of_this, bytes_of_this = writer.commit_now(now)
+            except Exception as error:  # noqa: BLE001 - the others must not suffer for one
+                self._loop.call_exception_handler({"message": "a job's commit failed", "exception": error})
+                continue
+            events += of_this
+            size += bytes_of_this
+        if events:
+            self.logged(events, size)
+        took = self._clock() - began
+        self._took = max(took, self._took + (took - self._took) / _FADES)
+        if self._window:
+            self.spacing = max(self._window, min(2 * self._took, WIDEST))

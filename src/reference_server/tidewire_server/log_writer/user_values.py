@@ -1,0 +1,62 @@
+"""What functions write, as JSON's own Python types.
+
+A NaN or a lone surrogate passes here as itself and is refused by the document, which says where it stands.
+"""
+
+from functools import lru_cache
+from typing import Any, Final
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import PydanticSerializationError
+
+from tidewire.protocol.jsonable import converted, rows_of
+from tidewire_server.errors import InvalidValueError
+from tidewire_server.log_writer.value_errors import said_of_part
+
+PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+"""Types that are JSON already, and cannot change."""
+
+_MAX_MODELS: Final = 256
+"""Models whose serializers are kept."""
+
+
+def plain(value: Any) -> Any:
+    """JSON's own Python types of a value: models, dataclasses, tuples, dates, and arrays of numpy or torch.
+
+    Raises:
+        InvalidValueError: There is no JSON for it.
+    """
+    if type(value) in PLAIN:
+        return value
+    try:
+        return _plain(value)
+    except UnicodeEncodeError as error:
+        reason = f"lone surrogate in the name {error.object!r}"
+    except (PydanticSerializationError, ValueError) as error:
+        reason = f"{error}{_BYTES if 'invalid utf-8' in str(error) else ''}"
+    raise InvalidValueError(said_of_part(value, _plain, reason))
+
+
+def _plain(value: Any) -> Any:
+    return made_by(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
+
+
+_BYTES: Final = "; bytes that are no text travel as base64: annotate pydantic.Base64Bytes"
+
+_rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
+
+
+def made_by(rows: TypeAdapter[list[Any]], value: Any) -> Any:
+    """The same by what makes JSON of one type.
+
+    Raises:
+        ValueError: There is no JSON for it.
+        TypeError: Likewise.
+    """
+    return converted(rows, value, _from_array)
+
+
+def _from_array(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise InvalidValueError(f"{type(value).__name__} has no JSON form")

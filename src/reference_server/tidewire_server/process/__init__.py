@@ -1,0 +1,1 @@
+"""`tidewire serve`: the command line, its configuration, and the start-up banner."""

@@ -1,0 +1,1 @@
+"""A server on a socket: binding, signals, shutdown."""

@@ -1,0 +1,37 @@
+"""Opening the store that a server's settings name."""
+
+from tidewire_server.settings import Settings
+from tidewire_server.store.interfaces import Retention, Store
+from tidewire_server.store.memory_store import MemoryStore
+from tidewire_server.store_names import file_of
+
+
+def memory_of(settings: Settings) -> Store:
+    """A store in memory, within the bounds of the settings."""
+    return MemoryStore(_retention(settings))
+
+
+def open_store(settings: Settings) -> Store:
+    """Open the store that the settings name.
+
+    Raises:
+        StoreError: It cannot be opened, or another server has it.
+    """
+    path = file_of(settings.log)
+    if path is None:
+        return memory_of(settings)
+    from tidewire_server.store.sqlite.sqlite_store import SqliteStore  # noqa: PLC0415 - some Pythons have no sqlite3
+
+    return SqliteStore(path, _retention(settings), fsync=settings.log_fsync)
+
+
+def _retention(settings: Settings) -> Retention:
+    return Retention(
+        log_ttl=settings.log_ttl,
+        state_ttl=settings.state_ttl,
+        tombstone_ttl=settings.tombstone_ttl,
+        idempotency_ttl=settings.idempotency_ttl,
+        max_retained_jobs=settings.max_retained_jobs,
+        max_tombstones=settings.max_tombstones,
+        max_log_bytes=settings.max_log_bytes,
+    )

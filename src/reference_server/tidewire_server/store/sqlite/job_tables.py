@@ -1,0 +1,400 @@
+"""The jobs of a file, their tombstones and their keys.
+
+Only what runs is in memory: the record and the log of each job that has not ended. All else is read when it is asked
+for. A log that a reader holds is one object for all its readers, for as long as one of them holds it.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import orjson
+
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.messages import Done, to_json
+from tidewire_server.store.interfaces import (
+    Block,
+    Extent,
+    Interrupted,
+    JobRecord,
+    Key,
+    KeyUse,
+    Retention,
+    StoreError,
+    Tombstone,
+)
+from tidewire_server.store.sqlite.event_log import (
+    Mark,
+    Shape,
+    SqliteLog,
+    load_marks,
+    load_shape,
+    record_columns,
+    write_first,
+)
+from tidewire_server.store.sqlite.writer_thread import WriterThread
+
+_AT_ONCE: Final = 500
+"""Rows of each kind that one sweep lets go of, so that no append waits long for it."""
+
+_RECORD: Final = "id, endpoint, principal, batch, created_at, attempt, status, started_at, ended_at, expires_at, done, usage"
+
+
+class SqliteJobs:
+    """The jobs of one file. Made and used on one event loop."""
+
+    def __init__(
+        self,
+        file: WriterThread,
+        retention: Retention,
+        opened: "Counts",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._file = file
+        self._retention = retention
+        self._clock = clock
+        self._interrupted = dict(opened.interrupted)
+        self._unfinished = dict(opened.unfinished)
+        self._ended = opened.ended
+        self._live: dict[str, tuple[JobRecord, SqliteLog]] = {}
+        self._held: WeakValueDictionary[str, SqliteLog] = WeakValueDictionary()
+        self._in_flight: dict[Key, KeyUse] = {}
+        self._letting_go = asyncio.Lock()
+
+    # ---- keys --------------------------------------------------------------------------------------------------
+
+    async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
+        if key in self._in_flight:
+            return self._in_flight[key]
+        # Taken before the file is asked: of two at once only one goes on.
+        self._in_flight[key] = KeyUse(body)
+        query = "SELECT body, job FROM key WHERE principal = ? AND endpoint = ? AND text = ?"
+        try:
+            known = await self._file.do(lambda db: db.execute(query, _parts(key)).fetchone())
+        except BaseException:
+            self._in_flight.pop(key, None)
+            raise
+        if known is None:
+            return None
+        self._in_flight.pop(key, None)
+        return KeyUse(*known)
+
+    async def release(self, key: Key) -> None:
+        self._in_flight.pop(key, None)
+
+    # ---- jobs --------------------------------------------------------------------------------------------------
+
+    async def add(self, record: JobRecord, submit: bytes, first: Block, key: Key | None) -> SqliteLog:
+        retention = self._retention
+        use = None if key is None else self._in_flight.get(key)
+        until = self._clock() + retention.idempotency_ttl
+
+        def work(db: sqlite3.Connection) -> tuple[int, int]:
+            number = _insert_job(db, record)
+            db.execute("INSERT INTO submit VALUES (?, ?)", (number, submit))
+            state_bytes = write_first(db, number, first)
+            if key is not None and use is not None:
+                _insert_key(db, (*_parts(key), use.body, record.id, until), retention.max_tombstones)
+            return number, state_bytes
+
+        log: SqliteLog | None = None
+
+        def then(found: tuple[int, int]) -> None:
+            nonlocal log
+            number, state_bytes = found
+            written = sum(map(len, first.frames))
+            marks = (Mark(first.state.cursor, written),)
+            base = Cursor(first.first.epoch, first.first.seq - 1)
+            extent = Extent(base, first.last, first.done, (first.first,), first.state.columns)
+            shape = Shape(extent, written, marks, state_bytes)
+            log = SqliteLog(self._file, number, record, shape, first.state, retention.max_log_bytes)
+            self._live[record.id] = (record, log)
+            self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1
+            if key is not None:
+                self._in_flight.pop(key, None)
+
+        await self._file.do(work, then)
+        assert log is not None  # noqa: S101 - it was committed
+        return log
+
+    async def get(self, job: str) -> JobRecord | Tombstone | None:
+        live = self._live.get(job)
+        if live is not None:
+            return live[0]
+
+        def work(db: sqlite3.Connection) -> JobRecord | Tombstone | None:
+            row = db.execute(f"SELECT {_RECORD} FROM job WHERE id = ?", (job,)).fetchone()  # noqa: S608
+            if row is not None:
+                return _record(row)
+            grave = db.execute("SELECT id, principal FROM tombstone WHERE id = ?", (job,)).fetchone()
+            return None if grave is None else Tombstone(*grave)
+
+        return await self._file.do(work)
+
+    async def log(self, job: str) -> SqliteLog | None:
+        live = self._live.get(job)
+        if live is not None:
+            return live[1]
+
+        def work(db: sqlite3.Connection) -> tuple[int, JobRecord, Shape] | None:
+            row = db.execute(f"SELECT {_RECORD}, number FROM job WHERE id = ?", (job,)).fetchone()  # noqa: S608
+            return None if row is None else (row[-1], _record(row[:-1]), load_shape(db, row[-1]))
+
+        held = self._held.get(job)
+        if held is not None:
+            return held
+        log: SqliteLog | None = None
+
+        def then(found: tuple[int, JobRecord, Shape] | None) -> None:
+            # On the loop at once with the commit: nothing can bury the job between its read and its being held.
+            nonlocal log
+            log = self._live[job][1] if job in self._live else self._held.get(job)
+            if log is None and found is not None:
+                number, record, shape = found
+                log = SqliteLog(self._file, number, record, shape, None, self._retention.max_log_bytes)
+                self._held[job] = log
+
+        await self._file.do(work, then)
+        return log
+
+    async def save(self, record: JobRecord) -> None:
+        live = self._live.get(record.id)
+        if live is None:
+            return
+        number, log_ttl = live[1].number, self._retention.log_ttl
+        columns, done = (
+            record_columns(record),
+            None if record.done is None else orjson.dumps(to_json(record.done)),
+        )
+        ends = (record.ended_at, record.expires_at, done)
+        log_until = None if record.ended_at is None else record.ended_at + log_ttl
+
+        def work(db: sqlite3.Connection) -> None:
+            update = "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ? WHERE number = ?"
+            db.execute(update, (*columns, number))
+            if log_until is None:
+                return
+            update = "UPDATE job SET ended_at = ?, expires_at = ?, done = ?, log_until = ? WHERE number = ?"
+            db.execute(update, (*ends, log_until, number))
+            db.execute("DELETE FROM submit WHERE job = ?", (number,))
+
+        def then(_: None) -> None:
+            if log_until is not None and self._live.pop(record.id, None) is not None:
+                self._held[record.id] = live[1]
+                self._finished(record.principal)
+                self._ended += 1
+
+        await self._file.do(work, then)
+        if self._ended > self._retention.max_retained_jobs:
+            async with self._letting_go:
+                await self._delete_oldest(self._ended - self._retention.max_retained_jobs)
+
+    async def _delete_oldest(self, count: int) -> None:
+        oldest = "SELECT id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number LIMIT ?"
+        if count > 0:
+            found = await self._file.do(lambda db: db.execute(oldest, (count,)).fetchall())
+            await asyncio.gather(*(self.delete_job(job) for (job,) in found))
+
+    async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
+        def work(db: sqlite3.Connection) -> list[JobRecord]:
+            place = db.execute(
+                "SELECT number FROM job WHERE id = ? AND principal = ?", (before, principal)
+            ).fetchone()
+            query = (
+                f"SELECT {_RECORD} FROM job WHERE principal = ? AND number < ? ORDER BY number DESC LIMIT ?"  # noqa: S608
+            )
+            rows = db.execute(query, (principal, 2**62 if place is None else place[0], limit))
+            return [_record(row) for row in rows]
+
+        found = await self._file.do(work)
+        return [self._live[each.id][0] if each.id in self._live else each for each in found]
+
+    async def unfinished(self, principal: str) -> int:
+        return self._unfinished.get(principal, 0)
+
+    # ---- after a restart ---------------------------------------------------------------------------------------
+
+    async def interrupted(self) -> Sequence[str]:
+        return tuple(self._interrupted)
+
+    async def reopen(self, job: str) -> Interrupted | None:
+        number = self._interrupted.get(job)
+        if number is None:
+            return None
+
+        def work(db: sqlite3.Connection) -> Any:
+            row = db.execute(f"SELECT {_RECORD} FROM job WHERE number = ?", (number,)).fetchone()  # noqa: S608
+            body = db.execute("SELECT body FROM submit WHERE job = ?", (number,)).fetchone()
+            if row is None or body is None:
+                raise StoreError(f"job {job} is not whole: the file is damaged")
+            return _record(row), body[0], load_marks(db, number, load_shape(db, number))
+
+        record, submit, shape = await self._file.do(work)
+        log = SqliteLog(self._file, number, record, shape, None, self._retention.max_log_bytes)
+        await log.state()
+        del self._interrupted[job]
+        self._live[job] = (record, log)
+        return Interrupted(record, submit, log)
+
+    # ---- letting go --------------------------------------------------------------------------------------------
+
+    async def delete_job(self, job: str) -> None:
+        live = self._live.get(job)
+        log = live[1] if live is not None else self._held.get(job)
+        if log is not None:
+            # Before anything is deleted: afterwards nothing is there to be read any more.
+            await log.detach()
+        retention, now = self._retention, self._clock()
+
+        def work(db: sqlite3.Connection) -> tuple[str, bool] | None:
+            row = db.execute("SELECT number, principal, ended_at FROM job WHERE id = ?", (job,)).fetchone()
+            if row is None:
+                return None
+            _delete(db, row[0], job, row[1], now + retention.tombstone_ttl, retention.max_tombstones)
+            return str(row[1]), row[2] is not None
+
+        def then(found: tuple[str, bool] | None) -> None:
+            self._live.pop(job, None)
+            self._held.pop(job, None)
+            self._interrupted.pop(job, None)
+            if found is not None:
+                principal, ended = found
+                if ended:
+                    self._ended -= 1
+                else:
+                    self._finished(principal)
+
+        await self._file.do(work, then)
+
+    async def expire(self, now: float) -> float | None:
+        def work(db: sqlite3.Connection) -> tuple[list[str], list[str], float | None]:
+            return _expire(db, now)
+
+        def then(found: tuple[list[str], list[str], float | None]) -> None:
+            for job in found[0]:
+                held = self._held.get(job)
+                if held is not None:
+                    held.forget_events()
+
+        _, over, due = await self._file.do(work, then)
+        await asyncio.gather(*(self.delete_job(job) for job in over))
+        return due
+
+    def _finished(self, principal: str) -> None:
+        left = self._unfinished.get(principal, 0) - 1
+        if left > 0:
+            self._unfinished[principal] = left
+        else:
+            self._unfinished.pop(principal, None)
+
+
+# ---- in the file's thread ----------------------------------------------------------------------------------------
+
+
+class Counts:
+    """What is counted once, when a file is opened."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        rows = db.execute(
+            "SELECT id, number, principal FROM job WHERE ended_at IS NULL ORDER BY number"
+        ).fetchall()
+        self.interrupted = {job: number for job, number, _ in rows}
+        (self.ended,) = db.execute("SELECT count(*) FROM job WHERE ended_at IS NOT NULL").fetchone()
+        self.unfinished: dict[str, int] = {}
+        for _, _, principal in rows:
+            self.unfinished[principal] = self.unfinished.get(principal, 0) + 1
+
+
+def _parts(key: Key) -> tuple[str, str, str]:
+    return key.principal, key.endpoint, key.text
+
+
+def _record(row: tuple[Any, ...]) -> JobRecord:
+    *columns, done, usage = row
+    columns[3] = bool(columns[3])
+    ended = None if done is None else Done.model_validate(orjson.loads(done))
+    members: tuple[Any, ...] = (*columns, ended, orjson.loads(usage))
+    return JobRecord(*members)
+
+
+def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
+    insert = (
+        "INSERT INTO job (id, principal, endpoint, batch, created_at, attempt, status, started_at, usage) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    )
+    row = (
+        record.id,
+        record.principal,
+        record.endpoint,
+        record.batch,
+        record.created_at,
+        *record_columns(record),
+    )
+    number = db.execute(insert, row).lastrowid
+    assert number is not None  # noqa: S101 - a row was inserted
+    return number
+
+
+def _insert_key(db: sqlite3.Connection, row: tuple[Any, ...], most: int) -> None:
+    db.execute("INSERT INTO key (principal, endpoint, text, body, job, until) VALUES (?, ?, ?, ?, ?, ?)", row)
+    _keep_newest(db, "key", most, "AND until IS NOT NULL")
+
+
+def _keep_newest(db: sqlite3.Connection, table: str, most: int, which: str = "") -> None:
+    """Delete what is older than the newest so many rows that were added: their numbers only grow."""
+    db.execute(
+        f"DELETE FROM {table} WHERE number <= (SELECT max(number) FROM {table}) - ? {which}",  # noqa: S608
+        (most,),
+    )
+
+
+def _delete(db: sqlite3.Connection, number: int, job: str, principal: str, until: float, most: int) -> None:
+    for table in ("block", "state", "epoch", "submit"):
+        db.execute(f"DELETE FROM {table} WHERE job = ?", (number,))  # noqa: S608
+    db.execute("DELETE FROM job WHERE number = ?", (number,))
+    db.execute("DELETE FROM key WHERE job = ? AND until IS NULL", (job,))
+    db.execute("INSERT INTO tombstone (id, principal, until) VALUES (?, ?, ?)", (job, principal, until))
+    _keep_newest(db, "tombstone", most)
+
+
+def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], float | None]:
+    """Let go of what is due; the jobs whose events were trimmed, those that are to be buried, and when to come again."""
+    trimmed = db.execute(
+        "SELECT id, number FROM job WHERE log_until <= ? ORDER BY log_until LIMIT ?", (now, _AT_ONCE)
+    ).fetchall()
+    for _, number in trimmed:
+        epoch, seq = db.execute(
+            "SELECT epoch, seq FROM block WHERE job = ? AND done = 1", (number,)
+        ).fetchone()
+        db.execute("DELETE FROM block WHERE job = ? AND done = 0", (number,))
+        db.execute("DELETE FROM state WHERE job = ? AND seq < ?", (number, seq - 1))
+        base = "UPDATE job SET base_epoch = ?, base_seq = ?, log_until = NULL WHERE number = ?"
+        db.execute(base, (epoch, seq - 1, number))
+    over = db.execute(
+        "SELECT id FROM job WHERE expires_at <= ? ORDER BY expires_at, number LIMIT ?",
+        (now, _AT_ONCE),
+    ).fetchall()
+    db.execute("DELETE FROM tombstone WHERE until <= ?", (now,))
+    # TW-JOB-027: a key lives as long as its job where that is longer.
+    keys = "SELECT number FROM key WHERE until <= ? ORDER BY until LIMIT ?"
+    for (number,) in db.execute(keys, (now, _AT_ONCE)).fetchall():
+        kept = "UPDATE key SET until = NULL WHERE number = ? AND job IN (SELECT id FROM job)"
+        if not db.execute(kept, (number,)).rowcount:
+            db.execute("DELETE FROM key WHERE number = ?", (number,))
+    due = [
+        db.execute("SELECT min(log_until) FROM job WHERE log_until IS NOT NULL").fetchone()[0],
+        db.execute("SELECT min(expires_at) FROM job WHERE expires_at > ?", (now,)).fetchone()[0],
+        db.execute("SELECT until FROM tombstone ORDER BY until LIMIT 1").fetchone(),
+        db.execute("SELECT until FROM key WHERE until IS NOT NULL ORDER BY until LIMIT 1").fetchone(),
+    ]
+    times = [each[0] if isinstance(each, tuple) else each for each in due]
+    if len(over) == _AT_ONCE:
+        times.append(now)
+    return (
+        [job for job, _ in trimmed],
+        [job for (job,) in over],
+        min((t for t in times if t is not None), default=None),
+    )

@@ -1,0 +1,212 @@
+"""The player of transcripts finds what differs: in a doctored transcript, and in a server that says something else."""
+
+import pytest
+
+from scenarios.transcripts.notation import Names, TranscriptError, read
+from scenarios.transcripts.player import DifferenceError, Player
+from scenarios.transcripts.scenes import SCENES, TRANSCRIPTS
+from scenarios.transcripts.stage import Scene, playing
+from support.scripted_server import CLOSE, RESET, ScriptedServer
+from tidewire_server import Server, Stream
+
+STREAM = TRANSCRIPTS["plain-stream"].text.replace(', {"sleep_ms": 50}', "")
+JOB = """\
+> GET /v1/jobs/{job}
+< 200
+<
+< {"id": "{job}", "batch": false, "attempt": 1, "cursor": "1-6", "created_at": "{time}", "state": {"items": [{"value": "Hello"}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def player():
+    with playing(Scene()) as found:
+        yield found
+
+
+def again(player):
+    """A player of the same server to which no name means anything yet."""
+    return Player(player.address)
+
+
+def test_the_transcript_that_is_doctored_below_passes(player):
+    with again(player) as fresh:
+        fresh.play(STREAM + JOB)
+
+
+def block(id_):
+    """One event of the transcript, its empty line included."""
+    lines = STREAM.splitlines(keepends=True)
+    start = lines.index(f"< id:{id_}\n")
+    return "".join(lines[start : lines.index("<\n", start) + 1])
+
+
+DOCTORED = {
+    "another status": ("< 200\n", "< 201\n", "the status is 200, not 201"),
+    "another header": ("Cache-Control: no-store, no-t", "Cache-Control: no-t", "the header Cache-Control is"),
+    "a header more": ("< X-Accel-Buffering: no\n", "< X-None: 1\n", "the header X-None is None"),
+    "another id": ("id:1-4\n", "id:1-5\n", "the id is 1-4, not 1-5"),
+    "another epoch": ("id:1-4\n", "id:2-4\n", "the id is 1-4, not 2-4"),
+    "no id": ("< id:1-3\n", "", "the id is 1-3, not absent"),
+    "an id for an ephemeral event": ("< event:hello\n", "< id:1-1\n< event:hello\n", "the id is absent, not 1-1"),
+    "another type": ("event:snapshot", "event:done", "the event is 'snapshot', not 'done'"),
+    "another text": ('data:"lo"', 'data:"la"', 'it is "lo", not "la"'),
+    "another check": ("4157704578", "4157704579", "/check/0/2 is 4157704578"),
+    "another digest": ("f3b4fcbe34a46c3d", "f3b4fcbe34a46c3e", "/digest is"),
+    "a number of another type": ('value",5,', 'value",5.0,', "/check/0/1 is 5, not 5.0"),
+    "true for 1": ('value",5,', 'value",true,', "/check/0/1 is 5, not true"),
+    "a member that is missing": ('"notes":[]}', '"notes":[],"x":1}', "/state lacks x"),
+    "a member more than shown": (',"notes":[]}', "}", "/state has notes as well"),
+    "an element more": ('"notes":[]', '"notes":[1]', "/notes has 0 elements, not 1"),
+    "an event that is not sent": (block("1-4"), block("1-4") * 2, "the id is 1-5, not 1-4"),
+    "an event that is not shown": (block("1-4"), "", "the id is 1-4, not 1-5"),
+    "no done": (block("1-6"), "", "the end of the answer is shown, and there came"),
+    "an event after done": ("< EOF", block("1-6") + "< EOF", "the answer has ended"),
+    "a place in the queue": ("< id:1-1", '< event:queue\n< data:{"position":1}\n<\n< id:1-1', "the event is 'snapshot'"),
+    "another job": ('"/v1/jobs/{job}/events"', '"/v1/jobs/{job}x/events"', "/events is"),
+    "no time": ('"status":"succeeded","usage"', '"status":"{time}","usage"', "/status is"),
+    "no number": ('"protocol":"tidewire/1"', '"protocol":{int}', "/protocol is"),
+    "another member of a body": ('"cursor": "1-6"', '"cursor": "1-7"', "/cursor is"),
+    "a member of a body that is missing": ('"batch"', '"bulk"', "it lacks bulk"),
+    "an element of a body": ('[{"value"', '[{}, {"value"', "/state/items has 1 elements, not 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("doctored", DOCTORED)
+def test_a_doctored_transcript_fails_and_says_how(player, doctored):
+    old, new, told = DOCTORED[doctored]
+    assert old in STREAM + JOB
+    with again(player) as fresh, pytest.raises(DifferenceError) as caught:
+        fresh.play((STREAM + JOB).replace(old, new))
+    assert told in str(caught.value)
+    assert "of the transcript: " in str(caught.value)
+
+
+def test_a_server_that_says_something_else_fails():
+    server = Server(merge_window=0)
+
+    @server.endpoint(name="tidewire.script")
+    async def says_another_text(script: list, stream: Stream[str]) -> None:
+        stream.append("Hel")
+        stream.append("io")
+
+    with server.running() as url:
+        host, port = url.removeprefix("http://").split(":")
+        with (
+            Player((host, int(port))) as player,
+            pytest.raises(DifferenceError, match='it is "io", not "lo"'),
+        ):
+            player.play(STREAM)
+
+
+def test_a_place_in_the_queue_that_is_shown_must_come():
+    text = TRANSCRIPTS["queue-wait"].text.replace('"position":2', '"position":7')
+    with (
+        playing(SCENES["queue-wait"]) as player,
+        pytest.raises(DifferenceError, match="is 'snapshot', not 'queue'"),
+    ):
+        player.play(text)
+
+
+# ---- on the wire -------------------------------------------------------------------------------------------------
+
+PART = """\
+> GET /v1/jobs/{job}/events
+< 200
+<
+< retry:{int}
+<
+< event:hello
+< data:{"head":"{id}"}
+<
+< id:1-1
+< data:"x"
+<
+< EOF
+"""
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+HELLO = b'retry:7\nevent:hello\ndata:{"head":"1-1"}\n\n'
+EVENT = b'id:1-1\ndata:"x"\n\n'
+
+
+def chunked(*parts):
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+
+
+def played(*said):
+    def script(request):
+        yield from [HEAD, *said, CLOSE]
+
+    with ScriptedServer(script) as server, Player(("127.0.0.1", server.port)) as player:
+        player.play(PART)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [HELLO + EVENT],
+        [HELLO[:20], HELLO[20:] + EVENT[:9], EVENT[9:]],
+        [b"retry:7\n\n", HELLO.removeprefix(b"retry:7\n"), EVENT],
+        [HELLO, b": a comment\n", EVENT],
+        [HELLO, b'event:ping\ndata:{"head":"1-1"}\n\n', b'event:queue\ndata:{"position":1}\n\n', EVENT],
+        [HELLO, EVENT, b'event:ping\ndata:{"head":"1-1"}\n\n'],
+        [HELLO, b'data: "x"\nid: 1-1\n\n'],
+    ],
+)
+def test_what_a_server_may_do_otherwise_passes(parts):
+    played(chunked(*parts), b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ([HELLO.removeprefix(b"retry:7\n"), EVENT], "no `retry` has come"),
+        ([HELLO, EVENT.rstrip()], "ends within an event"),
+        ([HELLO, EVENT.replace(b"\n", b"\r\n")], "ends within an event"),
+        ([HELLO, b'id:1-1\r\ndata:"x"\r\n\n\n'], "no place in an event"),
+        ([HELLO, b'id:1-1\ndata:"\ndata:x"\n\n'], "no place in an event"),
+        ([HELLO, b'id:1-1\ndata:x"\n\n'], "the data is no JSON"),
+        ([HELLO, b'id:1-1\nname:x\ndata:"x"\n\n'], "no place in an event"),
+        ([HELLO, EVENT, EVENT], "there came"),
+    ],
+)
+def test_a_stream_that_is_framed_wrongly_fails(parts, told):
+    with pytest.raises(DifferenceError, match=told):
+        played(chunked(*parts), b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize("how", [CLOSE, RESET])
+def test_an_answer_that_breaks_off_is_no_end(how):
+    with pytest.raises(DifferenceError, match="breaks off"):
+        played(chunked(HELLO, EVENT), how)
+
+
+# ---- notation ----------------------------------------------------------------------------------------------------
+
+
+def test_epochs_after_the_first_are_compared_by_their_order():
+    names = Names()
+    assert names.match_id("1-3", "1-3")
+    assert names.match_id("4711-4", "17-4")
+    assert names.match_id("4711-5", "17-5")
+    assert not names.match_id("4711-6", "18-6")
+    assert not names.match_id("4712-7", "16-7")
+    assert names.match_id("4712-7", "20-7")
+
+
+def test_a_name_means_the_same_throughout_and_one_that_is_sent_first_is_drawn():
+    names = Names()
+    assert names.match("{a}/{b}", "one/two")
+    assert names.match("{b}-{a}", "two-one")
+    assert not names.match("{a}", "two")
+    assert names.match("{c}{c}", "xx")
+    assert not Names().match("{c}{c}", "xy")
+    drawn = names.fill("{key}")
+    assert names.match("{key}", drawn)
+    assert Names().fill("{key}") != drawn
+
+
+@pytest.mark.parametrize("text", ["GET /v1", "> GET /v1\n< 200\n<\n< id:1-1\n< data:1"])
+def test_what_is_no_transcript_is_refused(text):
+    with pytest.raises(TranscriptError):
+        read(text)

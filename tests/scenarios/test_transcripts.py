@@ -1,0 +1,82 @@
+"""The conversations that the specification shows, held with the reference server over raw sockets."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from scenarios.transcripts.notation import Remark, read
+from scenarios.transcripts.player import CUES, Player
+from scenarios.transcripts.scenes import SCENES, TRANSCRIPTS
+from scenarios.transcripts.stage import Scene, playing
+from support.reference_server import eventually
+
+PLAYED = [name for name, fence in TRANSCRIPTS.items() if "pending" not in fence.tags]
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_the_server_says_what_the_transcript_shows(name):
+    with playing(SCENES.get(name, Scene())) as player:
+        player.play(TRANSCRIPTS[name].text)
+
+
+@pytest.mark.parametrize("name", ["endpoints-of-several-kinds", "generate", "without-capabilities"])
+def test_what_a_server_says_of_its_endpoints_is_so(name):
+    with playing(SCENES[name]) as player:
+        for one in json_of(player, "GET /v1")["endpoints"]:
+            found = json_of(player, f"GET {one['href']}")
+            for schema in (found["input_schema"], found["value_schema"]):
+                Draft202012Validator.check_schema(schema)
+                assert all(link.startswith("#") for link in references(schema)), "nothing has to be fetched"
+            for example in [*found.get("examples", ()), *([{}] if one.get("defaults") else [])]:
+                assert not list(Draft202012Validator(found["input_schema"]).iter_errors(example))
+                job = json_of(player, f"POST {found['links']['jobs']}", {"input": example}, status=201)
+                player.ask(f"POST {job['links']['cancel']}").close()
+
+
+def json_of(player: Player, target: str, body: object = None, *, status: int = 200) -> Any:
+    with contextlib.closing(player.ask(target, body)) as answer:
+        assert answer.response.status == status
+        return json.loads(answer.whole())
+
+
+def references(schema: object) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from (schema[name] for name in ("$ref", "$dynamicRef") if isinstance(schema.get(name), str))
+    if isinstance(schema, dict | list):
+        for child in schema.values() if isinstance(schema, dict) else schema:
+            yield from references(child)
+
+
+def test_what_is_pending_says_why():
+    assert [name for name, fence in TRANSCRIPTS.items() if fence.tags.get("pending") == ""] == []
+
+
+def test_scenes_are_of_transcripts_that_exist_and_cues_of_remarks_that_they_hold():
+    assert SCENES.keys() <= TRANSCRIPTS.keys()
+    for name, scene in SCENES.items():
+        remarks = {step.text for step in read(TRANSCRIPTS[name].text) if isinstance(step, Remark)}
+        assert scene.cues.keys() <= remarks, name
+    everywhere = {
+        step.text for fence in TRANSCRIPTS.values() for step in read(fence.text) if isinstance(step, Remark)
+    }
+    assert CUES.keys() <= everywhere
+
+
+def test_a_server_process_that_offers_scripts_says_it_too(tmp_path):
+    (tmp_path / "mine.py").write_text("from tidewire_server import Server\nserver = Server()\n")
+    command = [sys.executable, "-m", "tidewire_server", "mine.py:server", "--script", "--merge-window", "0"]
+    command += ["--port", "0", "--port-file", "port"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+        try:
+            eventually((tmp_path / "port").exists, within=20)
+            with Player(("127.0.0.1", int((tmp_path / "port").read_text()))) as player:
+                player.play(TRANSCRIPTS["plain-stream"].text)
+        finally:
+            process.terminate()
+    assert process.returncode == 0

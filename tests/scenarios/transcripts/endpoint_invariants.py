@@ -1,0 +1,120 @@
+"""What holds for the values that endpoints give, by what they say of themselves."""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from scenarios.transcripts.record import ENDS, Run, Step, job_bodies, judges, texts_of
+
+# ---- endpoints -----------------------------------------------------------------------------------------------------
+
+
+@judges("TW-DSC-020")
+def values_fit_their_schema(run):
+    for talk in run.talks:
+        for body in job_bodies(talk):
+            endpoint = run.endpoints.get(body.get("endpoint", ""))
+            for item in body.get("state", {"items": []})["items"]:
+                if endpoint is not None and item["status"] == "succeeded":
+                    for error in Draft202012Validator(endpoint["value_schema"]).iter_errors(item["value"]):
+                        yield f"{talk.where}: {error.message[:200]}"
+
+
+def _steps_of_endpoints(run: Run) -> Iterator[tuple[Step, Any]]:
+    for step in run.steps:
+        endpoint = run.endpoints.get(run.jobs.get(step.job, ""))
+        if endpoint is not None and step.event.type == "message" and step.before and step.after:
+            yield step, endpoint["capabilities"]
+
+
+@judges("TW-DSC-023")
+def text_is_not_taken_back_where_it_cannot_be(run):
+    for step, can in _steps_of_endpoints(run):
+        pairs = zip(step.before["items"], step.after["items"], strict=True)
+        for old, new in pairs if not can.get("rollback") else ():
+            now = dict(texts_of(new["value"]))
+            for path, text in texts_of(old["value"]):
+                if not now.get(path, "").startswith(text):
+                    yield f"{step.event.id}: {path} was {text!r}, is {now.get(path)!r}"
+
+
+@judges("TW-DSC-024", "TW-BAT-006")
+def a_value_comes_at_once_where_it_does_not_stream(run):
+    """One event sets value, status and error."""
+    for step, can in _steps_of_endpoints(run):
+        pairs = zip(step.before["items"], step.after["items"], strict=True)
+        for old, new in pairs if not can.get("streams") else ():
+            if old["value"] != new["value"] and new["status"] not in ENDS:
+                yield f"{step.event.id}: a value of an item that is {new['status']}"
+            if new["status"] == "succeeded" != old["status"] and "value" not in step.event.fields["data"]:
+                yield f"{step.event.id}: an end without its value"
+
+
+_PER_TOKEN = (
+    "token_ids",
+    "logprobs",
+    "top_ids",
+    "top_logprobs",
+    "ranks",
+    "tie_counts",
+    "token_text",
+    "top_text",
+)
+
+
+@judges("TW-GEN-011", "TW-GEN-029", "TW-GEN-030")
+def columns_of_tokens_fit_each_other(run):
+    """Equal lengths after each logged event; candidates in their order, and of at most 1 in all."""
+    for step in run.steps:
+        for item in (step.after or {"items": []})["items"]:
+            value = item["value"]
+            if not isinstance(value, dict) or "finish_reason" not in value:
+                continue
+            if len({len(value[name]) for name in _PER_TOKEN if name in value}) > 1:
+                yield f"{step.event.id}: { ({n: len(value[n]) for n in _PER_TOKEN if n in value}) }"
+            for ids, found in zip(value.get("top_ids", ()), value.get("top_logprobs", ()), strict=True):
+                order = [(-(x if x is not None else -1e9), i) for i, x in zip(ids, found, strict=True)]
+                whole = sum(2.718281828459045**x for x in found if x is not None)
+                if [x for x, _ in order] != sorted(x for x, _ in order) or whole > 1.001 + len(found) * 1e-4:
+                    yield f"{step.event.id}: {ids} {found}"
+
+
+@judges("TW-GEN-014", "TW-GEN-015", "TW-GEN-038", "TW-GEN-039", "TW-GEN-042")
+def text_is_that_of_its_tokens(run):
+    """The bytes of the tokens by the vocabulary, without the special ones; each by itself is its `token_text`."""
+    known = run.endpoints.get("generate", {}).get("vocabulary", {"tokens": [], "special": []})
+    tokens = [base64.b64decode(token, validate=True) for token in known["tokens"]]
+    for step in run.steps if tokens else ():
+        for value in (item["value"] for item in step.after["items"] if "token_ids" in item["value"]):
+            said = [tokens[i] for i in value["token_ids"] if i not in known["special"]]
+            whole = b"".join(said).decode("utf-8", "replace")
+            # What is held back at the end: a character, or what may become a stop string.
+            if not whole.startswith(value["text"].rstrip("\ufffd")):
+                yield f"{step.event.id}: {value['text']!r} of the tokens {whole!r}"
+            shown = [*zip(value["token_ids"], value.get("token_text", ()), strict=False)]
+            shown += [
+                pair
+                for ids, texts in zip(value.get("top_ids", ()), value.get("top_text", ()), strict=False)
+                for pair in zip(ids, texts, strict=True)
+            ]
+            for token, text in shown:
+                if tokens[token].decode("utf-8", "replace") != text:
+                    yield f"{step.event.id}: token {token} is {tokens[token]!r}, not {text!r}"
+
+
+@judges("TW-DIF-004")
+def ephemeral_events_hold_nothing_of_a_result(run):
+    """No member beyond those of their tables: what belongs to a result stands in the state."""
+    known = {
+        "queue": {"position", "eta_ms"},
+        "progress": {"current", "total", "unit", "phase", "item"},
+        "ping": {"head"},
+        "goaway": {"reason", "retry_ms"},
+        "hello": {"protocol", "job", "events", "head", "heartbeat_ms"},
+    }
+    for talk in run.talks:
+        for event in talk.events:
+            if more := set(event.data if event.type in known else ()) - known.get(event.type, set()):
+                yield f"{talk.where}: {event.type} with {sorted(more)}"

@@ -1,0 +1,341 @@
+"""`tidewire conformance --client`: the program as its author starts it, what it ends with, and what it writes."""
+
+import json
+import re
+import shlex
+import shutil
+import sys
+import textwrap
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from typer.testing import CliRunner
+
+import tidewire_conformance
+from proof.clients.faulty_client import all_faulty_clients
+from proof.clients.response_faults import AcceptsCompressedStreams
+from proof.reimplementations.plain_adapter import PlainAdapter
+from proof.reimplementations.plain_client import PlainClient
+from support.spec_document import document
+from tidewire_conformance import specification
+from tidewire_conformance.cli import app
+from tidewire_conformance.clients.client_mode.benign_servers import VARIANTS, twins
+from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, run
+from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
+from tidewire_conformance.clients.player import load_all
+from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.judging.verdict import Outcome, SkipReason
+
+PYTHON = shlex.quote(sys.executable)
+OURS = f"{PYTHON} -m tidewire.commands.conformance_adapter"
+SHELL = f"{PYTHON} -m tidewire_conformance.clients.adapters.shell_client"
+SCENARIOS = load_all()
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+SCHEMA = json.loads(
+    (Path(tidewire_conformance.__file__).parent / "report/report.schema.json").read_text(encoding="utf-8")
+)
+
+SAYS_SUCCEEDED = """
+    import json, sys
+    print(json.dumps({"client": "yes-man", "can": ["submit", "batch", "checkpoint"]}), flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["op"] == "bye":
+            break
+        print(json.dumps({"id": command["id"], "end": "succeeded"}), flush=True)
+"""
+
+
+def conformance(*words):
+    found = CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "300"})
+    if found.exception is not None and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    return found
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Writes a program, and gives the command that starts it."""
+
+    def make(text):
+        file = tmp_path / "client.py"
+        file.write_text(textwrap.dedent(text), encoding="utf-8")
+        return shlex.join([sys.executable, str(file)])
+
+    return make
+
+
+def judged(client, *names, **options):
+    found = run(ScenarioPlan("a client", **options), [BY_NAME[name] for name in names], PlainAdapter(client))
+    return grade(found, found.trials)
+
+
+# ---- how it ends -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("way", "areas"),
+    [("", ["diffs", *VARIANTS]), (" --blocking", ["ends"]), (" --backend trio", ["ends"])],
+)
+def test_our_client_as_a_program_is_green_with_usual_and_unusual_servers(way, areas):
+    areas = [word for area in areas for word in ("--only", area)]
+    found = conformance("--client", OURS + way, *areas)
+    assert found.exit_code == 0, found.output
+    assert re.match(r"core(\+durable)? · (\d+)/\2 MUST · (\d+)/\3 SHOULD\n", found.stdout)
+
+
+def test_a_program_that_says_succeeded_to_everything_fails_each_scenario(program, tmp_path):
+    file = tmp_path / "report.json"
+    found = conformance("--client", program(SAYS_SUCCEEDED), "--only", "ends", "--json", file)
+    assert found.exit_code == 1
+    outcomes = {check["outcome"] for check in json.loads(file.read_text())["checks"]}
+    assert "pass" not in outcomes
+    assert "no profile" in found.output
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("raise SystemExit('no such luck')", "the program ended (1); it wrote: no such luck"),
+        ("print('hello', flush=True)", "a line that is no JSON"),
+        ("print('{}', flush=True); input()", "is no introduction"),
+    ],
+)
+def test_a_program_that_does_not_introduce_itself_ends_in_3(program, text, told):
+    found = conformance("--client", program(text), "--only", "answers.404")
+    assert (found.exit_code, told in found.output) == (3, True), found.output
+
+
+def test_a_program_that_introduces_itself_and_then_writes_no_json_ends_in_3(program):
+    text = 'print(\'{"client": "a", "can": []}\', flush=True); input(); print("Hello", flush=True)'
+    found = conformance("--client", program(text), "--only", "answers.404")
+    assert found.exit_code == 3
+    assert "a line that is no JSON: b'Hello" in found.output
+
+
+def test_a_program_that_dies_has_failed(program):
+    text = 'print(\'{"client": "a", "can": []}\', flush=True); input(); raise SystemExit("oh")'
+    found = conformance("--client", program(text), "--only", "answers.404")
+    assert found.exit_code == 1
+    assert "the program ended (1); it wrote: oh" in found.output
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--client", "/no/such/client"], 3, "cannot start /no/such/client"),
+        (["--client", "'"], 2, "is no command"),
+        (["--client", OURS, "http://127.0.0.1:1"], 2, "--client stands without"),
+        (["--client", OURS, "--header", "a: b"], 2, "--client stands without"),
+        (["http://127.0.0.1:1", "--variants", "all"], 2, "--client stands without"),
+        (["--variants", "all"], 2, "go with --client"),
+        ([], 2, "give the URL of a server, or --client"),
+        (["--client", OURS, "--only", "no-such-thing"], 4, "no scenario has the name no-such-thing"),
+        (["--client", OURS, "--variants", "esperanto"], 4, "there is no variant esperanto"),
+        (["--client", OURS, "--only", "answers", "--skip", "answers"], 4, "nothing is left"),
+    ],
+)
+def test_what_cannot_be_run_says_why(words, code, told):
+    found = conformance(*words)
+    assert (found.exit_code, told in found.output) == (code, True), found.output
+
+
+def test_the_scenarios_can_be_listed_by_area_sentence_and_name():
+    listed = conformance("--client", "x", "--list", "--only", "TW-FRM-022", "--only", "resync.gap")
+    assert listed.exit_code == 0
+    assert "framing.byte-order-mark" in listed.output
+    assert "resync.gap" in listed.output
+    assert "mark.rollback" in listed.output
+
+
+# ---- what it says ------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_names_the_sentence_the_bytes_and_the_command_that_plays_it_again(program):
+    found = conformance("--client", program(SAYS_SUCCEEDED), "--only", "framing.comments")
+    text = specification.requirements()["TW-FRM-028"].text
+    assert f"FAIL  {text} [TW-FRM-028]" in found.output
+    assert re.search(r"expected  requests of the kind event stream: at least 1", found.output)
+    assert re.search(r"\n +\d+\.\d +\* .*'end': 'succeeded'", found.output)
+    assert re.search(r"again: tidewire conformance --client .* --only framing.comments", found.output)
+
+
+def test_a_client_that_gives_up_at_a_cut_is_told_what_went_over_the_wire(program):
+    found = conformance("--client", SHELL, "--only", "cuts.closed-inside-an-event")
+    assert found.exit_code == 1
+    assert re.search(r'\n +\d+\.\d +1 < id:1-3\\ndata:"Hel"\\n\\n\n +\d+\.\d +1 < id:1-4', found.output)
+
+
+def test_reports_are_of_the_form_that_those_of_servers_have(program, tmp_path):
+    names = ["report.json", "report.xml", "report.html"]
+    written = [word for way, name in zip(("json", "junit", "page"), names, strict=True)
+               for word in (f"--{way}", tmp_path / name)]  # fmt: skip
+    found = conformance(
+        "--client",
+        program(SAYS_SUCCEEDED),
+        "--only",
+        "diffs",
+        "--only",
+        "ends.failed",
+        "--patience",
+        "1.5",
+        *written,
+    )
+    assert found.exit_code == 1
+    content = json.loads((tmp_path / names[0]).read_text())
+    assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(content)] == []
+    assert content["client"] == "yes-man"
+    assert content["plan"]["patience"] == 1.5
+    suites = ET.parse(tmp_path / names[1]).getroot().findall("testsuite")
+    assert {suite.get("name") for suite in suites} == {"diffs", "ends"}
+    page = (tmp_path / names[2]).read_text()
+    assert "<h2>Each sentence</h2>" in page
+    assert "/usr" not in page.partition("<pre>")[0]
+
+
+def test_what_the_client_cannot_do_is_not_counted_and_what_time_was_short_for_is():
+    class Modest(PlainClient):
+        pass
+
+    adapter = PlainAdapter(Modest)
+    adapter.traits = frozenset()
+    found = run(ScenarioPlan("a client"), [BY_NAME["submit"], BY_NAME["404"]], adapter)
+    assert {verdict.check: verdict.why for verdict in found.verdicts} == {
+        "answers.submit": SkipReason.NOT_DECLARED,
+        "answers.404": None,
+    }
+    assert all(each.is_whole or not each.asked for each in grade(found, found.trials).grades)
+    spent = judged(PlainClient, "404", budget=-1)
+    assert [verdict.why for verdict in spent.run.verdicts] == [SkipReason.UNTESTED]
+    assert spent.exit_code == 4
+
+
+def test_a_scenario_that_is_played_several_times_counts_by_the_worst():
+    class WrongAtTimes(PlainClient):
+        count = 0
+
+        def receive(self, event):
+            if event.type == "done":
+                type(self).count += 1
+                if type(self).count == 2:
+                    raise RuntimeError("the second time")
+            return super().receive(event)
+
+    report = judged(WrongAtTimes, "done-closes", repeat=3, lanes=1)
+    (verdict,) = report.run.verdicts
+    assert (verdict.rounds, verdict.outcome) == (3, Outcome.FAIL)
+    assert verdict.note.startswith("1 of 3 times")
+    assert report.exit_code == 1
+
+
+def test_a_fault_of_the_suite_in_one_scenario_leaves_the_others_alone(monkeypatch):
+    def breaks(*_):
+        raise ZeroDivisionError
+
+    right = judged(PlainClient, "404", "410")
+    assert right.exit_code == 0
+    monkeypatch.setattr(sys.modules["tidewire_conformance.clients.player.play"], "judge", breaks)
+    report = judged(PlainClient, "404", "410")
+    assert {verdict.outcome for verdict in report.run.verdicts} == {Outcome.ERROR}
+    assert report.exit_code == 3
+
+
+def test_a_known_failure_is_no_failure_and_is_one_once_it_holds(tmp_path):
+    file = tmp_path / "known.toml"
+    names = sorted({*BY_NAME["closed-inside-an-event"].requirements, "TW-CLI-052"})
+    file.write_text("".join(f'[[known]]\nsentence = "{name}"\nreason = "a toy"\n' for name in names))
+    words = ("--client", SHELL, "--only", "cuts.closed-inside-an-event", "--baseline", file)
+    assert conformance(*words).exit_code == 0
+    stale = conformance("--client", OURS, *words[2:])
+    assert stale.exit_code == 1
+    assert "is in the baseline and holds" in stale.output
+
+
+def test_what_each_request_has_to_be_like_is_judged_in_every_scenario_by_its_own_sentence():
+    report = judged(AcceptsCompressedStreams, "404", "done-closes")
+    assert {each.sentence.id for each in report.failures} == {"TW-SEC-023"}
+    held = {name for name, each in report.standings.items() if each.outcome is Outcome.PASS}
+    assert {"TW-CLI-008", *BY_NAME["404"].requirements} <= held
+
+
+# ---- unusual servers ---------------------------------------------------------------------------------------------
+
+
+def test_each_unusual_server_has_twins_that_differ_from_their_scenarios():
+    found = list(twins(SCENARIOS, ["all"]))
+    assert {twin.area for twin in found} == {*VARIANTS}
+    for twin in found:
+        plain = BY_NAME[twin.name]
+        assert (twin.lanes, twin.discovery, twin.late) != (plain.lanes, plain.discovery, plain.late), name_of(
+            twin
+        )
+    assert len({name_of(each) for each in [*SCENARIOS, *found]}) == len(SCENARIOS) + len(found)
+
+
+def test_sentences_of_unusual_servers_are_about_clients():
+    roles = {one.id: one.role for one in document.requirements}
+    for name, variant in VARIANTS.items():
+        assert {roles[sentence] for sentence in variant.sentences} <= {"client", "both"}, name
+
+
+@pytest.mark.parametrize(
+    ("variant", "wrong"),
+    [
+        ("bytes", "DecodesChunksApart"),
+        ("comments", "DispatchesAnEventAfterAComment"),
+        ("members", "DiesOfAnUnknownMember"),
+        ("weather", "DiesOfAnUnknownEvent"),
+        ("mark", "LosesTheEventAfterAByteOrderMark"),
+        ("merged", "IgnoresTheBaseThatADiffNames"),
+        ("busy", "GivesUpOnTheFirst503"),
+    ],
+)
+def test_an_unusual_server_notices_a_client_that_is_not_ready_for_it(variant, wrong):
+    client = next(client for client in all_faulty_clients() if client.__name__ == wrong)
+    chosen = [twin for twin in twins(SCENARIOS, []) if twin.area == variant]
+    found = run(ScenarioPlan("a client", patience=0.3), chosen, PlainAdapter(client))
+    report = grade(found, found.trials)
+    assert VARIANTS[variant].sentences[0] in {each.sentence.id for each in report.failures}
+
+
+# ---- clients that come along -------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not (shutil.which("curl") and shutil.which("awk")), reason="no curl or awk")
+def test_the_shell_toy_follows_one_connection_and_is_told_what_it_lacks(tmp_path):
+    found = conformance("--client", SHELL, "--only", "framing.comments")
+    assert found.exit_code == 0, found.output
+    found = conformance("--client", SHELL, "--only", "cuts.reset-after-an-event", "--only", "resync.gap")
+    assert found.exit_code == 1
+    assert re.search(r"durable +0/\d+ MUST", found.output), found.output
+    assert "[TW-CLI-009]" in found.output
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
+@pytest.mark.timeout(120)
+def test_a_page_in_a_browser_is_judged_like_any_other_client(tmp_path):
+    names = [
+        "cuts.reset-after-an-event",
+        "diffs.rollback",
+        "answers.404",
+        "ends.failed",
+        "waiting.backoff-doubles",
+    ]
+    words = [word for name in names for word in ("--only", name)]
+    file = tmp_path / "report.json"
+    command = f"{PYTHON} -m tidewire_conformance.clients.adapters.chromium_page"
+    found = conformance("--client", command, *words, "--json", file)
+    assert found.exit_code == 1
+    broken = {
+        check["name"]: {each["sentence"] for each in check["broken"]}
+        for check in json.loads(file.read_text())["checks"]
+    }
+    # A page cannot choose what codings it takes, and its EventSource waits the same each time.
+    assert {name for name, sentences in broken.items() if sentences == {"TW-SEC-023"}} == {*names[:4]}
+    assert "TW-CLI-015" in broken[names[4]]

@@ -1,0 +1,115 @@
+"""The suite's own reading of event streams and states, held against the vectors and against two other readers."""
+
+import base64
+import json
+
+import httpx_sse._decoders
+import pytest
+
+from tidewire.protocol.sse import Decoder
+from tidewire_conformance import specification
+from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.apply_diffs import Refused, State
+from tidewire_conformance.wire.event_stream_decoder import Reader
+
+STREAMS = [
+    b"id:1-1\ndata:a\n\nid:1-2\nevent:done\ndata:b\n\n",
+    b"data:a\r\n\r\ndata:b\r\rdata:c\n\n",
+    b"data:a\ndata:b\n\n: a comment\n\nevent:x\n\ndata: c\n\n",
+    "data:né 😀 \u2028 \u0085\n\nretry:10\n\n".encode(),
+    b"id:1\n\ndata:x\n\nid:a\0b\ndata:y\n\n",
+    b"data\n\nid\ndata:z\n\ndata:unfinished",
+    b"\xef\xbb\xbfdata:after a mark\n\n\xef\xbb\xbfdata:no field\n\n",
+    b"data:\xff\xfe\n\nunknown:1\ndata:  two spaces\n\n",
+]
+
+UNLIKE_HTTPX_SSE = {2, 3, 4, 6}
+"""Streams that httpx-sse reads otherwise than the standard: a type, an id and a retry without data become events of their own;
+the first event after a byte order mark is lost."""
+
+
+def ours(stream, size):
+    reader = Reader()
+    blocks = [block for at in range(0, len(stream), size) for block in reader.feed(stream[at : at + size], 0)]
+    return [
+        (block.type, block.data.decode("utf-8", "replace"), block.last_id)
+        for block in blocks
+        if block.is_event
+    ]
+
+
+def protocols(stream):
+    decoder = Decoder()
+    return [(event.type, event.data, event.id or "") for event in decoder.feed(stream)]
+
+
+def httpx_sses(stream):
+    decoder, found = httpx_sse._decoders.SSEDecoder(), []
+    for line in stream.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n").split("\n")[:-1]:
+        if (event := decoder.decode(line)) is not None:
+            found.append((event.event, event.data, event.id))
+    return found
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_chunks_make_no_difference(stream):
+    assert len({tuple(ours(stream, size)) for size in range(1, len(stream) + 1)}) == 1
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_the_clients_decoder_reads_the_same(stream):
+    assert ours(stream, len(stream)) == protocols(stream)
+
+
+def test_what_httpx_sse_reads_otherwise_is_known():
+    unlike = {at for at, stream in enumerate(STREAMS) if ours(stream, len(stream)) != httpx_sses(stream)}
+    assert unlike == UNLIKE_HTTPX_SSE
+
+
+def vectors(folder):
+    for file in sorted((specification.folder() / "vectors" / folder).glob("*.json")):
+        for vector in json.loads(file.read_text())["vectors"]:
+            yield pytest.param(vector, id=f"{file.stem}-{vector['name']}")
+
+
+FRAMING = [
+    each
+    for each in vectors("sse")
+    if each.id.startswith("framing-") and "initial_last_event_id" not in each.values[0]
+]
+
+
+@pytest.mark.parametrize("vector", FRAMING)
+def test_a_stream_is_read_as_its_vector_says(vector):
+    stream = base64.b64decode(vector["stream"])
+    wanted = [
+        (event.get("type", "message"), event["data"], event.get("id", "")) for event in vector["events"]
+    ]
+    assert ours(stream, 3) == wanted
+
+
+def test_bytes_are_kept_as_they_came():
+    stream = b"id:1-1\r\ndata:a\r\rdata:b\n\n"
+    reader = Reader()
+    blocks = [block for byte in stream for block in reader.feed(bytes([byte]), 0)]
+    assert b"".join(block.raw for block in blocks) + reader.unfinished == stream
+    assert blocks[0].line_ends == {b"\r\n", b"\r"}
+
+
+DIFFS = [
+    each
+    for each in vectors("diff")
+    if {"before", "diff"} <= each.values[0].keys() and "stable" not in each.id  # judged by a check of its own
+]
+
+
+@pytest.mark.parametrize("vector", DIFFS)
+def test_a_diff_is_folded_as_its_vector_says(vector):
+    held = json.dumps(vector["before"])
+    state = State(vector["before"], tuple(vector.get("columns", ())))
+    try:
+        got = apply_diffs.apply(state, vector["diff"]).value
+    except Refused:
+        got = "refused"
+    assert json.dumps(got, sort_keys=True) == json.dumps(vector.get("after", "refused"), sort_keys=True)
+    assert json.dumps(state.value) == held, "what was held is not changed"

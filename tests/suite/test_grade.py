@@ -1,0 +1,191 @@
+"""The grade, by what it must never say, over runs that are drawn; and the badge, which is a grade in one line."""
+
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidewire_conformance import specification
+from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict
+from tidewire_conformance.report import badge
+from tidewire_conformance.runner import Plan, merge, settle
+
+PROFILES = ["core", "durable", "batch"]
+CHOICE = [
+    *[each.id for each in specification.requirements().values() if each.profile == "core" and each.binds][:4],
+    *[each.id for each in specification.requirements().values() if each.profile == "durable" and each.binds][:2],
+    *[each.id for each in specification.requirements().values() if each.profile == "batch"][:2],
+    *[each.id for each in specification.requirements().values() if each.level == "SHOULD" and each.profile == "core"][:2],
+]  # fmt: skip
+UNCOUNTED = {SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION}
+
+
+@dataclass
+class DrawnRun:
+    verdicts: list
+    cut_short: str = ""
+    plan: Plan = field(default_factory=lambda: Plan("http://127.0.0.1:1"))
+    seconds: float = 0.1
+    requests: int = 1
+    profiles = PROFILES
+    subject = {"url": "http://127.0.0.1:1", "server": "drawn"}  # noqa: RUF012 - nobody changes it
+
+    def profile_of(self, sentence):
+        return sentence.profile
+
+
+@st.composite
+def verdicts(draw, number):
+    sentences = draw(st.lists(st.sampled_from(CHOICE), min_size=1, max_size=3, unique=True))
+    verdict = Verdict(f"area.check{number}", tuple(sentences), "drawn")
+    for sentence in draw(st.lists(st.sampled_from(sentences), max_size=4)):
+        verdict.assertions.append(Assertion(sentence, draw(st.booleans()), "this", "that"))
+    ended = draw(st.sampled_from(["well", "well", "skipped", "unclear", "error"]))
+    if ended == "skipped":
+        verdict.outcome, verdict.why, verdict.note = (
+            Outcome.SKIPPED,
+            draw(st.sampled_from(SkipReason)),
+            "drawn",
+        )
+    elif ended != "well":
+        verdict.outcome = Outcome.INCONCLUSIVE if ended == "unclear" else Outcome.ERROR
+    settle(verdict)
+    return verdict
+
+
+@st.composite
+def reports(draw):
+    found = [draw(verdicts(number)) for number in range(draw(st.integers(0, 5)))]
+    known = dict.fromkeys(draw(st.sets(st.sampled_from(CHOICE), max_size=2)), "known")
+    run = DrawnRun(found, draw(st.sampled_from(["", "", "it was interrupted"])))
+    checks = [Named(each.check, each.sentences) for each in found]
+    return grade(run, checks, known, draw(st.sampled_from(["", "", "2 of 9 checks"])))
+
+
+@dataclass
+class Named:
+    name: str
+    sentences: tuple
+
+
+def report_of(*found, **options):
+    return grade(DrawnRun([*found]), [Named(each.check, each.sentences) for each in found], **options)
+
+
+def said(report, sentence):
+    """What the checks asserted of a sentence."""
+    return [each.holds for verdict in report.run.verdicts for each in verdict.assertions if each.sentence == sentence]  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(reports())
+def test_only_what_was_judged_and_found_right_holds(report):
+    for name, standing in report.standings.items():
+        assert not standing.holds or (said(report, name) and all(said(report, name)))
+        assert not standing.holds or standing.counts
+        if False in said(report, name):
+            assert standing.outcome in {Outcome.FAIL, Outcome.WARN}, "nothing hides what was found"
+            assert standing.counts
+            assert standing.broken
+
+
+@settings(max_examples=40)
+@given(reports())
+def test_what_is_left_out_of_the_grade_was_said_by_each_check_to_have_no_place_in_it(report):
+    for name, standing in report.standings.items():
+        if not standing.counts:
+            assert not said(report, name)
+            for verdict in standing.verdicts:
+                assert verdict.outcome is not Outcome.FAIL, "what failed may have kept it from being judged"
+                assert verdict.why in UNCOUNTED or verdict.outcome in {Outcome.PASS, Outcome.WARN}
+
+
+@settings(max_examples=40)
+@given(reports())
+def test_a_profile_is_met_by_all_of_its_sentences_or_not_at_all(report):
+    for each in report.grades:
+        own = [
+            one for one in report.standings.values() if one.sentence.profile == each.profile and one.counts
+        ]
+        must = [one for one in own if one.sentence.binds]
+        assert each.is_whole == (bool(must) and all(one.holds for one in must))
+        assert (each.held, each.asked) == (sum(one.holds for one in must), len(must))
+    met = {each.profile for each in report.grades if each.is_whole}
+    assert {*report.headline.partition(" · ")[0].split("+")} <= met | {"no profile"}
+    assert "core" in met or report.headline.startswith("no profile")
+
+
+@settings(max_examples=40)
+@given(reports())
+def test_the_exit_code_and_the_badge_never_hide_a_failure(report):
+    asserted = any(verdict.assertions for verdict in report.run.verdicts)
+    new = [each for each in report.failures if each.sentence.id not in report.known]
+    text, colour = badge.told(report)
+    assert (report.exit_code == 4) == (not asserted and not report.errors)
+    assert not new or report.exit_code == 1
+    assert not report.run.cut_short or report.exit_code != 0
+    if colour == badge.GREEN:
+        assert report.exit_code == 0
+        assert not report.failures
+        assert not report.part
+        assert report.grades[0].is_whole
+        assert text == report.headline.rpartition(" MUST")[0]
+    drawn = ET.fromstring(badge.badge(text, colour))
+    assert drawn.get("aria-label") == f"tidewire: {text}"
+
+
+def asserted(check, sentences, *pairs):
+    verdict = Verdict(check, sentences, "x", assertions=[Assertion(name, holds) for name, holds in pairs])
+    settle(verdict)
+    return verdict
+
+
+def test_a_sentence_whose_only_check_failed_at_another_one_counts_and_does_not_hold():
+    first, second, *_ = CHOICE
+    report = report_of(asserted("area.one", (first, second), (first, False)))
+    assert (report.standings[second].why, report.standings[second].counts) == (SkipReason.BLOCKED, True)
+    assert "area.one failed at another sentence" in report.standings[second].note
+    assert report.unjudged == [report.standings[second]]
+    assert (report.grades[0].held, report.grades[0].asked) == (0, 2)
+    elsewhere = asserted("area.two", (second,), (second, True))
+    judged = report_of(asserted("area.one", (first, second), (first, False)), elsewhere)
+    assert judged.standings[second].holds, "another check judged it"
+
+
+def test_a_check_that_passed_without_an_occasion_for_a_sentence_leaves_it_out():
+    first, second, *_ = CHOICE
+    report = report_of(asserted("area.one", (first, second), (first, True)))
+    assert (report.standings[second].why, report.standings[second].counts) == (SkipReason.NO_OCCASION, False)
+    assert report.headline == "core · 1/1 MUST · 0/0 SHOULD"
+    assert badge.told(report) == ("core · 1/1", badge.GREEN)
+
+
+def test_what_another_time_broke_is_broken():
+    first, second, *_ = CHOICE
+    times = [
+        asserted("area.one", (first, second), (first, False), (second, True)),
+        asserted("area.one", (first, second), (first, True), (second, False)),
+    ]
+    report = report_of(merge(times))
+    assert {each.sentence.id for each in report.failures} == {first, second}
+
+
+def test_sentences_that_are_broken_most_often_come_first_and_known_ones_last():
+    first, second, third, *_ = CHOICE
+    found = asserted(
+        "area.one", (first, second, third),
+        (first, False), (second, False), (second, False), (third, False), (third, False), (third, False),
+    )  # fmt: skip
+    report = report_of(found, known={third: "so it is"})
+    assert [each.sentence.id for each in report.failures] == [second, first, third]
+
+
+def test_what_was_judged_stands_where_there_was_no_time_to_judge_it_again():
+    sound = asserted("area.one", ("TW-DSC-001",), ("TW-DSC-001", True))
+    late = Verdict(
+        "area.one", ("TW-DSC-001",), "x", Outcome.SKIPPED, "the budget was spent", SkipReason.UNTESTED
+    )
+    assert merge([sound, late, late]).outcome is Outcome.PASS
+    assert merge([late, late]).outcome is Outcome.SKIPPED

@@ -1,0 +1,166 @@
+"""Twelve cases of the proof, and what holds for all faulty servers and clients; `make proof` runs every case."""
+
+import ast
+import inspect
+import sys
+from collections import defaultdict
+from fnmatch import filter as filter_names
+from pathlib import Path
+
+import pytest
+
+import proof
+from proof import client_kill_matrix, server_kill_matrix
+from proof.servers.expected_side_failures import EXPECTED_SIDE_FAILURES
+from proof.servers.faults import FAULTY_SERVERS
+from proof.servers.judge_server import findings, findings_by_check, is_noticed, run_checks
+from proof.servers.server_process import ForkServer
+from tidewire_conformance import registry, specification
+from tidewire_conformance.judging.verdict import Outcome
+
+LONGEST_HOOK = 15
+"""Lines of a faulty server without its name and its docstring."""
+
+SERVERS = {
+    "no_terminal_event": "the end of a stream is missing: framing",
+    "replays_the_event_of_the_cursor": "an event comes twice: resume",
+    "lengths_in_utf16_units": "text is counted in other units: state",
+    "cancel_kills_a_sibling": "items of a batch are not separate: batch",
+    "the_same_key_runs_twice": "a retry runs twice: idempotency",
+    "anybody_may_read": "access control is missing: ownership",
+    "candidates_ascending": "values of a model are in another order: logprobs",
+    "an_expired_job_is_unknown": "a response after expiry is wrong, which takes the expiry hook: durable",
+}
+"""Faulty server → why it is one of the twelve."""
+
+BENIGN = {"ops_in_place_of_bare_strings": "every text change is written in another form"}
+"""Benign variant → why it is one of the twelve."""
+BENIGN_AREAS = ["framing", "ephemeral", "sizes", "resume", "state", "notation", "proofs", "slow_readers"]
+
+CLIENTS = {
+    "SendsNoCursor": "it reads again from the start: reconnecting",
+    "DoesNotVerifyTheDigest": "it believes a wrong state: verification",
+    "SendsCredentialsEverywhere": "it sends credentials to another host: security",
+}
+"""Faulty client → why it is one of the twelve."""
+
+
+@pytest.fixture(scope="module")
+def fork_server():
+    with ForkServer() as fork_server:
+        yield fork_server
+
+
+def test_the_cases_are_twelve_of_different_areas():
+    assert len(SERVERS) + len(BENIGN) + len(CLIENTS) == 12
+    areas = {FAULTY_SERVERS[name].check.partition(".")[0] for name in SERVERS}
+    assert len(areas) == len(SERVERS)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_faulty_server_is_noticed_for_its_reason_and_for_no_other(fork_server, name):
+    server = FAULTY_SERVERS[name]
+    area = server.check.partition(".")[0]
+    chosen = [each for each in registry.checks() if each.is_named_by([area, *server.also_run])]
+    with fork_server.running(name) as url:
+        report = run_checks(url, chosen)
+    assert is_noticed(server, report)
+    assert server_kill_matrix.fault_of(server, findings_by_check(report, warnings=True)) == ""
+
+
+@pytest.mark.parametrize("name", BENIGN)
+def test_a_benign_variant_passes(fork_server, name):
+    with fork_server.running(name) as url:
+        chosen = [each for each in registry.checks() if each.is_named_by(BENIGN_AREAS)]
+        assert findings(run_checks(url, chosen)) == []
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_faulty_client_is_noticed_for_its_reason_and_for_no_other(name):
+    row = client_kill_matrix.judge_client_briefly(name)
+    assert row.fault == ""
+    assert row.red
+
+
+def verdict_on(fork_server, name, check):
+    """The verdict of one check on a faulty server."""
+    with fork_server.running(name) as url:
+        (verdict,) = run_checks(url, [each for each in registry.checks() if each.name == check]).run.verdicts
+    return verdict
+
+
+def test_a_batch_of_which_the_server_makes_one_item_is_a_fault_of_the_server(fork_server):
+    verdict = verdict_on(fork_server, "bodies_are_not_read", "batch.items_end_one_by_one")
+    assert verdict.outcome is Outcome.FAIL, verdict.note
+
+
+def test_what_is_wrong_with_a_digest_stands_in_what_came(fork_server):
+    verdict = verdict_on(fork_server, "wrong_digest", "state.diffs_rebuild_the_value")
+    (told,) = [each for each in verdict.broken if each.sentence == "TW-DIF-055"]
+    assert "the digest is 0123456789abcdef" in told.got
+    assert "0123456789abcdef" not in told.expected
+
+
+def test_each_faulty_server_names_a_check_that_names_its_requirement():
+    checks = {check.name: check for check in registry.checks()}
+    for server in FAULTY_SERVERS.values():
+        assert server.description, server.name
+        if not server.is_benign:
+            assert server.requirement in checks[server.check].sentences, server.name
+            assert {*server.also_run} <= checks.keys(), server.name
+
+
+def test_a_faulty_server_is_defined_in_the_file_of_the_area_that_has_to_notice():
+    for server in FAULTY_SERVERS.values():
+        area = server.check.partition(".")[0] or "benign"
+        assert server.install.__module__.rpartition(".")[2] == area, server.name
+
+
+def test_a_faulty_server_is_one_small_hook():
+    for server in FAULTY_SERVERS.values():
+        _, _, hook = inspect.getsource(server.install).partition(f'"""{server.description}"""\n')
+        lines = [line for line in hook.splitlines() if line.strip()]
+        assert 0 < len(lines) <= LONGEST_HOOK, server.name
+
+
+def test_each_check_can_fail():
+    proved = {server.check for server in FAULTY_SERVERS.values()}
+    assert {check.name for check in registry.checks()} - proved == set(), (
+        "a check that no faulty server proves"
+    )
+    judged = {requirement for check in registry.checks() for requirement in check.sentences}
+    assert judged <= specification.requirements().keys()
+
+
+def test_expected_side_failures_name_faulty_servers_and_checks_that_exist():
+    names = [check.name for check in registry.checks()]
+    for name, (why, *patterns) in EXPECTED_SIDE_FAILURES.items():
+        assert name in FAULTY_SERVERS
+        assert why
+        assert all(filter_names(names, pattern) for pattern in patterns), name
+
+
+# ---- the program -------------------------------------------------------------------------------------------------
+
+FILES = [*Path(proof.__file__).parent.rglob("*.py")]
+
+
+def test_the_proof_runs_without_the_tests():
+    tests = {path.stem for path in Path(__file__).parents[1].iterdir()} | {"pytest", "tests"}
+    tests -= sys.stdlib_module_names  # `typing`
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.partition(".")[0] for name in names} & tests, file
+
+
+def test_names_of_modules_and_classes_are_unique():
+    found = defaultdict(list)
+    for file in FILES:
+        if not file.stem.startswith("__"):
+            found[file.stem].append(file)
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(file)
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}

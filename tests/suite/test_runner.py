@@ -1,0 +1,374 @@
+"""The runner itself: what it does with a server that is not there, a check that is wrong, a baseline that is old."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import xml.etree.ElementTree as ET
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from typer.testing import CliRunner
+
+from proof.servers.judge_server import plan
+from proof.servers.server_process import ALICE, ForkServer
+from tidewire_conformance import cli, registry
+from tidewire_conformance.cli import app
+from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.judging.verdict import Outcome, SkipReason
+from tidewire_conformance.registry import Check
+from tidewire_conformance.report import json_report
+from tidewire_conformance.runner import Plan, run
+
+FEW = ["--only", "errors.what_there_is_not_is_refused", "--only", "framing.a_job_ends_by_one_done"]
+HEADER = ["--header", f"Authorization: Bearer {ALICE}"]
+
+
+@pytest.fixture(scope="module")
+def fork_server():
+    with ForkServer() as fork_server:
+        yield fork_server
+
+
+@pytest.fixture(scope="module")
+def url(fork_server):
+    with fork_server.running() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def wrong(fork_server):
+    with fork_server.running("no_terminal_event") as url:
+        yield url
+
+
+def conformance(*words):
+    return CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "200"})
+
+
+def check_of(body, name="own.check", **members):
+    given = {"sentences": ("TW-DSC-001",), "about": "x", "needs": (), "serial": False, "whole_run": False}
+    return Check(name, run=body, **given | members)
+
+
+def verdicts(url, *checks, **options):
+    found = asyncio.run(run(Plan(url, plan(url).header, **options), checks))
+    return found, grade(found, checks)
+
+
+def test_a_server_that_is_right_ends_in_0(url):
+    done = conformance(url, *FEW, *HEADER)
+    assert done.exit_code == 0, done.stdout + done.stderr
+    assert "MUST" in done.stdout.splitlines()[0]
+
+
+def test_a_server_that_is_wrong_ends_in_1_with_sentence_bytes_and_a_command(wrong, tmp_path):
+    done = conformance(
+        wrong,
+        *FEW,
+        *HEADER,
+        "--json",
+        tmp_path / "r.json",
+        "--junit",
+        tmp_path / "r.xml",
+        "--page",
+        tmp_path / "r.html",
+        "--badge",
+        tmp_path / "r.svg",
+    )
+    assert done.exit_code == 1
+    assert "A server MUST write exactly one `done` into the log of a job that ends" in done.stdout
+    assert "expected  one done, at the end" in done.stdout
+    assert "curl -iN" in done.stdout
+    assert "id:1-" in done.stdout
+    found = json.loads((tmp_path / "r.json").read_text())
+    schema = json.loads(Path(json_report.__file__).with_name("report.schema.json").read_text())
+    Draft202012Validator(schema).validate(found)
+    assert found["exit_code"] == 1
+    assert "TW-FRM-051" in {each["id"] for each in found["sentences"] if each["outcome"] == "fail"}
+    cases = ET.parse(tmp_path / "r.xml").getroot().iter("testcase")
+    assert [case.get("name") for case in cases if case.find("failure") is not None] == [
+        "a_job_ends_by_one_done"
+    ]
+    page = (tmp_path / "r.html").read_text()
+    assert "TW-FRM-051" in page
+    assert re.search(r"tidewire: part · \d+/\d+ · \d broken", (tmp_path / "r.svg").read_text())
+    for told in (done.stdout, page, json.dumps(found), (tmp_path / "r.xml").read_text()):
+        assert ALICE not in told, "credentials stay out of reports"
+
+
+def test_a_known_failure_is_no_failure_and_one_that_holds_is(url, wrong, tmp_path):
+    baseline = tmp_path / "known.toml"
+    known = ["TW-FRM-051", "TW-OVR-018", "TW-OVR-022"]
+    baseline.write_text("".join(f'[[known]]\nsentence = "{name}"\nreason = "no end yet"\n' for name in known))
+    done = conformance(wrong, *FEW, *HEADER, "--baseline", baseline)
+    assert done.exit_code == 0, done.stdout
+    assert "no end yet" in done.stdout
+    done = conformance(url, *FEW, *HEADER, "--baseline", baseline)
+    assert done.exit_code == 1
+    assert "stale: TW-FRM-051" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["http://127.0.0.1:9", *FEW], 3),
+        (["http://127.0.0.1:9", "--only", "no.such.check"], 4),
+        (["ftp://x", *FEW], 2),
+        (["http://127.0.0.1:99999", *FEW], 2),
+        (["http://a:b@127.0.0.1:9", *FEW], 2),
+        (["http://127.0.0.1:9/?a", *FEW], 2),
+        (["http://127.0.0.1:9", "--header", "X: \n", "--header", "Y: né", *FEW], 2),
+        (["http://127.0.0.1:9", "--profile", "gold"], 2),
+        (["http://127.0.0.1:9", "--json", "/no/such/folder/r.json"], 2),
+        (["http://127.0.0.1:9", "--skip", "*"], 4),
+        (["http://127.0.0.1:9", "--header", "no colon", *FEW], 2),
+        (["http://127.0.0.1:9", "--repeat", "0"], 2),
+    ],
+)
+def test_each_way_to_fail_has_its_exit_code(words, code):
+    done = conformance(*words)
+    assert done.exit_code == code, done.stdout + done.stderr
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_checks_that_cannot_be_loaded_are_the_fault_of_the_suite(tmp_path):
+    # A module of the checks that raises when it is imported, put before the right one.
+    (tmp_path / "broken.py").write_text(
+        "import sys\n"
+        "from tidewire_conformance.cli import main\n"
+        "sys.modules['tidewire_conformance.checks.framing'] = None\n"
+        "main()\n"
+    )
+    command = [sys.executable, str(tmp_path / "broken.py"), "http://127.0.0.1:9"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 3, done.stderr
+    assert "the checks framing cannot be loaded" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_of_another_kind_is_named_as_such(tmp_path):
+    (tmp_path / "v1").write_text('{"openapi": "3.1"}')
+    server = [
+        sys.executable,
+        "-u",
+        "-m",
+        "http.server",
+        "0",
+        "--bind",
+        "127.0.0.1",
+        "--directory",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(server, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        port = process.stdout.readline().split("port ")[1].split()[0]
+        done = conformance(f"http://127.0.0.1:{port}", *FEW)
+        process.kill()
+    assert done.exit_code == 3
+    assert "tidewire/1" in done.stderr
+
+
+def test_a_check_that_asserts_nothing_is_an_error(url):
+    async def silent(session):
+        await session.wire.ask("GET", "/v1")
+
+    found, report = verdicts(url, check_of(silent))
+    assert found.verdicts[0].outcome is Outcome.ERROR
+    assert report.exit_code == 3
+
+
+def test_a_check_that_raises_leaves_the_others_alone(url):
+    async def broken(session):
+        raise KeyError("state")
+
+    async def sound(session):
+        session.expect("TW-DSC-001", True, "yes")
+
+    found, report = verdicts(url, check_of(broken), check_of(sound, "own.sound"))
+    assert [each.outcome for each in found.verdicts] == [Outcome.ERROR, Outcome.PASS]
+    assert "KeyError" in found.verdicts[0].note
+    assert report.exit_code == 3
+
+
+def test_what_a_check_cannot_find_in_an_answer_that_broke_off_is_no_fault_of_the_suite(url):
+    async def breaks_off(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head + b"5\r\n:hi\n\n\r\n")
+        writer.close()
+
+    async def trusting(session):
+        async with await asyncio.start_server(breaks_off, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with session.wire.open("GET", f"http://127.0.0.1:{port}/v1/jobs/x/events") as stream:
+                found = await stream.to_end()
+        session.expect("TW-DSC-001", found.of_type("done")[0], "done")
+
+    found, report = verdicts(url, check_of(trusting))
+    assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
+    assert re.match(r"GET .*/events broke off after 5 bytes: .*", found.verdicts[0].note)
+    assert not report.errors
+
+
+def test_an_interrupt_leaves_the_report_so_far(url):
+    async def sound(session):
+        session.expect("TW-DSC-001", True, "yes")
+
+    async def interrupted(session):
+        os.kill(os.getpid(), signal.SIGINT)
+        await session.wire.ask("GET", "/v1")
+        await asyncio.Event().wait()
+
+    checks = [check_of(sound), check_of(interrupted, "own.late", sentences=("TW-DSC-005",), serial=True)]
+    found = cli._run(Plan(url, plan(url).header), checks)
+    report = grade(found, checks)
+    assert [each.outcome for each in found.verdicts] == [Outcome.PASS, Outcome.SKIPPED]
+    assert found.verdicts[1].note == found.cut_short == "it was interrupted"
+    assert (report.exit_code, report.headline) == (3, "no profile · 1/2 MUST · 0/0 SHOULD")
+
+
+def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
+    """It describes itself, answers once more, and is never seen again."""
+    discovery = {
+        "protocol": "tidewire/1",
+        "server": "brief",
+        "endpoints": [],
+        "capabilities": [],
+        "limits": {},
+    }
+
+    class Brief(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps(discovery).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    asked = []
+
+    async def last(session):
+        server.shutdown()
+        server.server_close()
+        await session.wire.ask("GET", "/v1/jobs")
+
+    async def later(session):
+        asked.append(session)
+        session.expect("TW-DSC-001", True, "yes")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Brief) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        checks = [check_of(last), *(check_of(later, f"own.later{n}", serial=True) for n in range(3))]
+        one = Plan(f"http://127.0.0.1:{server.server_port}", patience=0.1)
+        found = asyncio.run(run(one, checks))
+        thread.join()
+    assert [each.outcome for each in found.verdicts] == [Outcome.INCONCLUSIVE, *[Outcome.SKIPPED] * 3]
+    assert not asked
+    assert re.match(
+        r"the server does not answer any more \(.*Refused.*GET .*/v1, for discovery", found.cut_short
+    )
+    report = grade(found, checks)
+    assert report.exit_code == 4, "nothing was judged"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"200 OK\r\nContent-Type: text/html\r\n\r\n<!doctype html>", "this is a web page"),
+        (b"302 Found\r\nLocation: https://example.org/api\r\n\r\n", "it leads to https://example.org/api"),
+        (b'401 No\r\nContent-Type: application/json\r\n\r\n{"code": "unauthorized"}', "--header 'Authorization: "),
+        (b"200 OK\r\nContent-Length: 99\r\n\r\n{}", "peer closed connection"),
+        (b"200 OK\r\nX: " + b"a" * 300_000, "cannot reach"),
+    ],
+)  # fmt: skip
+def test_what_is_no_server_of_this_protocol_is_told_what_it_is(answer, told):
+    def serve():
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 " + answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        done = conformance(f"http://127.0.0.1:{listener.getsockname()[1]}", *FEW)
+        thread.join()
+    assert (done.exit_code, told in done.stderr) == (3, True), done.stderr
+
+
+def test_what_is_not_declared_does_not_count_and_what_is_untested_does(url):
+    async def untested(session):
+        session.untested("needs more")
+
+    async def absent(session):
+        session.not_declared("has none")
+
+    found, report = verdicts(
+        url, check_of(untested), check_of(absent, "own.absent", sentences=("TW-DSC-014",))
+    )
+    assert [each.why for each in found.verdicts] == [SkipReason.UNTESTED, SkipReason.NOT_DECLARED]
+    counted = {name: each.counts for name, each in report.standings.items()}
+    assert counted == {"TW-DSC-001": True, "TW-DSC-014": False}
+    assert report.headline.startswith("no profile · 0/1 MUST")
+    assert report.exit_code == 4, "nothing was judged"
+
+
+def test_a_check_that_differs_from_run_to_run_is_told_as_such(url):
+    seen = []
+
+    async def moody(session):
+        seen.append(0)
+        session.expect("TW-DSC-001", len(seen) % 3, "the same each time")
+
+    found, _ = verdicts(url, check_of(moody), repeat=4)
+    assert found.verdicts[0].outcome is Outcome.FAIL
+    assert found.verdicts[0].note == "1 of 4 times."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[unknown]]\nsentence = "TW-FRM-051"\nreason = "x"',
+        '[[known]]\nsentence = "TW-FRM-051"\nreason = "x"\nuntil = "2020-01-01"',
+        '[[known]]\nsentence = "TW-NOT-001"\nreason = "x"',
+        '[[known]]\nsentence = "TW-FRM-051"\nreason = " "',
+        "known = 3",
+    ],
+)
+def test_a_baseline_that_says_anything_else_is_refused(tmp_path, text):
+    (tmp_path / "known.toml").write_text(text)
+    done = conformance("http://127.0.0.1:9", *FEW, "--baseline", tmp_path / "known.toml")
+    assert done.exit_code == 2, done.stderr
+    assert "known.toml" in done.stderr
+
+
+def test_a_known_failure_that_was_not_judged_is_told(url, tmp_path):
+    (tmp_path / "known.toml").write_text('[[known]]\nsentence = "TW-RES-026"\nreason = "short of room"')
+    done = conformance(url, *HEADER, "--only", "discovery.a_state*", "--baseline", tmp_path / "known.toml")
+    assert "TW-RES-026 is in the baseline, and was not judged" in done.stdout
+
+
+def test_a_spent_budget_leaves_checks_untested(url):
+    found, report = verdicts(url, *registry.checks()[:3], budget=0.0)
+    assert {each.why for each in found.verdicts} == {SkipReason.UNTESTED}
+    assert report.exit_code == 4
+
+
+def test_the_list_tells_each_check_and_its_sentences():
+    done = conformance("http://127.0.0.1:9", "--list", "--only", "resume")
+    assert done.exit_code == 0
+    assert "resume.a_cursor_that_is_no_id_is_refused  TW-RES-011 TW-RES-012" in " ".join(
+        done.stdout.split("\n")
+    ).replace("  ", "  ")

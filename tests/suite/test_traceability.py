@@ -1,0 +1,74 @@
+"""Every requirement is judged and proved, or a reason is written; traceability.json is what the registries say."""
+
+import json
+
+import pytest
+
+from proof import traceability
+from proof.clients.faulty_client import all_faulty_clients
+from proof.servers.faults import FAULTY_SERVERS
+from proof.unjudged_requirements import REASONS
+from tidewire_conformance import registry, specification
+from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
+from tidewire_conformance.clients.player import load_all
+
+
+@pytest.fixture(scope="module")
+def traces():
+    return traceability.traces()
+
+
+def test_each_requirement_is_judged_or_a_reason_is_written(traces):
+    assert [trace.requirement.id for trace in traces if not trace.is_covered] == []
+
+
+def test_a_reason_is_written_only_where_nothing_judges(traces):
+    """For a requirement that binds both sides, the reason is for the side that nothing judges."""
+    for trace in traces:
+        if trace.requirement.id in REASONS and trace.judges:
+            assert trace.requirement.role == "both", f"{trace.requirement.id} is judged: remove its reason"
+            assert not (trace.checks and trace.scenarios), (
+                f"{trace.requirement.id} is judged on both sides: remove its reason"
+            )
+    assert REASONS.keys() <= specification.requirements().keys()
+    assert not REASONS.keys() & specification.unseen().keys(), "one reason each"
+
+
+def test_a_requirement_is_judged_of_each_side_that_it_binds(traces):
+    for trace in traces:
+        one = trace.requirement
+        if trace.reason or one.level == "MAY":
+            continue
+        sides = {side for side, names in (("server", trace.checks), ("client", trace.scenarios)) if names}
+        assert sides >= ({"client", "server"} if one.role == "both" else {one.role}), one.id
+
+
+def test_no_check_judges_a_side_that_its_requirement_does_not_bind(traces):
+    for trace in traces:
+        assert not (trace.requirement.role == "server" and trace.scenarios), trace.requirement.id
+        assert not (trace.requirement.role == "client" and trace.checks), trace.requirement.id
+
+
+def test_each_must_that_is_judged_can_be_seen_to_fail(traces):
+    binding = [trace for trace in traces if trace.requirement.binds and trace.judges]
+    assert [trace.requirement.id for trace in binding if not trace.is_proved] == []
+
+
+def test_the_file_and_the_page_are_what_the_registries_say(traces):
+    again = f"run {traceability.AGAIN}"
+    written = traceability.TRACEABILITY.read_text(encoding="utf-8")
+    assert traceability.traceability_json(traces) == written, again
+    assert traceability.page(traces) == traceability.PAGE.read_text(encoding="utf-8"), again
+
+
+def test_everything_that_the_file_names_exists():
+    entries = json.loads(traceability.TRACEABILITY.read_text(encoding="utf-8"))
+    assert [*entries] == [*specification.requirements()]
+
+    def named(member):
+        return {name for entry in entries.values() for name in entry[member]}
+
+    assert named("checks") == {check.name for check in registry.checks()}
+    assert named("scenarios") == {name_of(scenario) for scenario in load_all()}
+    assert named("faulty_servers") == {each.name for each in FAULTY_SERVERS.values() if not each.is_benign}
+    assert named("faulty_clients") == {client.__name__ for client in all_faulty_clients()}
