@@ -312,7 +312,7 @@ def test_a_log_that_cannot_be_opened_is_one_line_and_exit_code_1(folder, tmp_pat
             "concurrency_group 'gpu' has one limit, and there are two",
         ),
         (["mine.py:server", "--log-level", "loud"], "--log-level"),
-        (["mine.py:server", "--log", "redis://x"], "names no log"),
+        (["mine.py:server", "--log", "mysql://x"], "names no log"),
         (["--model", "no/such/folder"], "there is no folder no/such/folder"),
     ],
 )
@@ -337,7 +337,7 @@ def test_a_missing_extra_prints_the_line_that_installs_it(folder, tmp_path, with
         timeout=30,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert f'pip install "tidewire[{extra}]"' in done.stderr
+    assert f"pip install 'tidewire[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

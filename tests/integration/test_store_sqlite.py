@@ -203,7 +203,7 @@ def test_many_jobs_share_a_commit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["sqlite://", "sqlite:///", "sqlite:/log.db", "redis://x", "", "log.db", "Memory"]
+    "name", ["sqlite://", "sqlite:///", "sqlite:/log.db", "mysql://x", "", "log.db", "Memory"]
 )
 def test_what_names_no_log_is_refused(name):
     with pytest.raises(ValueError, match="names no log"):

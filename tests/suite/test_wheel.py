@@ -35,7 +35,16 @@ def python(tmp_path_factory):
     [wheel] = folder.glob("*.whl")
     run(sys.executable, "-m", "venv", folder / "fresh")
     python = folder / "fresh/bin/python"
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, "pytest")
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        f"{wheel}[conformance]",
+        "pytest",
+    )
     return python
 
 

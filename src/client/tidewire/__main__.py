@@ -1,6 +1,28 @@
-"""`python -m tidewire` is the command `tidewire`."""
+"""The command `tidewire`, also as `python -m tidewire`; without the extra `cli`, one line that says how to install it."""
 
-from tidewire.commands.cli import main
+import sys
+from typing import Final
+
+_OF_THE_EXTRA: Final = {"click", "rich", "shellingham", "typer"}
+"""Modules that the extra `cli` installs."""
+
+
+def main() -> None:
+    """Run the command line.
+
+    Raises:
+        SystemExit: Always; with 2 where the extra `cli` is not installed.
+    """
+    try:
+        from tidewire.commands import cli  # noqa: PLC0415 - `pip install tidewire` alone has no command line
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] not in _OF_THE_EXTRA:
+            raise
+        missing = error.name or error
+        print(f"tidewire: the command line needs {missing}: pip install 'tidewire[cli]'", file=sys.stderr)
+        sys.exit(2)
+    cli.main()
+
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
 """The blocking client: the async one, on an event loop in a thread of its own.
 
-No logic of its own: how a call or a loop crosses to the thread stands in `portal`.
+No logic of its own: how a call or a loop crosses to the thread stands in `event_loop_thread`.
 """
 
 import ssl

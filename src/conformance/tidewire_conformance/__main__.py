@@ -1,5 +1,22 @@
 """The suite by itself: `python -m tidewire_conformance URL`."""
 
-from tidewire_conformance.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Run the suite, or print the line that installs what it lacks."""
+    try:
+        from tidewire_conformance import cli  # noqa: PLC0415 - it needs the extra `conformance`
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("tidewire"):
+            raise
+        print(
+            f"tidewire: `python -m tidewire_conformance` needs {error.name or error}: pip install 'tidewire[conformance]'",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -25,13 +25,20 @@ from typing import Any, Final
 
 import pytest
 
-from tidewire_conformance import cli_options, registry
-from tidewire_conformance.judging.discovery_probe import ProbeError
-from tidewire_conformance.judging.grade import Report, grade
-from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
-from tidewire_conformance.registry import Check
-from tidewire_conformance.report.failure_evidence import told
-from tidewire_conformance.runner import INTERRUPTED, CheckProgress, Plan
+try:
+    from tidewire_conformance import cli_options, registry
+    from tidewire_conformance.judging.discovery_probe import ProbeError
+    from tidewire_conformance.judging.grade import Report, grade
+    from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
+    from tidewire_conformance.registry import Check
+    from tidewire_conformance.report.failure_evidence import told
+    from tidewire_conformance.runner import INTERRUPTED, CheckProgress, Plan
+except ModuleNotFoundError as error:
+    if (error.name or "").startswith("tidewire"):
+        raise
+    raise pytest.UsageError(
+        f"tidewire_conformance.pytest_plugin needs {error.name or error}: pip install 'tidewire[conformance]'"
+    ) from None
 
 SHOWN: Final = 5
 """Failures of one check that are shown."""

@@ -1,9 +1,16 @@
 """The reference server of the Tidewire protocol: functions become endpoints with resumable streams of results."""
 
-from tidewire_server.endpoints.context import Context
-from tidewire_server.endpoints.yieldables import Append, Last
-from tidewire_server.errors import ItemError
-from tidewire_server.log_writer.stream import Stream
-from tidewire_server.server import Server
+try:
+    from tidewire_server.endpoints.context import Context
+    from tidewire_server.endpoints.yieldables import Append, Last
+    from tidewire_server.errors import ItemError
+    from tidewire_server.log_writer.stream import Stream
+    from tidewire_server.server import Server
+except ModuleNotFoundError as error:
+    if (error.name or "").startswith("tidewire"):
+        raise
+    raise ModuleNotFoundError(
+        f"{error.name or error} is not installed: pip install 'tidewire[server]'", name=error.name
+    ) from None
 
 __all__ = ["Append", "Context", "ItemError", "Last", "Server", "Stream"]

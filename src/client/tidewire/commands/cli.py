@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -331,15 +332,18 @@ def codegen(
 
     Below the models stand TypedClient and TypedAsyncClient, over a client: an editor completes and checks their calls.
     """
-    with _client(url, header) as (client, screen):
+    try:
+        import_module("datamodel_code_generator")
+    except ImportError as error:
+        raise _without_generator(error) from None
+    with _client(url, header) as (client, _):
         discovery = client.discover()
         names = endpoint or [each.name for each in discovery.endpoints]
         described = [client.describe(name) for name in dict.fromkeys(names)]
         try:
             text = generated.module(client.url, discovery, described)
         except ImportError as error:
-            screen.error(f"`tidewire codegen` needs {error.name}: pip install 'tidewire[codegen]'")
-            raise typer.Exit(USAGE) from None
+            raise _without_generator(error) from None
         if output is None:
             sys.stdout.write(text)
             return
@@ -347,6 +351,12 @@ def codegen(
             output.write_text(text, encoding="utf-8")
         except OSError as error:
             raise ValueError(f"-o {output}: {error.strerror}") from None
+
+
+def _without_generator(error: ImportError) -> typer.Exit:
+    """Print the line that installs what `codegen` lacks; return the exit to raise."""
+    display.Screen().error(f"`tidewire codegen` needs {error.name or error}: pip install 'tidewire[codegen]'")
+    return typer.Exit(USAGE)
 
 
 @app.callback(invoke_without_command=True)

@@ -7,6 +7,7 @@ from typing import Any, Final, NoReturn
 import typer
 import typer.core
 import typer.main
+from rich.markup import escape
 
 from tidewire.commands import display
 
@@ -15,7 +16,7 @@ COMMANDS: Final = "tidewire.commands"
 USAGE: Final = 2
 """Exit code of wrong usage, or of what is not installed."""
 
-_EXTRAS = {"tidewire_server": "server", "tidewire_conformance": "server"}
+_EXTRAS = {"tidewire_server": "server", "tidewire_conformance": "conformance"}
 
 
 class Commands(typer.core.TyperGroup):
@@ -55,7 +56,8 @@ def _missing(point: EntryPoint, error: ImportError) -> Any:
         display.Screen().error(f"`tidewire {point.name}` needs {error.name or error}: pip install {wanted}")
         raise typer.Exit(USAGE)
 
-    command.__doc__ = f"Not installed: pip install {wanted}"
+    # The help is markup: unescaped, the name of the extra would be lost.
+    command.__doc__ = escape(f"Not installed: pip install {wanted}")
     return _command(point.name, command, ignore_unknown_options=True, allow_extra_args=True)
 
 

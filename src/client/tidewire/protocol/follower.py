@@ -1,7 +1,7 @@
 """How a reader follows one job's stream: the client's table, without sockets, clock or logging.
 
 A `Follower` keeps `(job, document, columns, cursor)` and moves them together, one event at a time. Whoever drives it
-reads bytes, decodes events, and does what each outcome says. The table (ids: see `cursor`; HTTP: see `answers`):
+reads bytes, decodes events, and does what each outcome says. The table (ids: see `cursor`; HTTP: see `status_table`):
 
   it sees                                                   | outcome
   ----------------------------------------------------------+--------------------------------------------------------
@@ -137,7 +137,7 @@ class Follower:
     resyncs: int = 0
     """Resyncs since the stream last healed."""
     max_state_bytes: int = MAX_STATE_BYTES
-    """How large the state may become as JSON; see `size`."""
+    """How large the state may become as JSON; see `document.size_limits`."""
     _room: int = 0
     """Bytes that may come before the state is measured."""
     _healing: int = 0

@@ -1,6 +1,6 @@
 """What a diff does to a job's state as a state: which of its parts it touches, and whether it leaves it whole.
 
-The models of a state stand in `messages`; the ops of a diff, whatever value they change, in `ops` and `fold`.
+The models of a state stand in `messages`; the ops of a diff, whatever value they change, in `document`.
 """
 
 from typing import Any
@@ -58,7 +58,7 @@ def _keeps_shape(op: Any) -> bool:
         case ["items", _, "value", *_] | ["usage", _, *_]:
             return True
         case ["items", _, "stable", _]:
-            # What is promised there was judged when the diff was applied: see `stable`.
+            # What is promised there was judged when the diff was applied: see `stable_prefix`.
             return bool(letter == "s")
         case ["notes"]:
             return letter == "a" and all(_is(Note, note) for note in given[0])

@@ -1,4 +1,4 @@
-"""What was seen of one request: what was sent, and all that came back, with its times; `wire` fills it in."""
+"""What was seen of one request: what was sent, and all that came back, with its times; `recording_client` fills it in."""
 
 from dataclasses import dataclass, field
 from functools import cached_property

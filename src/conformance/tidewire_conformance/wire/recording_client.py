@@ -1,6 +1,6 @@
-"""Requests over raw sockets; what comes back is recorded as an `exchange`, every byte with its time.
+"""Requests over raw sockets; what comes back is recorded as a `RecordedExchange`, every byte with its time.
 
-h11 takes HTTP apart; event streams are read by `event_stream`. Nothing is interpreted beyond that, nothing repeated,
+h11 takes HTTP apart; event streams are read by `event_stream_decoder`. Nothing is interpreted beyond that, nothing repeated,
 no redirect followed, no coding undone.
 """
 

@@ -74,7 +74,7 @@ class TidewireApp:
         self._service: JobService | None = None
         self._store: Store | None = None
         self.send_buffers_bounded = False
-        """Whether connections inherit `connection.SEND_BUFFER_BYTES` from the socket that listens."""
+        """Whether connections inherit `uvicorn_internals.SEND_BUFFER_BYTES` from the socket that listens."""
         self._starting = asyncio.Lock()
         self._descriptions = DiscoveryDocuments(endpoints, settings, lambda: self.service)
         self.metrics = Metrics()

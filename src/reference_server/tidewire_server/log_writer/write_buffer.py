@@ -2,7 +2,7 @@
 
 Rules. Adjacent appends become one event, and so do adjacent rows; every other change is an event of its own, in the
 order in which they were made. No event passes `max_event_bytes`; a larger change becomes several. An event carries the
-checks that are due in it (see `owed`).
+checks that are due in it (see `check_schedule`).
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -17,12 +17,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-import torch
-import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch.nn import functional
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+try:
+    import tokenizers
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from torch.nn import functional
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error.name or error} is not installed: pip install 'tidewire[engine]'", name=error.name
+    ) from None
 
 from tidewire_server.model import model_card, training_corpus
 

@@ -228,7 +228,7 @@ def _set_up_logging(level: str) -> None:
 def _missing(error: ModuleNotFoundError, extra: str) -> NoReturn:
     if (error.name or "").startswith("tidewire"):
         raise error
-    _fail(f'{error.name} is not installed; install it with:  pip install "tidewire[{extra}]"')
+    _fail(f"{error.name} is not installed; install it with:  pip install 'tidewire[{extra}]'")
 
 
 def _fail(message: str, *, code: int = 1) -> NoReturn:

@@ -13,7 +13,12 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
-import uvicorn
+try:
+    import uvicorn
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error.name or error} is not installed: pip install 'tidewire[server]'", name=error.name
+    ) from None
 
 from tidewire_server.http.routes import TidewireApp
 from tidewire_server.http.uvicorn.request_head import http_protocol

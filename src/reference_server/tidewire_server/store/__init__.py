@@ -1,1 +1,1 @@
-"""Where jobs, their logs and the queue live: the interface in `base`, a body per file."""
+"""Where jobs, their logs and the queue are stored: the protocols in `interfaces`, implementations in memory and in SQLite."""

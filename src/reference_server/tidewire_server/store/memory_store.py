@@ -1,6 +1,6 @@
 """Everything in this process's memory: fast, and gone with it.
 
-A log is one buffer of encoded events (see `frames`). Past its bound the oldest events are trimmed, up to a mark: a
+A log is one buffer of encoded events (see `frame_buffer`). Past its bound the oldest events are trimmed, up to a mark: a
 place whose state was kept as a view, which costs nothing while the state only grows.
 """
 

@@ -81,7 +81,7 @@ def verify(document: Measured, checks: JsonValue) -> None:
 
 def digest(items: Any) -> str:
     """The first 16 hex digits of SHA-256 over the RFC 8785 form of a job's final items: JSON, long texts in it perhaps
-    in pieces (`growing.in_pieces`).
+    in pieces (`rope.in_pieces`).
 
     In that form a number has one spelling whatever its type, so `1` and `1.0` have one digest.
 

@@ -1,8 +1,8 @@
 """A job's state as it grows: appends cost the same at any size, and a kept view stays right.
 
 The tree holds plain dicts, lists and scalars. A text or an array that was appended to becomes a growing node, which
-replaces the plain one where it stands and reads the same for every view (see `growing`). All other ops copy the
-containers on their path (see `fold`), so that a view's root stays what it was. A view is a root and a version.
+replaces the plain one where it stands and reads the same for every view (see `rope`). All other ops copy the
+containers on their path (see `apply_ops`), so that a view's root stays what it was. A view is a root and a version.
 
 What comes in is checked and copied, what goes out is the caller's own: only a diff changes a document.
 """
@@ -172,7 +172,7 @@ class Document(DiffApplier):
         return View(self._top, LATEST).value(pointer)
 
     def in_pieces(self, pointer: str) -> Any:
-        """The same, but long texts are not joined: for `integrity.digest`."""
+        """The same, but long texts are not joined: for `digests.digest`."""
         return in_pieces(find(self._top, parse(pointer)))
 
     def json_bytes(self) -> int:

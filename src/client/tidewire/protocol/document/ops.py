@@ -11,7 +11,7 @@ A diff is a string (appended to the one column), an array of ops, or an object w
   ["i", path, value]  | insert before the element that the path names (0…length)
   ["d", path]         | delete a member or an element
 
-This file knows shapes. What an op does to a value stands in `fold`.
+This file knows shapes. What an op does to a value stands in `apply_ops`.
 """
 
 from collections.abc import Sequence

@@ -219,7 +219,7 @@ def in_pieces(node: Any) -> Any:
 
 
 def holds(node: Any, value: Any) -> bool:
-    """Whether a node is, at present, the same JSON as a plain value; neither is copied. See `values.same`."""
+    """Whether a node is, at present, the same JSON as a plain value; neither is copied. See `json_values.same`."""
     kind = type(node)
     if kind is Rope:
         if type(value) is not str or len(value) != node.length:

@@ -15,7 +15,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"{error.name} is not installed, and without it requests could be as slow as they like: "
-        'pip install "tidewire[server]"',
+        "pip install 'tidewire[server]'",
         name=error.name,
     ) from None
 

@@ -1,0 +1,80 @@
+"""`bench/compare.py`: the measurements run on today's public names, and nothing is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+COMPARE = [sys.executable, str(REPOSITORY / "bench/compare.py")]
+
+
+def worktrees(folder):
+    """Those in a folder, which is the temporary folder of the command: other checkouts may be compared meanwhile."""
+    listed = ["git", "-C", str(REPOSITORY), "worktree", "list", "--porcelain"]
+    found = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in found if line.startswith(f"worktree {folder}/")]
+
+
+def test_the_working_tree_is_compared_with_itself(tmp_path):
+    report = tmp_path / "report.json"
+    command = [*COMPARE, ".", ".", "--runs", "1", "--quick", "--json", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(report.read_text(encoding="utf-8"))
+    rows = {row["metric"]: row for row in found["rows"]}
+    assert {"decoder", "apply", "append", "first value", "tokens"} <= set(rows)
+    for name, row in rows.items():
+        assert min(row["old"], row["new"]) > 0, name
+        assert row["verdict"] in {"within 5 %", "within the spread", "slower", "faster"}
+        assert f"\n{name} " in done.stdout
+    assert found["old"] == found["new"] == {"revision": ".", "commit": "."}
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="this is not a git checkout")
+def test_a_revision_has_a_worktree_that_an_interrupt_removes_as_well(tmp_path):
+    command = [*COMPARE, "HEAD", ".", "--runs", "50", "--quick"]
+    with subprocess.Popen(
+        command,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        assert next(line for line in lines if line.startswith("run  1"))
+        assert len(worktrees(tmp_path)) == 1
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (130, "\ncompare: interrupted; the worktrees are removed\n")
+    assert (worktrees(tmp_path), list(tmp_path.iterdir())) == ([], [])
+
+
+@pytest.mark.parametrize("arguments", [["no-such-revision", "."], [".", ".", "--runs", "0"], ["."]])
+def test_wrong_usage_is_refused_in_words(arguments):
+    done = subprocess.run([*COMPARE, *arguments], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 2
+    assert "no-such-revision" in done.stderr or "usage:" in done.stderr
+
+
+VERDICTS = """
+import sys; sys.path.insert(0, sys.argv[1])
+from compare import verdict
+old = [1.0, 1.0, 1.1]
+print([verdict("decoder", old, [new]) for new in (1.04, 0.96, 1.08, 1.2, 0.8)])
+print([verdict("tokens", old, [new]) for new in (1.04, 1.08, 1.2, 0.8)])
+"""
+
+
+def test_the_verdict_knows_what_is_better_and_what_the_spread_hides():
+    command = [sys.executable, "-c", VERDICTS, str(REPOSITORY / "bench")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.splitlines() == [
+        "['within 5 %', 'within 5 %', 'within the spread', 'slower', 'faster']",
+        "['within 5 %', 'within the spread', 'faster', 'slower']",
+    ]

@@ -1,0 +1,115 @@
+"""The declared dependencies: what the base install and each extra bring, and that the code agrees."""
+
+import ast
+import importlib.metadata
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import tidewire
+
+REPOSITORY = Path(__file__).parents[2]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+NAME = re.compile(r"^([\w.-]+)(?:\[([\w,-]+)\])?(.*)$")
+
+
+def parsed(requirements):
+    """Name, extras and version of each requirement."""
+    return [NAME.match(each).groups() for each in requirements]
+
+
+def names(requirements, *seen):
+    """The distributions that requirements ask for, with those of this project's own extras."""
+    found = set()
+    for name, extras, _ in parsed(requirements):
+        if name != "tidewire":
+            found.add(name.lower())
+            continue
+        for extra in (extras or "").split(","):
+            assert extra not in seen, f"extra {extra} includes itself"
+            found |= names(EXTRAS[extra], *seen, extra)
+    return found
+
+
+def third_party(path):
+    """Top-level modules outside of the standard library and of this project that a file imports at its top."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        wanted = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            wanted = [node.module]
+        for module in (each.partition(".")[0] for each in wanted):
+            if module not in sys.stdlib_module_names and not module.startswith("tidewire"):
+                yield module
+
+
+def test_the_base_install_is_what_importing_tidewire_needs():
+    base = {"anyio", "h11", "httpcore", "httpx", "httpx-sse", "pydantic", "rfc8785"}
+    assert names(PROJECT["dependencies"]) == base
+    imported = {
+        module for path in Path(tidewire.__file__).parent.rglob("*.py") for module in third_party(path)
+    }
+    of_extras = {"typer", "rich", "numpy", "datamodel_code_generator", "pytest"}
+    installed_with = {"pydantic_core": "pydantic", "httpx_sse": "httpx-sse", "typing_extensions": "pydantic"}
+    assert {installed_with.get(module, module) for module in imported - of_extras} == base
+
+
+@pytest.mark.parametrize(
+    ("extra", "brings"),
+    [
+        ("cli", {"rich", "typer"}),
+        ("server", {"orjson", "prometheus-client", "starlette", "uvicorn", "rich", "typer"}),
+        ("conformance", {"jsonschema", "rich", "typer"}),
+        ("codegen", {"datamodel-code-generator", "rich", "typer"}),
+    ],
+)
+def test_an_extra_brings_all_that_its_commands_need(extra, brings):
+    assert names(EXTRAS[extra], extra) == brings
+
+
+def test_developers_get_what_tests_need_but_the_engine():
+    needed = {"jsonschema", "typer", "rich", "uvicorn", "datamodel-code-generator", "pytest", "mypy", "ruff"}
+    assert needed <= names(EXTRAS["dev"])
+    assert "torch" not in names(EXTRAS["dev"])
+    assert "torch" in names(EXTRAS["engine"])
+
+
+def test_uvicorn_has_an_upper_bound_and_the_pinned_version_is_within():
+    [(_, extras, bounds)] = [each for each in parsed(EXTRAS["server"]) if each[0] == "uvicorn"]
+    assert extras == "standard"
+    lower, upper = re.fullmatch(r">=([\d.]+),<([\d.]+)", bounds).groups()
+    pins = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8")
+    pinned = re.search(r"^uvicorn==([\d.]+)$", pins, re.MULTILINE)[1]
+    low, tested, high = ([int(part) for part in each.split(".")] for each in (lower, pinned, upper))
+    assert low <= tested < high
+    assert high[:2] == [tested[0], tested[1] + 1], (
+        "the bound is the minor version after the one that is tested"
+    )
+
+
+def test_what_is_installed_here_has_the_declared_dependencies():
+    installed = {}
+    for requirement in importlib.metadata.requires("tidewire"):
+        wanted, _, condition = requirement.partition(";")
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", condition)
+        installed.setdefault(extra and extra[1], set()).add(NAME.match(wanted.strip())[1].lower())
+    declared = {None: names(PROJECT["dependencies"])} | {each: names(EXTRAS[each], each) for each in EXTRAS}
+    # The build writes out the extras of this project that an extra includes, or keeps them by name.
+    for extra, wanted in installed.items():
+        if "tidewire" not in wanted:
+            assert wanted == declared[extra], (
+                "this environment is older than pyproject.toml: install it again"
+            )
+    assert set(installed) == set(declared)
+    scripts = importlib.metadata.entry_points(group="console_scripts", name="tidewire")
+    assert (
+        {script.value for script in scripts} == {"tidewire.__main__:main"} == set(PROJECT["scripts"].values())
+    )
+
+
+def test_nothing_that_was_removed_is_asked_for():
+    for name in ("pyproject.toml", "constraints.txt", ".ci/run", "Makefile"):
+        assert "redis" not in (REPOSITORY / name).read_text(encoding="utf-8").lower(), name

@@ -1,0 +1,191 @@
+"""Folders of src/: which may import which, no import cycles, unique names. Imports for type checkers count as well."""
+
+import ast
+from collections import Counter, defaultdict
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+ROOTS = {
+    "tidewire": SRC / "client/tidewire",
+    "tidewire_server": SRC / "reference_server/tidewire_server",
+    "tidewire_conformance": SRC / "conformance/tidewire_conformance",
+}
+MAX_MODULES = 16
+"""In one folder. The suite's checks are exempt: they have a module for each area of the specification."""
+
+# From left to right: a place imports only places to its right, and itself. A place is a folder, or modules of the root.
+ORDER = {
+    "tidewire": [
+        {"__main__", "under_test"},
+        {"commands"},
+        {"__init__"},
+        {"sync"},
+        {"blocking"},
+        {"client"},
+        {"logprobs", "mapping"},
+        {"jobs"},
+        {"testing"},
+        {"http"},
+        {"options", "types", "errors", "hooks", "checkpoint"},
+        {"protocol"},
+    ],
+    "tidewire_server": [
+        {"__main__", "process"},
+        {"__init__", "generation", "script"},
+        {"model"},
+        {"server"},
+        {"serving"},
+        {"http"},
+        {"jobs"},
+        {"batching"},
+        {"endpoints"},
+        {"log_writer"},
+        {"store"},
+        {"settings", "errors", "metrics", "principals", "store_names", "version"},
+    ],
+    "tidewire_conformance": [
+        {"__init__", "__main__", "cli", "pytest_plugin"},
+        {"report"},
+        {"clients"},
+        {"checks"},
+        {"runner", "registry", "session", "cli_options"},
+        {"judging"},
+        {"wire"},
+        {"specification"},
+    ],
+}
+
+
+@cache
+def modules(package):
+    """Path by dotted name; a package by its folder's name."""
+    root = ROOTS[package]
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        inside = [part for part in path.relative_to(root).with_suffix("").parts if part != "__init__"]
+        found[".".join((package, *inside))] = path
+    return found
+
+
+@cache
+def imports(package):
+    """Module → modules of the same package that it imports, wherever the import is."""
+    known = modules(package)
+    found = defaultdict(set)
+    for name, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                wanted = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                parts = [f"{node.module}.{alias.name}" for alias in node.names]
+                wanted = [part if part in known else node.module for part in parts]
+            else:
+                continue
+            found[name].update(one for one in wanted if one in known and one != name)
+    return found
+
+
+def place(module):
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def rank(package, module):
+    """Index in the order of the package."""
+    for index, places in enumerate(ORDER[package]):
+        if place(module) in places:
+            return index
+    raise AssertionError(f"{module} has no place in ORDER: add it where its imports allow")
+
+
+@pytest.mark.parametrize("package", ROOTS)
+def test_a_folder_imports_only_folders_to_its_right(package):
+    wrong = [
+        f"{importer} imports {imported}"
+        for importer, wanted in imports(package).items()
+        for imported in sorted(wanted)
+        if place(importer) != place(imported)
+        and rank(package, importer) > rank(package, imported)
+        # The registry imports the package of the checks to find its modules; it names none of them.
+        and (importer, imported) != ("tidewire_conformance.registry", "tidewire_conformance.checks")
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", ROOTS)
+def test_every_folder_and_root_module_has_a_place(package):
+    for module in modules(package):
+        rank(package, module)
+    places = set().union(*ORDER[package])
+    assert places - {place(module) for module in modules(package)} == set(), "no longer there"
+
+
+@pytest.mark.parametrize("package", ROOTS)
+def test_no_module_imports_itself_through_others(package):
+    try:
+        list(TopologicalSorter(imports(package)).static_order())
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
+
+
+def test_the_document_folder_imports_the_json_module_alone_of_the_rest_of_the_protocol():
+    outside = {
+        imported
+        for importer, wanted in imports("tidewire").items()
+        if importer.startswith("tidewire.protocol.document")
+        for imported in wanted
+        if not imported.startswith("tidewire.protocol.document")
+    }
+    assert outside == {"tidewire.protocol.strict_json"}
+
+
+def test_the_users_fakes_are_imported_by_nothing_else():
+    importers = {
+        importer
+        for importer, wanted in imports("tidewire").items()
+        if not importer.startswith("tidewire.testing")
+        and any(one.startswith("tidewire.testing") for one in wanted)
+    }
+    assert importers == set()
+
+
+def test_only_two_folders_reach_into_private_members_of_uvicorn():
+    importers = {
+        name.rpartition(".")[0]
+        for name, path in modules("tidewire_server").items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Import) and any(one.name.split(".")[0] == "uvicorn" for one in node.names))
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "uvicorn")
+    }
+    assert importers == {"tidewire_server.http.uvicorn", "tidewire_server.serving"}
+
+
+@pytest.mark.parametrize("package", ROOTS)
+def test_a_folder_is_small_enough_to_read(package):
+    counts = Counter(
+        path.parent.relative_to(SRC).as_posix()
+        for path in modules(package).values()
+        if path.stem != "__init__"
+    )
+    large = {
+        folder: count
+        for folder, count in counts.items()
+        if count > MAX_MODULES and not folder.endswith("/checks")
+    }
+    assert large == {}
+
+
+@pytest.mark.parametrize("package", ROOTS)
+def test_names_of_modules_and_classes_are_unique(package):
+    names, classes = Counter(), Counter()
+    for path in modules(package).values():
+        if not path.stem.startswith("__"):
+            names[path.stem] += 1
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes.update(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []
+    assert [name for name, count in classes.items() if count > 1] == []
