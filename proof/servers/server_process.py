@@ -135,7 +135,7 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
     from tidewire_server import Server, Stream
     from tidewire_server.generation import generate_endpoint
     from tidewire_server.http.routes import TidewireApp
-    from tidewire_server.script import add_script
+    from tidewire_server.script_endpoint import add_script
     from tidewire_server.serving.serve import bind, serve, url_of
 
     folder = folder_of(url_of(listener))

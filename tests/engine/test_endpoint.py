@@ -14,7 +14,7 @@ from tidewire_server.errors import ProblemError
 from tidewire_server.generation import add_generate
 from tidewire_server.generation.engine import EngineClosedError
 from tidewire_server.generation.generate_endpoint import add_engine
-from tidewire_server.generation.generate_request import Generate, Generated
+from tidewire_server.generation.generate_input_and_value import Generate, Generated
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
 

@@ -21,7 +21,7 @@ from tidewire_server.generation.engine import (
     EngineFullError,
     Stats,
 )
-from tidewire_server.generation.generate_request import Generate
+from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
 

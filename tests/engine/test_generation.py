@@ -29,7 +29,7 @@ from support.model_checkpoints import (
     save,
 )
 from tidewire_server.generation.engine import Delta
-from tidewire_server.generation.generate_request import Generate
+from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint
 from tidewire_server.model import default_model

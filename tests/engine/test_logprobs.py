@@ -11,7 +11,7 @@ import pytest
 
 from support.model_checkpoints import crafted, generate, generate_one, letters
 from tidewire_server.generation.engine import InputError
-from tidewire_server.generation.generate_request import Generate
+from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, load
 

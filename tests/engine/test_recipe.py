@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from support.model_checkpoints import generate_one
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.model import default_model, model_card, recipe, training_corpus
+from tidewire_server.model import default_model, model_card, recipe, stdlib_corpus
 
 Start = Callable[..., TorchEngine]
 
@@ -25,8 +25,8 @@ def library(tmp_path: Path) -> Path:
     for i in range(30):
         lines = (f"def function_{i}_{j}(x, y={j}):\n    return x * {i} + y - {j * i}\n\n" for j in range(30))
         (folder / f"module_{i}.py").write_text("".join(lines))
-    assert any(zlib.crc32(p.name.encode()) % training_corpus.VALIDATION_EVERY == 0 for p in folder.iterdir())
-    training_corpus.write_manifest(folder, "3.11.0", tmp_path / "corpus.json")
+    assert any(zlib.crc32(p.name.encode()) % stdlib_corpus.VALIDATION_EVERY == 0 for p in folder.iterdir())
+    stdlib_corpus.write_manifest(folder, "3.11.0", tmp_path / "corpus.json")
     return folder
 
 
@@ -86,7 +86,7 @@ def test_a_text_too_short_for_a_batch_is_refused(
 ):
     for path in library.iterdir():
         path.write_text("x = 1\n")
-    training_corpus.write_manifest(library, "3.11.0", tmp_path / "corpus.json")
+    stdlib_corpus.write_manifest(library, "3.11.0", tmp_path / "corpus.json")
     assert run_recipe(library, tmp_path / "model") == 2
     assert "2 windows of 512 need 1537" in capsys.readouterr().err
 
@@ -95,20 +95,20 @@ def test_drift_that_is_allowed_is_recorded(library: Path):
     (library / "module_3.py").write_text("changed")
     (library / "module_4.py").unlink()
     listed = library.parent / "corpus.json"
-    text = training_corpus.read(library, allow_drift=True, manifest=listed)
+    text = stdlib_corpus.read(library, allow_drift=True, manifest=listed)
     assert text.drift == ["differs: module_3.py", "missing: module_4.py"]
     assert len(text.train) + len(text.validation) == 29
     (library / "module_3.py").write_text("changed again")
-    assert training_corpus.read(library, allow_drift=True, manifest=listed).digest != text.digest
+    assert stdlib_corpus.read(library, allow_drift=True, manifest=listed).digest != text.digest
 
 
 def test_a_folder_without_any_of_the_files_is_refused(tmp_path: Path):
-    with pytest.raises(training_corpus.CorpusError, match="holds none of the 490 files"):
-        training_corpus.read(tmp_path, allow_drift=True)
+    with pytest.raises(stdlib_corpus.CorpusError, match="holds none of the 490 files"):
+        stdlib_corpus.read(tmp_path, allow_drift=True)
 
 
 def test_the_list_names_sources_and_neither_tests_nor_files_of_one_machine():
-    listed = json.loads(training_corpus.MANIFEST.read_text())
+    listed = json.loads(stdlib_corpus.MANIFEST.read_text())
     assert listed["python"].startswith("3.11.")
     names = list(listed["files"])
     assert names == sorted(names)

@@ -5,7 +5,12 @@ from pydantic import ValidationError
 
 from support.model_checkpoints import generate_one
 from tidewire_server.generation.engine import InputError, check_members
-from tidewire_server.generation.generate_request import MAX_STOP_LENGTH, MAX_STOPS, Generate, Generated
+from tidewire_server.generation.generate_input_and_value import (
+    MAX_STOP_LENGTH,
+    MAX_STOPS,
+    Generate,
+    Generated,
+)
 from tidewire_server.generation.torch_engine import TorchEngine
 
 

@@ -16,7 +16,7 @@ from tidewire.errors import (
     SilenceTimeoutError,
     TransportError,
 )
-from tidewire.http.diagnosis import FIRST_ATTEMPTS
+from tidewire.http.connection_diagnosis import FIRST_ATTEMPTS
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-import tidewire.http.fast_body
+import tidewire.http.fast_body_reader
 import tidewire.jobs.job_stream
 from support.scripted_server import (
     CLOSE,
@@ -44,7 +44,7 @@ from tidewire.errors import (
     TransportError,
     UnsupportedProtocolError,
 )
-from tidewire.http.fast_body import FastBody
+from tidewire.http.fast_body_reader import FastBody
 from tidewire.http.response import REFUSAL_BYTES, Connection
 from tidewire.protocol.status_table import MAX_SERVER_FAULTS
 
@@ -124,7 +124,7 @@ async def test_a_stream_over_plain_http_is_read_as_it_comes_from_the_socket():
 async def test_a_stream_in_chunks_is_the_same_where_the_socket_is_out_of_reach(quick, size, monkeypatch):
     asked = []
     if not quick:
-        monkeypatch.setattr(tidewire.http.fast_body, "fast_body_of", lambda *_: asked.append(1))
+        monkeypatch.setattr(tidewire.http.fast_body_reader, "fast_body_of", lambda *_: asked.append(1))
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = OPENING + FIRST + b"id:1-4\ndata:"
     parts = [body[at : at + size] for at in range(0, len(body), size)]

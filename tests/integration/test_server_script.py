@@ -5,7 +5,14 @@ from jsonschema import Draft202012Validator
 
 from support.reference_server import QUICK, Fold, data, logged, serving
 from tidewire_server import Server
-from tidewire_server.script import MAX_BYTES, MAX_COLUMNS, MAX_NUMBERS, MAX_SLEEP_MS, MAX_STEPS, add_script
+from tidewire_server.script_endpoint import (
+    MAX_BYTES,
+    MAX_COLUMNS,
+    MAX_NUMBERS,
+    MAX_SLEEP_MS,
+    MAX_STEPS,
+    add_script,
+)
 
 SCRIPT = "tidewire.script"
 

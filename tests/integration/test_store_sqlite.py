@@ -14,9 +14,9 @@ from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.interfaces import HeadMovedError, Key, StoreError, Tombstone
 from tidewire_server.store.sqlite.event_log import ROW_BYTES, STATE_EVERY, TAIL_BYTES
-from tidewire_server.store.sqlite.sqlite_schema import APPLICATION_ID, MIGRATIONS
+from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
-from tidewire_server.store_names import file_of
+from tidewire_server.store_urls import file_of
 
 LARGE = replace(ROOMY, max_log_bytes=64 * STATE_EVERY)
 

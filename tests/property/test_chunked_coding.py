@@ -6,7 +6,7 @@ import h11
 import pytest
 
 from tidewire.http.chunked_coding import SIZE_DIGITS, ChunkedDecoder
-from tidewire.http.fast_body import _at_a_body_in_chunks
+from tidewire.http.fast_body_reader import _at_a_body_in_chunks
 
 
 def by_h11(pieces):

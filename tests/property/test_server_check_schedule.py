@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tidewire.protocol.document import Document
-from tidewire_server.log_writer.check_schedule import CHECK_EVERY
+from tidewire_server.log_writer.text_check_schedule import CHECK_EVERY
 from tidewire_server.log_writer.write_buffer import WriteBuffer
 
 

@@ -21,8 +21,8 @@ from proof.reimplementations.plain_client import PlainClient
 from support.spec_document import document
 from tidewire_conformance import specification
 from tidewire_conformance.cli import app
-from tidewire_conformance.clients.client_mode.benign_servers import VARIANTS, twins
 from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, run
+from tidewire_conformance.clients.client_mode.scenario_variants import VARIANTS, twins
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
 from tidewire_conformance.clients.player import load_all
 from tidewire_conformance.judging.grade import grade
@@ -30,7 +30,7 @@ from tidewire_conformance.judging.verdict import Outcome, SkipReason
 
 PYTHON = shlex.quote(sys.executable)
 OURS = f"{PYTHON} -m tidewire.commands.conformance_adapter"
-SHELL = f"{PYTHON} -m tidewire_conformance.clients.adapters.shell_client"
+SHELL = f"{PYTHON} -m tidewire_conformance.clients.adapters.shell_launcher"
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 SCHEMA = json.loads(
@@ -236,7 +236,7 @@ def test_a_fault_of_the_suite_in_one_scenario_leaves_the_others_alone(monkeypatc
 
     right = judged(PlainClient, "404", "410")
     assert right.exit_code == 0
-    monkeypatch.setattr(sys.modules["tidewire_conformance.clients.player.play"], "judge", breaks)
+    monkeypatch.setattr(sys.modules["tidewire_conformance.clients.player.play_scenario"], "judge", breaks)
     report = judged(PlainClient, "404", "410")
     assert {verdict.outcome for verdict in report.run.verdicts} == {Outcome.ERROR}
     assert report.exit_code == 3

@@ -26,11 +26,11 @@ from tidewire_conformance.clients.player import (
     play,
     play_all,
 )
-from tidewire_conformance.clients.player.adversary import Adversary
-from tidewire_conformance.clients.player.client_output import ClientOutput, same
 from tidewire_conformance.clients.player.conversation import ClientRun, Conversation
 from tidewire_conformance.clients.player.failure_text import transcript
+from tidewire_conformance.clients.player.reported_values import ClientOutput, same
 from tidewire_conformance.clients.player.scenario import JOB, Scenario
+from tidewire_conformance.clients.player.scenario_server import Adversary
 
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

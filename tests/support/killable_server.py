@@ -20,7 +20,7 @@ from typing import Any, Self
 import httpx
 
 from tidewire_server import Server, Stream
-from tidewire_server.script import add_script
+from tidewire_server.script_endpoint import add_script
 from tidewire_server.serving.serve import serve
 
 START_LIMIT = 30.0

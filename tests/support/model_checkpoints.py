@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from transformers.utils import logging
 
 from tidewire_server.generation.engine import Delta
-from tidewire_server.generation.generate_request import Generate
+from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 
 logging.disable_progress_bar()

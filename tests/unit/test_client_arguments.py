@@ -87,7 +87,7 @@ def test_an_address_that_is_no_proxys_is_refused_with_an_example_and_without_its
 
 
 def test_a_proxy_that_needs_a_package_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("tidewire.http.proxy_and_tls.find_spec", lambda _: None)
+    monkeypatch.setattr("tidewire.http.proxy_and_tls_checks.find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"socks5://proxy.example .*: pip install socksio") as caught:
         Client(NOWHERE, proxy="socks5://user:secret@proxy.example")
     assert "secret" not in str(caught.value)

@@ -30,7 +30,7 @@ ORDER = {
         {"jobs"},
         {"testing"},
         {"http"},
-        {"options", "types", "errors", "hooks", "checkpoint"},
+        {"submit_members", "options", "types", "errors", "hooks", "checkpoint"},
         {"protocol"},
     ],
     "tidewire_server": [

@@ -169,7 +169,7 @@ def members_served():
 @each("logprobs/columns")
 def test_engine_gives_the_columns_of_the_vector_or_refuses_the_input(vector, torch):
     from tidewire_server.generation.engine import EngineCapabilities, InputError, check_members
-    from tidewire_server.generation.generate_request import Generate
+    from tidewire_server.generation.generate_input_and_value import Generate
 
     request = Generate(**vector["input"])
     caps = EngineCapabilities("m", 64, 20, 1, members_served(), None)
@@ -184,7 +184,7 @@ def test_engine_gives_the_columns_of_the_vector_or_refuses_the_input(vector, tor
 
 def test_the_value_of_generate_has_the_members_of_the_schema_and_of_the_chapter():
     pytest.importorskip("starlette", reason="the server is not installed")
-    from tidewire_server.generation.generate_request import Generated
+    from tidewire_server.generation.generate_input_and_value import Generated
 
     schema = json.loads((SPEC / "schema/generate-value.schema.json").read_text(encoding="utf-8"))
     assert list(Generated.model_fields) == list(schema["properties"])

@@ -22,8 +22,8 @@ from tidewire.errors import (
 )
 from tidewire.hooks import Hooks
 from tidewire.http.api_session import MAY_RUN, ApiSession, Timing
-from tidewire.http.credentials import Auth
-from tidewire.http.proxy_and_tls import check_proxy, check_verify
+from tidewire.http.auth_refresh import Auth
+from tidewire.http.proxy_and_tls_checks import check_proxy, check_verify
 from tidewire.http.response import Connection
 from tidewire.http.transport import Transport
 from tidewire.http.urls import last_segment
@@ -34,22 +34,13 @@ from tidewire.jobs.job_stream import JobStream
 from tidewire.jobs.leaving import Leftovers, close
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.jobs.tokens import Vocabularies
-from tidewire.options import (
-    CONNECT_TIMEOUT,
-    OnDisconnect,
-    Options,
-    encoded,
-    jsonable,
-    many_inputs,
-    one_input,
-    options_on_the_wire,
-)
+from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, Options
 from tidewire.protocol.backoff import Backoff, RetryPolicy
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.document.ops import DiffError
-from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
+from tidewire.protocol.document.diff_shapes import DiffError
+from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.follower import Follower
-from tidewire.protocol.outcomes import Applied
+from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.resources import (
     API_ROOT,
     Discovery,
@@ -59,6 +50,7 @@ from tidewire.protocol.resources import (
     Limits,
 )
 from tidewire.protocol.status_table import RequestKind
+from tidewire.submit_members import encoded, jsonable, many_inputs, one_input, options_on_the_wire
 from tidewire.types import UNSET, Position, ResultType, Returns, Unset
 
 T = TypeVar("T")

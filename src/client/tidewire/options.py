@@ -1,21 +1,14 @@
-"""What can be set per client and per call, and what a submit sends: inputs as JSON, options under the wire's names."""
+"""What can be set per client and per call, beside the input."""
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
-from pydantic import JsonValue
-from pydantic_core import PydanticSerializationError
-
-from tidewire.errors import InvalidInputError
-from tidewire.protocol import strict_json
 from tidewire.protocol.backoff import RetryPolicy
-from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
-from tidewire.protocol.jsonable import converted, rows_of
-from tidewire.types import UNSET
+from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 
 OnDisconnect = Literal["continue", "cancel"]
 
@@ -132,73 +125,3 @@ def _check_seconds(name: str, seconds: Any) -> None:
         raise ValueError(f"{name} is in seconds and must be above 0, not {seconds!r}")
     if name in {"grace", "deadline"} and math.isinf(seconds):
         raise ValueError(f"{name} goes to the server as a number: for no bound, leave it out")
-
-
-# ---- what a submit sends -------------------------------------------------------------------------------------------
-
-
-def one_input(whole: Any, members: Mapping[str, Any]) -> JsonValue:
-    """The input that was given as one value or by its members."""
-    if whole is UNSET:
-        return jsonable(dict(members), "/input")
-    if members:
-        raise TypeError("give the input as one value or by its members, not both")
-    return jsonable(whole, "/input")
-
-
-def many_inputs(given: Any) -> Iterable[Any]:
-    """Inputs that were given as many.
-
-    Raises:
-        TypeError: They are one value: its characters or its members are hardly what was meant.
-    """
-    kind = type(given)
-    # What has items alone can be looped over, too: many a data set is of that kind.
-    many = hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
-    if isinstance(given, str | bytes | bytearray | Mapping) or not many:
-        raise TypeError(f"inputs are a list, or another iterable, of values, not {kind.__name__}")
-    inputs: Iterable[Any] = given
-    return inputs
-
-
-def jsonable(value: Any, pointer: str) -> JsonValue:
-    """A value as JSON: what pydantic can write is given as its JSON form.
-
-    Raises:
-        InvalidInputError: It cannot be written.
-    """
-    try:
-        plain: JsonValue = converted(_ANYTHING, value)
-    except (PydanticSerializationError, ValueError) as error:
-        advice = "Give what JSON has words for: of an array, its tolist(); of bytes, a text (base64, say)."
-        raise InvalidInputError(
-            f"the input at {pointer!r} cannot be written as JSON: {error}", advice=advice
-        ) from None
-    return plain
-
-
-_ANYTHING: Final = rows_of(Any)
-
-
-def encoded(value: JsonValue) -> bytes:
-    """A value as JSON text.
-
-    Raises:
-        InvalidInputError: It is not JSON as the protocol takes it.
-    """
-    try:
-        return strict_json.dumps(value).encode()
-    except strict_json.StrictJsonError as error:
-        raise InvalidInputError(f"the input is not JSON as the protocol takes it: {error}") from None
-
-
-def options_on_the_wire(options: Options) -> dict[str, Any]:
-    """The members of a submit that are not its inputs."""
-    body: dict[str, Any] = {}
-    if options.on_disconnect != "continue":
-        body["on_disconnect"] = options.on_disconnect
-    if options.grace is not None:
-        body["grace_ms"] = round(options.grace * 1000)
-    if options.deadline is not None:
-        body["deadline_ms"] = max(1, round(options.deadline * 1000))
-    return body

@@ -18,13 +18,14 @@ from tidewire.client import NO_COPY, AsyncClient
 from tidewire.errors import ItemFailedError
 from tidewire.hooks import Hooks
 from tidewire.http.api_session import Timing
-from tidewire.http.credentials import Auth
+from tidewire.http.auth_refresh import Auth
 from tidewire.jobs.leaving import close
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
-from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, many_inputs
+from tidewire.options import CONNECT_TIMEOUT, OnDisconnect
 from tidewire.protocol.backoff import RetryPolicy
-from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
+from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
+from tidewire.submit_members import many_inputs
 from tidewire.types import UNSET, ResultType, Returns, Unset
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from tidewire_conformance.clients.client_mode.scenario_runner import LANES as CL
 from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan as ClientPlan
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
 from tidewire_conformance.clients.player import AdapterError, ScenarioError
-from tidewire_conformance.judging.discovery_probe import ProbeError
 from tidewire_conformance.judging.grade import Report, grade
+from tidewire_conformance.judging.server_probe import ProbeError
 from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report import badge, html_report, json_report, junit_report

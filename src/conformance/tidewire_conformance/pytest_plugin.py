@@ -27,8 +27,8 @@ import pytest
 
 try:
     from tidewire_conformance import cli_options, registry
-    from tidewire_conformance.judging.discovery_probe import ProbeError
     from tidewire_conformance.judging.grade import Report, grade
+    from tidewire_conformance.judging.server_probe import ProbeError
     from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
     from tidewire_conformance.registry import Check
     from tidewire_conformance.report.failure_evidence import told

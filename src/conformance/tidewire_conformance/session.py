@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from tidewire_conformance.judging.discovery_probe import CLOSE_SECONDS, Server, Work
+from tidewire_conformance.judging.server_probe import CLOSE_SECONDS, Server, Work
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Assertion, SkipReason
 from tidewire_conformance.wire.event_stream_decoder import Block

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tidewire.protocol.resources import Limits
 from tidewire_server.principals import TokenPrincipals
-from tidewire_server.store_names import file_of
+from tidewire_server.store_urls import file_of
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]

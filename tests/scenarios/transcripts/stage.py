@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from scenarios.transcripts.invariants import Run, breaches_of
 from scenarios.transcripts.player import DifferenceError, Player
 from tidewire_server import Server
-from tidewire_server.script import add_script
+from tidewire_server.script_endpoint import add_script
 
 Served = tuple[tuple[str, int], Callable[[], None] | None]
 """Where a server listens, and how it is told to stop."""

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidewire.commands import codegen as generated
-from tidewire.commands import display
+from tidewire.commands import display, tables
 from tidewire.commands.arguments import read_headers, read_input, read_lines, read_words
-from tidewire.commands.follow_command import INTERRUPTED, follow
+from tidewire.commands.follow_job import INTERRUPTED, follow
 from tidewire.commands.plugins import USAGE, Commands
 from tidewire.errors import (
     InvalidValueError,
@@ -283,7 +283,7 @@ def jobs(
                     )
                 )
         elif found:
-            screen.wide(display.jobs(found))
+            screen.wide(tables.jobs(found))
         else:
             screen.note("no jobs")
 
@@ -302,9 +302,9 @@ def describe(
             screen.json(found.model_dump(mode="json", by_alias=True))
             return
         parts = (
-            display.server(client.discover())
+            tables.server(client.discover())
             if endpoint is None
-            else display.endpoint(client.describe(endpoint), url)
+            else tables.endpoint(client.describe(endpoint), url)
         )
         for number, part in enumerate(parts):
             if number:

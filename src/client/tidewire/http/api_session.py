@@ -26,8 +26,8 @@ from tidewire.errors import (
 )
 from tidewire.hooks import Hooks, watched
 from tidewire.http import status_errors
-from tidewire.http.credentials import Auth, Credentials
-from tidewire.http.diagnosis import first_wait, no_http
+from tidewire.http.auth_refresh import Auth, Credentials
+from tidewire.http.connection_diagnosis import first_wait, no_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, origin
 from tidewire.http.urls import apart, resolve, same_origin

@@ -21,8 +21,7 @@ from tidewire.errors import (
     TransportError,
     Where,
 )
-from tidewire.http.decompression import CODING, BoundedDecompressor, DecompressionError
-from tidewire.http.diagnosis import (
+from tidewire.http.connection_diagnosis import (
     UNREACHABLE,
     goes_through_a_proxy,
     no_http,
@@ -30,11 +29,12 @@ from tidewire.http.diagnosis import (
     unreachable,
     unusable_environment,
 )
+from tidewire.http.decompression import CODING, BoundedDecompressor, DecompressionError
 from tidewire.http.home_loop import HomeLoop
 from tidewire.http.httpx_fixes import Pool, repair
 from tidewire.http.response import Body, Connection, Response, cut
 from tidewire.options import CONNECT_TIMEOUT, overlaid
-from tidewire.protocol.document.size_limits import MAX_STATE_BYTES
+from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.status_table import is_event_stream
 
 ANSWER_TIMEOUT: Final = 30.0
@@ -308,7 +308,7 @@ class _Chunks:
 
 def _body_of(response: httpx.Response) -> Body:
     # Loaded when a stream is there: httpcore loads every event loop that it finds.
-    from tidewire.http.fast_body import fast_body_of  # noqa: PLC0415
+    from tidewire.http.fast_body_reader import fast_body_of  # noqa: PLC0415
 
     return fast_body_of(response.stream, response.headers, response.extensions) or _Chunks(response)
 

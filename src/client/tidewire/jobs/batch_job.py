@@ -11,8 +11,8 @@ from tidewire.jobs.job_stream import JobStream
 from tidewire.jobs.update_iterator import UpdateIterator, WholeUpdates
 from tidewire.protocol.document.json_values import same
 from tidewire.protocol.document.view import View
+from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.messages import ENDED, JobStatus
-from tidewire.protocol.outcomes import Applied
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.strict_json import dumps
 from tidewire.types import ItemUpdate, Position, ResultType

@@ -10,8 +10,8 @@ from tidewire.jobs.job_stream import JobStream
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
 from tidewire.jobs.tokens import Token, TokenRows, Vocabularies, Vocabulary, texts_told
 from tidewire.jobs.update_iterator import TextDeltas, UpdateIterator, WholeUpdates
+from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.messages import JobStatus
-from tidewire.protocol.outcomes import Applied
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.resources import EndpointDescription
 from tidewire.types import Position, ResultType, TextDelta, Update

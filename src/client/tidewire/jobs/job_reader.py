@@ -23,10 +23,10 @@ from tidewire.errors import (
     Where,
 )
 from tidewire.http.home_loop import HomeLock
+from tidewire.jobs.item_text import TextColumns
 from tidewire.jobs.job_stream import JobStream
-from tidewire.jobs.text_columns import TextColumns
+from tidewire.protocol.follower_outcomes import Applied, Notice
 from tidewire.protocol.messages import JobStatus, Progress, Queue
-from tidewire.protocol.outcomes import Applied, Notice
 from tidewire.protocol.resources import JobResource
 from tidewire.types import Position, Update
 

@@ -26,12 +26,12 @@ from tidewire.errors import (
 )
 from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
 from tidewire.http.api_session import MAX_REDIRECTS, ApiSession
-from tidewire.http.diagnosis import first_wait
+from tidewire.http.connection_diagnosis import first_wait
 from tidewire.http.response import Connection, Response
 from tidewire.http.urls import resolve, same_origin
 from tidewire.options import Options
 from tidewire.protocol.follower import SILENT_HEARTBEATS, Follower
-from tidewire.protocol.outcomes import (
+from tidewire.protocol.follower_outcomes import (
     Applied,
     Cause,
     Fatal,

@@ -31,8 +31,9 @@ from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedEr
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.leaving import cancel_all
 from tidewire.jobs.update_iterator import UpdateIterator
-from tidewire.options import Options, encoded, jsonable, options_on_the_wire
+from tidewire.options import Options
 from tidewire.protocol.resources import EndpointDescription, Limits
+from tidewire.submit_members import encoded, jsonable, options_on_the_wire
 from tidewire.types import ItemUpdate, ResultType
 
 CONCURRENCY: Final = 4

@@ -21,10 +21,10 @@ from pydantic import JsonValue
 
 from tidewire.protocol.document.alignment import Matches, align
 from tidewire.protocol.document.apply_ops import apply
+from tidewire.protocol.document.diff_shapes import DiffError, Op, StableError, UnknownOpError
 from tidewire.protocol.document.digests import IntegrityError
 from tidewire.protocol.document.json_pointer import escape
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, common_prefix, is_text, same
-from tidewire.protocol.document.ops import DiffError, Op, StableError, UnknownOpError
 from tidewire.protocol.strict_json import StrictJsonError, check
 
 __all__ = ["DiffError", "IntegrityError", "JsonValue", "Op", "StableError", "UnknownOpError", "apply", "diff"]

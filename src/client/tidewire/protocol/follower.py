@@ -50,9 +50,8 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import IntegrityError, digest, verify
 from tidewire.protocol.document.document import TextChange, View
 from tidewire.protocol.document.rope import LATEST, holds
-from tidewire.protocol.document.size_limits import MAX_STATE_BYTES, cost, room_for_more
-from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, MessageError, Ping, Snapshot
-from tidewire.protocol.outcomes import (
+from tidewire.protocol.document.state_size import MAX_STATE_BYTES, cost, room_for_more
+from tidewire.protocol.follower_outcomes import (
     Applied,
     Cause,
     Fatal,
@@ -62,10 +61,11 @@ from tidewire.protocol.outcomes import (
     Outcome,
     Reconnect,
 )
+from tidewire.protocol.messages import ENDED, EPHEMERAL, Done, Goaway, Hello, MessageError, Ping, Snapshot
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Event
-from tidewire.protocol.state import changes_value, check_shape
+from tidewire.protocol.state_checks import changes_value, check_shape
 
 __all__ = [
     "Advance",

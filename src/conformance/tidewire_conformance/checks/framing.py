@@ -3,7 +3,7 @@
 import re
 
 from tidewire_conformance import specification
-from tidewire_conformance.judging.discovery_probe import CLOSE_SECONDS
+from tidewire_conformance.judging.server_probe import CLOSE_SECONDS
 from tidewire_conformance.judging.state_history import Key, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from tidewire_conformance.judging.discovery_probe import LONG_TOKENS, Work
+from tidewire_conformance.judging.server_probe import LONG_TOKENS, Work
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session

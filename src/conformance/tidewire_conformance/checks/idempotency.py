@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 
-from tidewire_conformance.judging.discovery_probe import Work
+from tidewire_conformance.judging.server_probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, JSON, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange

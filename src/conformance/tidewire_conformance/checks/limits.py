@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from tidewire_conformance.checks.ownership import other_principal
-from tidewire_conformance.judging.discovery_probe import Work
+from tidewire_conformance.judging.server_probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange

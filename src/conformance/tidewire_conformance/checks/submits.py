@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidewire_conformance.judging.discovery_probe import Work
+from tidewire_conformance.judging.server_probe import Work
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
-from tidewire_server.endpoints.schemas import (
+from tidewire_server.endpoints.signature_schemas import (
     InputShape,
     ValueShape,
     is_generator,

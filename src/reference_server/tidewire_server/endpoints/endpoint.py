@@ -16,7 +16,7 @@ from tidewire.protocol.document.json_pointer import escape, parse
 from tidewire.protocol.resources import Batch, EndpointCapabilities, EndpointDescription, EndpointSummary
 from tidewire_server.endpoints.batch_options import Batching, BatchSlot
 from tidewire_server.endpoints.batch_signature import batch_shapes_of
-from tidewire_server.endpoints.schemas import (
+from tidewire_server.endpoints.signature_schemas import (
     InputShape,
     ValueShape,
     called_first,

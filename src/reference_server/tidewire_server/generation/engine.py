@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, fields
 from typing import Literal, Protocol
 
-from tidewire_server.generation.generate_request import Generate
+from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.vocabulary import Vocabulary
 
 FinishReason = Literal["stop", "length"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidewire_server.errors import ItemError, StreamClosedError
 from tidewire_server.generation.engine import Delta, Engine, EngineError, EngineFullError
-from tidewire_server.generation.generate_request import Generate, Generated
+from tidewire_server.generation.generate_input_and_value import Generate, Generated
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.server import Server
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.json_pointer import escape
-from tidewire.protocol.document.ops import DiffError
 from tidewire.protocol.strict_json import MAX_DEPTH
 
 _AT: Final = re.compile(r"at (['\"])(.*?)\1: ", re.DOTALL)

@@ -16,9 +16,9 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, common_prefix
 from tidewire_server.errors import StateTooLargeError
 from tidewire_server.log_writer.append_buffer import MAX_RUN, NO_ROWS, NO_TEXTS, RowBuffer, TextBuffer
-from tidewire_server.log_writer.check_schedule import CheckSchedule, is_array, is_text
 from tidewire_server.log_writer.event_encoding import Appends, Rows, shape, to_json
 from tidewire_server.log_writer.op_splitting import split_op, split_text
+from tidewire_server.log_writer.text_check_schedule import CheckSchedule, is_array, is_text
 
 _ROOM_FOR_CHECKS: Final = 512
 """Bytes of an event that are left free for its checks and its framing."""

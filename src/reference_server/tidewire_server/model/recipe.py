@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
         f"{error.name or error} is not installed: pip install 'tidewire[engine]'", name=error.name
     ) from None
 
-from tidewire_server.model import model_card, training_corpus
+from tidewire_server.model import model_card, stdlib_corpus
 
 END_OF_TEXT = "<|endoftext|>"
 VOCABULARY = 2048
@@ -103,7 +103,7 @@ def windows(ids: torch.Tensor, batch: int, length: int, chance: torch.Generator)
     """
     least = (batch + 1) * length + 1
     if len(ids) < least:
-        raise training_corpus.CorpusError(
+        raise stdlib_corpus.CorpusError(
             f"the text has {len(ids)} tokens; {batch} windows of {length} need {least}"
         )
     while True:
@@ -217,7 +217,7 @@ def training_step(
 
 def new_record(
     arguments: argparse.Namespace,
-    text: training_corpus.Corpus,
+    text: stdlib_corpus.Corpus,
     model: LlamaForCausalLM,
     train_tokens: int,
     validation_tokens: int,
@@ -233,7 +233,7 @@ def new_record(
         "corpus": {
             "python": text.python,
             "files": len(text.train) + len(text.validation),
-            "validation_every": training_corpus.VALIDATION_EVERY,
+            "validation_every": stdlib_corpus.VALIDATION_EVERY,
             "sha256": text.digest,
             "drift": text.drift,
             "train_bytes": sum(len(t.encode()) for t in text.train),
@@ -270,9 +270,7 @@ def train(arguments: argparse.Namespace) -> None:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
 
-    text = training_corpus.read(
-        arguments.stdlib, allow_drift=arguments.allow_drift, manifest=arguments.corpus
-    )
+    text = stdlib_corpus.read(arguments.stdlib, allow_drift=arguments.allow_drift, manifest=arguments.corpus)
     for line in text.drift:
         print(line, flush=True)
     tokenizer = train_tokenizer(text.train)
@@ -338,10 +336,10 @@ def main(argv: list[str] | None = None) -> int:
         "--save-every", type=int, default=250, metavar="STEPS", help="write a checkpoint each so many steps"
     )
     parser.add_argument(
-        "--stdlib", type=Path, default=training_corpus.source_folder(), help="where the corpus lies"
+        "--stdlib", type=Path, default=stdlib_corpus.source_folder(), help="where the corpus lies"
     )
     parser.add_argument(
-        "--corpus", type=Path, default=training_corpus.MANIFEST, help="the list of files with their hashes"
+        "--corpus", type=Path, default=stdlib_corpus.MANIFEST, help="the list of files with their hashes"
     )
     parser.add_argument(
         "--allow-drift", action="store_true", help="train although files differ from corpus.json"
@@ -352,7 +350,7 @@ def main(argv: list[str] | None = None) -> int:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     try:
         train(arguments)
-    except training_corpus.CorpusError as error:
+    except stdlib_corpus.CorpusError as error:
         print(error, file=sys.stderr)
         return 2
     return 0

@@ -6,7 +6,7 @@ from typing import Final
 
 from tidewire_server.server import Server
 from tidewire_server.settings import Settings
-from tidewire_server.store_names import file_of
+from tidewire_server.store_urls import file_of
 from tidewire_server.version import SERVER
 
 _LOCAL: Final = ("127.0.0.1", "[::1]", "localhost")

@@ -71,7 +71,7 @@ def _serve(
     _set_up_logging(configuration.launch.log_level)
     try:
         from tidewire_server.process.banner import startup_banner  # noqa: PLC0415 - the command's help needs no server
-        from tidewire_server.script import add_script  # noqa: PLC0415
+        from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
         from tidewire_server.serving import serve  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
         from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415

@@ -14,9 +14,9 @@ from zlib import crc32
 from pydantic import JsonValue
 
 from tidewire.protocol import strict_json
+from tidewire.protocol.document.diff_shapes import DiffError, is_count
 from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.json_values import is_text
-from tidewire.protocol.document.ops import DiffError, is_count
 from tidewire.protocol.document.rope import Rope
 
 DIGEST_LENGTH = 16

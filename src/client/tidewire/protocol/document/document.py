@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import JsonValue
 
-from tidewire.protocol.document import ops, stable_prefix
+from tidewire.protocol.document import diff_shapes, stable_prefix
 from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, DiffApplier, Tokens, find, length_of, place
+from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import array_index, parse
 from tidewire.protocol.document.json_values import admit, common_prefix, is_text
-from tidewire.protocol.document.ops import DiffError
 from tidewire.protocol.document.rope import LATEST, Rope, RopeArray, in_pieces
-from tidewire.protocol.document.size_limits import json_bytes
+from tidewire.protocol.document.state_size import json_bytes
 from tidewire.protocol.document.view import View
 from tidewire.protocol.strict_json import StrictJsonError
 
@@ -126,7 +126,7 @@ class Document(DiffApplier):
         self._clock += 1
         self._grown, self._touched, self._row_grew = [], [], False
         try:
-            shape = ops.read(diff, self.columns)
+            shape = diff_shapes.read(diff, self.columns)
             self._run(shape.ops)
             if self._top is not before._top:
                 stable_prefix.hold(before, View(self._top, LATEST), self._touched)

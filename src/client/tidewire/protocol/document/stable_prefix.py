@@ -7,8 +7,8 @@ within an epoch. It binds truncating, setting and deleting alike, is judged betw
 from collections.abc import Iterable
 
 from tidewire.protocol.document.apply_ops import ARRAYS, Tokens, length_of
+from tidewire.protocol.document.diff_shapes import DiffError, StableError, is_count
 from tidewire.protocol.document.json_pointer import PointerError, parse
-from tidewire.protocol.document.ops import DiffError, StableError, is_count
 from tidewire.protocol.document.view import View
 
 

@@ -2,8 +2,8 @@
 
 import shlex
 
-from tidewire_conformance.clients.client_mode.benign_servers import VARIANTS, twins
 from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, Watch, run
+from tidewire_conformance.clients.client_mode.scenario_variants import VARIANTS, twins
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
 from tidewire_conformance.clients.player import ProgramAdapter, Scenario, load_all
 from tidewire_conformance.judging.grade import Report, grade

@@ -13,9 +13,9 @@ from tidewire_conformance.clients.player.client_adapter import (
     ProgramAdapter,
     Tell,
 )
+from tidewire_conformance.clients.player.client_judge import Finding
 from tidewire_conformance.clients.player.failure_text import describe
-from tidewire_conformance.clients.player.judge import Finding
-from tidewire_conformance.clients.player.play import ScenarioVerdict, play, play_all
+from tidewire_conformance.clients.player.play_scenario import ScenarioVerdict, play, play_all
 from tidewire_conformance.clients.player.scenario import Scenario, ScenarioError, load, load_all
 from tidewire_conformance.judging.verdict import Outcome
 

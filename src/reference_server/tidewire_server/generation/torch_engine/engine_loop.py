@@ -27,7 +27,7 @@ from tidewire_server.generation.engine import (
     Stats,
     check_members,
 )
-from tidewire_server.generation.generate_request import MAX_TOP, MIN_TEMPERATURE, Generate
+from tidewire_server.generation.generate_input_and_value import MAX_TOP, MIN_TEMPERATURE, Generate
 from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.kv_cache import KVCache

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tidewire_server.store.interfaces import Durability, Jobs, Queue, Retention
 from tidewire_server.store.memory_queue import MemoryQueue
-from tidewire_server.store.sqlite import sqlite_schema
+from tidewire_server.store.sqlite import sqlite_file
 from tidewire_server.store.sqlite.job_tables import Counts, SqliteJobs
 from tidewire_server.store.sqlite.writer_thread import WriterThread
 
@@ -43,7 +43,7 @@ class SqliteStore:
             StoreError: It cannot.
         """
         if self._file.trouble is not None:
-            await self._file.do(sqlite_schema.write_something)
+            await self._file.do(sqlite_file.write_something)
 
     async def close(self, *, clean: bool = True) -> None:
         """Finish what waits, and let go of the file; noted, if `clean`, as all in order."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tidewire_server.store.interfaces import HeadMovedError, StoreError
-from tidewire_server.store.sqlite import sqlite_schema
+from tidewire_server.store.sqlite import sqlite_file
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -99,17 +99,17 @@ class WriterThread:
 
     def _run(self, look: Work[T], opened: "Future[T]") -> None:
         try:
-            sqlite_schema.check_place(self.path)
-            owner = sqlite_schema.Owner(self.path)
+            sqlite_file.check_place(self.path)
+            owner = sqlite_file.Owner(self.path)
             try:
-                connection = sqlite_schema.connect(self.path, fsync=self._fsync)
+                connection = sqlite_file.connect(self.path, fsync=self._fsync)
                 found = look(connection)
-                self.clean, self.secret = sqlite_schema.take_over(connection)
+                self.clean, self.secret = sqlite_file.take_over(connection)
             except BaseException:
                 owner.release()
                 raise
         except sqlite3.Error as error:
-            opened.set_exception(StoreError(sqlite_schema.explain(self.path, error)))
+            opened.set_exception(StoreError(sqlite_file.explain(self.path, error)))
             return
         except BaseException as error:  # noqa: BLE001 - it travels to whoever opens
             opened.set_exception(error)
@@ -121,7 +121,7 @@ class WriterThread:
             if tasks:
                 self._transact(connection, tasks)
                 _hand_over(tasks)
-        sqlite_schema.hand_back(connection, clean=self._hand_back_clean)
+        sqlite_file.hand_back(connection, clean=self._hand_back_clean)
         owner.release()
 
     def _next(self) -> tuple[list[_Task], bool]:
@@ -156,14 +156,14 @@ class WriterThread:
             if connection.total_changes != before:
                 self.trouble = None
         except sqlite3.Error as error:
-            self.trouble = StoreError(sqlite_schema.explain(self.path, error))
+            self.trouble = StoreError(sqlite_file.explain(self.path, error))
             for task in tasks:
                 task.outcome = _Failed(self.trouble)
             if connection.in_transaction:
                 try:
                     connection.execute("ROLLBACK")
                 except sqlite3.Error as worse:
-                    self.trouble = StoreError(sqlite_schema.explain(self.path, worse))
+                    self.trouble = StoreError(sqlite_file.explain(self.path, worse))
 
 
 class _Failed:

@@ -5,7 +5,7 @@ from typing import Any, Final
 import typer
 
 from tidewire.blocking.blocking_jobs import BatchJob, Job
-from tidewire.commands import display
+from tidewire.commands import display, tables
 from tidewire.errors import ItemFailedError, TidewireError, TotalTimeoutError
 from tidewire.sync import Client
 
@@ -67,7 +67,7 @@ def _follow_live(client: Client, job: Job[Any], screen: display.Screen) -> None:
     if not texts:
         screen.value(value)
     elif isinstance(value, dict) and "token_ids" in value:
-        screen.out.print(display.tokens(client.job(job.id).tokens()))
+        screen.out.print(tables.tokens(client.job(job.id).tokens()))
 
 
 def _follow_into_pipe(job: Job[Any], screen: display.Screen) -> None:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidewire_conformance import specification
-from tidewire_conformance.clients.player.adversary import Adversary
 from tidewire_conformance.clients.player.client_adapter import (
     Adapter,
     AdapterDiedError,
     AdapterError,
     AdapterHungError,
 )
+from tidewire_conformance.clients.player.client_judge import Finding, judge
 from tidewire_conformance.clients.player.conversation import ClientRun, Conversation
-from tidewire_conformance.clients.player.judge import Finding, judge
 from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
+from tidewire_conformance.clients.player.scenario_server import Adversary
 from tidewire_conformance.judging.verdict import Outcome
 
 WORKERS = 16

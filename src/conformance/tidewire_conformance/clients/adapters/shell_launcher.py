@@ -1,4 +1,4 @@
-"""Becomes the shell toy beside this file: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.shell_client'`."""
+"""Becomes the shell toy beside this file: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.shell_launcher'`."""
 
 import os
 from pathlib import Path
