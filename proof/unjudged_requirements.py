@@ -6,7 +6,7 @@ a check or a scenario is removed here: a test demands it.
 
 _READER = "binds who reads, and is judged of clients; that a server does not write it otherwise is judged where it writes"
 _LONG = "`grace_ms` is at least 60 seconds, which is longer than a check"
-_PAGE = "about pages: the page of the appendix is judged in Chromium, by `tests/interop/test_browser.py`"
+_PAGE = "about pages: the page of the appendix is judged in Chromium, by `tests/browser/test_page_client.py`"
 _OPERATION = "takes the hands of an operator: a proxy with a limit, a stop, a store that cannot be read"
 _FORBIDDEN = "takes an endpoint that one of two callers may not use; a description does not tell of one"
 _BYTES = "takes tokens whose bytes are known, and end within a character: no input of a stranger's model brings them for sure"

@@ -1,26 +1,47 @@
-"""What holds for all tests."""
+"""Rules for all tests: leak checks of the client, the profile of hypothesis, and REQUIRE_ALL."""
 
+import functools
 import os
+from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-from leaks import no_task_is_left, nothing_is_left
+from support.leak_checks import no_task_is_left, nothing_is_left
 
 __all__ = ["no_task_is_left", "nothing_is_left"]
 
-# How long an example takes tells of the machine, not of the code: a busy one must not fail a test.
-settings.register_profile(
-    "tidewire", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
-)
-settings.load_profile("tidewire")
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collectstart(collector):
+    """Load the profile of hypothesis before a module that uses it. To import it takes most of a second."""
+    if isinstance(collector, pytest.Module) and "hypothesis" in collector.path.read_text(encoding="utf-8"):
+        load_hypothesis_profile()
+
+
+@functools.cache
+def load_hypothesis_profile() -> None:
+    """A busy machine must not fail a test: the time that an example takes is not judged."""
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "tidewire", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    )
+    settings.load_profile("tidewire")
+
+
+SHARE_THREADS = {"test_client_scenarios.py"}
+"""Tests of the client that play in the background, many at once: others run on when one has ended."""
+
+
+def is_leak_checked(path: Path) -> bool:
+    """Whether the tests of a file must leave no thread, socket or task: `test_client_*.py`, in any folder."""
+    return path.name.startswith("test_client_") and path.name not in SHARE_THREADS
 
 
 @pytest.fixture(autouse=True)
-def _a_client_leaves_nothing(request):
-    """Every test of the client fails on what it leaves behind."""
-    # Scenarios are played in the background, many at once: others run on when one has ended.
-    if request.path.name.startswith("test_client") and request.path.parent.name != "scenarios":
+def _client_tests_leave_nothing(request):
+    """Fail a test of the client after which threads, sockets or tasks are left."""
+    if is_leak_checked(request.path):
         request.getfixturevalue("nothing_is_left")
         if "anyio_backend" in request.fixturenames:
             request.getfixturevalue("no_task_is_left")

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 
-from faulty_proxy import WEIGHTS, FaultyProxy
-from handed_over import Run
-from served import sentence, served
+from support.faulty_proxy import WEIGHTS, FaultyProxy
+from support.received_updates import Run
+from support.sample_server import sentence, served
 from tidewire import AsyncClient, Client, RetryPolicy
 from tidewire.errors import ItemFailedError, JobCancelledError, JobFailedError, TotalTimeoutError
 from tidewire.http.api_session import Timing

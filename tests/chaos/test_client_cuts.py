@@ -14,9 +14,9 @@ import anyio
 import httpx
 import pytest
 
-from handed_over import Run
-from scripted_server import hurried
-from served import sentence, served
+from support.received_updates import Run
+from support.sample_server import sentence, served
+from support.scripted_server import hurried
 from tidewire import AsyncClient, Checkpoint, Client, RetryPolicy
 from tidewire.http.api_session import Timing
 from tidewire.protocol.document.digests import digest

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from served import sentence, served
+from support.sample_server import sentence, served
 from tidewire import Checkpoint, Client
 from tidewire.protocol.sse import Decoder
 

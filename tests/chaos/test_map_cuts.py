@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from served import served
+from support.sample_server import served
 from tidewire import AsyncClient, Client, RetryPolicy
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 

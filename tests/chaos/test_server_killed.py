@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from killed_server import Killed, killed_server, said
+from support.killable_server import Killed, killed_server, said
 from tidewire import Client, RetryPolicy
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document

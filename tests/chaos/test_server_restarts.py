@@ -15,9 +15,9 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from faulty_proxy import FaultyProxy
-from handed_over import Run
-from killed_server import killed_server, said
+from support.faulty_proxy import FaultyProxy
+from support.killable_server import killed_server, said
+from support.received_updates import Run
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.http.api_session import Timing
 from tidewire.protocol.document.digests import digest

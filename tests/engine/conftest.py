@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.checkpoints import random_llama
+from support.model_checkpoints import random_llama
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.load_checkpoint import Checkpoint, load
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.checkpoints import CONTEXT, collect, crafted, generate, generate_one
+from support.model_checkpoints import CONTEXT, collect, crafted, generate, generate_one
 from tidewire_server.generation.engine import (
     Delta,
     EngineClosedError,

@@ -16,7 +16,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from engine.checkpoints import (
+from support.model_checkpoints import (
     CONTEXT,
     byte_alphabet,
     collect,

@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel, MambaConfig, MambaForCausalLM, T5Config
 
-from engine.checkpoints import (
+from support.model_checkpoints import (
     byte_alphabet,
     byte_level_tokenizer,
     crafted,

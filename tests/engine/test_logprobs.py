@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.checkpoints import crafted, generate, generate_one, letters
+from support.model_checkpoints import crafted, generate, generate_one, letters
 from tidewire_server.generation.engine import InputError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine

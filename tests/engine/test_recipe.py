@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.checkpoints import generate_one
+from support.model_checkpoints import generate_one
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.model import default_model, model_card, recipe, stdlib_corpus
 

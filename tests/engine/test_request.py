@@ -3,7 +3,7 @@ import asyncio
 import pytest
 from pydantic import ValidationError
 
-from engine.checkpoints import generate_one
+from support.model_checkpoints import generate_one
 from tidewire_server.generation.engine import InputError, check_members
 from tidewire_server.generation.generate_input_and_value import (
     MAX_STOP_LENGTH,

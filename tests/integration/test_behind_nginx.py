@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
-from served import sentence, served
+from support.sample_server import sentence, served
+from support.scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
 from tidewire import Client, RetryPolicy
 from tidewire.errors import InvalidInputError
 

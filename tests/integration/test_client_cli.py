@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint
 import pytest
 import typer.testing
 
-from served import sentence, served
+from support.sample_server import sentence, served
 from tidewire import Client
 from tidewire.commands import cli, display, plugins
 from tidewire.testing import FakeServer, FakeToken

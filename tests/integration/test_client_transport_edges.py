@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from scripted_server import (
+from support.scripted_server import (
     CLOSE,
     STREAM,
     ScriptedServer,

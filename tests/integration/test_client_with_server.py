@@ -7,7 +7,7 @@ import sys
 import anyio
 import pytest
 
-from served import Point, sentence, served
+from support.sample_server import Point, sentence, served
 from tidewire import AsyncClient, Checkpoint, Client
 from tidewire.errors import (
     EndpointNotFoundError,

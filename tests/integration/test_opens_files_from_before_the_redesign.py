@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from fixtures.before_redesign.running import running
-from handed_over import Run
+from support.received_updates import Run
 from tidewire import Checkpoint, Client
 from tidewire.errors import ItemFailedError, JobCancelledError, JobExpiredError, JobFailedError, RequestError
 from tidewire.protocol.sse import Decoder

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from integration.reference_server import QUICK, Fold, eventually, serving
 from integration.test_server_batching import item
+from support.reference_server import QUICK, Fold, eventually, serving
 from tidewire_server import Append, Context, ItemError, Last, Server
 
 

@@ -12,7 +12,7 @@ import typer.testing
 import uvloop
 from pydantic import BaseModel, model_serializer
 
-from integration.reference_server import JSON, QUICK, STREAM, Fold, Peer, data, eventually, serving
+from support.reference_server import JSON, QUICK, STREAM, Fold, Peer, data, eventually, serving
 from tidewire import Client
 from tidewire.commands import cli
 from tidewire.protocol.sse import Decoder

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from forked import Forked
-from integration.reference_server import eventually
+from support.fork_server import Forked
+from support.reference_server import eventually
 from tidewire_server import Server
 from tidewire_server.serving.fd_limit import throttle_accept_errors
 

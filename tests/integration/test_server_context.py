@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.reference_server import QUICK, data, eventually, serving
+from support.reference_server import QUICK, data, eventually, serving
 from tidewire_server import Context, Server
 
 

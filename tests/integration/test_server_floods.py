@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from integration.reference_server import QUICK, Peer, Reading, data, eventually, serving
+from support.reference_server import QUICK, Peer, Reading, data, eventually, serving
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Server, Stream
 from tidewire_server.serving.log_throttle import EVERY

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from integration.reference_server import JSON, QUICK, STREAM, Peer, serving
+from support.reference_server import JSON, QUICK, STREAM, Peer, serving
 from tidewire_server import Server
 
 PAGE = "https://app.example.com"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from integration.reference_server import QUICK, Fold, data, eventually, logged, serving
+from support.reference_server import QUICK, Fold, data, eventually, logged, serving
 from tidewire_server import ItemError, Server, Stream
 from tidewire_server.errors import ProblemError
 

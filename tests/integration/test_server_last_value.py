@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from integration.reference_server import QUICK, Fold, serving
+from support.reference_server import QUICK, Fold, serving
 from tidewire_server import Context, Server
 
 LONG = 20_000

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 from starlette.applications import Starlette
 
-from integration.reference_server import eventually
+from support.reference_server import eventually
 from tidewire import Client
 from tidewire_server import Server
 from tidewire_server.serving.serve import bind, url_of

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from forked import Forked
-from integration.reference_server import Peer, eventually, serving
+from support.fork_server import Forked
+from support.reference_server import Peer, eventually, serving
 from tidewire_server import Server
 
 ENDPOINTS = """

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gated_server import held
-from integration.reference_server import QUICK, Peer, data, eventually, serving
+from support.controlled_server import held
+from support.reference_server import QUICK, Peer, data, eventually, serving
 from tidewire_server import Server
 from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.jobs.job_scheduler import JobScheduler

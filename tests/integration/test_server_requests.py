@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from pydantic import BaseModel, Field
 
-from integration.reference_server import JSON, QUICK, Peer, data, eventually, logged, serving
+from support.reference_server import JSON, QUICK, Peer, data, eventually, logged, serving
 from tidewire.protocol.problems import REGISTRY
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
 from tidewire_server import Server, Stream

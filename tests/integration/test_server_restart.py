@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from killed_server import Killed, killed_server
+from support.killable_server import Killed, killed_server
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Server
 from tidewire_server.store.interfaces import StoreError

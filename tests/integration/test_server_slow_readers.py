@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from integration.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
+from support.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
 from tidewire import Client
 from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server, Stream

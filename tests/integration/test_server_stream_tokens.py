@@ -9,7 +9,7 @@ from datetime import datetime
 import httpx
 import pytest
 
-from integration.reference_server import QUICK, Fold, Peer, Reading, data, eventually, serving
+from support.reference_server import QUICK, Fold, Peer, Reading, data, eventually, serving
 from tidewire_server import Server, Stream
 from tidewire_server.errors import ProblemError
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from integration.reference_server import QUICK, STREAM, Fold, Peer, Reading, data, eventually, logged, serving
+from support.reference_server import QUICK, STREAM, Fold, Peer, Reading, data, eventually, logged, serving
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Server, Stream

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from integration.reference_server import QUICK, Peer, data, eventually, serving
+from support.reference_server import QUICK, Peer, data, eventually, serving
+from support.spec_document import SCHEMA_OF_EVENT, validator
 from tidewire_server import ItemError, Server, Stream
-from unit.spec_document import SCHEMA_OF_EVENT, validator
 
 
 @pytest.fixture(scope="module")

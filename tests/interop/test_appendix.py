@@ -3,7 +3,7 @@
 import re
 
 from interop.appendix import APPENDIX, ROOT, quoted
-from unit.spec_document import document
+from support.spec_document import document
 
 TEXT = APPENDIX.read_text(encoding="utf-8")
 NUMBERS = {"Thirty-nine": 39, "A hundred and forty-nine": 149}

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from interop.strangers import (
-    HERE,
+from support.foreign_programs import (
+    INTEROP,
     NODE,
     SERVERS,
     TEXT,
@@ -21,9 +21,9 @@ from interop.strangers import (
     needs_node,
     server,
 )
-from served import WORDS, sentence, served
+from support.sample_server import WORDS, sentence, served
+from support.spec_document import SPEC
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
-from unit.spec_document import SPEC
 
 pytestmark = needs_node
 
@@ -64,7 +64,7 @@ class Told:
 
 def test_every_vector_for_clients_is_passed():
     run = subprocess.run(
-        [str(NODE), HERE / "javascript/vectors.mjs", SPEC / "vectors"],
+        [str(NODE), INTEROP / "javascript/vectors.mjs", SPEC / "vectors"],
         capture_output=True,
         text=True,
         timeout=30,
@@ -216,4 +216,4 @@ def test_a_page_takes_text_back_and_grows_values(ours):
 
 
 def test_the_page_needs_little_more_than_forty_lines():
-    assert len((HERE / "browser_client.js").read_text(encoding="utf-8").splitlines()) < 40
+    assert len((INTEROP / "browser_client.js").read_text(encoding="utf-8").splitlines()) < 40

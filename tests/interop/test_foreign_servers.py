@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from interop.strangers import (
-    HERE,
+from support.foreign_programs import (
+    INTEROP,
     SERVERS,
     TEXT,
     address,
@@ -19,6 +19,7 @@ from interop.strangers import (
     needs_node,
     server,
 )
+from support.spec_document import SCHEMA_OF_EVENT, breaches
 from tidewire import Checkpoint, Client, RetryPolicy
 from tidewire.errors import (
     EndpointNotFoundError,
@@ -30,7 +31,6 @@ from tidewire.errors import (
     RateLimitError,
 )
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
-from unit.spec_document import SCHEMA_OF_EVENT, breaches
 
 CUTS = 12
 
@@ -341,7 +341,7 @@ def test_errors_are_problems_of_the_registry(url, method, path, body, status, co
 
 
 def test_the_standard_library_server_is_small_and_needs_nothing_else():
-    source = (HERE / "stdlib_server.py").read_text(encoding="utf-8")
+    source = (INTEROP / "stdlib_server.py").read_text(encoding="utf-8")
     assert len(source.splitlines()) < 150
     imported = set()
     for node in ast.walk(ast.parse(source)):
@@ -353,6 +353,6 @@ def test_the_standard_library_server_is_small_and_needs_nothing_else():
 
 
 def test_the_javascript_needs_no_package():
-    for file in sorted(HERE.glob("**/*.?js")):
+    for file in sorted(INTEROP.glob("**/*.?js")):
         for name in re.findall(r'from "([^"]+)"', file.read_text(encoding="utf-8")):
             assert name.startswith(("node:", "./", "../")), f"{file.name} imports {name}"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from json_pairs import a_change_of, a_value, spelling
+from support.random_json import a_change_of, a_value, spelling
 from tidewire.protocol.diff import apply, diff
 from tidewire.protocol.document.json_pointer import build, parse
 

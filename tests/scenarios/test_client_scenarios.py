@@ -12,6 +12,7 @@ from proof.client_kill_matrix import NOT_BROKEN
 from proof.clients.faulty_client import all_faulty_clients
 from proof.reimplementations.plain_adapter import PlainAdapter
 from scenarios.client_adapters import AsyncAdapter, BlockingAdapter, JavaScriptAdapter
+from support.spec_document import SCHEMA_OF_EVENT, SPEC, breaches, document
 from tidewire_conformance.clients.client_mode.scenario_verdicts import verdict_of
 from tidewire_conformance.clients.player import Outcome, describe, load_all, play
 from tidewire_conformance.clients.player.scenario import JOB
@@ -22,7 +23,6 @@ from tidewire_conformance.clients.player.scenario_bodies import (
     problem_body,
 )
 from tidewire_conformance.runner import settle
-from unit.spec_document import SCHEMA_OF_EVENT, SPEC, breaches, document
 
 SCENARIOS = sorted(load_all(), key=lambda scenario: scenario.patience)
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

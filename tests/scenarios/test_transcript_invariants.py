@@ -6,7 +6,7 @@ import json
 import pytest
 
 from scenarios.transcripts.invariants import RULES, Run, Talk, breaches_of
-from unit.spec_document import SCHEMAS, SPEC, document, extract
+from support.spec_document import SCHEMAS, SPEC, document, extract
 
 JOB = "2yJq8sVbT1mHkP0dXw4RcA"
 HELLO = f'{{"protocol":"tidewire/1","job":"{JOB}","events":"/v1/jobs/{JOB}/events","head":"1-1","heartbeat_ms":15000}}'

@@ -6,7 +6,7 @@ from scenarios.transcripts.notation import Names, TranscriptError, read
 from scenarios.transcripts.player import DifferenceError, Player
 from scenarios.transcripts.scenes import SCENES, TRANSCRIPTS
 from scenarios.transcripts.stage import Scene, playing
-from scripted_server import CLOSE, RESET, ScriptedServer
+from support.scripted_server import CLOSE, RESET, ScriptedServer
 from tidewire_server import Server, Stream
 
 STREAM = TRANSCRIPTS["plain-stream"].text.replace(', {"sleep_ms": 50}', "")

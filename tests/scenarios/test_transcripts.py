@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from integration.reference_server import eventually
 from scenarios.transcripts.notation import Remark, read
 from scenarios.transcripts.player import CUES, Player
 from scenarios.transcripts.scenes import SCENES, TRANSCRIPTS
 from scenarios.transcripts.stage import Scene, playing
+from support.reference_server import eventually
 
 PLAYED = [name for name, fence in TRANSCRIPTS.items() if "pending" not in fence.tags]
 

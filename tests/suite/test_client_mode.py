@@ -18,6 +18,7 @@ from proof.clients.faulty_client import all_faulty_clients
 from proof.clients.response_faults import AcceptsCompressedStreams
 from proof.reimplementations.plain_adapter import PlainAdapter
 from proof.reimplementations.plain_client import PlainClient
+from support.spec_document import document
 from tidewire_conformance import specification
 from tidewire_conformance.cli import app
 from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, run
@@ -26,7 +27,6 @@ from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
 from tidewire_conformance.clients.player import load_all
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason
-from unit.spec_document import document
 
 PYTHON = shlex.quote(sys.executable)
 OURS = f"{PYTHON} -m tidewire.commands.conformance_adapter"

@@ -23,8 +23,8 @@ from tidewire_conformance.clients.player import (
     describe,
     load,
     load_all,
-    play_all,
     play,
+    play_all,
 )
 from tidewire_conformance.clients.player.conversation import ClientRun, Conversation
 from tidewire_conformance.clients.player.failure_text import transcript
@@ -381,17 +381,13 @@ def test_a_program_that_reports_without_end_is_stopped_at_the_bound(program, mon
 
 
 def test_a_program_that_reports_without_end_is_out_of_time_like_one_that_reports_nothing(program):
-    verdict = play(
-        BY_NAME["404"], program(INTRODUCED + textwrap.indent(FLOOD, "    ")), patience=0.02
-    )
+    verdict = play(BY_NAME["404"], program(INTRODUCED + textwrap.indent(FLOOD, "    ")), patience=0.02)
     assert "hung" in {finding.kind for finding in verdict.findings}
 
 
 def test_a_line_without_end_is_read_no_further_than_the_bound(program, monkeypatch):
     monkeypatch.setattr("tidewire_conformance.clients.player.client_adapter.MAX_LINE", 10_000)
-    verdict = play(
-        BY_NAME["404"], program(INTRODUCED + "    while True: sys.stdout.write('x' * 4096)\n")
-    )
+    verdict = play(BY_NAME["404"], program(INTRODUCED + "    while True: sys.stdout.write('x' * 4096)\n"))
     assert verdict.outcome is Outcome.ERROR
     assert "a line that is no JSON" in verdict.note
 

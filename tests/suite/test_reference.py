@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from interop.strangers import javascript_server, needs_node, standard_library_server
 from proof.servers.judge_server import findings, plan
 from proof.servers.server_process import running_server
+from support.foreign_programs import javascript_server, needs_node, standard_library_server
 from tidewire_conformance import registry
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.strangers import standard_library_server
+from support.foreign_programs import standard_library_server
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}

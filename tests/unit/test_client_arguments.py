@@ -6,9 +6,7 @@ import ssl
 
 import pytest
 
-from scripted_server import ScriptedServer, answer, discovery
 from tidewire import AsyncClient, Client, Hooks, RetryPolicy
-from tidewire.errors import TidewireError
 
 NOWHERE = "http://127.0.0.1:1"
 EXAMPLE = "http://proxy.example:3128"
@@ -101,47 +99,6 @@ def test_an_address_that_may_be_a_proxys_is_taken(proxy):
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
-    [
-        ("HTTP_PROXY", "ftp://proxy.example", "the proxy that the environment names .* give proxy="),
-        ("ALL_PROXY", "http://[::1", "the proxy that the environment names .* give proxy="),
-        ("SSL_CERT_FILE", "/nowhere", "SSL_CERT_FILE .* names cannot be read: .* give verify="),
-    ],
-)
-def test_an_environment_that_cannot_be_used_is_told_with_the_first_request(
-    variable, value, said, monkeypatch
-):
-    monkeypatch.setenv(variable, value)
-    with Client(NOWHERE) as client, pytest.raises(TidewireError, match=said):
-        client.discover()
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (None, "what auth gave: .* not NoneType"),
-        ({"Authorization": "Bearer secret\n"}, "what auth gave: the value of 'Authorization'"),
-    ],
-)
-def test_credentials_that_cannot_be_sent_are_told_without_being_repeated(given, said):
-    with Client(NOWHERE, auth=lambda: given) as client:
-        with pytest.raises((TypeError, ValueError), match=said) as caught:
-            client.discover()
-    assert "secret" not in str(caught.value)
-
-
-def test_a_header_is_replaced_whatever_the_case_of_its_name():
-    with ScriptedServer(lambda _: [answer(200, discovery("count"))]) as server:
-        with Client(server.url, headers={"Authorization": "old", "User-agent": "mine"}) as client:
-            client.with_options(headers={"authorization": "new"}).discover()
-        # What is sent twice is joined by who reads it, or the later one counts.
-        (request,) = server.requests
-        assert request.lines.count("authorization") == 1
-        assert request.lines.count("user-agent") == 1
-        assert (request.headers["authorization"], request.headers["user-agent"]) == ("new", "mine")
-
-
-@pytest.mark.parametrize(
     ("make", "said"),
     [
         (lambda client: client.job(5), "a job's id is a text, not 5"),
@@ -159,18 +116,6 @@ def test_a_header_is_replaced_whatever_the_case_of_its_name():
 def test_an_argument_of_a_call_that_cannot_be_is_refused_before_anything_is_sent(client, make, said):
     with pytest.raises((TypeError, ValueError), match=said):
         make(client(NOWHERE))
-
-
-@pytest.mark.parametrize(("name", "said"), [(5, "name is a text, not 5"), ("", "name is empty")])
-def test_an_endpoint_without_a_name_is_refused_before_anything_is_sent(name, said):
-    with Client(NOWHERE) as client, pytest.raises((TypeError, ValueError), match=said):
-        client.submit(name)
-
-
-@pytest.mark.parametrize("inputs", ["abc", {"a": 1}, 5])
-def test_one_value_is_no_batch(inputs):
-    with Client(NOWHERE) as client, pytest.raises(TypeError, match="inputs are a list, or another iterable"):
-        client.submit_batch("count", inputs)
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from json_pairs import spelling
+from support.random_json import spelling
 from tidewire.protocol.diff import DiffError, IntegrityError, UnknownOpError, apply, diff
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH
 

@@ -1,7 +1,6 @@
 """`tidewire.protocol.document`: growing, views, atomicity, what became void, `stable`."""
 
 import json
-import threading
 import tracemalloc
 from pathlib import Path
 from random import Random
@@ -9,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from json_pairs import a_value, spelling
+from support.random_json import a_value, spelling
 from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError
 from tidewire.protocol.document import Document
@@ -238,32 +237,6 @@ def test_a_place_is_read_by_its_pointer():
             view.value(missing)
     with pytest.raises(PointerError):
         view.value("a")
-
-
-def test_views_are_read_right_while_another_thread_writes():
-    document = Document({"t": "", "n": []}, ["/t", "/n"])
-    views, wrong, done = [], [], threading.Event()
-
-    def read():
-        while not done.is_set() or views:
-            if views:
-                count, view = views.pop()
-                value = view.value()
-                if value != {"t": "ab" * count, "n": list(range(count))}:
-                    wrong.append((count, value))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        for n in range(3000):
-            document.apply([["r", "ab", n]])
-            if len(views) < 20:
-                views.append((n + 1, document.view()))
-    finally:
-        done.set()
-        reader.join(30)
-    assert not reader.is_alive()
-    assert wrong == []
 
 
 # --- what became of the texts

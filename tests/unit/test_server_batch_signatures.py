@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from tidewire_server import Append, Context, ItemError, Last, Server, Stream
 from tidewire_server.batching.batch_results import by_row
 from tidewire_server.endpoints.batch_signature import batch_shapes_of
-from tidewire_server.errors import InvalidValueError, UnknownEndpointError
+from tidewire_server.errors import InvalidValueError
 
 
 class TrimWords(BaseModel):
@@ -149,22 +149,6 @@ def test_a_group_has_one_limit():
     ):
         server.endpoint(name="c", concurrency_group="gpu", concurrency_limit=None)(lambda: 1)
     assert sorted(server.endpoints) == ["a", "b"]
-
-
-def test_a_batched_function_stays_what_it_was_and_can_be_sampled():
-    server = Server()
-
-    @server.endpoint(batch=True, max_batch_size=16, batch_timeout=0.005)
-    def trim_words(inputs: list[TrimWords]) -> Sequence[str | ItemError]:
-        return [each.word[: each.length] or ItemError("no word", code="input_too_long") for each in inputs]
-
-    assert trim_words([TrimWords(word="hello"), TrimWords(word="sea", length=1)]) == ["hel", "s"]
-    assert server.call("trim_words", word="hello", length=2) == "he"
-    with pytest.raises(ItemError, match="no word"):
-        server.call("trim_words", word="")
-    with pytest.raises(UnknownEndpointError) as error:
-        server.call("trim", word="")
-    assert str(error.value) == "there is no endpoint 'trim'; there are: trim_words"
 
 
 def test_results_belong_to_the_inputs_in_their_order():

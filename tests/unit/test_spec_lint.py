@@ -11,14 +11,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from tidewire.protocol import strict_json
-from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.document import Document
-from tidewire.protocol.document.diff_shapes import DiffError, UnknownOpError
-from tidewire.protocol.document.digests import IntegrityError, digest, text_check
-from tidewire.protocol.follower import Cause, Fatal, Follower, Reconnect
-from tidewire.protocol.problems import REGISTRY as PROBLEMS
-from unit.spec_document import (
+from support.spec_document import (
     SCHEMA_OF_EVENT,
     SCHEMAS,
     SPEC,
@@ -28,6 +21,13 @@ from unit.spec_document import (
     exchanges,
     extract,
 )
+from tidewire.protocol import strict_json
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document import Document
+from tidewire.protocol.document.diff_shapes import DiffError, UnknownOpError
+from tidewire.protocol.document.digests import IntegrityError, digest, text_check
+from tidewire.protocol.follower import Cause, Fatal, Follower, Reconnect
+from tidewire.protocol.problems import REGISTRY as PROBLEMS
 
 TRACEABILITY = json.loads(
     (SPEC.parent / "src/conformance/tidewire_conformance/traceability.json").read_text(encoding="utf-8")

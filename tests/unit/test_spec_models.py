@@ -10,9 +10,9 @@ from types import UnionType
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from support.spec_document import SCHEMAS, breaches
 from tidewire.protocol import messages, problems, resources
 from tidewire.protocol.base_model import Count
-from unit.spec_document import SCHEMAS, breaches
 
 MODELS = {
     "problem": problems.Problem,

@@ -5,12 +5,12 @@ import json
 import httpx
 import pytest
 
+from support.spec_vectors import each, whole
 from tidewire.protocol.cursor import BEGINNING, Cursor, CursorError
 from tidewire.protocol.document.digests import digest
 from tidewire.protocol.follower import Advance, Cause, Follower, Ignored, Reconnect
 from tidewire.protocol.messages import LOGGED
 from tidewire.protocol.sse import Decoder, Event
-from vectors.vector_files import each, whole
 
 STATE = {"status": "running", "items": [{"status": "running", "value": ""}], "usage": {}, "notes": []}
 

@@ -1,9 +1,9 @@
 """Merged diffs, and what an application is told. (Diffs that are applied or refused: `unit/test_diff`, `test_document`.)"""
 
-from json_pairs import spelling
+from support.random_json import spelling
+from support.spec_vectors import each, whole
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.document import TextChange
-from vectors.vector_files import each, whole
 
 
 @each("diff/merged")

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from unit.spec_document import REGISTRY, Draft202012Validator, breaches, document
-from vectors.vector_files import FOLDER, NAMES, whole
+from support.spec_document import REGISTRY, Draft202012Validator, breaches, document
+from support.spec_vectors import FOLDER, NAMES, whole
 
 ROLES = {one.id: one.role for one in document.requirements}
 README = (FOLDER / "README.md").read_text(encoding="utf-8")

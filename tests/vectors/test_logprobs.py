@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from vectors.vector_files import SPEC, each, whole
+from support.spec_vectors import SPEC, each, whole
 
 # ---- by the definitions of the chapter
 

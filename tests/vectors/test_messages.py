@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-
 from json_pairs import spelling
+
+from support.spec_vectors import each, octets, whole
 from tidewire.jobs.reconnecting_stream import _is_stream
 from tidewire.protocol import messages, resources, strict_json
 from tidewire.protocol.cursor import Cursor
@@ -25,7 +26,6 @@ from tidewire.protocol.messages import MessageError
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import Event
 from tidewire.protocol.status_table import RequestKind, action_for, retry_after
-from vectors.vector_files import each, octets, whole
 
 # ---- JSON
 

@@ -4,8 +4,8 @@ import base64
 
 import pytest
 
+from support.spec_vectors import each, whole
 from tidewire.protocol.sse import Decoder, Event, encode
-from vectors.vector_files import each, whole
 
 
 def decode(chunks, last_event_id):

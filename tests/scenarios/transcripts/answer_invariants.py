@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 
 from proof.reimplementations.plain_state import MalformedError, parse
 from scenarios.transcripts.record import Talk, is_discovery, job_bodies, judges
-from unit.spec_document import SPEC, breaches
+from support.spec_document import SPEC, breaches
 
 # ---- JSON ----------------------------------------------------------------------------------------------------------
 

@@ -15,12 +15,12 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel
 
-from integration.reference_server import eventually
-from interop.strangers import address, standard_library_server
 from scenarios.transcripts.player import PATIENCE, Player, job_ends
 from scenarios.transcripts.stage import Scene, Served
+from support.foreign_programs import address, standard_library_server
+from support.reference_server import eventually
+from support.spec_document import document
 from tidewire_server import ItemError, Server, Stream
-from unit.spec_document import document
 
 TRANSCRIPTS = {fence.tags["transcript"]: fence for fence in document.fences if "transcript" in fence.tags}
 SCRIPTS = "POST /v1/endpoints/tidewire.script/jobs"

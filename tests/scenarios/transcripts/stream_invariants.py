@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from scenarios.transcripts.record import ENDS, job_bodies, judges, key_of, texts_of
-from unit.spec_document import SCHEMA_OF_EVENT, breaches
+from support.spec_document import SCHEMA_OF_EVENT, breaches
 
 # ---- bytes of event streams ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,141 @@
+import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+from support.model_checkpoints import END, letters, random_tokenizer
+from tidewire_server.generation.torch_engine.detokenizer import (
+    TextStream,
+    UnsupportedTokenizerError,
+    vocabulary_of,
+)
+from tidewire_server.generation.vocabulary import Vocabulary
+
+
+def bytes_vocabulary(*more: bytes) -> Vocabulary:
+    """Id b is the byte b; then an end token; then `more`."""
+    return Vocabulary([*(bytes([b]) for b in range(256)), b"<end>", *more], special={256})
+
+
+def pieces(text: TextStream, data: bytes) -> list[str]:
+    return [text.feed(byte) for byte in data]
+
+
+def test_a_character_cut_over_tokens_comes_whole_with_its_last_byte():
+    text = TextStream(bytes_vocabulary())
+    assert pieces(text, "aé🙂".encode()) == ["a", "", "é", "", "", "", "🙂"]
+
+
+def test_every_cut_of_a_text_into_tokens_gives_the_text():
+    whole = "naïve — 漢字 🙂👨‍👩‍👧 end"
+    data = whole.encode()
+    for size in range(1, 9):
+        parts = [data[i : i + size] for i in range(0, len(data), size)]
+        vocabulary = bytes_vocabulary(*parts)
+        text = TextStream(vocabulary)
+        got = [text.feed(257 + i) for i in range(len(parts))]
+        assert "".join(got) == whole
+        assert "\ufffd" not in "".join(got)
+
+
+def test_bytes_that_can_never_be_a_character_show_as_replacement():
+    text = TextStream(bytes_vocabulary())
+    assert "".join(pieces(text, b"a\xffb\xed\xa0\x80c")) == "a\ufffdb\ufffd\ufffd\ufffdc"
+
+
+def test_an_unfinished_character_at_the_end_is_left_out():
+    text = TextStream(bytes_vocabulary(), stops=["zz"])
+    assert "".join(pieces(text, "né".encode()[:2])) + text.flush() == "n"
+
+
+def test_special_tokens_add_nothing():
+    text = TextStream(bytes_vocabulary())
+    assert [text.feed(token) for token in (65, 256, 66)] == ["A", "", "B"]
+
+
+def test_a_stop_string_over_token_borders_is_cut_off_and_nothing_of_it_shows():
+    text = TextStream(bytes_vocabulary(), stops=["\n\ndef", "STOP"])
+    assert pieces(text, b"a\n\nST") == ["a", "", "", "\n\n", ""]
+    assert not text.stopped
+    assert pieces(text, b"OP") == ["", ""]
+    assert text.stopped
+    assert text.flush() == ""
+
+
+def test_held_text_comes_out_once_it_is_no_stop_string():
+    text = TextStream(bytes_vocabulary(), stops=["abcd"])
+    assert pieces(text, b"xababce") == ["x", "", "", "ab", "", "", "abce"]
+    fresh = TextStream(bytes_vocabulary(), stops=["abcd"])
+    assert "".join(pieces(fresh, b"xababc")) + fresh.flush() == "xababc"
+    assert not fresh.stopped
+
+
+def test_the_earliest_stop_string_wins_within_one_token():
+    text = TextStream(bytes_vocabulary(b"one two three"), stops=["three", "two"])
+    assert text.feed(257) == "one "
+    assert text.stopped
+
+
+def test_stop_strings_agree_with_a_search_of_the_whole_text():
+    whole = "aabaabaaabab" * 3
+    for stop in ("aab", "aaab", "bab", "abaaabab", "bb", "a", "babaabaab"):
+        text = TextStream(bytes_vocabulary(), stops=[stop])
+        got = ""
+        for byte in whole.encode():
+            got += text.feed(byte)
+            if text.stopped:
+                break
+        got += text.flush()
+        at = whole.find(stop)
+        assert got == (whole if at < 0 else whole[:at])
+        assert text.stopped == (at >= 0)
+
+
+def test_the_table_holds_real_bytes_not_the_alphabet_of_byte_level_bpe():
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=random_tokenizer(), eos_token=END)
+    vocabulary = vocabulary_of(tokenizer, 300)
+    for byte in range(256):
+        token_id = tokenizer.convert_tokens_to_ids(letters(bytes([byte]))[0])
+        assert vocabulary.bytes_of(token_id) == bytes([byte])
+    assert vocabulary.bytes_of(tokenizer.convert_tokens_to_ids("ĠĠĠĠ")) == b"    "
+    assert vocabulary.special == {0}
+    assert len(vocabulary) == 300
+    assert vocabulary.bytes_of(299) == b""
+
+
+def test_the_table_agrees_with_the_tokenizer_on_real_text():
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=random_tokenizer(), eos_token=END)
+    vocabulary = vocabulary_of(tokenizer, 0)
+    whole = "def naïve(x):\n    return '漢字 🙂'\n"
+    ids = tokenizer(whole)["input_ids"]
+    assert b"".join(vocabulary.bytes_of(i) for i in ids).decode() == whole == tokenizer.decode(ids)
+
+
+def test_sentence_piece_tokens_become_spaces_and_bytes():
+    model = models.BPE(
+        vocab={"<unk>": 0, "▁the": 1, "<0xE2>": 2, "<0x0A>": 3, "é": 4}, merges=[], byte_fallback=True
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    vocabulary = vocabulary_of(fast, 5)
+    assert [vocabulary.bytes_of(i) for i in (1, 2, 3, 4)] == [b" the", b"\xe2", b"\n", "é".encode()]
+
+
+def test_a_tokenizer_whose_tokens_are_no_bytes_is_refused():
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "##ing": 1}, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece()
+    with pytest.raises(UnsupportedTokenizerError, match="WordPiece"):
+        vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]"), 2)
+
+
+def test_a_vocabulary_is_named_by_its_content():
+    first, same = bytes_vocabulary(b"x"), bytes_vocabulary(b"x")
+    assert first.hash == same.hash != bytes_vocabulary(b"y").hash
+    assert first.hash != Vocabulary([*(bytes([b]) for b in range(256)), b"<end>", b"x"]).hash
+    body = first.body()
+    assert body["hash"] == first.hash
+    assert len(body["tokens"]) == 258
+    assert (body["tokens"][97], body["special"]) == ("YQ==", [256])
+    assert (first.text_of(0xFF), first.text_of(97), first.longest) == ("\ufffd", "a", 5)

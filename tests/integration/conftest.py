@@ -1,0 +1,13 @@
+"""Loads the pytest plugin of schemathesis for the one file that needs it. pyproject.toml turns it off: it costs a second."""
+
+import importlib.util
+
+import pytest
+
+INSTALLED = importlib.util.find_spec("schemathesis") is not None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collectstart(collector):
+    if INSTALLED and isinstance(collector, pytest.Module) and collector.path.name == "test_openapi.py":
+        collector.config.pluginmanager.import_plugin("schemathesis.pytest.plugin")

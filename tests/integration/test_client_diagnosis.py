@@ -1,0 +1,219 @@
+"""First contact: addresses with nothing behind them, or something else. One clear error each, and soon."""
+
+import re
+import socket
+import ssl
+import threading
+
+import pytest
+
+from support.scripted_server import CLOSE, HOLD, ScriptedServer, answer, hurried, problem
+from tidewire import AsyncClient
+from tidewire.errors import (
+    ClientClosedError,
+    ConnectTimeoutError,
+    NotATidewireServerError,
+    SilenceTimeoutError,
+    TransportError,
+)
+from tidewire.http.connection_diagnosis import FIRST_ATTEMPTS
+
+pytestmark = pytest.mark.anyio
+
+HTML = b"<!doctype html><title>It works!</title>"
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+@pytest.fixture(params=["submit", "attach", "discover", "cancel"])
+def contact(request):
+    async def ask(client):
+        if request.param == "submit":
+            await client.submit("count")
+        elif request.param == "attach":
+            await client.job("j1").result()
+        elif request.param == "cancel":
+            await client.job("j1").cancel()
+        else:
+            await client.discover()
+
+    return ask
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+async def test_nothing_listening_is_told_after_a_few_quick_attempts_and_says_what_to_check(contact):
+    port = free_port()
+    timing, waits = hurried()
+    async with AsyncClient(f"http://127.0.0.1:{port}", _timing=timing) as client:
+        with pytest.raises(
+            TransportError, match=rf"nothing listens at 127.0.0.1:{port} .*Check that the server runs"
+        ) as caught:
+            await contact(client)
+    assert not caught.value.sent
+    assert len(waits) == FIRST_ATTEMPTS - 1
+    assert sum(waits) < 2
+
+
+async def test_a_host_that_is_not_known_is_told(contact):
+    timing, _ = hurried()
+    async with AsyncClient("http://no-such-host.invalid", _timing=timing) as client:
+        with pytest.raises(TransportError, match=r"the host of http://no-such-host\.invalid"):
+            await contact(client)
+
+
+async def test_a_connection_that_does_not_come_about_is_a_time_out():
+    # A listener whose queue is full does not answer further calls.
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        waiting = [socket.socket() for _ in range(4)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", port))
+        try:
+            async with AsyncClient(f"http://127.0.0.1:{port}", connect_timeout=0.2) as client:
+                with pytest.raises(
+                    ConnectTimeoutError, match=rf"no connection to 127.0.0.1:{port} within 0.2 s"
+                ) as caught:
+                    await client.discover()
+            assert isinstance(caught.value, TimeoutError)
+        finally:
+            for one in waiting:
+                one.close()
+
+
+STRANGERS = {
+    "a page": (
+        answer(200, HTML, media="text/html"),
+        r"200 text/html: '<!doctype html><title>It works!</title>'",
+    ),
+    "a page that says 404": (answer(404, HTML, media="text/html"), "404 text/html"),
+    "other JSON": (answer(200, {"hello": "world"}), "200 application/json"),
+    "other JSON that says 404": (answer(404, {"detail": "Not Found"}), "404 application/json"),
+    "a page that says 400": (answer(400, b"", media="text/html"), "400 text/html without a body"),
+    "a page that says 405": (answer(405, HTML, media="text/html"), "405 text/html"),
+    "a page that says 501": (answer(501, HTML, media="text/html"), "501 text/html"),
+    "an empty answer": (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        "200 without a content type and without a body",
+    ),
+    "bytes of a picture": (answer(200, b"\x89PNG\r\n\x1a\n\0\xff", media="image/png"), "200 image/png"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+async def test_a_server_of_another_kind_is_told_at_once_with_what_came(contact, name):
+    said, what = STRANGERS[name]
+    timing, waits = hurried()
+    with ScriptedServer(lambda _: iter([said])) as server:
+        async with AsyncClient(server.url, _timing=timing) as client:
+            with pytest.raises(NotATidewireServerError, match=what) as caught:
+                await contact(client)
+        assert server.url in str(caught.value)
+        assert len(server.requests) == 1
+    assert waits == []
+
+
+async def test_a_submit_answered_with_no_content_is_told_at_once():
+    timing, waits = hurried()
+    with ScriptedServer(lambda _: iter([b"HTTP/1.1 204 No Content\r\n\r\n"])) as server:
+        async with AsyncClient(server.url, _timing=timing) as client:
+            with pytest.raises(NotATidewireServerError, match="204"):
+                await client.submit("count")
+    assert waits == []
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"SSH-2.0-OpenSSH_9.9\r\n", "SSH-2.0-OpenSSH_9.9"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", ""),
+        (b"+OK ready\r\n" * 3, r"\+OK ready"),
+    ],
+)
+async def test_what_does_not_speak_http_is_told_with_what_it_said(contact, said, told):
+    timing, _ = hurried()
+    with ScriptedServer(lambda _: iter([said, CLOSE])) as server:
+        async with AsyncClient(server.url, _timing=timing) as client:
+            with pytest.raises(
+                NotATidewireServerError, match=rf"127.0.0.1:{server.port} does not speak HTTP: .*{told}"
+            ):
+                await contact(client)
+
+
+async def test_tls_to_a_server_without_is_told_and_says_what_to_check():
+    timing, _ = hurried()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse():
+            for _ in range(FIRST_ATTEMPTS):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        async with AsyncClient(url, verify=ssl.create_default_context(), _timing=timing) as client:
+            with pytest.raises(TransportError, match=r"TLS with .* failed: .*Check the scheme"):
+                await client.discover()
+        thread.join(5)
+
+
+async def test_a_server_that_says_nothing_is_a_time_out():
+    with ScriptedServer(lambda _: iter([HOLD])) as server:
+        timing, _ = hurried(hello_timeout=0.05)
+        async with AsyncClient(server.url, connect_timeout=0.05, _timing=timing) as client:
+            with pytest.raises(SilenceTimeoutError):
+                await client.job("j1").result()
+
+
+async def test_a_gateway_in_front_of_a_server_that_starts_is_waited_for():
+    timing, waits = hurried()
+    turns = iter(
+        [answer(502, HTML, media="text/html"), answer(503, HTML, media="text/html", Retry_After="2")]
+    )
+
+    def script(_):
+        yield next(turns, problem(404, "job_not_found"))
+
+    with ScriptedServer(script) as server:
+        async with AsyncClient(server.url, _timing=timing) as client:
+            with pytest.raises(Exception, match="job_not_found"):
+                await client.job("j1").status()
+    assert len(waits) == 2
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8000",
+        "",
+        "ftp://host",
+        "http://",
+        "//host",
+        "host",
+        "http://[::1",
+        "http://host:65536",
+        "http://ho\0st",
+    ],
+)
+def test_an_address_that_is_none_is_refused_with_an_example(url):
+    with pytest.raises(ValueError, match=re.escape("http://127.0.0.1:8000")):
+        AsyncClient(url)
+
+
+async def test_a_closed_client_says_so(contact):
+    client = AsyncClient("http://127.0.0.1:1")
+    await client.aclose()
+    with pytest.raises(ClientClosedError, match="was closed"):
+        await contact(client)

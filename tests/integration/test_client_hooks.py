@@ -1,0 +1,173 @@
+"""Hooks are told of requests, reconnects, resyncs and ends; what they raise breaks nothing."""
+
+import logging
+
+import anyio
+import pytest
+
+from support.scripted_server import (
+    CLOSE,
+    STREAM,
+    ScriptedServer,
+    answer,
+    done,
+    event,
+    hello,
+    hurried,
+    job,
+    snapshot,
+    state,
+)
+from tidewire import AsyncClient, Client, Hooks
+from tidewire.testing import FakeServer
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+@pytest.fixture
+def server():
+    with FakeServer() as server:
+        server.endpoint("talk").streams(["Hel", "lo"]).cuts_after(1)
+        yield server
+
+
+def noting(told, *, slow=False):
+    """Hooks that note what they are told: plain functions, or coroutine functions."""
+
+    def note(said):
+        told.append(said)
+
+    async def note_slowly(said):
+        await anyio.sleep(0)
+        told.append(said)
+
+    hook = note_slowly if slow else note
+    return Hooks(on_request=hook, on_reconnect=hook, on_resync=hook, on_end=hook)
+
+
+def kinds(told):
+    return [type(said).__name__.removesuffix("Event") for said in told]
+
+
+CUT_ONCE = ["Request", "Request", "Reconnect", "Request", "End"]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_blocking_client_tells_its_hooks(server, slow):
+    told = []
+    with Client(server.url, hooks=noting(told, slow=slow)) as client:
+        assert client.run("talk") == "Hello"
+    assert kinds(told) == CUT_ONCE
+    submit, stream, reconnect, again, end = told
+    assert (submit.method, submit.status, submit.error) == ("POST", 201, None)
+    assert (stream.url, stream.status) == (f"{server.url}/v1/jobs/job-1/events", 200)
+    assert stream.seconds >= 0
+    assert (reconnect.job_id, reconnect.cause, reconnect.last_event_id) == ("job-1", "cut", "1-3")
+    assert again.method == "GET"
+    assert (end.job_id, end.status) == ("job-1", "succeeded")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("slow", [False, True])
+async def test_an_async_client_tells_its_hooks(server, slow):
+    told = []
+    async with AsyncClient(server.url, hooks=noting(told, slow=slow)) as client:
+        assert [text async for text in (await client.submit("talk")).iter_text()] == ["Hel", "lo"]
+    assert (
+        kinds(
+            [
+                said
+                for said in told
+                if "endpoints/talk" not in getattr(said, "url", "") or said.method == "POST"
+            ]
+        )
+        == CUT_ONCE
+    )
+
+
+def test_an_error_of_a_hook_is_logged_and_breaks_nothing(server, caplog):
+    def fail(said):
+        raise KeyError("no such gauge")
+
+    async def fail_slowly(said):
+        await anyio.sleep(0)
+        raise KeyError("no such gauge")
+
+    hooks = Hooks(on_request=fail, on_reconnect=fail_slowly, on_end=fail)
+    with Client(server.url, hooks=hooks) as client:
+        assert client.run("talk") == "Hello"
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == len(CUT_ONCE)
+    assert all(record.name == "tidewire" and record.exc_info for record in errors)
+
+
+def test_a_request_that_was_not_answered_is_told_with_its_error():
+    told = []
+    timing, _ = hurried()
+    with ScriptedServer(lambda _: [CLOSE]) as server:
+        with (
+            Client(server.url, hooks=noting(told), _timing=timing) as client,
+            pytest.raises(Exception, match="broke"),
+        ):
+            client.discover()
+    assert {said.status for said in told} == {None}
+    assert "the connection broke" in told[0].error
+
+
+def resyncing(request):
+    if request.method == "POST":
+        yield answer(201, job())
+    elif request.cursor:
+        yield STREAM + hello() + event([["d", "/nowhere"]], id="1-2")
+    else:
+        value = {"status": "succeeded", "value": 1}
+        yield STREAM + hello() + snapshot("1-1", state(1))
+        yield event([["s", "/items/0/status", "succeeded"]], id="1-2") + done("1-3", [value])
+        yield CLOSE
+
+
+def test_a_resync_is_told_and_warned_of_and_the_reconnect_after_it(caplog):
+    caplog.set_level(logging.DEBUG, "tidewire")
+    told = []
+    timing, _ = hurried()
+    with (
+        ScriptedServer(resyncing) as server,
+        Client(server.url, hooks=noting(told), _timing=timing) as client,
+    ):
+        assert client.run("count") == 1
+    assert kinds(told) == ["Request", "Request", "Resync", "Reconnect", "Request", "End"]
+    assert (told[3].cause, told[3].last_event_id) == ("resync", None)
+    levels = {record.levelno for record in caplog.records if "resync" in record.getMessage()}
+    assert levels == {logging.WARNING}
+
+
+def test_nothing_is_printed_unless_logging_is_configured(server, capfd, monkeypatch):
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    monkeypatch.setattr(logging.root, "handlers", [])
+    with Client(server.url, hooks=Hooks(on_end=lambda _: 1 / 0)) as client:
+        client.run("talk")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.anyio
+async def test_a_hook_that_is_cancelled_leaves_no_connection_open():
+    def script(request):
+        if request.method == "POST":
+            yield answer(201, job())
+        else:
+            yield STREAM + hello() + snapshot("1-1", state(1))
+            yield from resyncing(request)
+
+    async def hang(said):
+        if said.url.endswith("/events"):
+            await anyio.sleep_forever()
+
+    with ScriptedServer(script) as server:
+        async with AsyncClient(server.url, hooks=Hooks(on_request=hang)) as client:
+            found = await client.submit("count")
+            with anyio.move_on_after(0.2):
+                await found.result()
+            assert not client._exchange.transport.open

@@ -1,0 +1,301 @@
+"""A client that is left in the middle of something leaves no socket, no thread and no task behind, on either loop."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from support.scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
+from tidewire import AsyncClient, Client, sync
+from tidewire.blocking import event_loop_thread
+from tidewire.blocking.read_ahead import AHEAD, AHEAD_BYTES
+from tidewire.errors import ClientClosedError
+from tidewire.jobs.job_base import BLOCK
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+TEXT = "/items/0/value"
+
+
+@pytest.fixture
+def server():
+    """One whose stream gives some text, and then stands."""
+
+    def script(request):
+        if request.method == "POST":
+            yield answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
+            return
+        yield STREAM + hello()
+        yield snapshot("1-1", state("a"), columns=[TEXT])
+        yield b"".join(event("b", id=f"1-{seq}") for seq in range(2, 400))
+        yield HOLD
+
+    with ScriptedServer(script) as server:
+        yield server
+        server.wait_until_none_is_open()
+
+
+async def left_by_break(client):
+    async with client:
+        async for _ in await client.submit("count"):
+            break
+
+
+async def left_by_close(client):
+    updates = (await client.submit("count")).updates()
+    await anext(updates)
+    await updates.aclose()
+    await client.aclose()
+
+
+async def cancelled_in_a_wait(client):
+    async with client:
+        with anyio.move_on_after(0.2):
+            await client.run("count")
+
+
+async def closed_while_another_task_waits(client):
+    async def wait():
+        with pytest.raises(ClientClosedError):
+            await client.run("count")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        while not client._exchange.transport.open:
+            await anyio.sleep(0.01)
+        await client.aclose()
+
+
+async def a_loop_left_by_a_cancel_scope(client):
+    async with client:
+        with anyio.CancelScope() as scope:
+            async for _ in await client.submit("count"):
+                scope.cancel()
+
+
+async def _loop_with_an_error(client):
+    async with client:
+        async for update in await client.submit("count"):
+            raise KeyError(update.id)
+
+
+async def an_error_in_the_loop(client):
+    with pytest.raises(KeyError):
+        await _loop_with_an_error(client)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        left_by_break,
+        left_by_close,
+        cancelled_in_a_wait,
+        closed_while_another_task_waits,
+        a_loop_left_by_a_cancel_scope,
+        an_error_in_the_loop,
+    ],
+)
+def test_an_async_client_leaves_nothing(server, backend, leaves):
+    async def live():
+        tasks = len(anyio.get_running_tasks())
+        await leaves(AsyncClient(server.url))
+        with anyio.fail_after(10):
+            while len(anyio.get_running_tasks()) > tasks:
+                await anyio.sleep(0.01)
+
+    anyio.run(live, backend=backend)
+
+
+CARELESS = """
+import sys
+import anyio
+import anyio.lowlevel
+from tidewire import AsyncClient
+
+async def careless():
+    client = AsyncClient(sys.argv[1])
+    unread, begun = await client.submit("count"), await client.submit("count")
+    async for update in (updates := begun.updates()):
+        break
+    kept.append((client, unread, updates))
+    await AsyncClient(sys.argv[1]).submit("count")
+
+kept = []
+for backend in "asyncio", "trio":
+    anyio.run(careless, backend=backend)
+print(len(kept))
+"""
+
+
+def test_a_script_that_closes_nothing_ends_without_a_word():
+    def script(_):
+        yield STREAM[:-4] + b"\r\nLocation: /v1/jobs/j1\r\nContent-Location: /v1/jobs/j1/events\r\n\r\n"
+        yield hello() + snapshot("1-1", state("a"), columns=[TEXT])
+        yield HOLD
+
+    with ScriptedServer(script) as server:
+        command = [sys.executable, "-c", CARELESS, server.url]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2\n", "")
+        assert len(server.requests) == 6
+        server.wait_until_none_is_open()
+
+
+def test_a_timeout_of_asyncio_leaves_nothing(server):
+    async def live():
+        async with AsyncClient(server.url) as client:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await client.run("count")
+            assert len(asyncio.all_tasks()) == 1
+            # It goes on after that.
+            assert (await client.submit("count")).id == "j1"
+
+    asyncio.run(live())
+
+
+def test_a_blocking_client_leaves_nothing_when_a_loop_is_left(server):
+    with Client(server.url) as client:
+        for _ in client.submit("count"):
+            break
+
+
+def test_a_blocking_client_leaves_nothing_when_it_is_closed_in_a_wait(server):
+    client = Client(server.url)
+    outcome = []
+
+    def wait():
+        try:
+            client.run("count")
+        except ClientClosedError as error:
+            outcome.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    server.wait_until(lambda: len(server.requests) > 1)
+    client.close()
+    waiting.join(10)
+    assert len(outcome) == 1
+
+
+def interrupted_where(waits_in, work, *args):
+    """Call a function, and interrupt it once where it waits for an event in a function of the threading module."""
+    hits = []
+
+    def watch(frame, what, _):
+        called = (frame.f_code, frame.f_back and frame.f_back.f_code)
+        if what == "call" and not hits and called == (threading.Event.wait.__code__, waits_in.__code__):
+            hits.append(called)
+            raise KeyboardInterrupt
+
+    sys.setprofile(watch)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work(*args)
+    finally:
+        sys.setprofile(None)
+    assert hits
+
+
+def test_an_interrupt_while_the_thread_of_a_blocking_client_starts_leaves_nothing(server):
+    with Client(server.url) as client:
+        interrupted_where(threading.Thread.start, client.submit, "count")
+        assert client.submit("count").id == "j1"
+
+
+def test_an_interrupt_before_the_first_call_has_a_thread_leaves_nothing_to_close(server):
+    client = Client(server.url)
+    interrupted_where(threading.Thread.start, client.submit, "count")
+    client.close()
+
+
+def test_interrupts_anywhere_in_close_leave_nothing(server):
+    files, at, hit = {sync.__file__, event_loop_thread.__file__, threading.__file__}, 0, True
+
+    def watch(frame, what, _):
+        # After a call is where the interpreter looks for signals.
+        nonlocal passed, hit
+        if what in {"call", "c_return"} and frame.f_code.co_filename in files:
+            passed += 1
+            if passed == at:
+                hit = True
+                raise KeyboardInterrupt
+
+    while hit:
+        at, hit = at + 1, False
+        client = Client(server.url)
+        client.submit("count")
+        for _ in range(1 + at % 2):
+            passed = 0
+            sys.setprofile(watch)
+            try:
+                client.close()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.setprofile(None)
+        del client
+    assert at > 20
+
+
+def test_a_blocking_client_leaves_nothing_with_its_last_reference(server):
+    updates = iter(Client(server.url).submit("count"))
+    next(updates)
+    del updates
+
+
+def test_a_slow_reader_is_read_ahead_for_so_far_and_no_further():
+    many = 8 * AHEAD
+
+    def script(request):
+        if request.method == "POST":
+            yield answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
+        elif not request.path.endswith("/events"):
+            yield answer(200, job(state("a")))
+        else:
+            yield STREAM + hello() + snapshot("1-1", state(""), columns=[TEXT])
+            yield b"".join(event("b", id=f"1-{seq}") for seq in range(2, many + 2))
+            yield HOLD
+
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        reading = client.submit("count")
+        updates = iter(reading)
+        next(updates)
+        follower = reading._job._stream.follower
+        while follower.cursor.seq < AHEAD:
+            reading.status()
+        for _ in range(20):
+            # Each of these takes turns with the reading, on its own thread.
+            reading.status()
+        assert follower.cursor.seq <= AHEAD + 2 * BLOCK
+        assert "".join(next(updates).text for _ in range(many - 1)) == "b" * (many - 1)
+
+
+def test_of_large_values_a_slow_reader_is_brought_few():
+    large, many = AHEAD_BYTES // 3, 40
+
+    def script(_request):
+        yield STREAM + hello() + snapshot("1-1", state("", status="running"), columns=[TEXT])
+        for seq in range(2, many + 2):
+            yield event([["s", TEXT, str(seq) + "b" * large]], id=f"1-{seq}")
+        yield HOLD
+
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        reading = client.job("j1")
+        updates = iter(reading)
+        next(updates)
+        follower = reading._job._stream.follower
+        while follower.cursor.seq < 4:
+            reading._thread.call(anyio.lowlevel.checkpoint)
+        for _ in range(200):
+            # Each of these takes turns with the reading, on its own thread.
+            reading._thread.call(anyio.lowlevel.checkpoint)
+        assert follower.cursor.seq <= 5
+        for seq in range(2, many + 2):
+            assert next(updates).value.startswith(f"{seq}b")
+            assert follower.cursor.seq <= seq + 5

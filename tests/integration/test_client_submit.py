@@ -1,0 +1,356 @@
+"""Starting a job: what goes over the wire, what is repeated, and what is refused."""
+
+import math
+import re
+from dataclasses import dataclass
+
+import anyio
+import pytest
+from pydantic import BaseModel, Field
+
+from support.scripted_server import CLOSE, RESET, ScriptedServer, answer, discovery, hurried, job, problem
+from tidewire import AsyncClient, RetryPolicy
+from tidewire.errors import (
+    EndpointNotFoundError,
+    InvalidInputError,
+    ProtocolError,
+    QueueFullError,
+    RateLimitError,
+    RequestError,
+    TidewireError,
+    TransportError,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+def by_turn(*turns, offers=None):
+    """POSTs are answered turn by turn, the last one for all that follow; `GET /v1` by the discovery."""
+    left = list(turns)
+    offers = offers or discovery("count")
+
+    def script(request):
+        if request.method == "GET":
+            return iter([answer(200, offers)])
+        return iter(left.pop(0) if len(left) > 1 else left[0])
+
+    return script
+
+
+ACCEPTED = [answer(201, job(), Location="/v1/jobs/j1")]
+
+
+async def submitted(*args, script=None, options=None, client_options=None, **members):
+    """Submit to a scripted server; gives the job or the error, the POSTs, and the waits."""
+    timing, waits = hurried()
+    with ScriptedServer(script or by_turn(ACCEPTED)) as server:
+        async with AsyncClient(server.url, _timing=timing, **(client_options or {})) as client:
+            try:
+                outcome = await client.with_options(**(options or {})).submit(*args, **members)
+            except TidewireError as error:
+                outcome = error
+        return outcome, [request for request in server.requests if request.method == "POST"], waits
+
+
+# ---- on the wire -------------------------------------------------------------------------------------------------
+
+
+async def test_a_submit_posts_json_with_a_key_and_asks_for_the_stream():
+    started, [post], _ = await submitted("count", n=3)
+    assert started.id == "j1"
+    assert (post.path, post.json) == ("/v1/endpoints/count/jobs", {"input": {"n": 3}})
+    assert post.headers["accept"] == "text/event-stream"
+    assert post.headers["content-type"] == "application/json"
+    assert re.fullmatch(r"[A-Za-z0-9_-]{22}", post.headers["idempotency-key"])
+
+
+async def test_each_submit_draws_a_key_of_its_own():
+    keys = {(await submitted("count"))[1][0].headers["idempotency-key"] for _ in range(3)}
+    assert len(keys) == 3
+
+
+async def test_options_go_over_the_wire_in_milliseconds():
+    options = {
+        "idempotency_key": "k",
+        "on_disconnect": "cancel",
+        "grace": 90.0,
+        "deadline": 1.5,
+        "headers": {"X-A": "b"},
+    }
+    _, [post], _ = await submitted("count", options=options)
+    assert post.json == {"input": {}, "on_disconnect": "cancel", "grace_ms": 90_000, "deadline_ms": 1500}
+    assert (post.headers["idempotency-key"], post.headers["x-a"]) == ("k", "b")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"timeout": 0}, {"deadline": -1}, {"grace": math.nan}, {"on_disconnect": "die"}, {"idempotency_key": ""}]
+    + [{"idempotency_key": "a b"}, {"idempotency_key": "é"}, {"idempotency_key": "x" * 256}],
+)
+async def test_options_that_make_no_sense_are_refused_at_once(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        AsyncClient("http://127.0.0.1:1").with_options(**wrong)
+
+
+async def test_an_endpoints_name_stays_one_path_segment():
+    _, [post], _ = await submitted("a/b c")
+    assert post.path == "/v1/endpoints/a%2Fb%20c/jobs"
+
+
+class Picture(BaseModel):
+    image: str
+    long_side: int = Field(640, alias="longSide")
+
+
+@dataclass
+class Pair:
+    a: int
+    b: str
+
+
+@pytest.mark.parametrize(
+    ("given", "wire"),
+    [
+        ("text", "text"),
+        (None, None),
+        ([1, 2.5], [1, 2.5]),
+        ((1, 2), [1, 2]),
+        (Picture(image="x"), {"image": "x", "longSide": 640}),
+        (Pair(1, "b"), {"a": 1, "b": "b"}),
+    ],
+)
+async def test_an_input_is_any_json_or_what_can_be_written_as_json(given, wire):
+    _, [post], _ = await submitted("count", given)
+    assert post.json == {"input": wire}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [math.nan, math.inf, 2**53 + 1, "\ud800", {"a": object()}, {1: 2, "1": 3}, [[]] * 3 + [math.nan]],
+)
+async def test_an_input_that_is_no_json_is_refused_before_anything_is_sent(given):
+    error, posts, _ = await submitted("count", given)
+    assert isinstance(error, InvalidInputError)
+    assert posts == []
+
+
+async def test_an_input_is_given_whole_or_by_its_members_not_both():
+    with pytest.raises(TypeError, match="not both"):
+        await submitted("count", {"n": 1}, n=2)
+
+
+# ---- which endpoint ----------------------------------------------------------------------------------------------
+
+
+async def test_without_a_name_the_only_endpoint_is_used():
+    _, [post], _ = await submitted()
+    assert (post.path, post.json) == ("/v1/endpoints/count/jobs", {"input": {}})
+
+
+async def test_without_a_name_several_endpoints_are_named():
+    error, posts, _ = await submitted(script=by_turn(ACCEPTED, offers=discovery("a", "b")))
+    assert isinstance(error, EndpointNotFoundError)
+    assert "this server has 2 endpoints: a, b" in str(error)
+    assert posts == []
+
+
+async def test_an_endpoint_that_is_given_by_keyword_is_told_where_it_goes():
+    error, _, _ = await submitted(endpoint="a", script=by_turn(ACCEPTED, offers=discovery("a", "b")))
+    assert isinstance(error, EndpointNotFoundError)
+    assert "Its name is the first argument" in error.advice
+
+
+async def test_an_input_that_does_not_fit_says_who_tells_what_does():
+    error, _, _ = await submitted("count", n="x", script=by_turn([problem(422, "invalid_input")]))
+    assert isinstance(error, InvalidInputError)
+    assert "client.describe('count').input_schema" in error.advice
+
+
+async def test_discovery_is_asked_for_once():
+    with ScriptedServer(by_turn(ACCEPTED)) as server:
+        async with AsyncClient(server.url) as client:
+            for _ in range(3):
+                await client.submit()
+        assert server.paths() == ["/v1"]
+
+
+async def test_an_unknown_endpoint_says_which_there_are():
+    script = by_turn([problem(404, "endpoint_not_found")], offers=discovery("a", "b"))
+    error, _, _ = await submitted("nope", script=script)
+    assert isinstance(error, EndpointNotFoundError)
+    assert "This server has: a, b." in str(error)
+
+
+# ---- what is repeated --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [CLOSE, RESET])
+async def test_a_submit_cut_before_its_answer_is_repeated_with_the_same_key_and_body(how):
+    started, posts, waits = await submitted(
+        "count", n=1, script=by_turn([how], [answer(201)[:20], how], ACCEPTED)
+    )
+    assert started.id == "j1"
+    assert len(posts) == 3
+    assert len({(post.headers["idempotency-key"], post.body) for post in posts}) == 1
+    assert len(waits) == 2
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+async def test_a_submit_that_a_gateway_may_have_passed_on_is_not_repeated_where_the_server_keeps_no_keys(
+    status,
+):
+    script = by_turn(
+        [answer(status, b"<h1>Gateway time-out</h1>")], offers=discovery("count", capabilities=[])
+    )
+    error, posts, _ = await submitted("count", script=script)
+    assert (type(error), error.status_code, len(posts)) == (RequestError, status, 1)
+    assert "no idempotency keys" in str(error)
+
+
+async def test_a_submit_is_not_repeated_where_the_server_keeps_no_keys():
+    script = by_turn([CLOSE], ACCEPTED, offers=discovery("count", capabilities=[]))
+    error, posts, _ = await submitted("count", script=script)
+    assert isinstance(error, TransportError)
+    assert error.sent
+    assert "may or may not have started" in str(error)
+    assert len(posts) == 1
+
+
+async def test_with_credentials_keys_are_always_kept():
+    script = by_turn([CLOSE], ACCEPTED, offers=discovery("count", capabilities=[]))
+    started, posts, _ = await submitted(
+        "count", script=script, client_options={"headers": {"Authorization": "x"}}
+    )
+    assert (started.id, len(posts)) == ("j1", 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(409, "idempotency_in_flight"), (429, "queue_full"), (429, "rate_limited"), (503, "unavailable")],
+)
+async def test_a_submit_waits_as_long_as_the_server_says(status, code):
+    busy = [problem(status, code, retry_after="3", retryable=True)]
+    started, posts, waits = await submitted("count", script=by_turn(busy, busy, ACCEPTED))
+    assert started.id == "j1"
+    assert all(3 <= wait <= 4.5 for wait in waits)
+    assert len({post.headers["idempotency-key"] for post in posts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (429, "queue_full", QueueFullError),
+        (429, "too_many_jobs", RateLimitError),
+        (503, "unavailable", RequestError),
+        (500, "internal", RequestError),
+    ],
+)
+async def test_a_submit_is_given_up_after_as_many_attempts_as_the_policy_says(status, code, kind):
+    options = {"retry": RetryPolicy(submit_attempts=3)}
+    error, posts, waits = await submitted("count", script=by_turn([problem(status, code)]), options=options)
+    assert type(error) is kind
+    assert (error.status_code, error.code) == (status, code)
+    assert (len(posts), len(waits)) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "malformed_body", InvalidInputError),
+        (413, "body_too_large", InvalidInputError),
+        (415, "unsupported_media_type", RequestError),
+        (422, "invalid_input", InvalidInputError),
+        (422, "top_logprobs_too_large", InvalidInputError),
+        (422, "https://example.org/too-hot", InvalidInputError),
+        (422, "idempotency_key_reused", RequestError),
+        (410, "job_expired", RequestError),
+    ],
+)
+async def test_refusals_are_not_repeated(status, code, kind):
+    error, posts, _ = await submitted("count", script=by_turn([problem(status, code)]))
+    assert isinstance(error, kind)
+    assert len(posts) == 1
+
+
+async def test_a_wrong_member_is_named():
+    error, _, _ = await submitted(
+        "count", n="x", script=by_turn([problem(422, "invalid_input", pointer="/input/n")])
+    )
+    assert (error.pointer, error.status_code) == ("/input/n", 422)
+    assert "'/input/n'" in str(error)
+    assert isinstance(error, ValueError)
+
+
+async def test_a_submit_is_never_redirected():
+    error, posts, _ = await submitted("count", script=by_turn([answer(307, Location="/elsewhere")]))
+    assert isinstance(error, TidewireError)
+    assert len(posts) == 1
+
+
+async def test_an_answer_that_is_no_job_is_a_protocol_error():
+    with ScriptedServer(by_turn([answer(201, {"id": "j1"})])) as server:
+        async with AsyncClient(server.url) as client:
+            await client.discover()
+            with pytest.raises(ProtocolError, match="submitted job: /endpoint: Field required"):
+                await client.submit("count")
+
+
+async def test_a_link_to_another_origin_is_not_followed():
+    elsewhere = job()
+    elsewhere["links"]["events"] = "http://192.0.2.1/steal"
+    started, _, _ = await submitted("count", script=by_turn([answer(201, elsewhere)]))
+    assert started._stream.events_url.endswith("/v1/jobs/j1/events")
+    assert "192.0.2.1" not in started._stream.events_url
+
+
+@pytest.mark.parametrize("link", ["http://[::1", "\0", "http://a\tb/"])
+async def test_a_link_that_is_none_is_a_fault_of_the_server(link):
+    broken = job()
+    broken["links"]["events"] = link
+    error, _, _ = await submitted("count", script=by_turn([answer(201, broken)]))
+    assert isinstance(error, ProtocolError)
+    assert "is no link" in str(error)
+
+
+async def test_a_redirect_to_what_is_no_link_is_a_fault_of_the_server():
+    with ScriptedServer(lambda _: iter([answer(302, Location="javascript:1")])) as server:
+        async with AsyncClient(server.url) as client:
+            with pytest.raises(ProtocolError, match="link that is none"):
+                await client.job("j1").result()
+
+
+async def test_a_server_under_a_path_is_spoken_to_under_it():
+    with ScriptedServer(by_turn(ACCEPTED)) as server:
+        async with AsyncClient(server.url + "/ai/v1/") as client:
+            assert client.url == server.url + "/ai"
+            await client.submit("count")
+        assert server.paths("POST") == ["/ai/v1/endpoints/count/jobs"]
+
+
+async def test_credentials_are_asked_for_once_however_many_requests_wait_for_them():
+    given = []
+
+    async def auth():
+        given.append(f"Bearer {len(given) + 1}")
+        await anyio.sleep(0.01)
+        return {"Authorization": given[-1]}
+
+    def script(request):
+        if request.headers["authorization"] == good:
+            yield answer(200, job())
+        else:
+            yield problem(401, "unauthorized")
+
+    with ScriptedServer(script) as server:
+        async with AsyncClient(server.url, auth=auth) as client:
+            for good in "Bearer 1", "Bearer 2":
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(8):
+                        tasks.start_soon(client.job("j1").status)
+                # Those before are refused once they have expired; what one request is given then, the others take, too.
+                assert given[-1] == good

@@ -1,0 +1,530 @@
+"""The blocking client: a facade, so what is tested is threads, blocks and endings."""
+
+import asyncio
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from support.scripted_server import (
+    CLOSE,
+    HOLD,
+    STREAM,
+    ScriptedServer,
+    answer,
+    discovery,
+    done,
+    endpoint,
+    event,
+    hello,
+    job,
+    problem,
+    snapshot,
+    state,
+)
+from tidewire import Checkpoint, Client, Hooks
+from tidewire.errors import ClientClosedError, ConcurrentReadError, JobNotFoundError, TotalTimeoutError
+from tidewire.jobs.job_base import BLOCK
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+TEXT = "/items/0/value"
+COUNT = 3 * BLOCK
+
+
+def talking(*, hold=False):
+    """A job of many small pieces, sent in one go; then its end, or silence."""
+    pieces = b"".join(event("x", id=f"1-{seq}") for seq in range(3, COUNT + 3))
+    items = [{"status": "queued", "value": "x" * (COUNT + 1)}]
+
+    def script(request):
+        if request.method == "POST":
+            yield (
+                answer(202, job(state("x")))
+                if request.path.endswith("/cancel")
+                else answer(201, job(columns=[TEXT]))
+            )
+        elif request.path == "/v1":
+            yield answer(200, discovery("count"))
+        elif request.path == "/v1/jobs":
+            yield answer(200, {"jobs": [job(id="j2"), job(id="j1")]})
+        elif request.path.startswith("/v1/endpoints/"):
+            yield answer(200, endpoint())
+        elif request.path == "/v1/jobs/nope":
+            yield problem(404, "job_not_found")
+        elif not request.path.endswith("/events"):
+            yield answer(200, job(state("x")))
+        else:
+            after = int((request.cursor or "1-1").partition("-")[2])
+            opening = b"" if request.cursor else snapshot("1-1", state(None, status="queued"), columns=[TEXT])
+            first = event([["s", TEXT, "x"]], id="1-2") if after < 2 else b""
+            _, at, rest = pieces.partition(f"id:1-{max(after, 2) + 1}\n".encode())
+            rest = at + rest
+            yield STREAM + hello() + opening + first + rest
+            yield HOLD if hold else done(f"1-{COUNT + 3}", items)
+            yield CLOSE
+
+    return script
+
+
+BEFORE = set()
+"""Threads of clients that are not this test's: what other tests have begun may end while this one runs."""
+
+
+def threads():
+    return [one for one in threading.enumerate() if one.name == "tidewire-client" and one not in BEFORE]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    BEFORE.clear()
+    BEFORE.update(threads())
+    yield
+    gc.collect()
+    assert threads() == []
+
+
+def test_a_job_is_submitted_read_and_waited_for():
+    with ScriptedServer(talking()) as server, Client(server.url) as client:
+        started = client.submit()
+        updates = list(started)
+        assert len(updates) == COUNT + 1
+        assert "".join(update.text for update in updates) == "x" * (COUNT + 1)
+        assert updates[4].value == "x" * 5
+        assert started.result() == client.run("count", n=1) == "x" * (COUNT + 1)
+        assert (started.id, started.ended) == ("j1", True)
+
+
+def test_every_call_has_its_blocking_form():
+    with ScriptedServer(talking()) as server, Client(server.url) as client:
+        assert [endpoint.name for endpoint in client.discover().endpoints] == ["count"]
+        assert client.describe().name == "count"
+        assert [found.id for found in client.jobs(limit=1)] == ["j2"]
+        attached = client.job("j1")
+        assert (attached.status(), attached.read().endpoint, attached.cancel()) == (
+            "running",
+            "count",
+            "running",
+        )
+        assert "".join(client.job("j1").iter_text()) == "x" * (COUNT + 1)
+        assert sum(len(delta.text) for delta in client.job("j1").iter_text_deltas()) == COUNT + 1
+        with pytest.raises(JobNotFoundError):
+            client.job("nope").status()
+
+
+def test_it_works_without_with_and_ends_with_its_last_reference():
+    with ScriptedServer(talking(hold=True)) as server:
+        client = Client(server.url)
+        started = client.submit("count")
+        next(iter(started))
+        del client
+        assert started.status() == "running"
+        assert len(threads()) == 1
+        del started
+        gc.collect()
+        assert threads() == []
+        server.wait_until_none_is_open()
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
+def test_a_client_is_let_go_of_though_its_hook_and_its_credentials_refer_to_it(closed):
+    def use(url):
+        def auth():
+            return {"Authorization": f"Bearer {id(client)}"}
+
+        client = Client(url, auth=auth, hooks=Hooks(on_end=lambda _: client.job("j1")))
+        client.run("count")
+        # Its stream is open, and nobody reads it.
+        client.submit("count")
+        if closed:
+            client.close()
+        return weakref.ref(client)
+
+    with ScriptedServer(talking()) as server:
+        gone = use(server.url)
+        gc.collect()
+        assert gone() is None
+        server.wait_until_none_is_open()
+
+
+def test_no_thread_runs_before_the_first_call():
+    client = Client("http://127.0.0.1:1")
+    client.job("j1")
+    assert threads() == []
+    client.close()
+
+
+def test_leaving_the_loop_early_closes_the_socket_and_the_next_loop_goes_on():
+    with ScriptedServer(talking(hold=True)) as server, Client(server.url) as client:
+        started = client.submit("count")
+        seqs = []
+        for update in started:
+            seqs.append(update.seq)
+            if len(seqs) == 5:
+                break
+        server.wait_until(lambda: server.open <= 1)  # the kept-alive one of the submit
+        for update in started:
+            seqs.append(update.seq)
+            if len(seqs) == 10:
+                break
+        assert seqs == list(range(2, 12))
+
+
+def test_the_checkpoint_moves_when_an_update_is_taken_not_when_a_block_crosses():
+    with ScriptedServer(talking()) as server, Client(server.url) as client:
+        started = client.submit("count")
+        for taken, update in enumerate(started, 1):
+            assert started.checkpoint().cursor == update.id
+            if taken == BLOCK // 2:
+                break
+        saved = Checkpoint.from_json(started.checkpoint().to_json())
+        rest = list(client.job(checkpoint=saved))
+        assert [update.seq for update in rest] == list(range(BLOCK // 2 + 2, COUNT + 3))
+
+
+def test_two_loops_at_the_same_time_are_refused():
+    with ScriptedServer(talking(hold=True)) as server, Client(server.url) as client:
+        started = client.submit("count")
+        for _ in started:
+            with pytest.raises(ConcurrentReadError):
+                next(iter(started))
+            break
+
+
+def test_many_threads_share_one_client():
+    with ScriptedServer(talking()) as server, Client(server.url) as client, ThreadPoolExecutor(12) as pool:
+        results = list(pool.map(lambda _: client.run("count"), range(48)))
+        assert results == ["x" * (COUNT + 1)] * 48
+        assert len(threads()) == 1
+
+
+def test_a_result_in_one_thread_and_a_loop_in_another():
+    with ScriptedServer(talking()) as server, Client(server.url) as client, ThreadPoolExecutor(2) as pool:
+        started = client.submit("count")
+        waiting = pool.submit(started.result)
+        texts = [update.text for update in started]
+        assert "".join(texts) == waiting.result(10) == "x" * (COUNT + 1)
+
+
+def test_a_value_can_be_read_while_the_next_updates_come():
+    with ScriptedServer(talking()) as server, Client(server.url) as client:
+        for size, update in enumerate(client.submit("count"), 1):
+            assert update.value == "x" * size
+
+
+def test_with_options_shares_the_thread_and_the_connections():
+    with ScriptedServer(talking(hold=True)) as server, Client(server.url) as client:
+        hurried = client.with_options(timeout=0.3)
+        with pytest.raises(TotalTimeoutError):
+            hurried.run("count")
+        assert client.job("j1").status() == "running"
+        assert len(threads()) == 1
+
+
+def test_a_closed_client_says_so():
+    with ScriptedServer(talking()) as server:
+        client = Client(server.url)
+        started = client.submit("count")
+        client.close()
+        client.close()
+        for late in (client.discover, started.result, lambda: next(iter(started))):
+            with pytest.raises(ClientClosedError, match="was closed"):
+                late()
+
+
+def test_a_job_that_has_ended_keeps_its_result_beyond_its_client():
+    with ScriptedServer(talking()) as server:
+        with Client(server.url) as client:
+            started = client.submit("count")
+            assert len(list(started)) == COUNT + 1
+        assert started.result() == "x" * (COUNT + 1)
+
+
+def test_closing_ends_the_waits_of_other_threads():
+    with ScriptedServer(talking(hold=True)) as server, ThreadPoolExecutor(1) as pool:
+        client = Client(server.url)
+        waiting = pool.submit(client.job("j1").result)
+        server.wait_until(lambda: bool(server.requests))
+        client.close()
+        with pytest.raises(ClientClosedError):
+            waiting.result(10)
+
+
+def test_on_a_thread_whose_loop_runs_it_works_and_says_once_that_there_is_another():
+    async def notebook(url):
+        with Client(url) as client:
+            with pytest.warns(UserWarning, match="there is tidewire.AsyncClient") as warned:
+                first = client.run("count")
+            assert warned[0].filename == __file__
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                return first, client.run("count"), len(list(client.job("j1")))
+
+    with ScriptedServer(talking()) as server:
+        first, second, count = asyncio.run(notebook(server.url))
+    assert (first, second, count) == ("x" * (COUNT + 1), "x" * (COUNT + 1), COUNT + 1)
+
+
+SCRIPT = """
+import sys
+from tidewire import Client
+client = Client(sys.argv[1])
+updates = iter(client.submit("count"))
+for update in updates:
+    print(update.seq, flush=True)
+    if "leave" in sys.argv:
+        updates = None
+    if len(sys.argv) > 2:
+        break
+"""
+
+
+@pytest.mark.parametrize("how", ["leave", "keep"])
+def test_the_end_of_the_program_leaves_nothing_behind(how):
+    with ScriptedServer(talking(hold=True)) as server:
+        command = [sys.executable, "-W", "error", "-c", SCRIPT, server.url, how]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2\n", "")
+        server.wait_until_none_is_open()
+
+
+WAITING = """
+import sys, threading
+from tidewire import Client, Hooks
+
+open_streams = threading.Semaphore(0)
+
+def note(request):
+    if request.url.endswith("/events"):
+        open_streams.release()
+
+def wait(how):
+    match how:
+        case "result":
+            client.submit("count").result()
+        case "run":
+            client.run("count")
+        case "loop":
+            for update in client.submit("count"):
+                pass
+        case "map":
+            for value in client.map("count", [{}]):
+                pass
+
+client = Client(sys.argv[1], hooks=Hooks(on_request=note))
+waits = ["result", "run", "loop", "map"]
+for how in waits:
+    threading.Thread(target=wait, args=(how,), daemon=True).start()
+for how in waits:
+    open_streams.acquire()
+print("leaving", flush=True)
+"""
+
+
+def test_daemon_threads_that_wait_at_the_end_of_the_program_say_nothing():
+    with ScriptedServer(talking(hold=True)) as server:
+        command = [sys.executable, "-W", "error", "-c", WAITING, server.url]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "leaving\n", "")
+        server.wait_until_none_is_open()
+
+
+CLOSING = """
+import sys, threading
+from tidewire import Client
+
+client = Client(sys.argv[1])
+values = client.map("count", [{}, {}], concurrency=2)
+next(values)
+values.close()
+for attempt in range(3):
+    try:
+        print("closing", flush=True)
+        client.close()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+[print("left", thread) for thread in threading.enumerate() if thread is not threading.main_thread()]
+"""
+
+
+def test_interrupts_inside_close_leave_nothing_and_a_further_close_waits_for_the_end():
+    answered = threading.Event()
+    ended = [{"status": "succeeded", "value": 1}]
+
+    def script(request):
+        if request.path.endswith("/cancel"):
+            answered.wait(10)
+            yield answer(202, job())
+        elif request.path == "/v1":
+            yield answer(200, discovery("count"))
+        elif request.method == "GET" and "/endpoints/" in request.path:
+            yield answer(200, endpoint())
+        elif request.method == "POST":
+            yield answer(201, job(id=f"j{sum(one.method == 'POST' for one in server.requests)}"))
+        else:
+            yield STREAM + hello("j1") + snapshot("1-1", state(1, status="running"))
+            yield event([["s", "/items/0/status", "succeeded"]], id="1-2") + done("1-3", ended)
+            yield CLOSE
+
+    with ScriptedServer(script) as server:
+        command = [sys.executable, "-W", "error", "-c", CLOSING, server.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            server.wait_until(lambda: any(path.endswith("/cancel") for path in server.paths("POST")), 20)
+            for _ in range(2):
+                assert process.stdout.readline() == "closing\n"
+                process.send_signal(signal.SIGINT)
+                assert process.stdout.readline() == "interrupted\n"
+            assert process.stdout.readline() == "closing\n"
+            answered.set()
+            rest, errors = process.communicate(timeout=20)
+        assert (process.returncode, rest, errors) == (0, "", "")
+        server.wait_until_none_is_open()
+
+
+FORKED = """
+import os, sys
+from tidewire import Client
+from tidewire.errors import ClientClosedError
+client = Client(sys.argv[1])
+client.run("count")
+child = os.fork()
+if not child:
+    try:
+        client.run("count")
+    except ClientClosedError as error:
+        print(error, flush=True)
+    print(len(Client(sys.argv[1]).run("count")), flush=True)
+    sys.exit(0)
+os.waitpid(child, 0)
+print(len(client.run("count")))
+"""
+
+
+FORKED_WITHIN = """
+import asyncio, gc, os, socket, sys
+from tidewire import AsyncClient
+
+async def live():
+    client = AsyncClient(sys.argv[1])
+    updates = (await client.submit("count")).updates()
+    await anext(updates)
+    (connection,) = client._exchange.transport.open
+    twin = socket.socket(fileno=os.dup(connection._raw.fileno()))
+    child = os.fork()
+    if not child:
+        del updates
+        gc.collect()
+        os._exit(0)
+    os.waitpid(child, 0)
+    try:
+        print("came:", twin.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        print("stands")
+    twin.close()
+    await client.aclose()
+
+asyncio.run(live())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_what_a_forked_process_drops_is_not_closed_in_the_one_it_is_a_copy_of():
+    def script(request):
+        if request.method == "POST":
+            yield answer(201, job(), Location="/v1/jobs/j1")
+        else:
+            yield STREAM + hello() + event([["s", "/items/0/value", 1]], id="1-2")
+            yield HOLD
+
+    with ScriptedServer(script) as server:
+        command = [sys.executable, "-c", FORKED_WITHIN, server.url]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "stands\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_in_a_forked_process_a_client_that_was_used_says_so_and_a_new_one_works():
+    with ScriptedServer(talking()) as server:
+        command = [sys.executable, "-c", FORKED, server.url]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    told, *lengths = ended.stdout.splitlines()
+    assert "before the process forked" in told
+    assert "in each process" in told
+    assert lengths == [str(COUNT + 1)] * 2
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_interrupt_ends_a_wait():
+    with ScriptedServer(talking(hold=True)) as server:
+        command = [sys.executable, "-c", SCRIPT, server.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                if line == f"{COUNT + 2}\n":
+                    break
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=20)
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        server.wait_until_none_is_open()
+
+
+@pytest.fixture
+def interruptible():
+    """A function that interrupts this thread where it is ready for it, each time once."""
+    ready = threading.Event()
+
+    def interrupt(*_):
+        if ready.is_set():
+            ready.clear()
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    yield ready
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupts_at_any_moment_lose_nothing_and_repeat_nothing(interruptible):
+    waits = random.Random(2)
+    interrupts = 40
+
+    def script(request):
+        nonlocal interrupts
+        if request.method == "POST":
+            yield answer(201, job(columns=[TEXT]))
+            return
+        after = int((request.cursor or "1-1").partition("-")[2])
+        yield STREAM + hello()
+        if after < 2:
+            yield snapshot("1-1", state(None, status="queued"), columns=[TEXT])
+            yield event([["s", TEXT, ""]], id="1-2")
+        for start in range(max(after + 1, 3), 1003, 20):
+            if interrupts and waits.random() < 0.3:
+                interrupts -= 1
+                os.kill(os.getpid(), signal.SIGINT)
+            yield b"".join(event(f"{seq} ", id=f"1-{seq}") for seq in range(start, min(start + 20, 1003)))
+        yield done("1-1003", [{"status": "queued", "value": whole}])
+        yield CLOSE
+
+    whole = "".join(f"{seq} " for seq in range(3, 1003))
+    pieces, interrupted = [], 0
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        job_ = client.submit("count")
+        while not job_.ended or "".join(pieces) != whole:
+            try:
+                interruptible.set()
+                for update in job_:
+                    pieces.append(update.text)
+                interruptible.clear()
+                break
+            except KeyboardInterrupt:
+                interrupted += 1
+        interruptible.clear()
+    assert interrupted > 0
+    assert "".join(pieces) == whole

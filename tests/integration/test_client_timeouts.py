@@ -1,0 +1,247 @@
+"""How long a client waits for what: each limit by itself, and the error that tells which one it was."""
+
+import base64
+import contextlib
+import logging
+import socket
+from collections import Counter
+
+import anyio
+import pytest
+
+from support.scripted_server import (
+    CLOSE,
+    HOLD,
+    STREAM,
+    ScriptedServer,
+    answer,
+    discovery,
+    done,
+    event,
+    hello,
+    hurried,
+    job,
+    problem,
+    snapshot,
+    state,
+)
+from tidewire import AsyncClient, RetryPolicy
+from tidewire.errors import (
+    ConnectTimeoutError,
+    EndpointNotFoundError,
+    QueueTimeoutError,
+    RateLimitError,
+    SilenceTimeoutError,
+    TotalTimeoutError,
+    TransportError,
+)
+from tidewire.http.api_session import Timing
+
+pytestmark = pytest.mark.anyio
+
+TEXT = "/items/0/value"
+QUEUED = hello(heartbeat_ms=50) + snapshot("1-1", state(None, status="queued"), columns=[TEXT])
+RUNNING = event([["s", "/status", "running"], ["s", TEXT, "Hel"]], id="1-2")
+END = done("1-3", [{"status": "queued", "value": "Hel"}])
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+def streams(*said):
+    """A script: the submit, and one stream that goes on where the cursor says."""
+
+    def script(request):
+        if request.method == "POST":
+            yield answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
+            return
+        yield STREAM
+        yield from said
+
+    return script
+
+
+# ---- the queue ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["result", "loop"])
+async def test_a_job_that_stays_in_the_queue_is_told_from_one_that_takes_long(how):
+    place = event({"position": 4}, type="queue")
+    with ScriptedServer(streams(QUEUED, place, HOLD)) as server:
+        async with AsyncClient(server.url, queue_timeout=30) as client:
+            waiting = await client.with_options(queue_timeout=0.3).submit("count")
+            with pytest.raises(
+                QueueTimeoutError, match=r"queue_timeout of 0.3 s passed .* position 4"
+            ) as caught:
+                await (waiting.result() if how == "result" else anext(waiting.updates()))
+            assert isinstance(caught.value, TimeoutError)
+            assert "client.job('j1')" in caught.value.advice
+
+
+async def test_the_queue_timeout_is_over_when_the_job_runs():
+    with ScriptedServer(streams(QUEUED + RUNNING, HOLD)) as server:
+        async with AsyncClient(server.url, queue_timeout=0.05, timeout=0.5) as client:
+            with pytest.raises(TotalTimeoutError, match=r"timeout of 0.5 s passed \("):
+                await client.run("count")
+
+
+async def test_a_queue_timeout_must_be_above_nothing():
+    with pytest.raises(ValueError, match="queue_timeout"):
+        AsyncClient("http://127.0.0.1:1", queue_timeout=0)
+
+
+# ---- silence, and how often it is borne --------------------------------------------------------------------------
+
+
+async def test_silence_ends_in_its_own_error_when_the_attempts_are_spent():
+    timing, waits = hurried()
+    policy = RetryPolicy(max_attempts=2)
+    with ScriptedServer(streams(QUEUED, HOLD)) as server:
+        async with AsyncClient(server.url, retry=policy, _timing=timing) as client:
+            with pytest.raises(SilenceTimeoutError, match="2 attempts without progress"):
+                await client.run("count")
+        assert len(server.paths()) == 3
+    assert len(waits) == 2
+
+
+async def test_silence_counts_against_the_seconds_of_the_policy():
+    timing, waits = hurried()
+    policy = RetryPolicy(max_attempts=100, max_seconds=0.3)
+    with ScriptedServer(streams(QUEUED, HOLD)) as server:
+        async with AsyncClient(server.url, retry=policy, _timing=timing) as client:
+            with pytest.raises(SilenceTimeoutError):
+                await client.run("count")
+    # 0.125 s of silence each: the third one is beyond.
+    assert len(waits) <= 2
+
+
+async def test_a_longer_wait_than_the_policy_has_ends_the_attempts_at_once():
+    timing, waits = hurried()
+    busy = problem(429, "rate_limited", retry_after="3600", retryable=True)
+    for ask, error, words in (
+        (lambda client: client.discover(), RateLimitError, "told so"),
+        (lambda client: client.job("j1").result(), TransportError, "asked to wait 3600 s"),
+    ):
+        with ScriptedServer(lambda _: iter([busy])) as server:
+            async with AsyncClient(server.url, _timing=timing) as client:
+                with pytest.raises(error, match=words):
+                    await ask(client)
+            assert len(server.requests) == 1
+    assert waits == []
+
+
+# ---- an answer that trickles -------------------------------------------------------------------------------------
+
+
+async def test_an_answer_that_trickles_in_is_bounded_as_a_whole():
+    whole = answer(200, discovery("count"))
+
+    def script(_):
+        for at in range(len(whole) - 1):
+            yield whole[at : at + 1]
+        yield HOLD
+
+    timing, _ = hurried(whole_answer_timeout=0.2)
+    with ScriptedServer(script) as server:
+        async with AsyncClient(server.url, retry=RetryPolicy(submit_attempts=1), _timing=timing) as client:
+            with pytest.raises(SilenceTimeoutError, match="no whole answer within 0.2 s"):
+                await client.discover()
+
+
+# ---- by call -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_connect_timeout_can_be_set_for_a_call():
+    # A listener whose queue is full does not answer further calls.
+    with socket.socket() as listener, contextlib.ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", port))
+        async with AsyncClient(f"http://127.0.0.1:{port}") as client:
+            with pytest.raises(ConnectTimeoutError, match=r"within 0.2 s"):
+                await client.with_options(connect_timeout=0.2).discover()
+
+
+async def test_a_run_whose_timeout_passes_during_the_submit_says_that_the_job_may_run():
+    with ScriptedServer(lambda _: [HOLD]) as server:
+        async with AsyncClient(server.url, timeout=0.05) as client:
+            said = f"0.05 s passed.*{server.url}.*may or may not have started"
+            with pytest.raises(TotalTimeoutError, match=said):
+                await client.run("count")
+
+
+async def test_pages_of_jobs_that_lead_on_for_ever_end():
+    """A page without a job is the last; one with the same jobs each time leads to the limit, or to the timeout."""
+
+    def script(request):
+        again = {"next": "/v1/jobs?page=2"}
+        if request.headers.get("x-empty"):
+            yield answer(200, {"jobs": [], **again})
+        elif len(server.requests) < 8:
+            yield answer(200, {"jobs": [job()], **again})
+        else:
+            yield HOLD
+
+    with ScriptedServer(script) as server:
+        async with AsyncClient(server.url) as client:
+            assert await client.with_options(headers={"X-Empty": "yes"}).jobs() == []
+            assert len(await client.jobs(limit=3)) == 3
+            with pytest.raises(TotalTimeoutError, match="the timeout of 0.1 s passed"):
+                await client.with_options(timeout=0.1).jobs()
+
+
+# ---- credentials in an address -----------------------------------------------------------------------------------
+
+
+async def test_a_password_in_an_address_becomes_a_header_and_stands_nowhere_else(caplog):
+    caplog.set_level(logging.DEBUG)
+    with ScriptedServer(streams(QUEUED + RUNNING, CLOSE)) as server:
+        url = server.url.replace("http://", "http://us%40er:pa%3Ass@")
+        timing, _ = hurried()
+        async with AsyncClient(url, retry=RetryPolicy(max_attempts=1), _timing=timing) as client:
+            started = await client.submit("count")
+            with pytest.raises(Exception, match="gave up") as caught:
+                await started.result()
+            shown = [repr(client), client.url, str(caught.value), started.checkpoint().to_json(), caplog.text]
+        given = base64.b64encode(b"us@er:pa:ss").decode()
+        assert {request.headers["authorization"] for request in server.requests} == {f"Basic {given}"}
+    assert not [text for text in shown if "pa%3Ass" in text or "pa:ss" in text or given in text]
+
+
+async def test_an_address_that_is_none_is_told_without_its_password():
+    with pytest.raises(ValueError, match="no address") as caught:
+        AsyncClient("ftp://user:secret@host/")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("call", ["submit", "submit_batch", "describe"])
+@pytest.mark.parametrize("endpoint", [None, "nope"])
+async def test_the_timeout_counts_once_for_all_that_a_call_asks(call, endpoint):
+    asked, ends = Counter(), set()
+
+    def busy_at_first(request):
+        asked[request.path] += 1
+        if asked[request.path] == 1:
+            yield problem(503, "overloaded", retryable=True, retry_after="1")
+        elif request.path == "/v1":
+            yield answer(200, discovery("count"))
+        else:
+            yield problem(404, "endpoint_not_found")
+
+    async def sleep(_seconds):
+        ends.add(anyio.current_effective_deadline())
+
+    with ScriptedServer(busy_at_first) as server:
+        async with AsyncClient(server.url, timeout=60, _timing=Timing(sleep=sleep)) as client:
+            given = ([{}],) if call == "submit_batch" else ()
+            with pytest.raises(EndpointNotFoundError):
+                await getattr(client, call)(endpoint, *given)
+    assert set(asked.values()) == {2}
+    assert len(asked) == (1 if (call, endpoint) == ("describe", "nope") else 2)
+    assert len(ends) == 1

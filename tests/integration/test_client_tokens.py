@@ -1,0 +1,291 @@
+"""`job.tokens()` and `job.logprobs()`: each token once, with what was asked for; arrays with their shapes."""
+
+import builtins
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from support.scripted_server import CLOSE, STREAM, ScriptedServer, answer, done, endpoint, event, hello, job
+from tidewire import AsyncClient, Checkpoint, Client
+from tidewire.errors import JobFailedError, ProtocolError, TidewireError, VoidTextError
+from tidewire.jobs.tokens import Alternative, Token
+from tidewire.testing import FakeServer, FakeToken
+
+TOKENS = [
+    FakeToken("Hel", -0.5, [("Hel", -0.5), ("Jel", -1.25)], rank=1),
+    FakeToken("lo", None, [("p", -0.25), ("m", None)], rank=3),
+    FakeToken("!", -2.0, [("?", -0.75)], rank=2),
+]
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+@pytest.fixture
+def server():
+    with FakeServer() as server:
+        server.endpoint("generate").generates(TOKENS)
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    with Client(server.url) as client:
+        yield client
+
+
+# ---- tokens ------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_has_all_that_was_asked_for(server, client):
+    job = client.submit("generate", top_logprobs=2, ranks=True)
+    first, second, third = job.tokens()
+    assert first == Token("Hel", 0, -0.5, 1, (Alternative("Hel", 0, -0.5), Alternative("Jel", 1, -1.25)))
+    assert (second.text, second.logprob, second.rank) == ("lo", -math.inf, 3)
+    assert second.alternatives[1] == Alternative("m", 4, -math.inf)
+    assert len(third.alternatives) == 1
+    assert ("GET", "/v1/endpoints/generate/vocabulary") in server.requests
+
+
+def test_a_token_has_nothing_that_was_not_asked_for(client):
+    assert next(client.submit("generate", logprobs=True).tokens()) == Token("Hel", 0, -0.5)
+    assert next(client.submit("generate", ranks=True).tokens()) == Token("Hel", 0, None, 1)
+
+
+def test_texts_that_the_job_tells_itself_need_no_vocabulary(server, client):
+    tokens = [*client.submit("generate", top_logprobs=1, token_text=True).tokens()]
+    assert [token.text for token in tokens] == ["Hel", "lo", "!"]
+    assert [token.alternatives[0].text for token in tokens] == ["Hel", "p", "?"]
+    assert ("GET", "/v1/endpoints/generate/vocabulary") not in server.requests
+
+
+def test_the_vocabulary_is_sent_once_and_asked_about_again(server, client):
+    for _ in range(3):
+        assert len([*client.submit("generate", logprobs=True).tokens()]) == 3
+    assert server.requests.count(("GET", "/v1/endpoints/generate/vocabulary")) == 3
+    assert server.vocabularies_sent == 1
+
+
+def test_a_vocabulary_that_changed_is_read_anew(server, client):
+    assert len([*client.submit("generate", logprobs=True).tokens()]) == 3
+    server.endpoint("other").generates([FakeToken("new")])
+    assert [token.text for token in client.submit("other", logprobs=True).tokens()] == ["new"]
+    assert [token.text for token in client.submit("generate", logprobs=True).tokens()] == ["Hel", "lo", "!"]
+    assert server.vocabularies_sent == 3
+
+
+@pytest.mark.parametrize("cut", range(4))
+def test_each_token_comes_once_whatever_breaks(cut):
+    with FakeServer() as server, Client(server.url) as client:
+        server.endpoint("generate").generates(TOKENS).cuts_after(cut)
+        tokens = [*client.submit("generate", logprobs=True).tokens()]
+        assert ([token.text for token in tokens], server.cuts) == (["Hel", "lo", "!"], 1)
+
+
+def test_the_tokens_of_a_job_that_has_ended_are_all_there(client):
+    job = client.submit("generate", top_logprobs=2)
+    live = [*job.tokens()]
+    assert [*client.job(job.id).tokens()] == live
+    assert [*job.tokens()] == [], "they were handed over"
+
+
+@pytest.mark.parametrize("taken", range(4))
+def test_a_checkpoint_moves_with_the_tokens(client, taken):
+    job = client.submit("generate", logprobs=True)
+    before = [*itertools.islice(job.tokens(), taken)]
+    saved = Checkpoint.from_json(job.checkpoint().to_json())
+    after = [*client.job(checkpoint=saved).tokens()]
+    assert [token.text for token in before + after] == ["Hel", "lo", "!"]
+
+
+@pytest.mark.anyio
+async def test_async_tokens_come_one_by_one(server):
+    async with AsyncClient(server.url) as client:
+        job = await client.submit("generate", logprobs=True)
+        assert [token.text async for token in job.tokens()] == ["Hel", "lo", "!"]
+
+
+def test_a_job_that_gives_only_text_says_what_to_ask_for(client):
+    with pytest.raises(TidewireError, match=r"no columns of tokens.*top_logprobs=n"):
+        list(client.submit("generate").tokens())
+
+
+def test_a_job_that_is_no_generation_says_so_instead_of_giving_no_tokens(server, client):
+    server.endpoint("count").returns(5)
+    with pytest.raises(TidewireError, match=r"no columns of tokens.*top_logprobs=n"):
+        list(client.submit("count").tokens())
+
+
+def test_a_job_that_failed_says_that_instead_of_having_no_tokens(server, client):
+    server.endpoint("count").fails()
+    with pytest.raises(JobFailedError):
+        list(client.submit("count").tokens())
+
+
+def test_tokens_that_a_restart_voids_are_told_after_they_were_handed_over():
+    with FakeServer() as server, Client(server.url) as client:
+        server.endpoint("generate").generates(TOKENS).restarts_after(2)
+        tokens = client.submit("generate", logprobs=True).tokens()
+        assert [next(tokens).text, next(tokens).text] == ["Hel", "lo"]
+        with pytest.raises(VoidTextError, match="have become void"):
+            next(tokens)
+
+
+VALUE = "/items/0/value"
+COLUMNS = [f"{VALUE}/text", f"{VALUE}/token_ids", f"{VALUE}/logprobs"]
+EMPTY = {"text": "", "token_ids": [], "logprobs": [], "finish_reason": None}
+VOCABULARY = {"hash": "h", "tokens": ["YQ==", "4pI=", "gg==", "Yg=="], "special": []}
+"""a, and b; the second and the third are one character in two."""
+
+
+def rolling_back(request):
+    if request.path.endswith("/vocabulary"):
+        yield answer(200, VOCABULARY)
+    elif request.path.endswith("/generate"):
+        found = endpoint("generate", rollback=True)
+        found["links"] = {"vocabulary": "/v1/endpoints/generate/vocabulary"}
+        yield answer(200, found)
+    elif request.method == "POST":
+        running = {
+            "status": "running",
+            "items": [{"status": "running", "value": EMPTY}],
+            "usage": {},
+            "notes": [],
+        }
+        yield answer(201, job(running, columns=COLUMNS, endpoint="generate"))
+    else:
+        stable = f"{VALUE.removesuffix('/value')}/stable"
+        value = {
+            "text": "a⒂b",
+            "token_ids": [0, 1, 2, 3],
+            "logprobs": [-1, -4, -5, -6],
+            "finish_reason": "stop",
+        }
+        yield STREAM + hello()
+        yield event([["r", "a", 0, -1]], id="1-2")
+        # Half of a character: no text yet, and what the beam takes back is a token without text.
+        yield event([["s", stable, {"/text": 1}], ["r", "", 1, -2]], id="1-3")
+        yield event([["t", COLUMNS[1], 1], ["t", COLUMNS[2], 1], ["r", "b", 3, -3]], id="1-4")
+        yield event([["t", COLUMNS[0], 1], ["t", COLUMNS[1], 1], ["t", COLUMNS[2], 1]], id="1-5")
+        yield event([["r", "", 1, -4], ["r", "⒂", 2, -5]], id="1-6")
+        yield event(
+            [["r", "b", 3, -6], ["s", stable, {"/text": 3}], ["s", f"{VALUE}/finish_reason", "stop"]],
+            id="1-7",
+        )
+        yield event([["s", "/items/0/status", "succeeded"]], id="1-8")
+        yield done("1-9", [{"status": "succeeded", "value": value, "stable": {"/text": 3}}])
+        yield CLOSE
+
+
+def test_a_token_waits_until_text_after_it_is_stable_where_the_endpoint_takes_back():
+    with ScriptedServer(rolling_back) as server, Client(server.url) as client:
+        tokens = [*client.submit("generate", logprobs=True).tokens()]
+    assert [(token.id, token.logprob) for token in tokens] == [(0, -1), (1, -4), (2, -5), (3, -6)]
+    assert [token.text for token in tokens] == ["a", "�", "�", "b"]
+
+
+def test_a_vocabulary_that_is_none_is_a_fault_of_the_server():
+    def script(request):
+        if request.path.endswith("/vocabulary"):
+            yield answer(200, {"hash": "h", "tokens": ["no base64!"]})
+        else:
+            yield from rolling_back(request)
+
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        with pytest.raises(ProtocolError, match="not a vocabulary"):
+            list(client.submit("generate", logprobs=True).tokens())
+
+
+def test_a_token_beyond_the_vocabulary_is_a_fault_of_the_server():
+    def script(request):
+        if request.path.endswith("/vocabulary"):
+            yield answer(200, {"hash": "h", "tokens": []})
+        else:
+            yield from rolling_back(request)
+
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        with pytest.raises(ProtocolError, match="token 0 is not in a vocabulary of 0"):
+            list(client.submit("generate", logprobs=True).tokens())
+
+
+# ---- arrays ------------------------------------------------------------------------------------------------------
+
+
+def test_arrays_have_a_shape_a_type_and_minus_infinity_for_a_probability_of_0(client):
+    found = client.submit("generate", top_logprobs=2, ranks=True).logprobs()
+    assert (found.token_ids.dtype, found.token_ids.tolist()) == (np.int64, [0, 2, 5])
+    assert (found.logprobs.dtype, found.logprobs.tolist()) == (np.float64, [-0.5, -math.inf, -2.0])
+    assert np.exp(found.logprobs).tolist()[1] == 0
+    assert found.ranks.tolist() == [1, 3, 2]
+    assert found.top_ids.tolist() == [[0, 1], [3, 4], [6, -1]]
+    assert found.top_logprobs.tolist() == [[-0.5, -1.25], [-0.25, -math.inf], [-0.75, -math.inf]]
+    assert (found.mode, found.scored_logprobs, found.prompt_logprobs) == ("raw", None, None)
+
+
+def test_the_prompts_first_token_has_no_log_probability(server, client):
+    prompt = {"prompt_token_ids": [4, 5], "prompt_logprobs": [None, -1.5]}
+    tops = {"prompt_top_ids": [[], [5, 6]], "prompt_top_logprobs": [[], [-1.5, -3]]}
+    server.endpoint("prompt").returns(
+        {"text": "x", "finish_reason": "length", "logprobs_mode": "raw", **prompt, **tops}
+    )
+    found = client.submit("prompt").logprobs()
+    assert math.isnan(found.prompt_logprobs[0])
+    assert found.prompt_logprobs.tolist()[1:] == [-1.5]
+    assert found.prompt_top_ids.tolist() == [[-1, -1], [5, 6]]
+    assert found.token_ids.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"token_ids": ["a"]},
+        {"token_ids": [1.5]},
+        {"token_ids": [1], "logprobs": ["x"]},
+        {"token_ids": [1], "logprobs": 5},
+        {"token_ids": [1], "top_ids": [5], "top_logprobs": [-1]},
+        {"token_ids": [1], "top_ids": [[1]], "top_logprobs": [[{}]]},
+    ],
+)
+def test_columns_that_are_no_tokens_are_a_fault_of_the_server(server, client, columns):
+    told = {"token_text": ["a"], "top_text": [["a"]]}
+    server.endpoint("odd").returns({"text": "", **told, **columns})
+    with pytest.raises(ProtocolError, match="not those of a generation"):
+        client.submit("odd").logprobs()
+    with pytest.raises(ProtocolError, match="not those of a generation"):
+        list(client.submit("odd").tokens())
+
+
+@pytest.mark.parametrize(("name", "of"), [("logprobs", "token_ids"), ("prompt_top_ids", "prompt_token_ids")])
+def test_columns_of_different_lengths_are_a_fault_of_the_server(server, client, name, of):
+    server.endpoint("odd").returns({"token_ids": [1, 2], "prompt_token_ids": [3, 4], name: [[]]})
+    with pytest.raises(ProtocolError, match=f"{name} and {of} have not as many elements"):
+        client.submit("odd").logprobs()
+
+
+@pytest.mark.anyio
+async def test_async_arrays(server):
+    async with AsyncClient(server.url) as client:
+        assert (await (await client.submit("generate", logprobs=True)).logprobs()).logprobs.shape == (3,)
+
+
+def test_arrays_of_a_job_without_tokens_say_what_to_ask_for(client):
+    with pytest.raises(TidewireError, match="no columns of tokens.*logprobs=True"):
+        client.submit("generate").logprobs()
+
+
+def test_without_numpy_the_error_says_what_to_install(client, monkeypatch):
+    load = builtins.__import__
+
+    def without_numpy(name, *rest):
+        if name == "numpy":
+            raise ImportError("No module named 'numpy'")
+        return load(name, *rest)
+
+    job = client.submit("generate", logprobs=True)
+    monkeypatch.setattr(builtins, "__import__", without_numpy)
+    with pytest.raises(ImportError, match="pip install numpy"):
+        job.logprobs()

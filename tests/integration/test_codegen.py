@@ -1,0 +1,262 @@
+"""The module that `tidewire codegen` writes: its names and types, whatever a server calls things."""
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import typer.testing
+from pydantic import TypeAdapter, ValidationError
+
+from support.sample_server import sentence, served
+from tidewire import AsyncClient, Client
+from tidewire.commands import cli, codegen
+from tidewire.protocol.resources import Discovery, EndpointDescription
+from tidewire.testing import FakeServer
+
+TYPED = Path(__file__).parents[1] / "typing" / "generated_module.py"
+"""The module for the server of `served`, as it is type-checked. WRITE makes it."""
+WRITE = "PYTHONPATH=tests python tests/integration/test_codegen.py"
+
+pytest.importorskip("datamodel_code_generator", reason="not installed: pip install '.[codegen]'")
+
+OBJECT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+
+
+def described(name, input_schema=OBJECT, value_schema=None, **members):
+    return EndpointDescription.model_validate(
+        {
+            "name": name,
+            "input_schema": input_schema,
+            "value_schema": {} if value_schema is None else value_schema,
+            "capabilities": {"streams": True},
+            **members,
+        }
+    )
+
+
+def discovery(server="some/1"):
+    return Discovery.model_validate(
+        {
+            "server": server,
+            "durability": "process",
+            "capabilities": [],
+            "limits": {},
+            "heartbeat_ms": 1000,
+            "endpoints": [],
+        }
+    )
+
+
+def made(*endpoints, server="some/1"):
+    """The module, run."""
+    text = codegen.module("http://127.0.0.1:8000", discovery(server), endpoints)
+    module = types.ModuleType("made")
+    sys.modules["made"] = module
+    exec(compile(text, "made.py", "exec"), module.__dict__)
+    return module
+
+
+def adapter(module, name):
+    return TypeAdapter(getattr(module, name))
+
+
+def test_an_endpoint_whose_name_is_no_identifier_has_types_all_the_same():
+    module = made(described("max-tokens"), described("max_tokens"), described("3d"), described("…"))
+    assert adapter(module, "MaxTokensInput").validate_python({"x": 1}).x == 1
+    for name in ("MaxTokens2Input", "Endpoint3dInput", "EndpointInput"):
+        assert hasattr(module, name)
+    assert set(module._INPUTS) == {"max-tokens", "max_tokens", "3d", "…"}
+
+
+def test_an_endpoint_without_a_schema_takes_and_gives_any_json():
+    module = made(described("any", {}, {}))
+    for value in (1, None, {"a": [1.5, "x"]}):
+        assert adapter(module, "AnyInput").validate_python(value) == value
+        assert adapter(module, "AnyValue").validate_python(value) == value
+
+
+def test_a_schema_that_is_no_object_is_the_type_that_it_says():
+    module = made(described("words", {"type": "array", "items": {"type": "string"}}, {"enum": ["a", "b"]}))
+    assert adapter(module, "WordsInput").validate_python(["a"]) == ["a"]
+    with pytest.raises(ValidationError):
+        adapter(module, "WordsInput").validate_python([1])
+    with pytest.raises(ValidationError):
+        adapter(module, "WordsValue").validate_python("c")
+
+
+def test_definitions_of_one_name_stay_apart_and_equal_ones_are_one():
+    def having(kind):
+        point = {"type": "object", "properties": {"at": {"type": kind}}, "required": ["at"]}
+        return {"type": "object", "properties": {"p": {"$ref": "#/$defs/Point"}}, "$defs": {"Point": point}}
+
+    module = made(
+        described("a", having("integer")), described("b", having("string")), described("c", having("string"))
+    )
+    assert adapter(module, "AInput").validate_python({"p": {"at": 1}}).p.at == 1
+    assert adapter(module, "BInput").validate_python({"p": {"at": "x"}}).p.at == "x"
+    assert hasattr(module, "Point2")
+    assert not hasattr(module, "Point3")
+
+
+def test_a_definition_named_as_a_type_of_an_endpoint_leaves_that_its_name():
+    inner = {"type": "object", "properties": {"q": {"type": "integer"}}}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/TalkInput"}},
+        "$defs": {"TalkInput": inner},
+    }
+    module = made(described("talk", schema), described("client"), described("job"))
+    assert adapter(module, "TalkInput").validate_python({"a": {"q": 1}}).a.q == 1
+    assert module.Client is Client
+
+
+def test_a_schema_that_refers_to_itself_is_a_type_that_does():
+    tree = {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}}
+    module = made(described("tree", tree, tree))
+    assert adapter(module, "TreeInput").validate_python({"kids": [{"kids": []}]}).kids[0].kids == []
+
+
+def test_members_that_are_no_names_and_data_that_looks_like_a_schema_stay_what_they_are():
+    schema = {
+        "type": "object",
+        "properties": {
+            "max-tokens": {"type": "integer"},
+            "class": {"type": "string"},
+            "title": {"type": "object", "default": {"title": "t", "$ref": "elsewhere"}},
+        },
+    }
+    module = made(described("say", schema))
+    said = module.SayInput(max_tokens=3)
+    assert module._plain("say", said) == {"max-tokens": 3}
+    assert adapter(module, "SayInput").validate_python({"class": "c"}).class_ == "c"
+
+
+def test_what_was_not_set_is_not_sent():
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "integer", "default": 3}},
+    }
+    module = made(described("say", schema, {"type": "string"}))
+    with FakeServer() as server:
+        server.endpoint("say").returns("hello")
+        assert module.TypedClient(Client(server.url)).run("say", module.SayInput(a="x")) == "hello"
+        assert server.submits[0].input == {"a": "x"}
+
+
+def test_a_reference_that_leads_elsewhere_is_refused_and_not_followed():
+    with pytest.raises(ValueError, match=r"the schema of AInput refers to 'http://127.0.0.1:1/s.json'"):
+        made(described("a", {"properties": {"p": {"$ref": "http://127.0.0.1:1/s.json"}}}))
+
+
+def test_a_server_without_endpoints_is_told():
+    with pytest.raises(ValueError, match="no endpoint"):
+        made()
+
+
+HOSTILE = '"""\nraise SystemExit(3)\n"""\\" \'\'\'\nraise SystemExit(4)\n# {x} \\'
+
+
+@pytest.mark.parametrize(
+    "where", ["server", "name", "description", "member", "default", "definition", "pattern"]
+)
+def test_nothing_that_a_server_says_becomes_code(where):
+    schema = {"type": "object", "description": "d", "properties": {"x": {"type": "string"}}}
+    server, name = "some/1", "say"
+    match where:
+        case "server":
+            server = HOSTILE
+        case "name":
+            name = HOSTILE
+        case "description":
+            schema["description"] = schema["properties"]["x"]["description"] = HOSTILE
+        case "member":
+            schema["properties"][HOSTILE] = {"type": "integer"}
+        case "default":
+            schema["properties"]["x"]["default"] = HOSTILE
+        case "definition":
+            schema["$defs"] = {HOSTILE: {"enum": [HOSTILE]}}
+            schema["properties"]["y"] = {"$ref": f"#/$defs/{HOSTILE}"}
+        case "pattern":
+            schema["properties"]["x"]["pattern"] = HOSTILE.rstrip("\\")
+    try:
+        module = made(described(name, schema), server=server)
+    except (ValueError, SyntaxError, KeyError):
+        return
+    assert hasattr(module, "TypedClient")
+
+
+# ---- for a real server -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def url():
+    with served() as url:
+        yield url
+
+
+def module_of(url):
+    with Client(url) as client:
+        found = client.discover()
+        described_ = [client.describe(one.name) for one in reversed(found.endpoints)]
+    return codegen.module("http://127.0.0.1:8000", found, described_)
+
+
+def test_the_module_that_is_type_checked_is_the_one_that_is_made(url):
+    assert TYPED.read_text() == module_of(url), f"run: {WRITE}"
+
+
+def test_the_command_writes_a_module_that_runs_jobs_on_the_server(url, tmp_path, monkeypatch):
+    path = tmp_path / "gpu.py"
+    command = ["codegen", url, "-o", str(path), "--endpoint", "point", "--endpoint", "talk"]
+    result = typer.testing.CliRunner().invoke(cli.app, command)
+    assert (result.exit_code, result.output) == (0, "")
+    assert path.read_text().startswith(f"# Made by `tidewire codegen {url}` from what tidewire_server/")
+    printed = typer.testing.CliRunner().invoke(cli.app, ["codegen", url, *command[4:]])
+    assert printed.output == path.read_text()
+
+    monkeypatch.syspath_prepend(tmp_path)
+    import gpu
+
+    with Client(url) as client:
+        typed = gpu.TypedClient(client)
+        assert typed.run("point", gpu.PointInput(x=2)).label == "at 2"
+        assert [update.parse() for update in typed.submit("talk", gpu.TalkInput(words=3))][-1] == sentence(3)
+        assert [one.x for one in typed.submit_batch("point", [gpu.PointInput(x=1)]).results()] == [1]
+        assert [one.x for one in typed.map("point", map(gpu.PointInput, ()))] == []
+        assert [one.x for one in typed.map("point", (gpu.PointInput(x=x) for x in range(3)))] == [0, 1, 2]
+
+
+@pytest.mark.anyio
+async def test_async_the_module_runs_jobs_too(url):
+    module = types.ModuleType("typed")
+    sys.modules["typed"] = module
+    exec(TYPED.read_text(), module.__dict__)
+    async with AsyncClient(url) as client:
+        typed = module.TypedAsyncClient(client)
+        assert await typed.run("double", module.DoubleInput(x=2)) == 4
+        batch = await typed.submit_batch("double", [module.DoubleInput(x=3)])
+        assert await batch.results() == [6]
+        assert [one async for one in typed.map("double", [module.DoubleInput(x=4)])] == [8]
+
+
+def test_an_endpoint_that_is_not_there_and_a_file_that_cannot_be_written_are_told(url, tmp_path):
+    runner = typer.testing.CliRunner()
+    missing = runner.invoke(cli.app, ["codegen", url, "--endpoint", "nope"])
+    assert (missing.exit_code, "nope" in missing.output) == (2, True)
+    unwritable = runner.invoke(cli.app, ["codegen", url, "--endpoint", "talk", "-o", str(tmp_path)])
+    assert (unwritable.exit_code, str(tmp_path) in unwritable.output.replace("\n", "")) == (2, True)
+
+
+def test_without_the_generator_the_command_prints_the_line_that_installs_it(url):
+    hidden = "import sys; sys.modules['datamodel_code_generator'] = None; from tidewire.commands.cli import app; app()"
+    command = [sys.executable, "-c", hidden, "codegen", url, "--endpoint", "talk"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 2
+    assert "pip install 'tidewire[codegen]'" in ended.stderr
+
+
+if __name__ == "__main__":
+    with served() as at:
+        TYPED.write_text(module_of(at))

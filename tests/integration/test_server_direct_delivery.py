@@ -1,0 +1,208 @@
+"""Blocks that go to a reader's socket by the commit itself: in order, whole, and by the long way where there is no room."""
+
+import asyncio
+import socket
+import threading
+
+import httpx
+import pytest
+import uvicorn
+from starlette.types import Message
+
+from support.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
+from tidewire.protocol.sse import Decoder, Event
+from tidewire_server import Server, Stream
+from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES, UvicornConnection
+from tidewire_server.serving.serve import bind, url_of
+
+
+def make_server(**settings: object) -> Server:
+    server = Server(**(QUICK | {"default_concurrency_limit": None, "merge_window": 0.0} | settings))
+
+    @server.endpoint
+    async def many(stream: Stream[str], letters: int) -> None:
+        for number in range(letters):
+            stream.append("abcdefghij"[number % 10])
+            await asyncio.sleep(0)
+
+    @server.endpoint
+    async def mixed(stream: Stream[str], rounds: int) -> None:
+        for number in range(rounds):
+            stream.append(f"{number}")
+            if number % 3 == 0:
+                await asyncio.sleep(0)
+            if number % 7 == 0:
+                stream.progress(number)
+            if number % 11 == 0:
+                stream.note(f"at {number}")
+            if number % 13 == 0:
+                stream.append("x" * 50_000)
+            stream.append("é🎉")
+
+    return server
+
+
+def contiguous(events: list[Event]) -> bool:
+    seqs = [int(event.id.partition("-")[2]) for event in logged(events)]
+    return seqs == list(range(seqs[0], seqs[0] + len(seqs)))
+
+
+def test_readers_that_came_at_different_times_get_each_event_once_and_in_order():
+    with serving(make_server()) as peer:
+        job = peer.start("many", {"letters": 3000})
+        found: list[list[Event]] = [[] for _ in range(6)]
+
+        def read(into: list[Event], after: str) -> None:
+            with Peer(peer.url) as other:
+                into.extend(other.events(job, after=after))
+
+        readers = [
+            threading.Thread(target=read, args=(into, "1-1" if number % 2 else "0-0"))
+            for number, into in enumerate(found)
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        whole = logged(peer.events(job, after="0-0"))
+    for number, events in enumerate(found):
+        got = logged(events)
+        if not any(type(data(event)) is dict and "on" in data(event) for event in got):
+            assert got == whole[number % 2 :]
+        fold = Fold(keep_states=False).take([whole[0], *got] if number % 2 else got)
+        assert fold.items == [{"status": "succeeded", "value": "abcdefghij" * 300}]
+
+
+@pytest.mark.parametrize("window", [0.0, 0.005])
+def test_whatever_is_written_between_appends_stands_where_it_was_written(window):
+    with serving(make_server(merge_window=window)) as peer:
+        job = peer.start("mixed", {"rounds": 200})
+        events = peer.events(job, after="0-0")
+        fold = Fold(keep_states=False).take(logged(events))
+        said = "".join(f"{n}" + ("x" * 50_000 if n % 13 == 0 else "") + "é🎉" for n in range(200))
+        assert contiguous(events)
+        assert fold.items == [{"status": "succeeded", "value": said}]
+        assert [note["text"] for note in peer.job(job)["state"]["notes"]] == [
+            f"at {n}" for n in range(0, 200, 11)
+        ]
+
+
+def test_a_connection_that_is_cut_while_events_are_passed_on_loses_nothing_for_whoever_comes_back():
+    with serving(make_server()) as peer:
+        job = peer.start("many", {"letters": 20_000})
+        url = httpx.URL(peer.url)
+        cursor, got, cuts = "0-0", [], 0
+        while not (got and got[-1].type == "done"):
+            with socket.create_connection((url.host, url.port), timeout=30) as cut:
+                request = f"GET /v1/jobs/{job}/events?after={cursor} HTTP/1.1\r\nHost: x\r\n\r\n"
+                cut.sendall(request.encode())
+                received = b""
+                while len(received) < 4096 and not received.endswith(b"0\r\n\r\n"):
+                    received += cut.recv(977)
+            events = logged(Decoder().feed(unchunked(received)))
+            assert events, received[:300]
+            got += events
+            cursor, cuts = events[-1].id, cuts + 1
+        assert cuts > 1
+        assert len({event.id for event in got}) == len(got)
+        whole = logged(peer.events(job, after="0-0"))
+        assert Fold(keep_states=False).take(got).items == Fold(keep_states=False).take(whole).items
+
+
+def unchunked(answer: bytes) -> bytes:
+    """The body of an answer in chunks, as far as it has come."""
+    _, _, rest = answer.partition(b"\r\n\r\n")
+    body = b""
+    while b"\r\n" in rest:
+        size, _, rest = rest.partition(b"\r\n")
+        length = int(size, 16)
+        assert rest[length : length + 2] in {b"", b"\r", b"\r\n"}
+        body, rest = body + rest[:length], rest[length + 2 :]
+    return body
+
+
+def test_a_reader_without_room_gets_the_rest_by_its_own_task_and_others_are_not_kept():
+    with serving(make_server()) as peer:
+        job = peer.start("many", {"letters": 60_000})
+        url = httpx.URL(peer.url)
+        with socket.socket() as stuck:
+            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stuck.connect((url.host, url.port))
+            stuck.sendall(
+                f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+            )
+            # It reads nothing until the job is over: what does not fit its window is not kept as copies, and not lost.
+            whole = peer.events(job, after="0-0")
+            stuck.settimeout(30)
+            received = b""
+            while piece := stuck.recv(65536):
+                received += piece
+        events = logged(Decoder().feed(unchunked(received)))
+    assert events[-1].type == "done"
+    assert len(events) < len(logged(whole))
+    assert Fold(keep_states=False).take(events).items == Fold(keep_states=False).take(logged(whole)).items
+
+
+def test_under_the_other_parser_of_the_http_server_the_same_events_come():
+    server = make_server()
+    listener = bind("127.0.0.1", 0)
+    config = uvicorn.Config(server.app, http="h11", lifespan="on", ws="none", log_config=None)
+    body = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(body.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    try:
+        eventually(lambda: body.started)
+        with Peer(url_of(listener)) as peer:
+            job = peer.start("many", {"letters": 300})
+            events = peer.events(job, after="0-0")
+            assert contiguous(events)
+            fold = Fold(keep_states=False).take(logged(events))
+            assert fold.items == [{"status": "succeeded", "value": "abcdefghij" * 30}]
+    finally:
+        body.should_exit = True
+        thread.join()
+        listener.close()
+
+
+def test_a_stream_has_the_kernel_buffer_little_whoever_listens():
+    class Cycle:
+        def __init__(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = transport
+
+        async def send(self, message: Message) -> None:
+            """Nothing is sent here."""
+
+    async def look() -> None:
+        listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+        async with listener:
+            _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+            UvicornConnection(Cycle(writer.transport).send).hold_little()
+            sock = writer.get_extra_info("socket")
+            # Linux tells twice what it was asked for.
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * SEND_BUFFER_BYTES
+            assert writer.transport.get_write_buffer_limits() == (0, 0)
+            writer.close()
+
+    asyncio.run(look())
+
+
+def test_an_append_after_a_pause_is_sent_without_another_one():
+    server = make_server(merge_window=0.005)
+    pieces: asyncio.Queue[str | None] = asyncio.Queue()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    @server.endpoint
+    async def say(stream: Stream[str]) -> None:
+        loops.append(asyncio.get_running_loop())
+        while (piece := await pieces.get()) is not None:
+            stream.append(piece)
+
+    with serving(server) as peer:
+        job = peer.start("say")
+        loop = eventually(lambda: loops)[0]
+        with peer.stream(job) as reading:
+            for number in range(5):
+                loop.call_soon_threadsafe(pieces.put_nowait, f"<{number}>")
+                assert data(reading.until_text(f"<{number}>")) == f"<{number}>"
+            loop.call_soon_threadsafe(pieces.put_nowait, None)
+            assert reading.until("done")

@@ -1,0 +1,154 @@
+"""What the author's function may do, alone and in a batch: its neighbours do not notice, every job ends, the server
+goes on.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from support.controlled_server import held
+from support.reference_server import Fold, Peer, eventually
+
+FAULTS = {
+    "raise": "internal",
+    "refuse": "https://example.com/no",
+    "exit": "internal",
+    "interrupt": "internal",
+    "type": "invalid_value",
+    "nan": "invalid_value",
+    "surrogate": "invalid_value",
+    "object": "invalid_value",
+}
+
+
+@pytest.fixture(scope="module")
+def peer():
+    with held() as url, Peer(url) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _goes_on(peer):
+    yield
+    assert peer.value("plain", {"how": "well"}) == "fine"
+    assert peer.http.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("endpoint", ["plain", "on_loop", "alone"])
+@pytest.mark.parametrize("how", FAULTS)
+def test_a_function_that_does_wrong_fails_its_item(peer, endpoint, how):
+    job = peer.run(endpoint, {"how": how})
+    (item,) = job["state"]["items"]
+    assert (job["status"], item["error"]["code"]) == ("failed", FAULTS[how])
+    assert item["error"]["retryable"] is (how == "refuse")
+    assert "secret" not in str(job)
+
+
+@pytest.mark.parametrize("how", ["cancel", "close", "unknown"])
+def test_a_function_that_raises_what_is_no_exception_fails_its_item(peer, how):
+    for endpoint in ("plain", "on_loop", "yields", "alone", "in_slots", "by_row", "in_step"):
+        assert peer.run(endpoint, {"how": how})["status"] == "failed", endpoint
+
+
+@pytest.mark.parametrize("endpoint", ["in_slots", "by_row", "parted"])
+def test_in_a_batch_it_fails_its_own_item_and_no_other(peer, endpoint):
+    hows = [each for how in FAULTS for each in ("well", how)]
+    job = peer.run(endpoint, inputs=[{"how": how} for how in hows])
+    items = job["state"]["items"]
+    assert {each["batch"]["size"] for each in items} == {16}
+    assert [each["status"] for each in items] == ["succeeded", "failed"] * len(FAULTS)
+    assert [each["error"]["code"] for each in items[1::2]] == list(FAULTS.values())
+    assert {each["value"] for each in items[::2]} == {"fine"}
+    Fold().take(peer.events(job["id"], "0-0"))
+
+
+@pytest.mark.parametrize("endpoint", ["plain", "alone", "by_row"])
+def test_ten_megabytes_at_once_arrive_whole(peer, endpoint):
+    fold = Fold().take(peer.events(peer.start(endpoint, {"how": "large"}), "0-0"))
+    assert fold.items[0]["value"] == "x" * 10_000_000
+
+
+def test_a_state_that_grows_past_its_bound_fails_its_job_and_not_the_others_of_the_batch(peer):
+    hold = [peer.start("in_slots", {"how": "wait"}) for _ in range(2)]
+    both = peer.start("in_slots", inputs=[{"how": "large"}, {"how": "large"}])
+    one = peer.start("in_slots", {"how": "large"})
+    small = peer.start("in_slots", {"how": "well"})
+    items = peer.ended(both)["state"]["items"]
+    assert [each["status"] for each in items] == ["succeeded", "failed"]
+    assert items[1]["error"]["code"] == "state_too_large"
+    assert {peer.ended(job)["status"] for job in (*hold, one, small)} == {"succeeded"}
+
+
+@pytest.mark.parametrize("then", ["exit", "return", "raise"])
+def test_a_function_that_forks_runs_on_in_its_parent_whatever_its_child_does(peer, then):
+    for endpoint in ("plain", "alone"):
+        assert peer.value(endpoint, {"how": f"fork and {then}"}) == "parent"
+
+
+@pytest.mark.parametrize("endpoint", ["hang", "hang_together"])
+def test_a_function_that_hangs_is_given_up_when_it_is_cancelled_or_late(peer, endpoint):
+    given = {} if endpoint == "hang" else {"n": 1}
+    job = peer.start(endpoint, given)
+    eventually(lambda: peer.job(job)["status"] == "running")
+    peer.http.post(f"/v1/jobs/{job}/cancel")
+    assert peer.ended(job)["status"] == "cancelled"
+    late = peer.run(endpoint, given, deadline_ms=30)
+    assert late["state"]["items"][0]["error"]["code"] == "deadline_exceeded"
+    peer.http.delete(f"/v1/jobs/{peer.start(endpoint, given)}")
+
+
+def test_a_function_that_swallows_its_cancellation_keeps_its_slot_and_nothing_else(peer):
+    job = peer.start("swallow", inputs=[{"n": 1}, {"n": 2}])
+    eventually(lambda: peer.job(job)["status"] == "running")
+    peer.http.post(f"/v1/jobs/{job}/cancel")
+    assert peer.ended(job)["status"] == "cancelled"
+    eventually(lambda: "swallowed" in peer.value("came"))
+    assert peer.metrics()['tidewire_items_running{endpoint="swallow"}'] == 2
+    assert peer.ended(peer.start("swallow", {"n": 3}, deadline_ms=30))["status"] == "failed"
+
+
+def test_callers_that_come_and_go_leave_a_running_batch_as_it_is(peer):
+    stays = peer.start("endless", {"words": "a"})
+    for round_ in range(12):
+        jobs = [peer.start("endless", {"words": "b"}) for _ in range(1 + round_ % 5)]
+        for job in jobs:
+            peer.http.post(f"/v1/jobs/{job}/cancel")
+            assert peer.ended(job)["status"] == "cancelled"
+    peer.http.post(f"/v1/jobs/{stays}/cancel")
+    fold = Fold().take(peer.events(stays, "0-0"))
+    assert set(fold.items[0]["value"]) == {"a"}
+    assert fold.items[0]["status"] == "cancelled"
+
+
+def test_a_thread_that_a_function_left_behind_does_not_keep_the_process_of_a_library(tmp_path):
+    script = tmp_path / "server.py"
+    script.write_text(
+        textwrap.dedent("""
+            import asyncio, threading
+            from tidewire_server import Server
+
+            server = Server(shutdown_timeout=0.1, cancel_timeout=0.1)
+
+            @server.endpoint
+            async def stuck() -> None:
+                await asyncio.to_thread(threading.Event().wait, 3600)
+
+            server.run(port=0)
+        """)
+    )
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        with Peer(url) as peer:
+            job = peer.start("stuck")
+            eventually(lambda: peer.job(job)["status"] == "running")
+        process.terminate()
+        try:
+            assert process.wait(20) == 0
+        finally:
+            process.kill()

@@ -1,0 +1,107 @@
+"""What a server holds after many jobs: what its bounds say, and nothing of the jobs that went."""
+
+import gc
+from collections import Counter
+
+from support.reference_server import JSON, QUICK, eventually, serving
+from tidewire_server import Context, ItemError, Server, Stream
+from tidewire_server.http.event_stream import EventStream
+from tidewire_server.http.uvicorn.backpressure import BackpressuredSender
+from tidewire_server.jobs.job import Job
+from tidewire_server.log_writer.log_writer import LogWriter
+from tidewire_server.log_writer.write_buffer import WriteBuffer
+
+KEPT = 5
+ROUNDS = 30
+
+
+def held() -> Counter[str]:
+    """The objects of each of the server's types, and what waits on an event loop."""
+    gc.collect()
+    types = (type(each) for each in gc.get_objects())
+    counted = (f"{each.__module__}.{each.__qualname__}" for each in types)
+    return Counter(
+        name
+        for name in counted
+        if name.startswith(("tidewire", "asyncio", "_asyncio", "uvloop", "starlette"))
+    )
+
+
+def test_what_a_job_took_is_let_go_at_its_end_and_not_when_the_garbage_collector_comes_by():
+    server = Server(**QUICK)
+
+    @server.endpoint
+    async def talk(stream: Stream[str]) -> None:
+        stream.append("hello")
+        stream.progress(1, 2)
+
+    @server.endpoint
+    def plain(context: Context, n: int = 1) -> int:
+        return n + len(context.rows)
+
+    @server.endpoint(batch=True)
+    def together(n: list[int]) -> list[int]:
+        return n
+
+    kinds = (Job, Stream, LogWriter, WriteBuffer, EventStream, BackpressuredSender)
+
+    def alive() -> int:
+        return sum(type(each) in kinds for each in gc.get_objects())
+
+    with serving(server) as peer:
+        gc.collect()
+        gc.disable()
+        others = alive()  # which other tests may have left
+        try:
+            for endpoint, value in (("talk", {}), ("plain", {"n": 1}), ("together", {"n": 1})):
+                assert peer.events(peer.start(endpoint, value))[-1].type == "done"
+            eventually(lambda: alive() <= others)
+        finally:
+            gc.enable()
+
+
+def test_after_many_jobs_of_every_kind_a_server_holds_no_more_than_after_a_few():
+    server = Server(**QUICK | {"max_retained_jobs": KEPT, "max_tombstones": KEPT})
+
+    @server.endpoint(concurrency_limit=None)
+    async def talk(fail: bool = False, stream: Stream[str] = None) -> None:  # type: ignore[assignment]
+        stream.append("hello")
+        stream.progress(1, 2)
+        if fail:
+            raise ItemError("on purpose")  # what is logged with its trace, pytest would keep
+
+    @server.endpoint
+    def plain(n: int = 1) -> int:
+        return n
+
+    @server.endpoint(batch=True, max_batch_size=4, time_limit=60)
+    def together(n: list[int]) -> list[int]:
+        return n
+
+    with serving(server) as peer:
+        keys = iter(range(10_000))
+
+        def some_jobs() -> None:
+            peer.run("talk", {"fail": True})
+            peer.run("plain", deadline_ms=60_000)
+            peer.run("together", inputs=[{"n": 1}, {"n": 2}, {"n": 3}])
+            body = b'{"input": {}, "on_disconnect": "cancel", "grace_ms": 600000, "deadline_ms": 600000}'
+            headers = JSON | {"idempotency-key": f"key-{next(keys)}", "accept": "text/event-stream"}
+            answer = peer.http.post("/v1/endpoints/talk/jobs", content=body, headers=headers)
+            assert b"event:done" in answer.content
+            gone = peer.start("plain")
+            assert peer.http.delete(f"/v1/jobs/{gone}").status_code == 204
+            assert peer.http.get("/v1/jobs/none").status_code == 404
+
+        def at_rest() -> Counter[str]:
+            eventually(lambda: peer.metrics()["tidewire_open_streams"] == 0)
+            return held()
+
+        for _ in range(KEPT + 5):
+            some_jobs()
+        before = at_rest()
+        for _ in range(ROUNDS):
+            some_jobs()
+        # Some end a moment later than their readers know; what stays would be there ROUNDS times.
+        eventually(lambda: max((at_rest() - before).values(), default=0) < ROUNDS // 2)
+        assert (at_rest() - before).total() < ROUNDS

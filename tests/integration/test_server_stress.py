@@ -1,0 +1,418 @@
+"""The server where things come at the worst moment: ends while threads write, crowds, odd errors, broken connections."""
+
+import socket
+import threading
+
+import pytest
+
+from support.reference_server import QUICK, Fold, data, eventually, serving
+from tidewire_server import Context, ItemError, Server, Stream
+from tidewire_server.errors import StreamClosedError
+from tidewire_server.jobs import loop_watchdog
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_thread_that_waited_for_room_writes_nothing_once_its_item_has_ended(count):
+    server = Server(**(QUICK | {"default_concurrency_limit": None}))
+    held, refused = threading.Event(), threading.Event()
+
+    @server.endpoint
+    def flood(stream: Stream[str], much: bool = True) -> None:
+        assert (held if much else refused).wait(10)
+        try:
+            while much:
+                stream.append("x" * 100_000)
+        except StreamClosedError:
+            refused.set()
+            raise
+
+    @server.endpoint
+    async def stop(job: str) -> None:
+        # The loop is kept from committing until the thread has to wait for room.
+        running = server.app.service._live[job]
+        held.set()
+        eventually(lambda: running._journal._room and running._journal._room._waiters)
+        await running._end_item(0, "cancelled")
+
+    with serving(server) as peer:
+        job = peer.start("flood", inputs=[{"much": True}, {"much": False}][:count])
+        eventually(lambda: peer.job(job)["state"]["items"][0]["status"] == "running")
+        assert peer.run("stop", {"job": job})["status"] == "succeeded"
+        fold = Fold().take(peer.events(job, "0-0"))
+        assert fold.done is not None
+        assert refused.is_set()
+        ends = [items[0] for items in fold.states.values() if items[0]["status"] == "cancelled"]
+        assert all(each == ends[0] for each in ends)
+        assert peer.job(job)["state"]["items"] == fold.items
+
+
+def test_a_full_queue_is_full_also_where_only_the_threads_are_limited():
+    server = Server(**QUICK, max_threads=1, max_queue_size=2)
+    over = threading.Event()
+
+    @server.endpoint(concurrency_limit=None)
+    def hold() -> None:
+        over.wait(10)
+
+    with serving(server) as peer:
+        assert [peer.submit("hold").status_code for _ in range(5)] == [201, 201, 201, 429, 429]
+        over.set()
+
+
+def test_an_endpoint_may_let_nothing_wait():
+    server = Server(**QUICK)
+    over = threading.Event()
+
+    @server.endpoint(max_queue_size=0)
+    def hold() -> None:
+        over.wait(10)
+
+    with serving(server) as peer:
+        assert [peer.submit("hold").status_code for _ in range(2)] == [201, 429]
+        over.set()
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({"concurrency_limit": 2}, 5),
+        ({"concurrency_limit": None}, 7),
+        ({"batch": True, "max_batch_size": 4}, 7),
+    ],
+)
+def test_a_job_that_could_never_be_taken_is_refused_for_good(options, most):
+    server = Server(**QUICK, max_threads=4, max_queue_size=3)
+
+    @server.endpoint(**options)
+    def lengths(words: list[str]) -> list[int]:
+        return [len(word) for word in words]
+
+    with serving(server) as peer:
+        words = {"words": "sea" if options.get("batch") else ["sea"]}
+        assert peer.http.get("/v1/endpoints/lengths").json()["capabilities"]["batch"] == {"max_items": most}
+        found = peer.submit("lengths", inputs=[words] * (most + 1))
+        assert found.status_code == 422
+        assert (found.json()["code"], found.json()["limit"]) == ("batch_too_large", most)
+        job = peer.start("lengths", inputs=[words] * most)
+        assert peer.ended(job)["status"] == "succeeded"
+
+
+def test_endpoints_that_wait_for_a_thread_take_turns():
+    server = Server(**QUICK, default_concurrency_limit=None, max_threads=1)
+    order, filled = [], threading.Event()
+
+    @server.endpoint
+    def many() -> None:
+        filled.wait(10)
+        order.append("many")
+
+    @server.endpoint
+    def few() -> None:
+        order.append("few")
+
+    @server.endpoint
+    def fewer() -> None:
+        order.append("fewer")
+
+    with serving(server) as peer:
+        jobs = [peer.start(name) for name in ["many"] * 6 + ["few"] * 2 + ["fewer"]]
+        filled.set()
+        assert all(peer.ended(job)["status"] == "succeeded" for job in jobs)
+    assert order == ["many", "few", "fewer", "many", "few", "many", "many", "many", "many"]
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+def test_a_function_that_raises_an_interrupt_fails_its_item_and_the_server_goes_on(kind):
+    server = Server(**QUICK)
+
+    if kind == "async":
+
+        @server.endpoint(name="interrupt")
+        async def interrupt() -> None:
+            raise KeyboardInterrupt
+
+    else:
+
+        @server.endpoint(name="interrupt")
+        def interrupt_in_a_thread() -> None:
+            raise KeyboardInterrupt
+
+    with serving(server) as peer:
+        for _ in range(2):
+            assert peer.run("interrupt")["state"]["items"][0]["error"]["code"] == "internal"
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 2**53 + 1, 10**400, True, "1"])
+def test_usage_that_no_reader_could_take_is_refused_where_it_is_reported(number):
+    server, said = Server(**QUICK), []
+
+    @server.endpoint
+    async def report(stream: Stream[str]) -> None:
+        try:
+            stream.usage(tokens=number)
+        except ValueError as error:
+            said.append(str(error))
+        stream.usage(tokens=2**53)
+
+    with serving(server) as peer:
+        assert peer.run("report", inputs=[{}, {}])["done"]["usage"] == {"tokens": 2.0**54}
+        assert "'tokens' is not one" in said[0]
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        lambda ctx: ctx.note(3),
+        lambda ctx: ctx.note(None),
+        lambda ctx: ctx.note("\ud800"),
+        lambda ctx: ctx.note("x", "bad"),
+        lambda ctx: ctx.progress(float("nan")),
+        lambda ctx: ctx.progress(2**53 + 1),
+        lambda ctx: ctx.progress(1, True),
+        lambda ctx: ctx.progress(1, "2"),
+        lambda ctx: ctx.progress(1, unit=2),
+        lambda ctx: ctx.progress(1, phase="\ud800"),
+        lambda ctx: ctx.progress(1, phase="x" * 1001),
+    ],
+)
+def test_a_report_that_no_reader_could_take_is_refused_where_it_is_made(report):
+    server = Server(**QUICK)
+
+    @server.endpoint
+    def tells(ctx: Context) -> str:
+        with pytest.raises(ValueError, match="^(a note|progress)"):
+            report(ctx)
+        ctx.progress(2**53, 1.5, unit="x", phase="x" * 1000)
+        ctx.note("x" * 2000, "error")
+        return "told"
+
+    assert server.call("tells") == "told"
+
+
+def test_inputs_of_jobs_that_have_not_ended_are_bounded_in_bytes():
+    server = Server(**QUICK, max_input_bytes=2000)
+    over = threading.Event()
+
+    @server.endpoint
+    def hold(text: str) -> int:
+        over.wait(10)
+        return len(text)
+
+    with serving(server) as peer:
+        alone = peer.start("hold", {"text": "x" * 3000})
+        answer = peer.submit("hold", {"text": "x"})
+        assert (answer.status_code, answer.json()["code"]) == (429, "queue_full")
+        assert "max_input_bytes" in answer.json()["detail"]
+        assert "retry-after" in answer.headers
+        over.set()
+        assert peer.ended(alone)["status"] == "succeeded"
+        over.clear()
+        two = [peer.start("hold", {"text": "x" * 900}) for _ in range(2)]
+        assert peer.submit("hold", {"text": "x" * 900}).status_code == 429
+        assert peer.submit("hold", {"text": 3}).status_code == 422
+        peer.http.post(f"/v1/jobs/{two[1]}/cancel")
+        shared = {"inputs": [{}, {}], "shared": {"text": "x" * 600}}
+        assert peer.http.post("/v1/endpoints/hold/jobs", json=shared).status_code == 429
+        two[1] = peer.start("hold", {"text": "x" * 900})
+        over.set()
+        assert all(peer.ended(job)["status"] == "succeeded" for job in two)
+
+
+def test_a_function_that_holds_the_event_loop_is_told_by_name(monkeypatch, caplog):
+    monkeypatch.setattr(loop_watchdog, "LONGEST", 0.02)
+    monkeypatch.setattr(loop_watchdog, "SELDOM", 0.0)
+    server = Server(**QUICK)
+
+    @server.endpoint
+    async def holds() -> str:
+        threading.Event().wait(0.2)
+        return "at last"
+
+    @server.endpoint
+    async def idle() -> None: ...
+
+    with serving(server) as peer:
+
+        def named():
+            assert peer.value("holds") == "at last"
+            return any("what runs: 'holds'" in record.getMessage() for record in caplog.records)
+
+        eventually(named)
+
+
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_a_value_that_does_not_fit_is_told_to_whoever_runs_the_server_too(inputs, caplog):
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=inputs > 1)
+    def wrong(n: list[int]) -> list[int]:
+        return ["x" for _ in n]
+
+    with serving(server) as peer:
+        given = {"input": {"n": [1]}} if inputs == 1 else {"inputs": [{"n": 1}] * inputs}
+        assert peer.run("wrong", **given)["status"] == "failed"
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == inputs
+    assert all("endpoint 'wrong' gave what is no value of it: " in each for each in told)
+    assert all("Input should be a valid integer" in each for each in told)
+
+
+@pytest.mark.parametrize(
+    ("message", "members"),
+    [
+        ("\ud800", {}),
+        (12, {}),
+        ("x", {"thing": object()}),
+        ("x", {"n": 2**60}),
+    ],
+)
+def test_an_item_error_that_cannot_be_told_fails_its_item_and_no_other(message, members):
+    server = Server(**(QUICK | {"default_concurrency_limit": None}))
+    failed = threading.Event()
+
+    @server.endpoint
+    def either(fail: bool) -> str:
+        if fail:
+            raise ItemError(message, **members)
+        failed.wait(10)
+        return "fine"
+
+    with serving(server) as peer:
+        job = peer.start("either", inputs=[{"fail": True}, {"fail": False}])
+        eventually(lambda: peer.job(job)["state"]["items"][0]["status"] == "failed")
+        failed.set()
+        bad, good = peer.ended(job)["state"]["items"]
+        assert (bad["error"]["code"], good["value"]) == ("internal", "fine")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (lambda: ItemError("no", code="input_too_long"), "input_too_long"),
+        (lambda: ItemError("no"), "item_refused"),
+        (lambda: CodedError("no"), "item_refused.empty"),
+    ],
+)
+def test_whatever_an_endpoints_judgement_raises_on_purpose_refuses_the_submit(error, code):
+    server = Server(**QUICK)
+
+    def judge(_given: object) -> None:
+        raise error()
+
+    @server.endpoint(validate=judge)
+    def judged() -> None: ...
+
+    with serving(server) as peer:
+        answer = peer.submit("judged")
+        found = answer.json()
+        assert (answer.status_code, found["code"], found["pointer"]) == (422, code, "/input")
+
+
+class CodedError(ValueError):
+    code = "empty"
+
+
+def test_a_reader_that_asked_for_more_behind_its_stream_is_missed_when_it_goes(caplog):
+    server = Server(**QUICK, heartbeat=0.05)
+    over = threading.Event()
+
+    @server.endpoint
+    def hold() -> None:
+        over.wait(10)
+
+    with serving(server) as peer:
+        job = peer.start("hold")
+        host, port = peer.http.base_url.host, peer.http.base_url.port
+        with socket.create_connection((host, port)) as reader:
+            asked = b"GET /v1/jobs/%b/events HTTP/1.1\r\nhost: x\r\n\r\n" % job.encode()
+            reader.sendall(asked + b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert reader.recv(1000).startswith(b"HTTP/1.1 200")
+            eventually(lambda: peer.metrics()["tidewire_open_streams"] == 1)
+        eventually(lambda: peer.metrics()["tidewire_open_streams"] == 0)
+        over.set()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_white_space_around_a_cursor_is_no_part_of_it():
+    server = Server(**QUICK)
+
+    @server.endpoint
+    def nothing() -> None: ...
+
+    with serving(server) as peer:
+        job = peer.ended(peer.start("nothing"))
+        host, port = peer.http.base_url.host, peer.http.base_url.port
+        with socket.create_connection((host, port)) as reader:
+            cursor = job["cursor"].encode()
+            reader.sendall(
+                b"GET /v1/jobs/%b/events HTTP/1.1\r\nhost: x\r\nlast-event-id:  %b \t\r\n\r\n"
+                % (job["id"].encode(), cursor)
+            )
+            assert reader.recv(1000).startswith(b"HTTP/1.1 204")
+
+
+class FailingLog:
+    """A log that is read for a while, and then cannot be."""
+
+    def __init__(self, log: object, reads: int) -> None:
+        self._log, self._reads = log, reads
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._log, name)
+
+    async def read(self, *place: object) -> object:
+        self._reads -= 1
+        if self._reads < 0:
+            raise OSError("the disk is gone")
+        return await self._log.read(*place)
+
+
+@pytest.mark.parametrize("reads", [0, 2])
+def test_a_stream_whose_log_cannot_be_read_sends_its_reader_away_and_is_logged_once(
+    reads, monkeypatch, caplog
+):
+    server = Server(**QUICK)
+    over = threading.Event()
+
+    @server.endpoint
+    def hold(stream: Stream[str]) -> None:
+        while not over.wait(0.01):
+            stream.append("held" * 10_000)  # blocks of a size that readers read from the log
+
+    with serving(server) as peer:
+        job = peer.start("hold")
+        real = server.app.service.log
+
+        async def failing(record: object) -> object:
+            return FailingLog(await real(record), reads)
+
+        monkeypatch.setattr(server.app.service, "log", failing)
+        events = peer.events(job)
+        assert [event.type for event in events if event.type in {"hello", "goaway"}] == ["hello", "goaway"]
+        assert data(events[-1])["reason"] == "restart"
+        monkeypatch.undo()
+        over.set()
+        assert peer.ended(job)["status"] == "succeeded"
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "the disk is gone" in record.exc_text
+
+
+def test_what_fails_before_an_answer_has_begun_is_a_problem_and_is_logged_once(monkeypatch, caplog):
+    server = Server(**QUICK)
+
+    @server.endpoint
+    def nothing() -> None: ...
+
+    with serving(server) as peer:
+        job = peer.ended(peer.start("nothing"))["id"]
+
+        async def failing(_record: object) -> object:
+            raise OSError("the disk is gone")
+
+        monkeypatch.setattr(server.app.service, "log", failing)
+        for path, status in [("", 500), ("/events", 500), ("/events?errors=inband", 200)]:
+            caplog.clear()
+            answer = peer.http.get(f"/v1/jobs/{job}{path}")
+            assert (answer.status_code, "internal" in answer.text) == (status, True)
+            assert "disk" not in answer.text
+            assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1

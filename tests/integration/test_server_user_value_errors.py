@@ -1,0 +1,90 @@
+"""Values of functions that cannot be sent: the error names the place within the value, however the function returns it."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tidewire_server import Server, Stream
+from tidewire_server.errors import InvalidValueError
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+class Box(BaseModel):
+    held: Any
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"a": [1, {"b": object()}]}, "/a/1/b: this is no JSON: object has no JSON form"),
+        (Box(held=[1, {2: object()}]), "/held/1/2: this is no JSON: object has no JSON form"),
+        ([{"a/b": b"\xff"}], "/0/a~1b: this is no JSON: 'utf-8' codec can't decode"),
+        ({"a": ["x", "b\ud800"]}, "/a/1: lone surrogate at character 1"),
+        ({"a": [{"b\ud800": 1}]}, "/a/0: this is no JSON: lone surrogate in the name"),
+        ([1, {"it's": math.nan}], "/1/it's: nan is not a JSON number"),
+        (2**60, "the value: integer beyond ±2^53; send it as a string"),
+        (object(), "the value: this is no JSON: object has no JSON form"),
+        ([[1]] * 2 + [nested(80)], "nested deeper than 56 levels"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["returned", "yielded_first", "yielded_later", "in_a_batch"])
+def test_what_is_wrong_with_a_value_is_told_with_its_place_within_the_value(kind, value, said):
+    server = Server()
+
+    @server.endpoint(name="returned")
+    def returned() -> Any:
+        return value
+
+    @server.endpoint(name="yielded_first")
+    def first() -> Iterator[Any]:
+        yield value
+
+    @server.endpoint(name="yielded_later")
+    def later() -> Iterator[Any]:
+        yield {"a": 1}
+        yield value
+
+    @server.endpoint(name="in_a_batch", batch=True)
+    def batched(n: list[int]) -> list[Any]:
+        return [value for _ in n]
+
+    with pytest.raises(InvalidValueError) as refused:
+        server.call(kind, **({"n": 1} if kind == "in_a_batch" else {}))
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (
+            lambda stream: stream.append(["x"]),
+            "a text grows by a string",
+        ),
+        (lambda stream: stream.truncate(5), "cannot drop 5 of 2"),
+        (lambda stream: stream.set("/b/c", 2), "/b/c: there is no member 'b'"),
+        (lambda stream: stream.set("/a", [1, math.nan]), "/a/1: nan is not a JSON number"),
+        (
+            lambda stream: stream.append("x", at="/a"),
+            "/a: an array grows by the elements of an array, not by a text",
+        ),
+    ],
+)
+def test_what_cannot_be_written_to_a_stream_is_told_with_its_place_within_the_value(write, said):
+    server = Server()
+
+    @server.endpoint(capabilities={"rollback": True})
+    def writes(stream: Stream[Any], text: bool) -> None:
+        stream.set("", "ab" if text else {"a": [1]})
+        write(stream)
+
+    with pytest.raises(ValueError, match=f"^({said})"):
+        server.call("writes", text="/" not in said)

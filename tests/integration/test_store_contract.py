@@ -1,0 +1,455 @@
+"""What every body of the store promises, held against each of them."""
+
+import asyncio
+import contextlib
+import gc
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.store_log_writer import RETENTION, ROOMY, Clock, Writer, everything, run
+from tidewire.protocol.cursor import Cursor
+from tidewire_server.store.interfaces import (
+    MAX_EPOCHS,
+    Block,
+    HeadMovedError,
+    JobRecord,
+    Key,
+    Retention,
+    Store,
+    Tombstone,
+)
+from tidewire_server.store.memory_store import MemoryStore
+from tidewire_server.store.sqlite.sqlite_store import SqliteStore
+
+BODIES: dict[str, Callable[[Path, Retention], Store]] = {
+    "memory": lambda _, retention: MemoryStore(retention),
+    "sqlite": lambda folder, retention: SqliteStore(folder / "log.db", retention),
+}
+
+
+@pytest.fixture(params=BODIES)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
+    @contextlib.asynccontextmanager
+    async def use(retention: Retention = RETENTION) -> AsyncIterator[tuple[Store, "Clock"]]:
+        store, clock = BODIES[request.param](tmp_path, retention), Clock()
+        store.jobs._clock = clock
+        try:
+            yield store, clock
+        finally:
+            await store.close()
+
+    return use
+
+
+# ---- logs -----------------------------------------------------------------------------------------------------------
+
+
+def test_events_are_read_from_any_place_in_whole_frames(opened: Any) -> None:
+    async def body() -> None:
+        async with opened() as (store, clock):
+            writer = await Writer().add(store)
+            await writer.write("one", "two", "three")
+            await writer.end(store, clock)
+            for log in (writer.log, await store.jobs.log("a")):
+                for after in range(5):
+                    chunk = await log.read(Cursor(1, after), 10_000)
+                    assert chunk.frames == b"".join(writer.frames[after:])
+                    assert (chunk.last, chunk.ended) == (Cursor(1, 5), True)
+                bounded = await log.read(Cursor(1, 1), len(b"".join(writer.frames[1:3])))
+                assert bounded.frames == b"".join(writer.frames[1:3])
+                assert (bounded.last, bounded.ended) == (Cursor(1, 3), False)
+                assert (await log.read(Cursor(1, 1), 1)).frames == writer.frames[1]
+                nothing = await log.read(Cursor(1, 5), 10)
+                assert (nothing.frames, nothing.last) == (b"", Cursor(1, 5))
+                assert await log.read(Cursor(1, 6), 10) is None
+                at = await log.state()
+                assert (at.cursor, at.columns, at.view.value()) == (
+                    Cursor(1, 4),
+                    ("/text",),
+                    writer.states[4],
+                )
+
+    run(body())
+
+
+def test_an_append_that_names_another_head_is_refused(opened: Any) -> None:
+    async def body() -> None:
+        async with opened() as (store, clock):
+            writer = await Writer().add(store)
+            await writer.write("x")
+            for after in (Cursor(1, 1), Cursor(1, 3), Cursor(2, 2)):
+                with pytest.raises(HeadMovedError):
+                    await writer.log.append(after, Block([b"id:1-3\ndata:1\n\n"], writer.at()))
+            assert writer.log.extent().head == Cursor(1, 2)
+            await writer.end(store, clock)
+            with pytest.raises(HeadMovedError):
+                await writer.write("y")
+
+    run(body())
+
+
+@pytest.mark.parametrize("sizes", [[1], [40], [3000], [20_000], [1, 20_000, 5]], ids=str)
+def test_a_log_keeps_within_its_bound_or_to_its_newest_block(opened: Any, sizes: list[int]) -> None:
+    async def body() -> None:
+        async with opened() as (store, clock):
+            writer = await Writer().add(store)
+            most = 0
+            for step in range(400 if max(sizes) < 1000 else 12):
+                size = sizes[step % len(sizes)]
+                await writer.write("x" * size)
+                base, head, *_ = writer.log.extent()
+                held = len(b"".join(writer.frames[base.seq :]))
+                most = max(most, held)
+                assert head == writer.head
+                assert held <= max(
+                    RETENTION.max_log_bytes, len(writer.frames[-1]) + RETENTION.max_log_bytes // 2
+                )
+                oldest = await writer.log.state(oldest=True)
+                if base.seq:
+                    assert (oldest.cursor, oldest.view.value()) == (base, writer.states[base.seq])
+                    assert await writer.log.read(base._replace(seq=base.seq - 1), 100) is None
+            assert await everything(writer.log, base, 1000) == b"".join(writer.frames[base.seq :])
+            assert most >= RETENTION.max_log_bytes // 2 or base.seq == 0
+            await writer.end(store, clock)
+            again = await store.jobs.log("a")
+            assert await everything(again, again.extent().base) == b"".join(
+                writer.frames[again.extent().base.seq :]
+            )
+
+    run(body())
+
+
+def test_an_epoch_goes_on_where_the_one_before_ended(opened: Any) -> None:
+    async def body() -> None:
+        async with opened() as (store, clock):
+            writer = await Writer().add(store)
+            await writer.write("one", "two")
+            await writer.reopen(4711)
+            await writer.write("three")
+            await writer.reopen(5000)
+            extent = writer.log.extent()
+            assert extent.starts == (Cursor(1, 1), Cursor(4711, 4), Cursor(5000, 6))
+            assert [
+                extent.logged(Cursor(*each)) for each in [(1, 3), (1, 4), (4711, 3), (4711, 4), (5000, 7)]
+            ] == [
+                True,
+                False,
+                False,
+                True,
+                False,
+            ]
+            assert await writer.log.read(Cursor(1, 4), 100) is None
+            chunk = await writer.log.read(Cursor(1, 2), 10_000)
+            assert (chunk.frames, chunk.last) == (b"".join(writer.frames[2:]), Cursor(5000, 6))
+            await writer.end(store, clock)
+            log = await store.jobs.log("a")
+            assert await everything(log, Cursor(1, 0), 100) == b"".join(writer.frames)
+            assert log.extent().starts == extent.starts
+            assert (await log.state()).view.value() == writer.states[6]
+
+    run(body())
+
+
+def test_epochs_whose_events_were_trimmed_are_known_up_to_a_bound(opened: Any) -> None:
+    async def body() -> None:
+        async with opened(replace(RETENTION, max_log_bytes=1024)) as (store, _):
+            writer = await Writer().add(store)
+            for epoch in range(2, MAX_EPOCHS + 60):
+                await writer.reopen(epoch)
+            extent = writer.log.extent()
+            assert len(extent.starts) == MAX_EPOCHS
+            assert await everything(writer.log, extent.base) == b"".join(writer.frames[extent.base.seq :])
+
+    run(body())
+
+
+def test_what_is_told_is_the_latest_of_each_kind_and_wakes_who_watches(opened: Any) -> None:
+    async def body() -> None:
+        async with opened() as (store, _):
+            log = (writer := await Writer().add(store)).log
+            woken: list[int] = []
+            stop = log.watch(lambda _news: woken.append(1))
+            log.tell("queue", b"q1")
+            log.tell("progress-0", b"p1")
+            log.tell("queue", b"q2")
+            frames, version = log.told(0)
+            assert sorted(frames) == [b"p1", b"q2"]
+            assert log.told(version) == ([], version)
+            log.tell("queue", None)
+            assert log.told(0)[0] == [b"p1"]
+            assert len(woken) == 3
+            await writer.write("x")
+            assert len(woken) == 4
+            stop()
+            log.tell("queue", b"q3")
+            assert len(woken) == 4
+
+    run(body())
+
+
+def test_a_writer_that_gives_up_waiting_has_written_all_the_same(opened: Any) -> None:
+    async def body() -> None:
+        async with opened() as (store, _):
+            writer = await Writer().add(store)
+            task = asyncio.ensure_future(writer.write("x"))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait({task})
+            other = await Writer("b").add(store)  # whatever was begun before is over now
+            assert other.log.extent().head == Cursor(1, 1)
+            assert writer.log.extent().head == Cursor(1, 2)
+
+    run(body())
+
+
+# ---- jobs -----------------------------------------------------------------------------------------------------------
+
+
+async def made(
+    store: Store, name: str, clock: Clock, *, ended: bool = True, key: Key | None = None
+) -> Writer:
+    writer = await Writer(name, at=clock.now).add(store, key)
+    if ended:
+        await writer.end(store, clock)
+    return writer
+
+
+def test_what_is_over_goes_in_steps_each_when_it_is_due(opened: Any) -> None:
+    async def body() -> None:
+        async with opened() as (store, clock):
+            jobs, key = store.jobs, Key("ada", "e", "k")
+            assert await jobs.reserve(key, b"hash") is None
+            await made(store, "a", clock, key=key)
+            log = await jobs.log("a")
+            assert await jobs.expire(1000) == 1010
+            assert await jobs.expire(1010) == 1020
+            assert log.extent().base == Cursor(1, 1)
+            assert (await log.state()).cursor == Cursor(1, 1)
+            assert (await log.read(Cursor(1, 1), 100)).last == Cursor(1, 2)
+            assert await log.read(Cursor(1, 0), 100) is None
+            assert (await jobs.log("a")).extent() == log.extent()
+            clock.now = 1020
+            assert await jobs.expire(1020) == 1040
+            assert await jobs.get("a") == Tombstone("a", "ada")
+            assert await jobs.log("a") is None
+            assert (await jobs.reserve(key, b"other")).job == "a"
+            await jobs.expire(1040)
+            assert (await jobs.reserve(key, b"other")) is None
+            await jobs.expire(1051)
+            assert await jobs.get("a") is None
+
+    run(body())
+
+
+def test_a_running_job_never_expires_nor_does_its_key(opened: Any) -> None:
+    async def body() -> None:
+        async with opened() as (store, clock):
+            key = Key("ada", "e", "k")
+            await store.jobs.reserve(key, b"hash")
+            writer = await made(store, "a", clock, ended=False, key=key)
+            await store.jobs.expire(1e9)
+            assert await store.jobs.expire(1e9) is None
+            assert await store.jobs.get("a") is writer.record
+            assert (await store.jobs.reserve(key, b"hash")).job == "a"
+            assert await store.jobs.unfinished("ada") == 1
+            assert await store.jobs.unfinished("bob") == 0
+            await store.jobs.delete_job("a")
+            assert await store.jobs.reserve(key, b"hash") is None
+
+    run(body())
+
+
+def test_ended_jobs_tombstones_and_keys_are_bounded(opened: Any) -> None:
+    async def body() -> None:
+        async with opened() as (store, clock):
+            jobs = store.jobs
+            for number in range(7):
+                await jobs.reserve(key := Key("ada", "e", f"k{number}"), b"")
+                await made(store, f"j{number}", clock, key=key)
+            kinds = [type(await jobs.get(f"j{number}")) for number in range(7)]
+            assert kinds == [type(None)] * 2 + [Tombstone] * 2 + [JobRecord] * 3
+            assert (await jobs.reserve(Key("ada", "e", "k6"), b"")).job == "j6"
+            assert await jobs.reserve(Key("ada", "e", "k0"), b"") is None
+            assert await jobs.unfinished("ada") == 0
+
+    run(body())
+
+
+def test_nothing_is_kept_for_a_job_that_went_before_its_time(opened: Any) -> None:
+    async def body() -> None:
+        async with opened() as (store, clock):
+            for number in range(7):
+                await made(store, f"j{number}", clock)
+            for job in ("j4", "j5", "j6"):
+                await store.jobs.delete_job(job)
+            assert await store.jobs.expire(clock.now) == clock.now + RETENTION.tombstone_ttl
+
+    run(body())
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_purged_log_gives_its_state_and_end_to_who_holds_it_and_takes_nothing_more(
+    opened: Any,
+    ended: bool,
+    asked_before: bool,
+) -> None:
+    async def body() -> None:
+        async with opened() as (store, clock):
+            writer = await made(store, "a", clock, ended=False)
+            await writer.write("text")
+            if ended:
+                await writer.end(store, clock)
+                writer.log = None
+                gc.collect()
+            log = await store.jobs.log("a")
+            if asked_before:
+                await log.state()
+            await store.jobs.delete_job("a")
+            assert (await log.state()).view.value() == writer.states[2]
+            assert (await log.read(Cursor(1, 2), 100)).frames == (writer.frames[2] if ended else b"")
+            with pytest.raises(HeadMovedError):
+                await log.append(Cursor(1, 2), Block([b"id:1-3\ndata:1\n\n"], writer.at()))
+            assert await store.jobs.unfinished("ada") == 0
+            assert await store.jobs.log("a") is None
+
+    run(body())
+
+
+def test_a_key_is_taken_once_also_by_two_at_a_time_and_given_back(opened: Any) -> None:
+    async def body() -> None:
+        async with opened() as (store, clock):
+            key = Key("ada", "e", "k")
+            found = await asyncio.gather(*(store.jobs.reserve(key, b"x") for _ in range(3)))
+            assert [each if each is None else each.job for each in found] == [None, None, None]
+            assert sum(each is None for each in found) == 1
+            await store.jobs.release(key)
+            assert await store.jobs.reserve(key, b"y") is None
+            await made(store, "a", clock, key=key)
+            use = await store.jobs.reserve(key, b"z")
+            assert (use.body, use.job) == (b"y", "a")
+            assert await store.jobs.reserve(Key("bob", "e", "k"), b"") is None
+
+    run(body())
+
+
+def test_a_callers_jobs_are_listed_newest_first_by_pages(opened: Any) -> None:
+    async def body() -> None:
+        async with opened(ROOMY) as (store, clock):
+            for number in range(6):
+                await made(store, f"j{number}", clock, ended=number % 2 == 0)
+            await Writer("x", "bob").add(store)
+
+            async def page(before: str | None, limit: int = 2, by: str = "ada") -> list[str]:
+                return [each.id for each in await store.jobs.list(by, before=before, limit=limit)]
+
+            assert await page(None) == ["j5", "j4"]
+            assert await page("j4", 3) == ["j3", "j2", "j1"]
+            assert await page("j0") == []
+            assert await page("j5", by="bob") == ["x"]
+            await store.jobs.delete_job("j4")
+            assert await page("j5") == ["j3", "j2"]
+            statuses = [each.status for each in await store.jobs.list("ada", before=None, limit=9)]
+            assert statuses == ["queued", "queued", "succeeded", "queued", "succeeded"]
+
+    run(body())
+
+
+def test_what_changed_in_a_record_comes_back_with_it(opened: Any) -> None:
+    async def body() -> None:
+        async with opened(ROOMY) as (store, clock):
+            writer = await Writer().add(store)
+            writer.record.started_at, writer.record.status, writer.record.attempt = 1001.5, "running", 2
+            writer.record.usage["tokens"] = 7
+            await writer.write("x")
+            await writer.end(store, clock)
+            found = await store.jobs.get("a")
+            assert found == writer.record
+            assert (found.started_at, found.attempt, found.usage, found.done.status) == (
+                1001.5,
+                2,
+                {"tokens": 7},
+                "succeeded",
+            )
+
+    run(body())
+
+
+# ---- the bodies are one -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_done_all_bodies_answer_alike(tmp_path: Path, seed: int) -> None:
+    async def body() -> None:
+        clock = Clock()
+        retention = replace(ROOMY, max_retained_jobs=8, max_log_bytes=3000)
+        stores = [make(tmp_path, retention) for make in BODIES.values()]
+        for store in stores:
+            store.jobs._clock = clock
+        draw = random.Random(seed)
+        writers: list[list[Writer]] = []
+        try:
+            for step in range(250):
+                live = [each for each in writers if each[0].record.ended_at is None]
+                name = f"j{draw.randrange(max(1, len(writers)))}"
+                key = Key("ada", "e", f"k{draw.randrange(12)}")
+                what = draw.randrange(9)
+                if what <= 1 or not live:
+                    at = len(writers)
+                    uses = [await store.jobs.reserve(key, b"h") for store in stores]
+                    assert uses[0] == uses[1]
+                    own = None if uses[0] is not None else key
+                    principal = draw.choice(["ada", "bob"])
+                    made = [await Writer(f"j{at}", principal, clock.now).add(store, own) for store in stores]
+                    writers.append(made)
+                elif what <= 4:
+                    texts = ["é" * draw.choice([1, 5, 700]) for _ in range(draw.randrange(1, 4))]
+                    for writer in draw.choice(live):
+                        await writer.write(*texts)
+                elif what == 5:
+                    for writer, epoch in zip(draw.choice(live), [step + 2] * 2, strict=True):
+                        await writer.reopen(writer.head.epoch + epoch)
+                elif what == 6:
+                    clock.now += 0.25
+                    for store, writer in zip(stores, draw.choice(live), strict=True):
+                        await writer.end(store, clock)
+                elif what == 7:
+                    clock.now += draw.choice([1, 9, 21])
+                    for store in stores:
+                        await store.jobs.expire(clock.now)
+                        await store.jobs.expire(clock.now)
+                    assert await stores[0].jobs.expire(clock.now) == await stores[1].jobs.expire(clock.now)
+                elif draw.random() < 0.4:
+                    for each, store in enumerate(stores):
+                        await store.jobs.delete_job(name)
+                        if name[1:].isdigit() and int(name[1:]) < len(writers):
+                            writers[int(name[1:])][each].record.ended_at = -1.0
+                first, second = [await store.jobs.get(name) for store in stores]
+                assert first == second
+                for principal in ("ada", "bob"):
+                    pages = [await each.jobs.list(principal, before=name, limit=5) for each in stores]
+                    assert pages[0] == pages[1]
+                    assert len({await each.jobs.unfinished(principal) for each in stores}) == 1
+                logs = [await store.jobs.log(name) for store in stores]
+                assert (logs[0] is None) == (logs[1] is None)
+                if logs[0] is not None:
+                    extents = [log.extent() for log in logs]
+                    assert extents[0].head == extents[1].head
+                    assert extents[0][2:] == extents[1][2:]
+                    # Bodies may trim at places of their own; what both hold is the same.
+                    base = max(extent.base for extent in extents)
+                    texts_ = [await everything(log, base, draw.choice([1, 500, 10**6])) for log in logs]
+                    assert texts_[0] == texts_[1]
+                    states = [await log.state() for log in logs]
+                    assert states[0].cursor == states[1].cursor
+                    assert states[0].view.value() == states[1].view.value()
+        finally:
+            for store in stores:
+                await store.close()
+
+    run(body())

@@ -1,0 +1,217 @@
+"""What only a file can do: be opened again, be written by somebody else, lose its tail, run full."""
+
+import asyncio
+import gc
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.store_log_writer import ROOMY, Clock, Writer, everything, run
+from tidewire.protocol.cursor import Cursor
+from tidewire_server.store.interfaces import HeadMovedError, Key, StoreError, Tombstone
+from tidewire_server.store.sqlite.event_log import ROW_BYTES, STATE_EVERY, TAIL_BYTES
+from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
+from tidewire_server.store.sqlite.sqlite_store import SqliteStore
+from tidewire_server.store_urls import file_of
+
+LARGE = replace(ROOMY, max_log_bytes=64 * STATE_EVERY)
+
+
+def opened(folder: Path, *, fsync: bool = False) -> SqliteStore:
+    return SqliteStore(folder / "log.db", LARGE, fsync=fsync)
+
+
+async def count(store: SqliteStore, table: str) -> int:
+    found: int = await store._file.do(lambda db: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+    return found
+
+
+def test_a_file_of_the_first_format_is_brought_up_to_date_with_all_that_is_in_it(tmp_path):
+    with sqlite3.connect(tmp_path / "log.db") as db:
+        db.executescript(
+            f"{MIGRATIONS[0]} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1;"
+            "INSERT INTO tombstone (id, principal, until) VALUES ('gone', 'ada', 4e9);"
+        )
+
+    async def body() -> None:
+        store = opened(tmp_path)
+        first = store.secret
+        assert isinstance(await store.jobs.get("gone"), Tombstone)
+        await store.close()
+        store = opened(tmp_path)
+        assert store.secret == first
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_interrupted_jobs_are_reopened_where_they_stood(tmp_path):
+    async def body() -> None:
+        store, clock = opened(tmp_path), Clock()
+        assert store.clean
+        writers = [await Writer(name).add(store, submit=name.encode()) for name in "abc"]
+        for size in (3, 90_000, 30_000, 5):
+            await writers[1].write("x" * size, "é", "z" * size)
+        await writers[1].reopen(77)
+        writers[1].record.attempt = 2
+        await writers[1].write("more")
+        await writers[2].end(store, clock)
+        await store.close(clean=False)
+        store = opened(tmp_path)
+        assert (store.clean, store.may_have_lost) == (False, True)
+        assert await store.jobs.interrupted() == ("a", "b")
+        assert await store.jobs.unfinished("ada") == 2
+        left = await store.jobs.reopen("b")
+        assert (left.submit, left.record.attempt) == (b"b", 2)
+        assert left.log.extent() == writers[1].log.extent()
+        assert (await left.log.state()).view.value() == writers[1].document.value()
+        writers[1].log = left.log
+        await writers[1].write("and more")
+        assert await everything(left.log, Cursor(1, 0), 5000) == b"".join(writers[1].frames)
+        assert await store.jobs.interrupted() == ("a",)
+        assert await store.jobs.reopen("b") is None
+        await writers[1].end(store, clock)
+        assert await store.jobs.unfinished("ada") == 1
+        await store.close()
+        store = opened(tmp_path)
+        assert (store.clean, store.may_have_lost) == (True, False)
+        await store.close(clean=False)
+        store = opened(tmp_path, fsync=True)
+        assert (store.clean, store.may_have_lost) == (False, False)
+        await store.close()
+
+    run(body())
+
+
+def test_a_writer_is_fenced_off_by_what_is_in_the_file(tmp_path):
+    async def body() -> None:
+        store = opened(tmp_path)
+        writer = await Writer().add(store)
+        await store._file.do(
+            lambda db: db.execute("INSERT INTO block VALUES (1, 2, 1, 0, x'00', x'00')") and None
+        )
+        with pytest.raises(HeadMovedError):
+            await writer.write("x")
+        assert await count(store, "block") == 2
+        await store.close()
+
+    run(body())
+
+
+def test_an_append_that_is_tried_again_after_all_is_there_once(tmp_path):
+    async def body() -> None:
+        store = opened(tmp_path)
+        writer = await Writer().add(store)
+        log = writer.log
+        added, log._added = log._added, lambda *_: None  # the commit went through, and nobody heard of it
+        await writer.write("x" * ROW_BYTES, "y" * ROW_BYTES)
+        log._added = added
+        block = (await log.state()).cursor
+        assert block == Cursor(1, 1)
+        writer.document, writer.head = type(writer.document)(writer.states[1], ["/text"]), Cursor(1, 1)
+        del writer.frames[1:]
+        await writer.write("x" * ROW_BYTES, "y" * ROW_BYTES)
+        assert await everything(log, Cursor(1, 0)) == b"".join(writer.frames)
+        assert await count(store, "block") == 3
+        await store.close()
+
+    run(body())
+
+
+def test_what_does_not_fit_changes_nothing_and_fits_later(tmp_path):
+    async def body() -> None:
+        store, key = opened(tmp_path), Key("ada", "e", "k")
+        writer = await Writer().add(store)
+        await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 40").fetchone())
+        before = writer.log.extent()
+        with pytest.raises(StoreError, match="make room on its disk"):
+            await writer.write("x" * 500_000)
+        assert writer.log.extent() == before
+        await store.jobs.reserve(key, b"h")
+        with pytest.raises(StoreError):
+            await Writer("b").add(store, key, b"x" * 500_000)
+        await store.jobs.release(key)
+        assert await store.jobs.get("b") is None
+        assert await store.jobs.reserve(key, b"h") is None
+        await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 100000").fetchone())
+        await store.check()
+        writer.document, writer.head = type(writer.document)(writer.states[1], ["/text"]), Cursor(1, 1)
+        await writer.write("x" * 500_000)
+        await store.close()
+
+    run(body())
+
+
+def test_only_what_runs_is_in_memory_and_a_tail_of_it(tmp_path):
+    async def body() -> None:
+        store, clock = opened(tmp_path), Clock()
+        for number in range(50):
+            writer = await Writer(f"j{number}").add(store)
+            await writer.end(store, clock)
+        writer = await Writer("live").add(store)
+        for _ in range(20):
+            await writer.write("x" * 50_000)
+        tail = writer.log._tail
+        assert TAIL_BYTES // 2 - 60_000 <= tail.size <= TAIL_BYTES
+        assert await everything(writer.log, Cursor(1, 0), 70_000) == b"".join(writer.frames)
+        del writer
+        gc.collect()
+        assert (list(store.jobs._live), len(store.jobs._held)) == (["live"], 0)
+        await store.close()
+
+    run(body())
+
+
+@pytest.mark.parametrize(("size", "count_"), [(20, 400), (3000, 40), (2 * STATE_EVERY, 3)])
+def test_states_are_kept_when_events_outweigh_them(tmp_path, size, count_):
+    async def body() -> None:
+        store = opened(tmp_path)
+        writer = await Writer().add(store)
+        for _ in range(count_):
+            await writer.write("x" * size)
+        query = "SELECT sum(length(state)) FROM state"
+        states = await store._file.do(lambda db: db.execute(query).fetchone()[0])
+        written = len(b"".join(writer.frames))
+        assert states <= 2 * written + 1000
+        await store.close()
+
+    run(body())
+
+
+def test_many_jobs_share_a_commit(tmp_path):
+    async def body() -> None:
+        store = opened(tmp_path)
+        writers = [await Writer(f"j{number}").add(store) for number in range(40)]
+        commits = 0
+        transact: Callable[..., None] = store._file._transact
+
+        def counted(*given: Any) -> None:
+            nonlocal commits
+            commits += 1
+            transact(*given)
+
+        store._file._transact = counted
+        await asyncio.gather(*(writer.write("x") for writer in writers))
+        assert commits <= 3
+        await store.close()
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    "name", ["sqlite://", "sqlite:///", "sqlite:/log.db", "mysql://x", "", "log.db", "Memory"]
+)
+def test_what_names_no_log_is_refused(name):
+    with pytest.raises(ValueError, match="names no log"):
+        file_of(name)
+
+
+def test_a_log_is_named_as_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert file_of("memory") is None
+    assert file_of("sqlite:///log.db") == tmp_path / "log.db"
+    assert file_of("sqlite:////var/log.db") == Path("/var/log.db")

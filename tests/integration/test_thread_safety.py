@@ -1,0 +1,55 @@
+"""Values that several threads use at once: views of a document, and appends to one stream."""
+
+import asyncio
+import threading
+
+from support.stream_harness import Written, on_a_loop
+from tidewire.protocol.document import Document
+
+
+def test_views_are_read_right_while_another_thread_writes():
+    document = Document({"t": "", "n": []}, ["/t", "/n"])
+    views, wrong, done = [], [], threading.Event()
+
+    def read():
+        while not done.is_set() or views:
+            if views:
+                count, view = views.pop()
+                value = view.value()
+                if value != {"t": "ab" * count, "n": list(range(count))}:
+                    wrong.append((count, value))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for n in range(3000):
+            document.apply([["r", "ab", n]])
+            if len(views) < 20:
+                views.append((n + 1, document.view()))
+    finally:
+        done.set()
+        reader.join(30)
+    assert not reader.is_alive()
+    assert wrong == []
+
+
+@on_a_loop
+async def test_threads_that_write_at_once_lose_nothing_and_keep_their_order():
+    job = Written({"a": "", "b": ""}, ("/a",), merge_window=0.001)
+
+    def write(place: str, letter: str) -> None:
+        for number in range(3000):
+            job.stream.append(f"{letter}{number},", at=place)
+
+    threads = [
+        threading.Thread(target=write, args=(place, letter)) for place in ("/a", "/b") for letter in "xy"
+    ]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        await asyncio.sleep(0)
+    value = await job.read()
+    for place in "ab":
+        pieces = value[place].split(",")[:-1]
+        for letter in "xy":
+            assert [p for p in pieces if p[0] == letter] == [f"{letter}{n}" for n in range(3000)]

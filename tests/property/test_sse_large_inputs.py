@@ -1,0 +1,84 @@
+"""`tidewire.protocol.sse` on megabytes of hostile input: memory stays near the limit, and time is linear."""
+
+import tracemalloc
+
+import pytest
+
+from tidewire.protocol.sse import Decoder, EventTooLargeError
+
+MEGABYTE = 1_000_000
+
+
+def decode(chunks):
+    decoder = Decoder()
+    events = [event for chunk in chunks for event in decoder.feed(chunk)]
+    return events, decoder.last_event_id, decoder.retry_ms
+
+
+def in_chunks_of(size, stream):
+    return [stream[i : i + size] for i in range(0, len(stream), size)]
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [b"x", b"xyz", b"data\n", b"data:x\n", b"id:x\n", b"event:xy\n", b": comment\n", b"data:" + b"x" * 5000],
+    ids=repr,
+)
+def test_what_is_held_stays_near_the_limit_whatever_comes(chunk):
+    limit = 100_000
+    decoder = Decoder(max_event_bytes=limit)
+    tracemalloc.start()
+    try:
+        for _ in range(2 * limit // len(chunk)):
+            decoder.feed(chunk)
+    except EventTooLargeError:
+        assert not chunk.startswith(b":")
+        assert tracemalloc.get_traced_memory()[0] < limit // 2, "what was held is let go"
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 3 * limit + 20 * len(chunk)
+
+
+# --- time: linear, or these pass their time-out by hours
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("size", [16, 1000, 16 * MEGABYTE])
+def test_line_of_16_megabytes_in_chunks(size):
+    decoder = Decoder()
+    decoder.feed(b"data:")
+    for chunk in in_chunks_of(size, bytes(16 * MEGABYTE)):
+        assert decoder.feed(chunk) == []
+    (event,) = decoder.feed(b"\n\n")
+    assert len(event.data) == 16 * MEGABYTE
+
+
+@pytest.mark.timeout(20)
+def test_event_of_400_000_data_lines_in_small_chunks():
+    decoder, line = Decoder(), b"data:" + b"x" * 30 + b"\n"
+    for _ in range(400_000):
+        decoder.feed(line)
+    (event,) = decoder.feed(b"\n")
+    assert event.data == "\n".join(["x" * 30] * 400_000)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"data:" * 300_000 + b"\nx\n\n",
+        b"id:" * 500_000 + b"\n\n",
+        b"data: x\n" * 200_000 + b"\n",
+        b"id: 1\nevent: t\n" * 100_000 + b"\n",
+        b"\n" * MEGABYTE,
+        b"\r" * MEGABYTE,
+        b"\n\r" * MEGABYTE,
+        b"data:" + b" " * MEGABYTE + b"\nx\n\n",
+        b"retry:" + b"9" * MEGABYTE + b"\n\n",
+        b"data: x\n\n" * 100_000 + b"data: y\ndata: z\n\n",
+    ],
+    ids=lambda hostile: repr(hostile[:16]),
+)
+def test_hostile_megabyte_in_one_chunk_and_in_many(hostile):
+    assert decode([hostile]) == decode(in_chunks_of(4096, hostile)) == decode(in_chunks_of(13, hostile))

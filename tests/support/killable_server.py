@@ -1,0 +1,222 @@
+"""Reference server in its own process that tests kill and restart on the same log file and port."""
+
+import asyncio
+import atexit
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from tidewire_server import Server, Stream
+from tidewire_server.script_endpoint import add_script
+from tidewire_server.serving.serve import serve
+
+START_LIMIT = 30.0
+WORDS = ("stream", "of", "results", "né", "😀", "from", "a", "GPU", "server", "that", "nothing", "can", "cut")
+
+
+def said(words: int) -> str:
+    """What `talk` says in the end, whatever happened."""
+    return " ".join(WORDS[at % len(WORDS)] for at in range(words))
+
+
+@functools.cache
+def _forks() -> "subprocess.Popen[str]":
+    forks = subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    atexit.register(forks.communicate)
+    return forks
+
+
+def _tell(*words: Any) -> Any:
+    forks = _forks()
+    assert forks.stdin is not None
+    assert forks.stdout is not None
+    forks.stdin.write(json.dumps(words) + "\n")
+    forks.stdin.flush()
+    return json.loads(forks.stdout.readline())
+
+
+class Killed:
+    """Starts, kills and starts again.
+
+    A process that has imported everything forks each server: a process of its own, but at once.
+    """
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.log = folder / "log.db"
+        self.settings = {"log": f"sqlite:///{self.log}", "max_attempts": 1000, "retry": 0.01} | settings
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.pid = 0
+        # No connection outlives its request: the next server knows nothing of it.
+        self.http = httpx.Client(
+            base_url=self.url, timeout=20, limits=httpx.Limits(max_keepalive_connections=0)
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.pid:
+            self.kill()
+        self.http.close()
+
+    def start(self, **settings: Any) -> None:
+        """Start, and wait until it answers."""
+        ready = self._spawn(settings)
+        give_up = time.monotonic() + START_LIMIT
+        while not ready.exists():
+            code = _tell("poll", self.pid)
+            if code is not None:
+                self.pid = 0
+                raise ChildProcessError(f"it ended with {code}: {self.errors()}")
+            assert time.monotonic() < give_up, "it did not start"
+            time.sleep(0.005)
+
+    def _spawn(self, settings: dict[str, Any]) -> Path:
+        ready = self.folder / "port"
+        ready.unlink(missing_ok=True)
+        self.pid = _tell("start", self.port, str(self.folder), self.settings | settings)
+        return ready
+
+    def start_and_kill_after(self, seconds: float) -> None:
+        """Start, and kill it so soon that it may not have come to answer."""
+        self._spawn({})
+        time.sleep(seconds)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL: no line of it runs any more."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> int:
+        os.kill(self.pid, how)
+        code: int = _tell("wait", self.pid)
+        self.pid = 0
+        return code
+
+    def errors(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+    def again(self) -> None:
+        """Kill, and start again."""
+        self.kill()
+        self.start()
+
+    def submit(self, endpoint: str, key: str | None = None, **body: Any) -> httpx.Response:
+        headers = {} if key is None else {"idempotency-key": key}
+        body = {"input": {}} | body if "inputs" not in body else body
+        return self.http.post(f"/v1/endpoints/{endpoint}/jobs", json=body, headers=headers)
+
+    def job(self, job: str) -> dict[str, Any]:
+        answer = self.http.get(f"/v1/jobs/{job}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def ended(self, job: str) -> dict[str, Any]:
+        """The job, once it has ended."""
+        return self.until(job, lambda found: found.get("done") is not None)
+
+    def until(self, job: str, holds: Any) -> dict[str, Any]:
+        give_up = time.monotonic() + START_LIMIT
+        while not holds(found := self.job(job)):
+            assert time.monotonic() < give_up, found
+            time.sleep(0.005)
+        return found
+
+    def events(self, job: str, after: str = "0-0") -> bytes:
+        """The logged events of a job that has ended or is about to, to its end, byte for byte."""
+        headers = {"last-event-id": after}
+        answer = self.http.get(f"/v1/jobs/{job}/events", headers=headers)
+        assert answer.status_code == 200, answer.text
+        return answer.content[answer.content.index(b"id:") :]
+
+
+@contextlib.contextmanager
+def killed_server(**settings: Any) -> Iterator[Killed]:
+    with tempfile.TemporaryDirectory() as folder, Killed(Path(folder), **settings) as server:
+        yield server
+
+
+def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
+    hide, once = settings.pop("hide", ()), Path(settings.pop("once", os.devnull))
+    server = Server(**settings)
+    add_script(server)
+
+    @server.endpoint(concurrency_limit=None)
+    async def talk(words: int, stream: Stream[str], pause: float = 0.002) -> None:
+        text = said(words)
+        for at in range(0, len(text), 3):
+            stream.append(text[at : at + 3])
+            await asyncio.sleep(pause)
+
+    @server.endpoint(concurrency_limit=2)
+    async def shout(text: str, pause: float = 0.0, stream: Stream[str] = None) -> None:  # type: ignore[assignment]
+        stream.usage(tokens=len(text))
+        stream.append(text.upper())
+        await asyncio.sleep(pause)
+
+    @server.endpoint(on_restart="fail", concurrency_limit=1)
+    async def pay(pause: float = 60.0) -> str:
+        with once.open("a") as journal:
+            journal.write("paid\n")
+        await asyncio.sleep(pause)
+        return "paid"
+
+    for name in hide:
+        del server.endpoints[name]
+    serve(server.app, server.settings, port=port, port_file=ready)
+
+
+def _fork(words: list[Any]) -> int | None:
+    match words:
+        case ["start", port, folder, settings]:
+            pid = os.fork()
+            if pid:
+                return pid
+            code = 1
+            try:
+                nothing = os.open(os.devnull, os.O_RDWR)
+                errors = os.open(f"{folder}/stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                for stream, instead in enumerate((nothing, nothing, errors)):
+                    os.dup2(instead, stream)
+                _serve(port, f"{folder}/port", settings)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        case ["poll", pid]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            return os.waitstatus_to_exitcode(status) if ended else None
+        case ["wait", pid]:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    raise ValueError(words)
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(_fork(json.loads(line))), flush=True)

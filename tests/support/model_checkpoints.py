@@ -1,0 +1,154 @@
+"""Small model checkpoints for the engine: a random one, and crafted ones whose every logit is known."""
+
+import asyncio
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging
+
+from tidewire_server.generation.engine import Delta
+from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.torch_engine import TorchEngine
+
+logging.disable_progress_bar()
+
+END = "<|end|>"
+CONTEXT = 128
+
+
+def byte_alphabet() -> list[str]:
+    return sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def byte_level_tokenizer(tokens: list[str], merges: list[tuple[str, str]] = []) -> Tokenizer:  # noqa: B006
+    """A tokenizer of these tokens, in the byte-level alphabet, after the end token (id 0)."""
+    vocabulary = {END: 0} | {token: i for i, token in enumerate(tokens, start=1)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(END, special=True)])
+    return tokenizer
+
+
+def save(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: Tokenizer,
+    *,
+    end: str | None = None,
+    chat_template: str | None = None,
+) -> Path:
+    model.save_pretrained(folder)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end)
+    if chat_template is not None:
+        fast.chat_template = chat_template
+    fast.save_pretrained(folder)
+    return folder
+
+
+def random_tokenizer() -> Tokenizer:
+    merges = [
+        ("d", "e"),
+        ("de", "f"),
+        ("r", "e"),
+        ("t", "u"),
+        ("tu", "r"),
+        ("Ġ", "Ġ"),
+        ("ĠĠ", "ĠĠ"),
+        ("s", "e"),
+    ]
+    return byte_level_tokenizer(byte_alphabet() + [a + b for a, b in merges], merges)
+
+
+def random_llama(folder: Path, *, seed: int = 0, chat_template: str | None = None) -> Path:
+    """Two layers, grouped heads, a vocabulary of 265; uneven distributions, and no token that ends a text."""
+    tokenizer = random_tokenizer()
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        initializer_range=0.25,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return save(folder, LlamaForCausalLM(config), tokenizer, chat_template=chat_template)
+
+
+def crafted(
+    folder: Path, tokens: list[str], logits: dict[str, dict[str, float]], *, rest: float = 0.0
+) -> Path:
+    """A model whose next-token logits depend on the last token alone and are exactly those given.
+
+    Args:
+        folder: where it goes.
+        tokens: after the end token; at most 15, or the width is no power of two and logits are rounded.
+        logits: of each last token: next token → logit; those not named get `rest`.
+        rest: the logit of all others.
+    """
+    tokenizer = byte_level_tokenizer(tokens)
+    size = tokenizer.get_vocab_size()
+    config = LlamaConfig(
+        vocab_size=size,
+        hidden_size=size,
+        intermediate_size=1,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=2,
+        max_position_embeddings=CONTEXT,
+        rms_norm_eps=0.0,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=0,
+    )
+    model = LlamaForCausalLM(config)
+    scale = size**0.5  # what the norm makes of a one-hot row
+    with torch.no_grad():
+        layer = model.model.layers[0]
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+        model.model.embed_tokens.weight.copy_(torch.eye(size) * scale)
+        model.lm_head.weight.fill_(rest / scale)
+        for last, following in logits.items():
+            for token, logit in following.items():
+                model.lm_head.weight[tokenizer.token_to_id(token), tokenizer.token_to_id(last)] = (
+                    logit / scale
+                )
+    return save(folder, model, tokenizer, end=END)
+
+
+def letters(data: bytes) -> list[str]:
+    """Bytes in the byte-level alphabet: one token each."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    names = {b: chr(b) for b in printable} | {b: chr(0x100 + i) for i, b in enumerate(others)}
+    return [names[byte] for byte in data]
+
+
+async def collect(engine: TorchEngine, request: Generate) -> Delta:
+    """The whole of a generation as one block."""
+    whole = Delta()
+    async for delta in engine.generate(request):
+        whole.extend(delta)
+    return whole
+
+
+def generate(engine: TorchEngine, *requests: Generate) -> list[Delta]:
+    """Run requests at the same time."""
+
+    async def all_of_them() -> list[Delta]:
+        return await asyncio.gather(*(collect(engine, request) for request in requests))
+
+    return asyncio.run(all_of_them())
+
+
+def generate_one(engine: TorchEngine, **members: object) -> Delta:
+    return generate(engine, Generate(**members))[0]

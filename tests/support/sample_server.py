@@ -1,0 +1,121 @@
+"""Reference server in its own process, with sample endpoints for tests of clients.
+
+Run as a script it serves and prints its URL; `served()` runs it so.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+WORDS = ("stream", "of", "results", "né", "😀", "from", "a", "GPU", "server", "that", "nothing", "can", "cut")
+SLOW = 0.005
+"""Seconds between two pieces of the endpoints that take their time."""
+
+
+def sentence(words: int) -> str:
+    """What `talk` says."""
+    return " ".join(WORDS[at % len(WORDS)] for at in range(words))
+
+
+class Point(BaseModel):
+    x: float
+    label: str = ""
+
+
+@contextmanager
+def served(**settings: Any) -> Iterator[str]:
+    """Serve in a process of its own; gives the URL. What still runs at the end is not waited for."""
+    settings = {"shutdown_timeout": 0.1, "cancel_timeout": 0.1} | settings
+    command = [sys.executable, str(Path(__file__)), json.dumps(settings)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url.startswith("http://"), f"the server did not start: {url!r}"
+            yield url
+        finally:
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _serve(settings: dict[str, Any]) -> None:
+    from tidewire_server import ItemError, Server, Stream
+    from tidewire_server.serving.serve import serve
+
+    server = Server(**settings)
+    starts = {"count": 0}
+    runs: dict[int, int] = {}
+
+    @server.endpoint
+    async def count(n: int = 5) -> AsyncIterator[int]:
+        for number in range(n):
+            yield number
+
+    @server.endpoint(concurrency_limit=None)
+    async def talk(words: int = 12, slow: bool = False, stream: Stream[str] = None) -> None:  # type: ignore[assignment]
+        starts["count"] += 1
+        text = sentence(words)
+        for at in range(0, len(text), 5):
+            stream.append(text[at : at + 5])
+            await asyncio.sleep(SLOW if slow else 0)
+
+    @server.endpoint(concurrency_limit=None, capabilities={"rollback": True})
+    async def hesitate(words: int = 6, stream: Stream[str] = None) -> None:  # type: ignore[assignment]
+        for at in range(words):
+            stream.append("wrong ")
+            await asyncio.sleep(SLOW)
+            stream.truncate(6)
+            stream.append(WORDS[at % len(WORDS)] + " ")
+            await asyncio.sleep(SLOW)
+
+    @server.endpoint(concurrency_limit=None)
+    async def point(x: float, fail: bool = False) -> Point:
+        if fail:
+            raise ItemError("no such point")
+        return Point(x=x, label=f"at {x:g}")
+
+    @server.endpoint(concurrency_limit=None)
+    async def forever(stream: Stream[str] = None) -> None:  # type: ignore[assignment]
+        while True:
+            stream.append("on and ")
+            stream.progress(1, 10, unit="step")
+            await asyncio.sleep(SLOW)
+
+    @server.endpoint(concurrency_limit=None)
+    async def grow(steps: int = 8) -> AsyncIterator[dict[str, Any]]:
+        value: dict[str, Any] = {"text": "", "rows": [], "best": None}
+        for at in range(steps):
+            value["text"] += WORDS[at % len(WORDS)]
+            value["rows"].append([at, at / 2])
+            value["best"] = at if at % 3 == 0 else value["best"]
+            yield value
+            await asyncio.sleep(SLOW)
+
+    @server.endpoint(concurrency_limit=None)
+    async def double(x: int) -> int:
+        runs[x] = runs.get(x, 0) + 1
+        return 2 * x
+
+    @server.endpoint(concurrency_limit=None)
+    async def most_runs_of_an_input() -> list[int]:
+        return [len(runs), max(runs.values(), default=0)]
+
+    @server.endpoint(concurrency_limit=None)
+    async def starts_so_far() -> int:
+        return starts["count"]
+
+    serve(server.app, server.settings, port=0, started=lambda url: print(url, flush=True))
+
+
+if __name__ == "__main__":
+    _serve(json.loads(sys.argv[1]))

@@ -1,0 +1,98 @@
+"""Writes job logs into a store as the server does, and records what must be in them."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document import Document
+from tidewire.protocol.messages import Done, done_frame
+from tidewire.protocol.sse import encode
+from tidewire_server.log_writer.log_writer import snapshot_frame
+from tidewire_server.store.interfaces import Block, JobRecord, Key, Retention, StateAt, Store
+
+RETENTION = Retention(
+    log_ttl=10,
+    state_ttl=20,
+    tombstone_ttl=30,
+    idempotency_ttl=40,
+    max_retained_jobs=3,
+    max_tombstones=2,
+    max_log_bytes=8000,
+)
+ROOMY = replace(RETENTION, max_retained_jobs=1000, max_tombstones=1000)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Writer:
+    """Writes one job's log, and knows what must be in it."""
+
+    def __init__(self, name: str = "a", principal: str = "ada", at: float = 1000.0) -> None:
+        self.record = JobRecord(name, "e", principal, batch=False, created_at=at)
+        self.document = Document({"status": "queued", "text": ""}, ["/text"])
+        self.head = Cursor(1, 1)
+        self.frames = [self._snapshot("start")]
+        self.states = {1: self.document.value()}
+        self.log: Any = None
+
+    def _snapshot(self, reason: Any) -> bytes:
+        return snapshot_frame(self.head, self.document.value(), self.document.columns, reason)
+
+    async def add(self, store: Store, key: Key | None = None, submit: bytes = b"{}") -> "Writer":
+        first = Block(list(self.frames), self.at())
+        self.log = await store.jobs.add(self.record, submit, first, key)
+        return self
+
+    def at(self) -> StateAt:
+        return StateAt(self.head, self.document.columns, self.document.view())
+
+    async def write(self, *texts: str) -> None:
+        frames, before = [], self.head
+        for text in texts:
+            self.document.apply(text)
+            self.head = Cursor(self.head.epoch, self.head.seq + 1)
+            frames.append(encode(orjson.dumps(text).decode(), id=str(self.head)))
+        await self.log.append(before, Block(frames, self.at()))
+        self.frames += frames
+        self.states[self.head.seq] = self.document.value()
+
+    async def reopen(self, epoch: int) -> None:
+        before, self.head = self.head, Cursor(epoch, self.head.seq + 1)
+        self.document = Document({"status": "queued", "text": ""}, ["/text"])
+        self.frames.append(self._snapshot("restart"))
+        await self.log.append(before, Block([self.frames[-1]], self.at()))
+        self.states[self.head.seq] = self.document.value()
+
+    async def end(self, store: Store, clock: Clock) -> None:
+        done = Done.model_validate({"status": "succeeded", "digest": "0" * 16})
+        at, before = self.at(), self.head
+        self.head = Cursor(self.head.epoch, self.head.seq + 1)
+        self.frames.append(done_frame(self.head, done))
+        await self.log.append(before, Block([self.frames[-1]], at, done=True))
+        record = self.record
+        record.status, record.done, record.ended_at = "succeeded", done, clock.now
+        record.expires_at = clock.now + RETENTION.state_ttl
+        await store.jobs.save(record)
+
+
+def run(work: Any) -> Any:
+    return asyncio.run(work)
+
+
+async def everything(log: Any, after: Cursor, step: int = 10**9) -> bytes:
+    parts = b""
+    while True:
+        chunk = await log.read(after, step)
+        assert chunk is not None
+        if not chunk.frames:
+            return parts
+        parts, after = parts + chunk.frames, chunk.last
+        assert chunk.ended == (log.extent().ended and after == log.extent().head)

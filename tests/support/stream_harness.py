@@ -1,0 +1,67 @@
+"""One job's log writer and item stream over a memory log, and a reader that applies the log; no server."""
+
+import asyncio
+import functools
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tidewire.protocol.document import Document
+from tidewire.protocol.sse import Decoder
+from tidewire_server.log_writer.group_commit import GroupCommit
+from tidewire_server.log_writer.log_writer import LogWriter, first_block
+from tidewire_server.log_writer.stream import Stream
+from tidewire_server.log_writer.user_values import plain
+from tidewire_server.settings import Settings
+from tidewire_server.store.memory_store import MemoryLog
+
+
+class Written:
+    """One job's journal over a real log, and a reader who folds the log from its first byte."""
+
+    def __init__(self, value: Any, columns: tuple[str, ...] = ("",), **settings: Any) -> None:
+        kept = Settings(**settings)
+        item = {"status": "running", "value": value}
+        state: Any = {"status": "running", "items": [item], "usage": {}, "notes": []}
+        block, document, size = first_block(state, [f"/items/0/value{column}" for column in columns])
+        self.log = MemoryLog(block, kept.max_log_bytes)
+        self.journal = LogWriter(
+            self.log,
+            document,
+            kept,
+            state_bytes=size,
+            reserve=0,
+            commits=GroupCommit(lambda _events, _bytes: None, kept.merge_window),
+        )
+        self.stream: Stream[Any] = Stream(
+            self.journal,
+            0,
+            columns=columns,
+            rollback=True,
+            tell=lambda _key, _message: None,
+            to_json=plain,
+        )
+
+    async def events(self) -> list[Any]:
+        await self.journal.commit()
+        first = await self.log.state(oldest=True)
+        chunk = await self.log.read(first.cursor, 2**30)
+        assert chunk is not None
+        return [json.loads(event.data) for event in Decoder().feed(chunk.frames)]
+
+    async def read(self) -> Any:
+        """The item's value as a reader has it, each check on the way held."""
+        events = await self.events()
+        first = await self.log.state(oldest=True)
+        document = Document(first.view.value(), first.columns)
+        for diff in events:
+            document.apply(diff)
+        return document.value("/items/0/value")
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        asyncio.run(test(**arguments))
+
+    return run

@@ -1,0 +1,133 @@
+from random import Random
+from zlib import crc32
+
+import pytest
+
+from support.random_json import a_change_of, a_value
+from tidewire.protocol.document import Document
+from tidewire.protocol.document.json_values import same
+from tidewire.protocol.document.rope import (
+    LATEST,
+    MAX_LOOSE_PIECES,
+    MAX_PIECE,
+    Rope,
+    RopeArray,
+    holds,
+)
+
+
+def test_each_stamp_reads_the_length_that_it_had():
+    text, array = Rope("ab"), RopeArray([1])
+    for version in (1, 1, 2, 5, 5, 9):
+        text.extend(str(version), version)
+        array.extend([version], version)
+    expected = {
+        0: "ab",
+        1: "ab11",
+        2: "ab112",
+        3: "ab112",
+        4: "ab112",
+        5: "ab11255",
+        8: "ab11255",
+        9: "ab112559",
+    }
+    assert {version: text.text_at(version) for version in expected} == expected
+    assert text.text_at(LATEST) == expected[9]
+    assert array.items_at(0) == [1]
+    assert array.items_at(4) == [1, 1, 1, 2]
+    assert array.items_at(LATEST) == [1, 1, 1, 2, 5, 5, 9]
+
+
+@pytest.mark.parametrize("piece", ["a", "é", "🎉b", " word", "x" * 1000, "y" * (MAX_PIECE + 1)])
+def test_length_crc_and_text_agree_at_every_size(piece):
+    text, whole = Rope("start "), "start "
+    for n in range(1, 2 * MAX_LOOSE_PIECES if len(piece) < 2000 else 5):
+        text.extend(piece, n)
+        whole += piece
+        if n % 97 == 0 or n < 4:
+            assert (text.length, text.crc()) == (len(whole), crc32(whole.encode()))
+    assert text.text_at(LATEST) == whole
+
+
+def test_many_small_pieces_are_merged_into_few_large_ones():
+    text = Rope("")
+    for n in range(200_000):
+        text.extend("token", n)
+    assert len(text._pieces) <= 1_000_000 // MAX_PIECE * 2 + MAX_LOOSE_PIECES + 20
+    text.crc()
+    assert len(text._pieces) <= 1_000_000 // MAX_PIECE * 2 + 20
+    assert max(map(len, text._pieces)) <= MAX_PIECE
+
+
+@pytest.mark.parametrize("since", [0, 1, 6, 7, 10, 2000, 2599, 2600])
+def test_what_came_since_a_length_is_read(since):
+    text, whole = Rope("start "), "start "
+    for n in range(1297):
+        text.extend("é🎉", n)
+        whole += "é🎉"
+    assert text.text_since(since) == whole[since:]
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 6, 7, 1000, MAX_PIECE, MAX_PIECE + 1, 149_999, 150_000])
+def test_a_shortened_text_is_one_of_its_own(length):
+    text = Rope("x" * 100_000)
+    for n in range(10_000):
+        text.extend("é🎉abc", n)
+    whole = "x" * 100_000 + "é🎉abc" * 10_000
+    short = text.shortened(length)
+    assert (short.text_at(LATEST), short.length) == (whole[:length], length)
+    assert short.crc() == crc32(whole[:length].encode())
+    short.extend("!", 1)
+    text.extend("?", 20_000)
+    assert short.text_at(LATEST) == whole[:length] + "!"
+    assert short.crc() == crc32((whole[:length] + "!").encode())
+    assert text.text_at(LATEST) == whole + "?"
+    assert text.crc() == crc32((whole + "?").encode())
+
+
+def test_a_cut_takes_back_what_came_last():
+    text, array = Rope("ab"), RopeArray([1, 2])
+    text.extend("cdef", 1)
+    text.crc()
+    text.extend("g", 1)
+    array.extend([3, 4], 1)
+    text.cut(text.length_at(0))
+    array.cut(array.length_at(0))
+    assert (text.text_at(LATEST), text.length, text.crc()) == ("ab", 2, crc32(b"ab"))
+    assert (array.items_at(LATEST), array.length) == ([1, 2], 2)
+    text.extend("x", 1)
+    assert (text.text_at(0), text.text_at(1)) == ("ab", "abx")
+
+
+def test_a_long_piece_is_held_as_it_came_until_it_is_truncated():
+    long = "é" * (3 * MAX_PIECE)
+    text = Rope("start ")
+    text.extend(long, 1)
+    text.extend("!", 2)
+    assert text.crc() == crc32(f"start {long}!".encode())
+    assert any(piece is long for piece in text.pieces())
+    short = text.shortened(MAX_PIECE)
+    assert max(map(len, short.pieces())) <= MAX_PIECE
+    assert (short.text_at(LATEST), short.crc()) == (
+        f"start {long}"[:MAX_PIECE],
+        crc32(f"start {long}"[:MAX_PIECE].encode()),
+    )
+    assert text.text_at(LATEST) == f"start {long}!"
+
+
+def test_a_node_is_the_json_that_it_reads_as_and_no_other():
+    random = Random(5)
+    for _ in range(300):
+        value, other = a_value(random), a_value(random)
+        document = Document({"list": [0.5], "text": "é"}, ["/text", "/list"])
+        document.apply([["r", "\n🎉", value], ["a", "/text", "x" * random.randrange(3)]])
+        node, plain = document.view().node(()), document.value()
+        assert holds(node, plain)
+        for changed in (
+            a_change_of(random, plain),
+            {**plain, "list": [0.5, other]},
+            {**plain, "text": "é\n🎉y"},
+        ):
+            assert holds(node, changed) == same(plain, changed)
+    assert not holds(node, {**plain, "text": 1})
+    assert not holds(node, {**plain, "list": {}})

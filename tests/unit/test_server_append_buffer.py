@@ -1,0 +1,127 @@
+"""Appends that are kept as they came: refused where they are made, bounded, in order, whoever looks in between."""
+
+import json
+from typing import Any
+
+import pytest
+
+from support.stream_harness import Written, on_a_loop
+from tidewire_server.errors import StateTooLargeError, StreamClosedError
+from tidewire_server.log_writer.append_buffer import MAX_RUN
+from tidewire_server.log_writer.stream import Stream
+
+KIB = 1024
+
+
+def appends_until_refused(stream: Stream[Any], piece: str) -> int:
+    for count in range(10 * KIB):
+        try:
+            stream.append(piece)
+        except StateTooLargeError:
+            return count
+    raise AssertionError("no append was refused")
+
+
+@on_a_loop
+async def test_a_lone_surrogate_is_refused_by_the_append_that_brings_it():
+    job = Written("")
+    job.stream.append("before")
+    job.stream.append(" it")
+    with pytest.raises(ValueError, match="surrogate"):
+        job.stream.append("\ud83d")
+    with pytest.raises(ValueError, match="surrogate"):
+        job.stream.append("né\udc00")
+    job.stream.append(", after 🎉")
+    assert job.stream.value == await job.read() == "before it, after 🎉"
+
+
+@on_a_loop
+async def test_a_row_that_does_not_fit_is_refused_by_itself():
+    job = Written({"text": "", "ids": []}, ("/text", "/ids"))
+    job.stream.row("a", 1)
+    job.stream.row("b", 2)
+    for wrong in (("\ud83d", 3), ("c", float("nan")), ("c", 2**60), (3, "c"), ("c",), ("c", 3, 4)):
+        with pytest.raises(ValueError, match=r"\w"):
+            job.stream.row(*wrong)
+    mine = [3]
+    job.stream.row("c", mine)
+    mine.append(4)
+    job.stream.row("d", (5, 6))
+    assert job.stream.value == await job.read() == {"text": "abcd", "ids": [1, 2, [3], [5, 6]]}
+
+
+@on_a_loop
+async def test_the_bound_of_the_state_is_met_by_the_same_append_whether_or_not_appends_are_merged():
+    for piece in ("word ", "\x00", "é🎉"):
+        taken = []
+        for window in (0.0, 1.0):
+            job = Written("", max_state_bytes=2 * KIB, merge_window=window)
+            count = appends_until_refused(job.stream, piece)
+            with pytest.raises(StateTooLargeError):
+                job.stream.append("x")
+            assert await job.read() == piece * count
+            taken.append(count)
+        assert taken[0] == taken[1] > 100
+
+
+@on_a_loop
+async def test_no_event_passes_its_bound_however_much_a_run_takes():
+    job = Written("", max_event_bytes=KIB, merge_window=1.0)
+    for number in range(3000):
+        job.stream.append(f"{number}\x01 ")
+    events = await job.events()
+    assert max(len(json.dumps(event)) for event in events) <= KIB
+    assert (
+        "".join(event if isinstance(event, str) else event["ops"][0][1] for event in events)
+        == job.stream.value
+    )
+    job = Written({"a": "", "b": []}, ("/a", "/b"), max_event_bytes=KIB, merge_window=1.0)
+    for number in range(1000):
+        job.stream.row(f"{number} ", [number, "x" * 20])
+    assert max(len(json.dumps(event)) for event in await job.events()) <= KIB
+    assert await job.read() == job.stream.value
+
+
+@on_a_loop
+async def test_a_run_takes_no_more_than_its_bound_before_somebody_looks():
+    job = Written("", merge_window=1.0)
+    job.stream.append("x")
+    waiting = job.journal.backlog
+    for _ in range(2 * MAX_RUN):
+        job.stream.append("y")
+    assert job.journal.backlog >= waiting + MAX_RUN
+    assert job.stream.value == "x" + "y" * (2 * MAX_RUN)
+
+
+@on_a_loop
+async def test_nothing_follows_a_close_though_a_run_was_open():
+    job = Written({"text": "", "ids": []}, ("/text", "/ids"))
+    job.stream.row("a", 1)
+    job.stream.row("b", 2)
+    job.stream.close()
+    for write in (lambda: job.stream.row("c", 3), lambda: job.stream.append("c", at="/text")):
+        with pytest.raises(StreamClosedError):
+            write()
+    assert await job.read() == {"text": "ab", "ids": [1, 2]}
+    job = Written("")
+    job.stream.append("a")
+    job.stream.append("b")
+    job.stream.close()
+    with pytest.raises(StreamClosedError):
+        job.stream.append("c")
+    assert await job.read() == "ab"
+
+
+@on_a_loop
+async def test_what_is_no_plain_json_is_made_json_also_where_it_is_found_only_in_the_end():
+    job = Written([{"n": n} for n in range(500)], ())
+    live: list[Any] = [{"n": n} for n in range(500)]
+    for _ in range(4):
+        job.stream.replace(live)
+    live[250] = {"n": ("a", "tuple")}
+    live[251] = {"n": True}
+    # So soon after the last look, the middle is not looked at again.
+    job.stream.replace(live)
+    expected = [{"n": n} for n in range(500)]
+    expected[250], expected[251] = {"n": ["a", "tuple"]}, {"n": True}
+    assert json.dumps(job.stream.value) == json.dumps(expected) == json.dumps(await job.read())

@@ -1,0 +1,73 @@
+"""What a stream calls stable stays: readers hand it over as final, and the server refuses whatever would break it."""
+
+import pytest
+
+from support.stream_harness import Written, on_a_loop
+from tidewire_server.errors import StreamClosedError
+
+
+@on_a_loop
+async def test_what_is_promised_is_told_and_only_grows():
+    job = Written({"te/xt": "", "n": 1}, ("/te~1xt",))
+    job.stream.append("hello wörld 🎉")
+    job.stream.stable(5)
+    job.stream.stable(3)
+    job.stream.stable()
+    job.stream.stable(0)
+    promised = [event for event in await job.events() if "stable" in str(event)]
+    assert promised == [
+        [["s", "/items/0/stable", {"/te~1xt": 5}]],
+        [["s", "/items/0/stable/~1te~01xt", 13]],
+    ]
+    assert await job.read() == {"te/xt": "hello wörld 🎉", "n": 1}
+
+
+@on_a_loop
+async def test_nothing_takes_back_what_was_promised():
+    job = Written({"text": "", "rows": [{"text": "first"}]}, ("/text",))
+    stream = job.stream
+    stream.append("hello world")
+    stream.stable(5)
+    stream.stable(at="/rows/0/text")
+    before = stream.value
+    for breaks in (
+        lambda: stream.truncate(7),
+        lambda: stream.set("/text", "hell"),
+        lambda: stream.set("/text", 5),
+        lambda: stream.set("", {"text": "other", "rows": [{"text": "first"}]}),
+        lambda: stream.set("/rows", []),
+        lambda: stream.set("/rows/0", {}),
+        lambda: stream.truncate(1, at="/rows"),
+        lambda: stream.replace({"text": "hello", "rows": []}),
+    ):
+        with pytest.raises(ValueError, match="stable"):
+            breaks()
+        assert stream.value == before == await job.read()
+    stream.truncate(6)
+    stream.append("!")
+    stream.set("/text", "hello again")
+    stream.replace({"text": "hello", "rows": [{"text": "first and more"}, 2]})
+    assert stream.value == await job.read() == {"text": "hello", "rows": [{"text": "first and more"}, 2]}
+
+
+@on_a_loop
+async def test_only_what_is_there_can_be_promised():
+    job = Written({"text": "abc", "n": 1}, ("/text",))
+    for n, at in ((4, None), (-1, None), (True, None), (1.0, None), (1, "/n"), (1, "/none"), (1, "")):
+        with pytest.raises(ValueError, match="stable"):
+            job.stream.stable(n, at=at)
+    job.stream.close()
+    with pytest.raises(StreamClosedError):
+        job.stream.stable(1)
+    assert await job.events() == []
+
+
+@on_a_loop
+async def test_a_long_text_set_anew_keeps_its_promise_in_each_of_its_events():
+    job = Written({"text": ""}, ("/text",), max_event_bytes=1024)
+    kept = "é🎉" * 1000
+    job.stream.append(kept + "x" * 5000)
+    job.stream.stable(len(kept))
+    job.stream.set("/text", kept + "y" * 9000)
+    # The reader's document refuses an event after which a promise is broken.
+    assert await job.read() == {"text": kept + "y" * 9000}
