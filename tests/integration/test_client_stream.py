@@ -7,7 +7,10 @@ import itertools
 import anyio
 import anyio.lowlevel
 import pytest
-from scripted_server import (
+
+import tidewire.http.fast_body_reader
+import tidewire.jobs.reconnecting_stream
+from support.scripted_server import (
     CLOSE,
     HOLD,
     RESET,
@@ -24,9 +27,6 @@ from scripted_server import (
     snapshot,
     state,
 )
-
-import tidewire.http.fast_body_reader
-import tidewire.jobs.reconnecting_stream
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.errors import (
     AuthenticationError,

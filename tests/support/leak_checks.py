@@ -19,9 +19,10 @@ PATIENCE = 10.0
 """Seconds for what is under way to end: a kernel's and a scheduler's, not a client's."""
 A_MOMENT = 0.005
 """Seconds after which the garbage collector is asked, which takes longer than that."""
-KEPT_BY_TRIO = "Trio thread "
-"""Trio keeps idle threads for ten seconds. The plugin that runs async tests waits for events in them; what a client
-does in a thread has another name meanwhile."""
+OTHERS = ("Trio thread ", "tqdm_monitor")
+"""Names of threads that are not ours. Trio keeps idle threads for ten seconds, and the plugin that runs async tests waits
+for events in them; what a client does in a thread has another name meanwhile. tqdm, with which transformers shows how a
+checkpoint loads, keeps a thread for as long as the process lives."""
 DESCRIPTORS = Path("/proc/self/fd")
 
 
@@ -41,7 +42,7 @@ def sockets() -> set[str]:
 def _more_than(
     threads: set[threading.Thread], open_before: set[str]
 ) -> tuple[set[threading.Thread], set[str]]:
-    left = {one for one in threading.enumerate() if not one.name.startswith(KEPT_BY_TRIO)}
+    left = {one for one in threading.enumerate() if not one.name.startswith(OTHERS)}
     return left - threads, sockets() - open_before
 
 

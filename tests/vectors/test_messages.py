@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from json_pairs import spelling
 
+from support.random_json import spelling
 from support.spec_vectors import each, octets, whole
 from tidewire.jobs.reconnecting_stream import _is_stream
 from tidewire.protocol import messages, resources, strict_json
