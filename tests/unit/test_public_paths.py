@@ -1,0 +1,63 @@
+"""Paths that programs outside of this repository import from, whatever folder implements them."""
+
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+import pytest
+
+PATHS = {
+    "tidewire": [
+        "Client", "AsyncClient", "Job", "AsyncJob", "BatchJob", "AsyncBatchJob", "Update", "ItemUpdate", "TextDelta",
+        "Checkpoint", "RetryPolicy", "Hooks", "MapProgress", "Token", "TidewireError", "errors",
+    ],
+    "tidewire.errors": ["TidewireError"],
+    "tidewire.protocol.sse": ["Decoder", "Event", "EventTooLargeError", "encode"],
+    "tidewire.protocol.diff": ["diff", "apply", "DiffError", "UnknownOpError"],
+    "tidewire.protocol.document": ["Document"],
+    "tidewire.protocol.follower": [
+        "Follower", "Applied", "Notice", "Ignored", "Reconnect", "Fatal", "FatalKind", "Cause", "Outcome",
+        "Advance", "Told",
+    ],
+    "tidewire.logprobs": ["Logprobs"],
+    "tidewire.mapping": ["MapProgress"],
+    "tidewire.testing": ["Answer", "FakeEndpoint", "FakeServer", "FakeToken", "Submit"],
+    "tidewire_server": ["Server", "Stream", "Context", "ItemError", "Append", "Last"],
+    "tidewire_server.generation": ["add_generate"],
+    "tidewire_server.model": ["default_model"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, names in PATHS.items() for name in names]
+)
+def test_a_public_name_is_at_its_path(module, name):
+    assert getattr(import_module(module), name) is not None
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "tidewire.under_test",
+        "tidewire.testing.pytest_plugin",
+        "tidewire_conformance.pytest_plugin",
+        "tidewire_server.model.recipe",
+        "tidewire.__main__",
+        "tidewire_server.__main__",
+        "tidewire_conformance.__main__",
+    ],
+)
+def test_a_module_that_is_run_or_loaded_by_its_name_is_there(module):
+    assert find_spec(module) is not None
+
+
+def test_the_earlier_name_of_the_conformance_adapter_still_runs():
+    done = subprocess.run(
+        [sys.executable, "-m", "tidewire.under_test", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.startswith("usage: python -m tidewire.under_test")
