@@ -23,7 +23,7 @@ _expect(
     "a wrong event shows wherever it is read: in each fold, in each resume, and in the state that a read tells",
     "state.* proofs.* resume.* cursors.* generation.* deadlines.* slow_readers.* snapshots_only.* durable.* "
     "framing.streams_begin_with_hello framing.events_are_* framing.nothing_follows_the_end framing.a_job_ends_by_one_done "
-    "ephemeral.a_silent_stream_is_pinged ephemeral.no_stream_is_closed_without_a_word sizes.events_are_no_longer_than_discovery_says "
+    "ephemeral_events.a_silent_stream_is_pinged ephemeral_events.no_stream_is_closed_without_a_word sizes.events_are_no_longer_than_discovery_says "
     "jobs.a_read_can_be_followed_from_its_cursor jobs.a_job_that_has_ended_tells_its_end "
     "batch.items_end_one_by_one batch.the_size_of_a_batch_counts_its_rows browser.a_stream_token_opens_its_stream "
     "discovery.text_is_not_taken_back_where_it_cannot_be discovery.a_value_comes_once_where_nothing_streams",
@@ -90,7 +90,7 @@ _expect(
 _expect(
     "a fresh stream, and one that is replayed, begins with a snapshot",
     "resume.ids_go_up_without_a_gap jobs.a_submit_may_be_answered_by_the_stream idempotency.* framing.streams_begin_with_hello "
-    "ephemeral.a_silent_stream_is_pinged cursors.*",
+    "ephemeral_events.a_silent_stream_is_pinged cursors.*",
     "a_replayed_stream_has_only_the_end", "first_event_is_a_diff",
 )  # fmt: skip
 _expect(
@@ -139,7 +139,7 @@ _expect(
 )
 _expect(
     "a purge cancels what runs, and whoever reads what is cancelled is left without a word",
-    "cancels.a_cancel_ends_the_job ephemeral.no_stream_is_closed_without_a_word limits.a_stream_too_many_is_refused",
+    "cancels.a_cancel_ends_the_job ephemeral_events.no_stream_is_closed_without_a_word limits.a_stream_too_many_is_refused",
     "purge_without_done",
 )
 _expect(
