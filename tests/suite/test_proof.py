@@ -37,7 +37,7 @@ BENIGN = {"ops_in_place_of_bare_strings": "every text change is written in anoth
 """Benign variant → why it is one of the twelve."""
 BENIGN_AREAS = [
     "framing",
-    "ephemeral_events",
+    "queue_progress_ping_goaway",
     "sizes",
     "resume",
     "state",

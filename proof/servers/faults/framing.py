@@ -109,7 +109,9 @@ def id_on_an_ephemeral_event(hooks):
 
 
 @faulty_server(
-    "TW-FRM-014", "framing.events_are_those_of_the_table", "ephemeral_events.a_silent_stream_is_pinged"
+    "TW-FRM-014",
+    "framing.events_are_those_of_the_table",
+    "queue_progress_ping_goaway.a_silent_stream_is_pinged",
 )
 def ping_moves_the_cursor(hooks):
     """A ping has an id, and so moves the cursor of an EventSource."""
