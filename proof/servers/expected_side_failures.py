@@ -21,9 +21,9 @@ def _expect(why: str, checks: str, *names: str) -> None:
 
 _expect(
     "a wrong event shows wherever it is read: in each fold, in each resume, and in the state that a read tells",
-    "state.* proofs.* resume.* cursors.* generation.* deadlines.* slow_readers.* snapshots_only.* durable.* "
+    "state.* proofs.* resume.* cursors_in_urls.* snapshots.* generation.* deadlines.* slow_readers.* snapshots_only.* durable.* "
     "framing.streams_begin_with_hello framing.events_are_* framing.nothing_follows_the_end framing.a_job_ends_by_one_done "
-    "ephemeral.a_silent_stream_is_pinged ephemeral.no_stream_is_closed_without_a_word sizes.events_are_no_longer_than_discovery_says "
+    "queue_progress_ping_goaway.a_silent_stream_is_pinged queue_progress_ping_goaway.no_stream_is_closed_without_a_word sizes.events_are_no_longer_than_discovery_says "
     "jobs.a_read_can_be_followed_from_its_cursor jobs.a_job_that_has_ended_tells_its_end "
     "batch.items_end_one_by_one batch.the_size_of_a_batch_counts_its_rows browser.a_stream_token_opens_its_stream "
     "discovery.text_is_not_taken_back_where_it_cannot_be discovery.a_value_comes_once_where_nothing_streams",
@@ -39,7 +39,7 @@ _expect(
 )  # fmt: skip
 _expect(
     "a read of a job tells another state than its stream does",
-    "state.an_id_has_one_state state.histories_fold cursors.* generation.* deadlines.*",
+    "state.an_id_has_one_state state.histories_fold cursors_in_urls.* snapshots.* generation.* deadlines.*",
     "a_cancel_leaves_no_reason", "a_cancel_costs_nothing", "usage_is_that_of_the_last_item", "one_prompt_is_counted", "rows_of_a_batch_are_mixed_up",
     "a_batch_changes_the_result", "a_late_cancel_wins", "a_read_is_ahead_of_its_cursor", "cancel_drops_the_value", "cursor_before_done",
     "done_of_a_failed_job_without_error", "prototypes_are_dropped", "rows_from_one", "usage_counts_nothing", "two_statuses_that_differ",
@@ -72,7 +72,7 @@ _expect(
 _expect(
     "cursors are judged alike with and without diffs, in-band, and by a token",
     "snapshots_only.a_stream_without_diffs_judges_its_cursor browser.* state.items_move_by_the_table "
-    "cursors.a_job_that_runs_does_not_wait_for_a_cursor_to_come_true",
+    "cursors_in_urls.a_job_that_runs_does_not_wait_for_a_cursor_to_come_true",
     "any_cursor_is_taken", "cursor_ignored", "unknown_cursor_starts_from_now",
 )  # fmt: skip
 _expect(
@@ -90,7 +90,7 @@ _expect(
 _expect(
     "a fresh stream, and one that is replayed, begins with a snapshot",
     "resume.ids_go_up_without_a_gap jobs.a_submit_may_be_answered_by_the_stream idempotency.* framing.streams_begin_with_hello "
-    "ephemeral.a_silent_stream_is_pinged cursors.*",
+    "queue_progress_ping_goaway.a_silent_stream_is_pinged cursors_in_urls.* snapshots.*",
     "a_replayed_stream_has_only_the_end", "first_event_is_a_diff",
 )  # fmt: skip
 _expect(
@@ -139,7 +139,7 @@ _expect(
 )
 _expect(
     "a purge cancels what runs, and whoever reads what is cancelled is left without a word",
-    "cancels.a_cancel_ends_the_job ephemeral.no_stream_is_closed_without_a_word limits.a_stream_too_many_is_refused",
+    "cancels.a_cancel_ends_the_job queue_progress_ping_goaway.no_stream_is_closed_without_a_word limits.a_stream_too_many_is_refused",
     "purge_without_done",
 )
 _expect(
@@ -239,7 +239,7 @@ _expect(
 )
 _expect(
     "a cursor that is decoded late is none, and so all that is asked for",
-    "cursors.a_cursor_in_the_url_is_as_good_as_a_header",
+    "cursors_in_urls.a_cursor_in_the_url_is_as_good_as_a_header",
     "any_cursor_is_taken",
 )
 _expect(
@@ -251,7 +251,7 @@ _expect("the answer is still called a problem", "errors.json_is_called_json", "a
 
 _expect(
     "the state that diffs lead to is held against that of a snapshot",
-    "cursors.a_snapshot_holds_all_that_the_diffs_gave",
+    "snapshots.a_snapshot_holds_all_that_the_diffs_gave",
     "a_diff_sets_the_end", "a_failure_is_a_success_without_a_value", "an_item_succeeds_from_the_queue", "more_is_stable_than_there_is",
 )  # fmt: skip
 _expect(

@@ -3,11 +3,8 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from support.model_checkpoints import END, letters, random_tokenizer
-from tidewire_server.generation.torch_engine.detokenizer import (
-    TextStream,
-    UnsupportedTokenizerError,
-    vocabulary_of,
-)
+from tidewire_server.generation.torch_engine.detokenizer import TextStream
+from tidewire_server.generation.torch_engine.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.vocabulary import Vocabulary
 
 

@@ -27,8 +27,8 @@ from tidewire_conformance.clients.player import (
     play_all,
 )
 from tidewire_conformance.clients.player.conversation import ClientRun, Conversation
-from tidewire_conformance.clients.player.failure_text import transcript
-from tidewire_conformance.clients.player.reported_values import ClientOutput, same
+from tidewire_conformance.clients.player.failure_transcript import transcript
+from tidewire_conformance.clients.player.reported_values_and_texts import ClientOutput, same
 from tidewire_conformance.clients.player.scenario import JOB, Scenario
 from tidewire_conformance.clients.player.scenario_server import Adversary
 

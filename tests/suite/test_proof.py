@@ -35,7 +35,16 @@ SERVERS = {
 
 BENIGN = {"ops_in_place_of_bare_strings": "every text change is written in another form"}
 """Benign variant → why it is one of the twelve."""
-BENIGN_AREAS = ["framing", "ephemeral", "sizes", "resume", "state", "notation", "proofs", "slow_readers"]
+BENIGN_AREAS = [
+    "framing",
+    "queue_progress_ping_goaway",
+    "sizes",
+    "resume",
+    "state",
+    "notation",
+    "proofs",
+    "slow_readers",
+]
 
 CLIENTS = {
     "SendsNoCursor": "it reads again from the start: reconnecting",

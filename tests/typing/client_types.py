@@ -19,8 +19,8 @@ from tidewire import (
     Update,
 )
 from tidewire.errors import ItemFailedError
-from tidewire.jobs.async_map import AsyncMap
 from tidewire.jobs.logprob_arrays import Logprobs
+from tidewire.jobs.map_iterator import AsyncMap
 from tidewire.jobs.tokens import Alternative, Token
 from tidewire.testing import Answer, FakeServer, FakeToken, Submit
 

@@ -15,7 +15,7 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.document.document import TextChange
 from tidewire.protocol.document.json_pointer import PointerError
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, MAX_VALUE_DEPTH
-from tidewire.protocol.document.rope import Rope
+from tidewire.protocol.document.versioned_text_and_arrays import Rope
 
 FOLDER = Path(__file__).parents[2] / "spec" / "vectors" / "diff"
 APPLIED = json.loads((FOLDER / "apply.json").read_text(encoding="utf-8"))["vectors"]

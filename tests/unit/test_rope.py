@@ -6,7 +6,7 @@ import pytest
 from support.random_json import a_change_of, a_value
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.json_values import same
-from tidewire.protocol.document.rope import (
+from tidewire.protocol.document.versioned_text_and_arrays import (
     LATEST,
     MAX_LOOSE_PIECES,
     MAX_PIECE,

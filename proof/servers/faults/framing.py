@@ -108,7 +108,11 @@ def id_on_an_ephemeral_event(hooks):
     replace_events(hooks, b"event:hello", lambda frame: b"id:1-1\n" + frame)
 
 
-@faulty_server("TW-FRM-014", "framing.events_are_those_of_the_table", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server(
+    "TW-FRM-014",
+    "framing.events_are_those_of_the_table",
+    "queue_progress_ping_goaway.a_silent_stream_is_pinged",
+)
 def ping_moves_the_cursor(hooks):
     """A ping has an id, and so moves the cursor of an EventSource."""
     replace_events(hooks, b"event:ping", lambda frame: b"id:1-1\n" + frame)

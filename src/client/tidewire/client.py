@@ -27,10 +27,10 @@ from tidewire.http.proxy_and_tls_checks import check_proxy, check_verify
 from tidewire.http.response import Connection
 from tidewire.http.transport import Transport
 from tidewire.http.urls import last_segment
-from tidewire.jobs.async_map import AsyncMap
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
 from tidewire.jobs.leaving import Leftovers, close
+from tidewire.jobs.map_iterator import AsyncMap
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.tokens import Vocabularies

@@ -15,7 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidewire_conformance import cli_options, registry
-from tidewire_conformance.clients.client_mode.client_command import NoSuchNameError, choose, judge_client
+from tidewire_conformance.clients.client_mode.choose_and_judge_client import (
+    NoSuchNameError,
+    choose,
+    judge_client,
+)
 from tidewire_conformance.clients.client_mode.scenario_runner import LANES as CLIENT_LANES
 from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan as ClientPlan
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of

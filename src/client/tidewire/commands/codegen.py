@@ -33,7 +33,7 @@ IMPORTS: Final = (
     "tidewire.BatchJob",
     "tidewire.Client",
     "tidewire.Job",
-    "tidewire.jobs.async_map.AsyncMap",
+    "tidewire.jobs.map_iterator.AsyncMap",
     "typing.Any",
     "typing.Final",
     "typing.Literal",

@@ -42,8 +42,8 @@ from tidewire.protocol.diff import DiffError, UnknownOpError
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import IntegrityError, digest, verify
 from tidewire.protocol.document.document import TextChange, View
-from tidewire.protocol.document.rope import LATEST, holds
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES, cost, room_for_more
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, holds
 from tidewire.protocol.event_continuity import Continuity, continuity_of_change, continuity_of_snapshot
 from tidewire.protocol.follower_outcomes import (
     Applied,

@@ -10,7 +10,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from tidewire.protocol import messages
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.apply_ops import ARRAYS
-from tidewire.protocol.document.rope import LATEST, materialize
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, materialize
 from tidewire.protocol.messages import ENDED, BatchPlace, MessageError, Note
 from tidewire.protocol.problems import Problem
 

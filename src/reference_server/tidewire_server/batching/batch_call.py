@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, Final
 
 from tidewire_server.batching.batch_results import by_row
-from tidewire_server.batching.batch_rows import BatchRow, Outcome, QueuedItem
+from tidewire_server.batching.batch_row_types import BatchRow, Outcome, QueuedItem
 from tidewire_server.batching.generator_yields import final, take
 from tidewire_server.endpoints.context import Context, RowContext
 from tidewire_server.endpoints.endpoint import Endpoint

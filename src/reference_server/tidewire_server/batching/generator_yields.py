@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tidewire_server.batching.batch_rows import BatchRow, Outcome
+from tidewire_server.batching.batch_row_types import BatchRow, Outcome
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.invocation import held_back, take_whole
 from tidewire_server.endpoints.yieldables import UNSET, Append, Last

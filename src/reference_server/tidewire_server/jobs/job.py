@@ -36,7 +36,7 @@ from tidewire_server.endpoints.invocation import keep_what_was_yielded, run
 from tidewire_server.endpoints.yieldables import UNSET, Unset
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.jobs.ephemeral_events import forget_progress, publish_progress, publish_queue_position
-from tidewire_server.jobs.job_item import Item, ItemEnd
+from tidewire_server.jobs.item_run_state import Item, ItemEnd
 from tidewire_server.jobs.outcomes import (
     add_usage,
     done_of,

@@ -17,11 +17,15 @@ from typing import Any, Final
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire_server.batching.batch_call import BatchCall
 from tidewire_server.batching.batch_queue import BatchBuilder, BatchQueue
-from tidewire_server.batching.batch_rows import QueuedItem
+from tidewire_server.batching.batch_row_types import QueuedItem
 from tidewire_server.endpoints.batch_options import BatchSlot
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import refuse
-from tidewire_server.jobs.concurrency_groups import ConcurrencyGroup, EndpointQueue, make_endpoint_queues
+from tidewire_server.jobs.endpoint_queues_and_groups import (
+    ConcurrencyGroup,
+    EndpointQueue,
+    make_endpoint_queues,
+)
 from tidewire_server.jobs.job import Job
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import Queue, QueueEntry

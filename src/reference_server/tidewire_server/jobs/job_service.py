@@ -23,7 +23,7 @@ from tidewire.protocol.resources import JobResource
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import refuse
 from tidewire_server.jobs.admission.input_memory_limit import InputMemoryLimit
-from tidewire_server.jobs.admission.stream_readers import StreamReaders
+from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
 from tidewire_server.jobs.job import Job

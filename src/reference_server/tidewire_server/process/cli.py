@@ -132,7 +132,7 @@ def _configure_endpoints(server: "Server", configuration: Configuration) -> None
         ConfigurationError: There is no such endpoint.
         ValueError: Endpoints of one group have different limits now.
     """
-    from tidewire_server.jobs.concurrency_groups import group_limits  # noqa: PLC0415 - the command's help needs no server
+    from tidewire_server.jobs.endpoint_queues_and_groups import group_limits  # noqa: PLC0415 - the command's help needs no server
 
     for name, values in configuration.endpoints.items():
         endpoint = server.endpoints.get(name)

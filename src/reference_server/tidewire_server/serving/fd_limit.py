@@ -1,18 +1,10 @@
-"""File descriptors: each connection takes one, and where none is left nothing else opens, either."""
+"""How many connections fit into the limit on file descriptors, raised where the process may."""
 
-import asyncio
-import errno
 import logging
-import math
-from typing import Any, Final
+from typing import Final
 
 RESERVED: Final = 100
 """Descriptors that are left for all but connections: the log, the event loop, what functions open."""
-
-_TOLD_AGAIN: Final = 60.0
-"""Seconds until it is told again that none is left."""
-
-_NONE_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _log = logging.getLogger(__name__)
 
@@ -47,25 +39,3 @@ def room_for(connections: int, *, raise_limit: bool = False) -> int:
         soft,
     )
     return room
-
-
-def throttle_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """Have a loop say once in a while that no descriptor is left for a connection that waits.
-
-    asyncio's own would try as often as `listen` lets connections wait, each second, with a traceback for each. It goes
-    on trying, and takes the connection as soon as one is free.
-    """
-    told = -math.inf
-
-    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        nonlocal told
-        error = context.get("exception")
-        if "socket" not in context or not isinstance(error, OSError) or error.errno not in _NONE_LEFT:
-            loop.default_exception_handler(context)
-        elif loop.time() >= told + _TOLD_AGAIN:
-            told = loop.time()
-            _log.error(
-                "no connection can be taken: %s (ulimit -n); those that wait are tried again", error.strerror
-            )
-
-    loop.set_exception_handler(handle)

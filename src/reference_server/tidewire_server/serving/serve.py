@@ -24,8 +24,8 @@ from tidewire_server.http.routes import TidewireApp
 from tidewire_server.http.uvicorn.request_head import http_protocol
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.serving.daemon_threads import DaemonThreads
-from tidewire_server.serving.fd_limit import room_for, throttle_accept_errors
-from tidewire_server.serving.log_throttle import LogThrottle
+from tidewire_server.serving.fd_limit import room_for
+from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors
 from tidewire_server.serving.port_file import port_file as told_port
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
 from tidewire_server.store.interfaces import StoreError

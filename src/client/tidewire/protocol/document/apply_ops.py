@@ -17,7 +17,7 @@ from tidewire.protocol.document.diff_shapes import DiffError, is_count, judge, r
 from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import PointerError, array_index, build, parse
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, is_text
-from tidewire.protocol.document.rope import LATEST, Rope, RopeArray
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 from tidewire.protocol.strict_json import StrictJsonError
 
 Tokens = tuple[str, ...]

@@ -17,7 +17,7 @@ from tidewire.protocol import strict_json
 from tidewire.protocol.document.diff_shapes import DiffError, is_count
 from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.json_values import is_text
-from tidewire.protocol.document.rope import Rope
+from tidewire.protocol.document.versioned_text_and_arrays import Rope
 
 DIGEST_LENGTH = 16
 """Hex digits of a digest that travel."""
@@ -81,7 +81,7 @@ def verify(document: Measured, checks: JsonValue) -> None:
 
 def digest(items: Any) -> str:
     """The first 16 hex digits of SHA-256 over the RFC 8785 form of a job's final items: JSON, long texts in it perhaps
-    in pieces (`rope.in_pieces`).
+    in pieces (`versioned_text_and_arrays.in_pieces`).
 
     In that form a number has one spelling whatever its type, so `1` and `1.0` have one digest.
 

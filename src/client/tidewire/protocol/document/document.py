@@ -1,7 +1,7 @@
 """A job's state as it grows: appends cost the same at any size, and a kept view stays right.
 
 The tree holds plain dicts, lists and scalars. A text or an array that was appended to becomes a growing node, which
-replaces the plain one where it stands and reads the same for every view (see `rope`). All other ops copy the
+replaces the plain one where it stands and reads the same for every view (see `versioned_text_and_arrays`). All other ops copy the
 containers on their path (see `apply_ops`), so that a view's root stays what it was. A view is a root and a version.
 
 What comes in is checked and copied, what goes out is the caller's own: only a diff changes a document.
@@ -19,8 +19,8 @@ from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.digests import verify
 from tidewire.protocol.document.json_pointer import array_index, parse
 from tidewire.protocol.document.json_values import admit, common_prefix, is_text
-from tidewire.protocol.document.rope import LATEST, Rope, RopeArray, in_pieces
 from tidewire.protocol.document.state_size import json_bytes
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray, in_pieces
 from tidewire.protocol.document.view import View
 from tidewire.protocol.strict_json import StrictJsonError
 

@@ -8,7 +8,7 @@ once in a sixteenth of the limit, and may be larger by so much.
 from json.encoder import encode_basestring
 from typing import Any, Final
 
-from tidewire.protocol.document.rope import LATEST, Rope, RopeArray
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 
 MAX_STATE_BYTES: Final = 64 * 2**20
 """Bytes that a client lets a job's state have as JSON, by default: four times what servers allow by default."""

@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, Tokens, find
 from tidewire.protocol.document.json_pointer import parse
-from tidewire.protocol.document.rope import Rope, materialize
+from tidewire.protocol.document.versioned_text_and_arrays import Rope, materialize
 
 
 class View:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from tidewire_conformance.clients.player.render_stream_steps import hello_data
 from tidewire_conformance.clients.player.scenario import Members, Scenario
-from tidewire_conformance.clients.player.stream_steps import hello_data
 from tidewire_conformance.judging.apply_diffs import Refused, State, apply
 
 Step = Members

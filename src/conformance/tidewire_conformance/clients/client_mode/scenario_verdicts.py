@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from tidewire_conformance import specification
 from tidewire_conformance.clients.player.conversation import Conversation
-from tidewire_conformance.clients.player.failure_text import transcript
+from tidewire_conformance.clients.player.failure_transcript import transcript
 from tidewire_conformance.clients.player.play_scenario import ScenarioVerdict as Played
 from tidewire_conformance.clients.player.scenario import Scenario
 from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict

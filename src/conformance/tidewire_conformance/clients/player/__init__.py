@@ -14,7 +14,7 @@ from tidewire_conformance.clients.player.client_adapter import (
     Tell,
 )
 from tidewire_conformance.clients.player.client_judge import Finding
-from tidewire_conformance.clients.player.failure_text import describe
+from tidewire_conformance.clients.player.failure_transcript import describe
 from tidewire_conformance.clients.player.play_scenario import ScenarioVerdict, play, play_all
 from tidewire_conformance.clients.player.scenario import Scenario, ScenarioError, load, load_all
 from tidewire_conformance.judging.verdict import Outcome

@@ -7,7 +7,12 @@ from itertools import pairwise, zip_longest
 from typing import Any
 
 from tidewire_conformance.clients.player.conversation import ClientRun, Conversation, RecordedRequest
-from tidewire_conformance.clients.player.reported_values import ClientOutput, printable, same, text_of
+from tidewire_conformance.clients.player.reported_values_and_texts import (
+    ClientOutput,
+    printable,
+    same,
+    text_of,
+)
 from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
 
 _SECRET = 12

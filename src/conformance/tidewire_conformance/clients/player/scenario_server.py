@@ -22,14 +22,7 @@ from tidewire_conformance.clients.player.conversation import (
     RecordedRequest,
     read_request,
 )
-from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
-from tidewire_conformance.clients.player.scenario_bodies import (
-    ENDPOINT,
-    discovery_body,
-    job_body,
-    problem_body,
-)
-from tidewire_conformance.clients.player.stream_steps import (
+from tidewire_conformance.clients.player.render_stream_steps import (
     Flood,
     Lap,
     Pause,
@@ -40,6 +33,13 @@ from tidewire_conformance.clients.player.stream_steps import (
     cut,
     regroup,
     render,
+)
+from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
+from tidewire_conformance.clients.player.scenario_bodies import (
+    ENDPOINT,
+    discovery_body,
+    job_body,
+    problem_body,
 )
 
 _JOB = re.compile(r"/v1/jobs/([^/]+)")

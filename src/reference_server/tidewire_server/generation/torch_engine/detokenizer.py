@@ -1,78 +1,14 @@
-"""Token ids to text: a table id → bytes made at load, and one incremental decoder per stream.
+"""Token ids to text, one incremental decoder per stream: whole characters only, held back before stop strings.
 
-The tokenizer is not called while tokens are generated.
+The tokenizer is not called while tokens are generated; `tokenizer_bytes` read its table when the model was loaded.
 """
 
 from __future__ import annotations
 
 import codecs
-import json
-import re
 from collections.abc import Sequence
-from typing import Any
-
-from transformers import PreTrainedTokenizerBase
 
 from tidewire_server.generation.vocabulary import Vocabulary
-
-BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-
-class UnsupportedTokenizerError(Exception):
-    """The tokenizer's tokens do not stand for bytes."""
-
-
-def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
-    """The table of a tokenizer, for ids 0…size-1 and any further ones that it knows.
-
-    Raises:
-        UnsupportedTokenizerError: neither byte-level nor of the SentencePiece kind.
-    """
-    backend = json.loads(tokenizer.backend_tokenizer.to_str())
-    steps = _decoders(backend.get("decoder"))
-    if "ByteLevel" in steps:
-        to_bytes = _byte_level
-    elif "Metaspace" in steps or {"Replace", "ByteFallback"} <= steps:
-        to_bytes = _sentence_piece
-    else:
-        raise UnsupportedTokenizerError(
-            f"its tokenizer decodes by {', '.join(sorted(steps)) or 'nothing'}; byte-level and SentencePiece are served"
-        )
-    ids: dict[str, int] = tokenizer.get_vocab()
-    tokens = [b""] * max(size, 1 + max(ids.values()))
-    for token, token_id in ids.items():
-        tokens[token_id] = to_bytes(token)
-    special = set(tokenizer.all_special_ids)
-    for added in backend.get("added_tokens", []):
-        tokens[added["id"]] = added["content"].encode()
-        if added["special"]:
-            special.add(added["id"])
-    return Vocabulary(tokens, special)
-
-
-def _decoders(decoder: dict[str, Any] | None) -> set[str]:
-    if decoder is None:
-        return set()
-    return {decoder["type"]}.union(*(_decoders(part) for part in decoder.get("decoders", [])))
-
-
-def _byte_level_alphabet() -> dict[str, int]:
-    """The byte-level BPE alphabet: printable Latin-1 stands for itself, every other byte for a letter from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
-
-
-BYTE_OF = _byte_level_alphabet()
-
-
-def _byte_level(token: str) -> bytes:
-    return b"".join(bytes([BYTE_OF[c]]) if c in BYTE_OF else c.encode() for c in token)
-
-
-def _sentence_piece(token: str) -> bytes:
-    fallback = BYTE_FALLBACK.fullmatch(token)
-    return bytes([int(fallback[1], 16)]) if fallback else token.replace("\u2581", " ").encode()
 
 
 class TextStream:

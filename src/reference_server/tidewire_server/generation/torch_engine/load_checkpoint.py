@@ -21,7 +21,7 @@ from transformers import (
 
 from tidewire_server.generation.torch_engine import attention
 from tidewire_server.generation.torch_engine.attention import Probe, UnsupportedAttentionError
-from tidewire_server.generation.torch_engine.detokenizer import UnsupportedTokenizerError, vocabulary_of
+from tidewire_server.generation.torch_engine.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.vocabulary import Vocabulary
 
 # Nothing is downloaded, and no code of a checkpoint runs.

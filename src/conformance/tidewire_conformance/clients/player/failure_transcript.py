@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tidewire_conformance import specification
 from tidewire_conformance.clients.player.conversation import Conversation, RecordedRequest
 from tidewire_conformance.clients.player.play_scenario import ScenarioVerdict
-from tidewire_conformance.clients.player.reported_values import printable
+from tidewire_conformance.clients.player.reported_values_and_texts import printable
 from tidewire_conformance.judging.verdict import Outcome
 
 _PIECES = 12

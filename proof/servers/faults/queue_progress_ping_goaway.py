@@ -9,20 +9,22 @@ def silent_where(hooks, holds):
     hooks.frames.append(lambda exchange, frame: b"" if PING in frame and holds(exchange) else frame)
 
 
-@faulty_server("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def no_ping(hooks):
     """No ping within the heartbeat."""
     replace_events(hooks, b"event:ping", lambda frame: b"")
 
 
-@faulty_server("TW-FRM-069", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-069", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def ping_of_a_head_that_never_comes(hooks):
     """A ping names a head that is not sent."""
     rewrite_events(hooks, rb'"head":"1-\d+"', b'"head":"1-99"', within=b"event:ping")
 
 
 @faulty_server(
-    "TW-FRM-073", "ephemeral.goaway_says_its_wait_twice", "parameters.parameters_and_members_are_read_as_said"
+    "TW-FRM-073",
+    "queue_progress_ping_goaway.goaway_says_its_wait_twice",
+    "parameters.parameters_and_members_are_read_as_said",
 )
 def goaway_without_retry(hooks):
     """`goaway` has no `retry` field."""
@@ -34,7 +36,7 @@ def goaway_without_retry(hooks):
 
 @faulty_server(
     "TW-FRM-072",
-    "ephemeral.no_stream_is_closed_without_a_word",
+    "queue_progress_ping_goaway.no_stream_is_closed_without_a_word",
     "parameters.parameters_and_members_are_read_as_said",
 )
 def streams_end_without_a_word(hooks):
@@ -46,7 +48,7 @@ def streams_end_without_a_word(hooks):
 
 @faulty_server(
     "TW-FRM-066",
-    "ephemeral.progress_of_a_batch_names_its_item",
+    "queue_progress_ping_goaway.progress_of_a_batch_names_its_item",
     "generation.a_seed_gives_the_same_tokens_again",
 )
 def progress_without_its_item(hooks):
@@ -54,14 +56,16 @@ def progress_without_its_item(hooks):
     rewrite_events(hooks, rb',"item":\d+', b"", within=b"event:progress")
 
 
-@faulty_server("TW-DIF-004", "ephemeral.ephemeral_events_hold_nothing_of_a_result")
+@faulty_server("TW-DIF-004", "queue_progress_ping_goaway.ephemeral_events_hold_nothing_of_a_result")
 def text_in_progress(hooks):
     """Progress carries a text of the result."""
     rewrite_events(hooks, b'{"current"', b'{"text":"so far","current"')
 
 
 @faulty_server(
-    "TW-FRM-064", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream"
+    "TW-FRM-064",
+    "queue_progress_ping_goaway.places_are_counted_from_1",
+    "jobs.a_submit_may_be_answered_by_the_stream",
 )
 def places_from_zero(hooks):
     """The first in the queue has place 0."""
@@ -69,7 +73,7 @@ def places_from_zero(hooks):
     replace_events(hooks, b"event:hello", lambda frame: frame + place)
 
 
-@faulty_server("TW-FRM-067", "ephemeral.progress_is_told_again_on_each_connection")
+@faulty_server("TW-FRM-067", "queue_progress_ping_goaway.progress_is_told_again_on_each_connection")
 def progress_is_told_once(hooks):
     """Progress is told to those alone who are there when it is made."""
 
@@ -83,7 +87,9 @@ def progress_is_told_once(hooks):
 
 
 @faulty_server(
-    "TW-FRM-063", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream"
+    "TW-FRM-063",
+    "queue_progress_ping_goaway.places_are_counted_from_1",
+    "jobs.a_submit_may_be_answered_by_the_stream",
 )
 def a_place_is_told_again_and_again(hooks):
     """`queue` is sent twice for each place."""
@@ -91,7 +97,7 @@ def a_place_is_told_again_and_again(hooks):
     replace_events(hooks, b"event:hello", lambda frame: frame + 2 * place)
 
 
-@faulty_server("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def only_the_first_silence_is_broken(hooks):
     """The timer of the heartbeat is not set again after the first ping."""
 
@@ -102,25 +108,25 @@ def only_the_first_silence_is_broken(hooks):
     silent_where(hooks, later)
 
 
-@faulty_server("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def no_ping_after_a_resume(hooks):
     """A stream that was opened with a cursor gets no ping."""
     silent_where(hooks, lambda exchange: exchange.cursor)
 
 
-@faulty_server("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def no_ping_where_a_submit_is_answered(hooks):
     """A stream that answers a submit gets no ping."""
     silent_where(hooks, lambda exchange: exchange.is_submit)
 
 
-@faulty_server("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def no_ping_without_diffs(hooks):
     """A stream of snapshots gets no ping."""
     silent_where(hooks, lambda exchange: b"diffs=0" in exchange.query)
 
 
-@faulty_server("TW-FRM-068", "ephemeral.a_silent_stream_is_pinged")
+@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def hello_promises_a_quicker_heartbeat(hooks):
     """`hello` names a heartbeat that is not kept."""
     hooks.settings["heartbeat"] = 5.0
@@ -128,7 +134,9 @@ def hello_promises_a_quicker_heartbeat(hooks):
 
 
 @faulty_server(
-    "TW-FRM-063", "ephemeral.places_are_counted_from_1", "jobs.a_submit_may_be_answered_by_the_stream"
+    "TW-FRM-063",
+    "queue_progress_ping_goaway.places_are_counted_from_1",
+    "jobs.a_submit_may_be_answered_by_the_stream",
 )
 def a_job_that_runs_has_a_place(hooks):
     """`queue` is sent once more when the job has begun."""

@@ -1,0 +1,27 @@
+"""Section 4.2: what a snapshot has to hold."""
+
+from tidewire_conformance.checks.resume import differing
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import Session
+
+
+@check("TW-RES-007", "TW-RES-016")
+async def a_snapshot_holds_all_that_the_diffs_gave(s: Session) -> None:
+    """Of each endpoint: errors, notes, usage, `stable` and `batch` stand in the snapshot as in the history."""
+    fails = {
+        "script": [{"append": "so far"}, {"note": "a note"}, {"usage": {"steps": 2}}, {"fail": "no further"}]
+    }
+    works = {work.endpoint: work for work in s.server.seen}
+    if scripted := s.server.script():
+        works[""] = scripted.with_input(fails)
+    for work in works.values():
+        job, history = await s.ended(work)
+        answer = await s.stream(job)
+        if not s.expect("TW-RES-016", [b.type for b in answer.logged[:1]] == ["snapshot"], "a snapshot first",
+                        f"{answer.status} {[b.type for b in answer.logged]}", at=answer):  # fmt: skip
+            continue
+        lost = differing(history, answer)
+        s.expect("TW-RES-007", not lost, f"the state of the history of {work.endpoint}, at each id", f"another one at {lost}",
+                 at=answer, block=answer.logged[0])  # fmt: skip
+    if not works:
+        s.untested("no example of an endpoint ended")
