@@ -21,6 +21,7 @@ from tidewire.errors import (
     TransportError,
     Where,
 )
+from tidewire.http.body_decompression import CODING, BoundedDecompressor, DecompressionError
 from tidewire.http.connection_diagnosis import (
     UNREACHABLE,
     goes_through_a_proxy,
@@ -29,7 +30,6 @@ from tidewire.http.connection_diagnosis import (
     unreachable,
     unusable_environment,
 )
-from tidewire.http.decompression import CODING, BoundedDecompressor, DecompressionError
 from tidewire.http.home_loop import HomeLoop
 from tidewire.http.httpx_fixes import Pool, repair
 from tidewire.http.response import Body, Connection, Response, cut

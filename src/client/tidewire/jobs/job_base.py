@@ -23,8 +23,8 @@ from tidewire.errors import (
     Where,
 )
 from tidewire.http.home_loop import HomeLock
+from tidewire.jobs.item_text_changes import TextColumns
 from tidewire.jobs.reconnecting_stream import JobStream
-from tidewire.jobs.text_column_changes import TextColumns
 from tidewire.protocol.follower_outcomes import Applied, Notice
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource

@@ -15,7 +15,7 @@ ItemEnd = Literal["succeeded", "failed", "cancelled"]
 
 @dataclass(slots=True)
 class Item:
-    """An item, by the table of `jobs`."""
+    """An item, by the table of `job`."""
 
     value: BaseModel
     stream: Stream[Any]
