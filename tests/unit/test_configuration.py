@@ -1,16 +1,22 @@
 """Where settings come from, and what is said of one that is wrong."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from tidewire_server import Server
+from tidewire_server.process.banner import startup_banner
 from tidewire_server.process.cli import serve
 from tidewire_server.process.configuration import ConfigurationError, configure
-from tidewire_server.process.flags import FIELDS, FLAGS, flag_of
+from tidewire_server.process.flags import FIELDS, FLAGS, SECRET, flag_of
 from tidewire_server.settings import Launch, Settings
+
+DOCS = Path(__file__).parents[2] / "docs"
+WITHOUT_FLAG = sorted(FIELDS.keys() - {"target"}.union(*FLAGS.values()))
 
 
 @pytest.fixture(autouse=True)
@@ -227,14 +233,68 @@ def test_a_setting_of_an_endpoint_is_shown_with_its_line(file):
 # ---- flags -------------------------------------------------------------------------------------------------------
 
 
+def test_settings_with_a_flag_are_the_ones_that_a_guide_or_the_banner_names():
+    pages = [page.read_text() for folder in ("tutorial", "how-to") for page in (DOCS / folder).glob("*.md")]
+    banner = startup_banner(Server(merge_window=0, tokens=["a:b"]), "http://127.0.0.1:8000")
+    named = "\n".join([*pages, banner, (DOCS / "examples/demo.py").read_text()])
+    assert set().union(*FLAGS.values()) <= FIELDS.keys()
+    assert 18 <= len(set().union(*FLAGS.values()) & Settings.model_fields.keys()) <= 22
+    unnamed = [
+        name
+        for names in FLAGS.values()
+        for name in names
+        if not re.search(rf"(?<![\w-])({name}|{flag_of(name)}|TIDEWIRE_{name.upper()})(?![\w-])", named)
+    ]
+    assert unnamed == ["log_level"]
+
+
+@pytest.mark.parametrize("name", WITHOUT_FLAG)
+def test_a_setting_without_a_flag_is_refused_with_its_line_for_the_file(name, file, environment):
+    ended = CliRunner().invoke(serve, ["mine.py:server", flag_of(name), str(FIELDS[name].default)])
+    assert ended.exit_code == 2
+    found = re.fullmatch(
+        r"tidewire serve: (--\S+) is not a flag; put it in the file: (.*) \(or in the environment: (\w+)=(.*)\)\n",
+        ended.stderr,
+    )
+    assert found is not None
+    assert found[1] == flag_of(name)
+    assert origins(configure({}, file(found[2])))[name][1] == "some.toml:1"
+    environment(**{found[3]: found[4]})
+    assert origins(configure({}))[name][1] == found[3]
+
+
+def test_the_value_of_a_refused_flag_may_follow_an_equals_sign():
+    ended = CliRunner().invoke(serve, ["--max-event-bytes=1000000"])
+    assert ended.stderr == (
+        "tidewire serve: --max-event-bytes is not a flag; put it in the file: max_event_bytes = 1000000"
+        " (or in the environment: TIDEWIRE_MAX_EVENT_BYTES=1000000)\n"
+    )
+
+
+def test_a_flag_without_its_value_is_refused_with_the_default_as_example():
+    ended = CliRunner().invoke(serve, ["--max-event-bytes"])
+    assert "put it in the file: max_event_bytes = 1048576 (or" in ended.stderr
+
+
 def test_an_unknown_flag_is_refused_with_the_closest_one():
     ended = CliRunner().invoke(serve, ["--max-queue-siz", "1"])
     assert ended.exit_code == 2
     assert "--max-queue-size" in ended.stderr
 
 
-def test_each_setting_has_a_flag_in_one_group():
+def test_the_help_fits_a_hundred_lines(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    shown = CliRunner().invoke(serve, ["--help"]).stdout
+    assert shown.count("\n") <= 100
+    assert all(flag_of(name) in shown for names in FLAGS.values() for name in names)
+    assert "max_threads = 8" in shown
+
+
+def test_each_flag_has_one_group_and_secrets_have_a_flag():
+    # The error for a setting without a flag shows the value that was passed.
+    assert set().union(*FLAGS.values()) >= SECRET
     names = [name for group in FLAGS.values() for name in group]
-    assert sorted([*names, "target"]) == sorted(FIELDS)
+    assert len(names) == len(set(names))
     options = {name for option in get_command(serve).params for name in option.opts if name.startswith("--")}
     assert options == {*map(flag_of, names), "--config", "--show-config"}

@@ -1,7 +1,8 @@
 """Settings of a server and of `tidewire serve`: name, default, bounds, description.
 
-The same names serve as keywords of `Server`, as flags of `tidewire serve` (`process/flags.py`), as environment
-variables (`TIDEWIRE_MAX_BODY_BYTES`) and in the configuration file (`process/configuration.py`). Times are seconds.
+The same names serve as keywords of `Server`, as environment variables (`TIDEWIRE_MAX_BODY_BYTES`) and in the
+configuration file of `tidewire serve` (see `process/configuration.py`); the most used ones have a flag as well
+(`process/flags.py`). Times are seconds.
 """
 
 import math

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+import typer.core
 from pydantic import ValidationError
 
 from tidewire.protocol.messages import describe
@@ -25,6 +26,7 @@ from tidewire_server.process.flags import (
     SINGULAR,
     allowed,
     flag_of,
+    not_a_flag,
     shown,
     unknown,
 )
@@ -38,11 +40,20 @@ _LAST_GRACE = 1.0
 """Seconds that threads have to end once the server has."""
 
 
+class _ServeCommand(typer.core.TyperCommand):
+    """The command. For a setting without a flag it prints the line for the file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if error := not_a_flag(args):
+            _fail(error, code=2)
+        return super().parse_args(ctx, args)
+
+
 serve = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 """The command, for the `tidewire` command line."""
 
 
-@serve.command("serve")
+@serve.command("serve", cls=_ServeCommand)
 def _serve(
     context: typer.Context,
     target: Annotated[str | None, typer.Argument(help=FIELDS["target"].description)] = None,  # noqa: ARG001 - in context
@@ -64,9 +75,9 @@ def _serve(
     tidewire serve --config tidewire.toml   settings from a file
     tidewire serve --show-config            all settings and their origin
 
-    Every setting can also be set in the environment (TIDEWIRE_MAX_THREADS=8) or in
-    a TOML file (max_threads = 8). Precedence: flag, environment, file, the server's
-    code, default.
+    Every setting can be set in the environment (TIDEWIRE_MAX_THREADS=8) or in a
+    TOML file (max_threads = 8); the most used ones have a flag. Precedence: flag,
+    environment, file, the server's code, default.
     """
     try:
         # `--help` needs neither the server nor pydantic-settings, which costs 0.15 s of CPU.

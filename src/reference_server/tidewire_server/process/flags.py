@@ -1,4 +1,8 @@
-"""Flags of `tidewire serve`, and how names, values and bounds of settings are written."""
+"""Flags of `tidewire serve`: which settings have one, and how names, values and bounds are written.
+
+Every setting can be set in the environment and in the configuration file. The settings below have a flag as well: the
+ones that a tutorial, a how-to or the startup banner names, and `log_level`.
+"""
 
 import difflib
 from collections.abc import Iterable
@@ -11,54 +15,22 @@ from pydantic.fields import FieldInfo
 from tidewire_server.settings import Launch, Settings
 
 FLAGS: Final = {
-    "Process": ("host", "port", "port_file", "root_path", "cors_origins", "log_level", "switch_interval"),
+    "Process": ("host", "port", "port_file", "root_path", "cors_origins", "log_level"),
     "Access": ("tokens", "stream_token_secret", "stream_token_ttl"),
     "Text generation, without a target": ("model", "device"),
     "Jobs": (
         "default_concurrency_limit",
-        "max_threads",
         "max_queue_size",
-        "queue_interval",
         "max_inputs",
         "max_body_bytes",
         "cancel_timeout",
         "shutdown_timeout",
-        "min_grace",
         "script",
     ),
-    "Streams": (
-        "heartbeat",
-        "retry",
-        "merge_window",
-        "min_snapshot_interval",
-        "stall_timeout",
-        "keep_alive_timeout",
-    ),
-    "Limits": (
-        "max_connections",
-        "max_head_bytes",
-        "head_timeout",
-        "body_timeout",
-        "max_input_bytes",
-        "max_jobs_per_principal",
-        "max_streams_per_principal",
-        "max_state_bytes",
-        "max_event_bytes",
-        "max_log_bytes",
-    ),
-    "Stored jobs": (
-        "log",
-        "log_fsync",
-        "max_attempts",
-        "log_ttl",
-        "state_ttl",
-        "tombstone_ttl",
-        "idempotency_ttl",
-        "max_retained_jobs",
-        "max_tombstones",
-    ),
+    "Streams": ("heartbeat", "retry", "merge_window", "stall_timeout", "keep_alive_timeout"),
+    "Stored jobs": ("log", "log_fsync", "max_attempts", "state_ttl"),
 }
-"""Settings by group of `--help`."""
+"""Settings that have a flag, by group of `--help`."""
 
 FIELDS: Final[dict[str, FieldInfo]] = dict(Launch.model_fields) | dict(Settings.model_fields)
 """Every setting that `tidewire serve` takes, by name."""
@@ -88,6 +60,22 @@ def flag_of(name: str) -> str:
 def variable_of(name: str) -> str:
     """The environment variable of a setting: `TIDEWIRE_MAX_QUEUE_SIZE`."""
     return ENV_PREFIX + name.upper()
+
+
+def not_a_flag(arguments: Iterable[str]) -> str | None:
+    """The error for the first argument that names a setting without a flag; it shows the line for the file."""
+    with_flag = {"target"}.union(*FLAGS.values())
+    without = {flag_of(name): name for name in FIELDS if name not in with_flag}
+    rest = iter(arguments)
+    for argument in rest:
+        flag, has_value, value = argument.partition("=")
+        if name := without.get(flag):
+            value = value if has_value else next(rest, shown(name, FIELDS[name].default))
+            return (
+                f"{flag} is not a flag; put it in the file: {name} = {value}"
+                f" (or in the environment: {variable_of(name)}={value})"
+            )
+    return None
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
