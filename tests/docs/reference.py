@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+from pydantic import BaseModel
+
 REFERENCE = Path(__file__).parents[2] / "docs/reference"
 
 
@@ -17,28 +19,32 @@ def errors() -> str:
     return "```text\n" + "\n".join(line[4:] for line in tree[1].splitlines()) + "\n```"
 
 
+def table_of(model: type[BaseModel]) -> str:
+    from tidewire_server.process.flags import FLAGS, allowed, flag_of, shown
+
+    rows = ["| setting | flag | default | allowed | meaning |", "|---|---|---|---|---|"]
+    for name, field in model.model_fields.items():
+        flag = f"`{flag_of(name)}`" if name in {"target"}.union(*FLAGS.values()) else ""
+        default = shown(name, field.default)
+        rows.append(f"| `{name}` | {flag} | `{default}` | {allowed(field)} | {field.description} |")
+    return "\n".join(rows)
+
+
 def settings() -> str:
-    from tidewire_server.process.configuration import allowed
     from tidewire_server.settings import Settings
 
-    rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
-    for name, field in Settings.model_fields.items():
-        rows.append(f"| `{name}` | `{field.default!r}` | {allowed(field)} | {field.description} |")
-    return "\n".join(rows)
+    return table_of(Settings)
 
 
 def launch() -> str:
-    from tidewire_server.process.configuration import Launch, allowed, flag_of, shown
+    from tidewire_server.settings import Launch
 
-    rows = ["| flag | default | allowed | meaning |", "|---|---|---|---|"]
-    for name, field in Launch.model_fields.items():
-        default = shown(name, field.default)
-        rows.append(f"| `{flag_of(name)}` | `{default}` | {allowed(field)} | {field.description} |")
-    return "\n".join(rows)
+    return table_of(Launch)
 
 
 def of_endpoints() -> str:
-    from tidewire_server.process.configuration import EndpointSettings, allowed
+    from tidewire_server.process.configuration import EndpointSettings
+    from tidewire_server.process.flags import allowed
 
     rows = ["| in `[endpoints.NAME]` | allowed | meaning |", "|---|---|---|"]
     for name, field in EndpointSettings.model_fields.items():
