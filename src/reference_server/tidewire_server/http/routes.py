@@ -31,7 +31,7 @@ from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.http import request_parameters, requests_and_responses
 from tidewire_server.http.discovery import DiscoveryDocuments
 from tidewire_server.http.event_stream import EventStream
-from tidewire_server.http.problem_stream import send_problem
+from tidewire_server.http.problem_stream import problem_stream
 from tidewire_server.http.replay_plan import NOTHING, plan_replay
 from tidewire_server.http.requests_and_responses import Resource, answer, read_body, root_of
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
@@ -296,20 +296,14 @@ class TidewireApp:
         ):
             return await self._open(request, asked)
 
-        async def with_problems_in_band(scope: Scope, receive: Receive, send: Send) -> None:
-            try:
-                answers = await self._open(request, asked)
-            except ProblemError as error:
-                found = error.problem
-            except Exception:  # noqa: BLE001 - logged, and told inside the stream
-                found = requests_and_responses.failure(request)
-            else:
-                await answers(scope, receive, send)
-                return
-            self._count_problem(scope, found)
-            await send_problem(send, found, retry=self._settings.retry)
-
-        return with_problems_in_band
+        try:
+            return await self._open(request, asked)
+        except ProblemError as error:
+            found = error.problem
+        except Exception:  # noqa: BLE001 - logged, and sent inside the stream
+            found = requests_and_responses.failure(request)
+        self._count_problem(request.scope, found)
+        return problem_stream(found, retry=self._settings.retry)
 
     async def _open(self, request: Request, asked: str | None) -> ASGIApp:
         if asked == str(ENDED_BY_PROBLEM):
