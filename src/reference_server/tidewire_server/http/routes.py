@@ -68,7 +68,7 @@ class _LinkName(StringConvertor):
     regex = "(?!jobs$)[^/]+"
 
 
-register_url_convertor("link", _LinkName())
+register_url_convertor("tidewire_link", _LinkName())
 
 
 class TidewireApp:
@@ -112,7 +112,9 @@ class TidewireApp:
             route("DELETE", f"{API_ROOT}/jobs/{{id}}", self._purge),
             route("GET", API_ROOT, self._descriptions.discover),
             route("GET", f"{API_ROOT}/endpoints/{{name}}", self._descriptions.describe),
-            route("GET", f"{API_ROOT}/endpoints/{{name}}/{{resource:link}}", self._descriptions.further),
+            route(
+                "GET", f"{API_ROOT}/endpoints/{{name}}/{{resource:tidewire_link}}", self._descriptions.further
+            ),
             route("GET", f"{API_ROOT}/jobs", self._list),
             route("POST", f"{API_ROOT}/jobs/{{id}}/cancel", self._cancel),
             route("POST", f"{API_ROOT}/jobs/{{id}}/stream-token", self._make_stream_token),
