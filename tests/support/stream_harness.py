@@ -9,6 +9,7 @@ from typing import Any
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
 from tidewire_server.log_writer.group_commit import GroupCommit
+from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter, first_block
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.user_values import plain
@@ -33,7 +34,7 @@ class Written:
             reserve=0,
             commits=GroupCommit(lambda _events, _bytes: None, kept.merge_window),
         )
-        self.stream: Stream[Any] = Stream(
+        self.writer = ItemWriter(
             self.journal,
             0,
             columns=columns,
@@ -41,6 +42,7 @@ class Written:
             tell=lambda _key, _message: None,
             to_json=plain,
         )
+        self.stream: Stream[Any] = Stream(self.writer)
 
     async def events(self) -> list[Any]:
         await self.journal.commit()

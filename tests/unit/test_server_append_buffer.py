@@ -98,7 +98,7 @@ async def test_nothing_follows_a_close_though_a_run_was_open():
     job = Written({"text": "", "ids": []}, ("/text", "/ids"))
     job.stream.row("a", 1)
     job.stream.row("b", 2)
-    job.stream.close()
+    job.writer.close()
     for write in (lambda: job.stream.row("c", 3), lambda: job.stream.append("c", at="/text")):
         with pytest.raises(StreamClosedError):
             write()
@@ -106,7 +106,7 @@ async def test_nothing_follows_a_close_though_a_run_was_open():
     job = Written("")
     job.stream.append("a")
     job.stream.append("b")
-    job.stream.close()
+    job.writer.close()
     with pytest.raises(StreamClosedError):
         job.stream.append("c")
     assert await job.read() == "ab"
@@ -117,11 +117,11 @@ async def test_what_is_no_plain_json_is_made_json_also_where_it_is_found_only_in
     job = Written([{"n": n} for n in range(500)], ())
     live: list[Any] = [{"n": n} for n in range(500)]
     for _ in range(4):
-        job.stream.replace(live)
+        job.writer.replace(live)
     live[250] = {"n": ("a", "tuple")}
     live[251] = {"n": True}
     # So soon after the last look, the middle is not looked at again.
-    job.stream.replace(live)
+    job.writer.replace(live)
     expected = [{"n": n} for n in range(500)]
     expected[250], expected[251] = {"n": ["a", "tuple"]}, {"n": True}
     assert json.dumps(job.stream.value) == json.dumps(expected) == json.dumps(await job.read())
