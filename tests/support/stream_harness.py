@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from tidewire.protocol.document import Document
@@ -15,6 +15,30 @@ from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.user_values import plain
 from tidewire_server.settings import Settings
 from tidewire_server.store.memory_store import MemoryLog
+
+
+def log_writer(
+    value: Any,
+    columns: Sequence[str] = (),
+    *,
+    merge: bool = True,
+    max_event_bytes: int = 4096,
+    max_state_bytes: int = 100_000,
+    reserve: int = 0,
+) -> LogWriter:
+    """A log writer whose state is a value. Call on an event loop."""
+    settings = Settings(
+        merge_window=1.0 if merge else 0.0, max_event_bytes=max_event_bytes, max_state_bytes=max_state_bytes
+    )
+    block, document, _ = first_block(value, columns)
+    return LogWriter(
+        MemoryLog(block, settings.max_log_bytes),
+        document,
+        settings,
+        state_bytes=50,
+        reserve=reserve,
+        commits=GroupCommit(lambda _events, _bytes: None, settings.merge_window),
+    )
 
 
 class Written:

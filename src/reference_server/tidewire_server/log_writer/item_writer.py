@@ -16,7 +16,6 @@ from tidewire.protocol.document.json_pointer import escape, parse
 from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer import progress_and_notes
-from tidewire_server.log_writer.append_buffer import NO_ROWS, NO_TEXTS
 from tidewire_server.log_writer.differ import NotPlainError, ShadowCopy
 from tidewire_server.log_writer.user_values import PLAIN, plain
 from tidewire_server.log_writer.value_errors import said_of_value
@@ -45,14 +44,14 @@ class ItemWriter:
         "_journal",
         "_lock",
         "_place",
+        "_refuses",
         "_rollback",
-        "_row_run",
         "_shadow",
         "_stable",
         "_tell",
-        "_text_run",
         "_to_json",
         "_usage",
+        "_writes_rows",
         "_yielded",
         "failure",
     )
@@ -73,6 +72,8 @@ class ItemWriter:
         self._index = index
         self._columns = tuple(self._place + column for column in columns)
         self._growing = self._columns[0] if len(self._columns) == 1 else self._place
+        self._writes_rows = self._columns == journal.columns
+        """Whether a row of this item is one of the job: not where the job has several items."""
         self._rollback = rollback
         self._column_is_text: tuple[bool, ...] | None = None
         self._tell = tell
@@ -81,15 +82,15 @@ class ItemWriter:
         self._yielded: Any = None
         """The value that the shadow follows."""
         self._converts = False
-        """Whether values that are yielded have to be made JSON."""
+        """Whether yielded values must be converted to JSON."""
         self._stable: dict[str, int] = {}
-        self._text_run = NO_TEXTS
-        self._row_run = NO_ROWS
         self._closed = False
+        self._refuses = False
+        """Whether writes raise: the item is closed, or a write has failed it."""
         self._cancelled = False
         self._usage: dict[str, int | float] = {}
         self.failure: StateTooLargeError | None = None
-        """Set where a write was refused because the state would pass its limit: the job fails of it."""
+        """Set when a write would have made the state pass its limit: the job fails with it."""
 
     # ---- the value ---------------------------------------------------------------------------------------------
 
@@ -107,8 +108,8 @@ class ItemWriter:
                 self._let_go()
             path = self._growing if at is None else self._path(at)
             with self._lock:
-                if self._text_run.path != path or not self._text_run.add(x):
-                    self._extend(path, x)
+                if self._refuses or not self._journal.append_text(path, x):
+                    self._write(self._journal.append, [(path, x)])
         else:
             self._let_go()
             self._write(self._journal.append, [(self._path(at), plain(x))])
@@ -125,14 +126,13 @@ class ItemWriter:
         """See `Stream.row`."""
         if self._shadow is not None:
             self._let_go()
-        with self._lock:
-            if self._row_run.add(members):
-                return
-        row = [member if type(member) in PLAIN else plain(member) for member in members]
-        if self._columns == self._journal.columns:
+        if self._writes_rows:
             with self._lock:
-                self._write(self._journal.row, row)
-                self._row_run = self._journal.row_run()
+                if not self._refuses and self._journal.append_row(members):
+                    return
+        row = [member if type(member) in PLAIN else plain(member) for member in members]
+        if self._writes_rows:
+            self._write(self._journal.row, row)
         else:
             self._write(self._journal.append, self._as_appends(row))
 
@@ -192,14 +192,14 @@ class ItemWriter:
     # ---- for the server ----------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Let the function know."""
+        """Set `cancelled`, which the function may read."""
         self._cancelled = True
 
     def replace(self, value: Any) -> None:
-        """Make this the value, writing only what changed.
+        """Replace the value, writing only what changed.
 
         Raises:
-            InvalidValueError: It is no JSON.
+            InvalidValueError: It is not JSON.
             StateTooLargeError: The state would pass its limit.
             StreamClosedError: The item has ended.
         """
@@ -221,10 +221,10 @@ class ItemWriter:
             raise self._refused(value, error) from None
 
     def catch_up(self) -> None:
-        """Bring in what was found of the last value only in part, as it is now.
+        """Write the elements of the last yielded value that its diff did not look at, as they are now.
 
         Raises:
-            InvalidValueError: It is no JSON.
+            InvalidValueError: It is not JSON.
             StateTooLargeError: The state would pass its limit.
             StreamClosedError: The item has ended.
         """
@@ -244,7 +244,7 @@ class ItemWriter:
             raise self._refused(self._yielded, error) from None
 
     def _refused(self, value: Any, error: ValueError) -> InvalidValueError:
-        """What is wrong with a value that could not be made the document's."""
+        """The error for a value that the document refused, with paths relative to the value."""
         if isinstance(error, InvalidValueError):
             return error
         try:  # what the document was to be changed by names other places than the value has
@@ -254,7 +254,7 @@ class ItemWriter:
         return InvalidValueError(said_of_value(error, self._place))
 
     def _let_go(self) -> None:
-        """What is written now is not what was yielded: the next value is compared with the document."""
+        """Forget the last yielded value, since another write follows: the next one is compared with the document."""
         self.catch_up()
         self._shadow = self._yielded = None
 
@@ -262,30 +262,19 @@ class ItemWriter:
         return ShadowCopy(self._journal.value(self._place), self._place)
 
     def close(self) -> dict[str, int | float]:
-        """Refuse whatever is written later; returns what was used."""
+        """Refuse later writes; returns the usage."""
         with self._lock:
-            self._closed = True
-            self._end_runs()
+            self._closed = self._refuses = True
         return self._usage
-
-    def _extend(self, path: str, text: str) -> None:
-        with self._lock:
-            run = self._text_run
-            if run.path == path and run.add(text):
-                return
-            self._write(self._journal.append, [(path, text)])
-            self._text_run = self._journal.text_run(path)
-
-    def _end_runs(self) -> None:
-        """Whatever is written next goes the long way, and is checked for everything."""
-        self._text_run.close()
-        self._row_run.end()
 
     def _put(self, ops: list[Op]) -> None:
         if not ops:
             return
         if len(ops) == 1 and ops[0][0] == "a" and type(text := ops[0][2]) is str:
-            self._extend(str(ops[0][1]), text)
+            path = str(ops[0][1])
+            with self._lock:
+                if self._refuses or not self._journal.append_text(path, text):
+                    self._write(self._journal.append, [(path, text)])
         elif any(op[0] != "a" for op in ops):
             for op in ops:
                 if op[0] == "t" or op[0] == "s":
@@ -297,7 +286,7 @@ class ItemWriter:
             self._write(self._journal.append, [(op[1], op[2]) for op in ops])
 
     def _as_appends(self, row: list[Any]) -> list[tuple[str, Any]]:
-        """A row of an item whose job has no columns, because it has other items."""
+        """A row as appends, for an item of a job with several items, which has no columns."""
         columns = self._columns
         if len(row) != len(columns):
             raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
@@ -324,7 +313,7 @@ class ItemWriter:
                 write(change)
             except StateTooLargeError as error:
                 self.failure = error
-                self._end_runs()
+                self._refuses = True
                 raise
             except DiffError as error:
                 raise ValueError(said_of_value(error, self._place)) from None
@@ -336,7 +325,7 @@ class ItemWriter:
             raise self.failure
 
     def _hold_text(self, path: str, value: Any = None) -> None:
-        """Refuse to take back a text that grows, where readers were promised that none is."""
+        """Refuse to take back text of a column where the endpoint declares that it has no rollback."""
         if self._rollback:
             return
         for column in self._columns:
@@ -354,7 +343,7 @@ class ItemWriter:
 
 
 def _at(value: Any, pointer: str) -> Any:
-    """The place within a value, None where there is none."""
+    """The member at a pointer, None if there is none."""
     for token in parse(pointer):
         value = value.get(token) if isinstance(value, dict) else None
     return value
