@@ -146,7 +146,7 @@ PARTS = {
     "client.md": {"errors": errors},
     "server.md": {
         "options": options,
-        "stream": methods("Stream", "stream", "cancel", "catch_up", "close", "replace"),
+        "stream": methods("Stream", "stream"),
         "gives": gives,
         "context": methods("Context", "ctx"),
         "server": methods("Server", "server", "endpoint"),
