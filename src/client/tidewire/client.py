@@ -62,7 +62,8 @@ class AsyncClient:
     """A client of one server.
 
     It may be used without `async with`; then `aclose()` ends its connections. One client serves any number of jobs
-    at the same time, on one event loop; when that has ended, it goes on with the next one, as do its jobs.
+    at the same time. It and its jobs belong to the event loop on which it is first used; on another one, also when
+    the first has ended, they raise an `EventLoopError`.
 
     Args:
         url: Where the server is mounted, such as `http://127.0.0.1:8000` or `https://example.org/ai`. A user and password in

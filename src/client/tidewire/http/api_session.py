@@ -250,6 +250,7 @@ class ApiSession:
         self, options: Options, more: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> dict[str, str]:
         """All headers of a request, credentials included."""
+        self.transport.loop.check()
         content = {"Content-Type": "application/json"} if body is not None else {}
         own = {"Accept": "application/json", **content}
         return overlaid(own, self._of_url, options.headers, await self.credentials.given(), more or {})

@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 import anyio
 
 from tidewire.errors import SilenceTimeoutError, TransportError, Where
-from tidewire.http.home_loop import running_loop
 
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds that closing a connection in good order may take."""
@@ -105,18 +104,12 @@ class Connection:
         self._closing = closing
         self._opened_at = anyio.current_time()
         self._process = os.getpid()
-        self._loop = running_loop()
         owner.open.add(self)
 
     @property
     def unread(self) -> bool:
         """Whether it answers a submit, stands open, and nobody has read anything of it."""
         return self.method == "POST" and not self.begun and not self.closed
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether it belongs to another event loop than the one that runs here."""
-        return self._loop is not running_loop()
 
     @property
     def stale(self) -> bool:
@@ -166,12 +159,6 @@ class Connection:
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             await self._closing.aclose()
             await self._body.unwind()
-
-    def lose(self) -> None:
-        """Give up, after the end of its event loop, on what only that could have closed in good order."""
-        self.closed = True
-        self._hang_up()
-        self._closing.pop_all()
 
     def abandon(self) -> None:
         """Close from where nothing can be awaited, such as a finaliser in any thread.

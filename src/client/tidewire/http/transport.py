@@ -30,8 +30,8 @@ from tidewire.http.connection_diagnosis import (
     unusable_environment,
 )
 from tidewire.http.decompression import CODING, BoundedDecompressor, DecompressionError
-from tidewire.http.home_loop import HomeLoop
 from tidewire.http.httpx_fixes import Pool, repair
+from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.response import Body, Connection, Response, cut
 from tidewire.options import CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
@@ -50,21 +50,22 @@ _USER_AGENT = "tidewire-python"
 
 
 class Transport:
-    """Makes requests on one pool of connections. That belongs to an event loop, and is made anew when that has ended.
+    """Makes requests on one pool of connections.
 
     Attributes:
+        loop: The event loop that the pool belongs to.
         open: Connections that were not closed.
         abandoned: Those that were given up where nothing could be awaited.
     """
 
     def __init__(self, *, verify: bool | ssl.SSLContext = True, proxy: str | None = None) -> None:
+        self.loop: OwningLoop = OwningLoop()
         self.open: set[Connection] = set()
         self.abandoned: list[Connection] = []
         self._verify = verify
         self._proxy = proxy
         self._client: httpx.AsyncClient | None = None
         self._closed = False
-        self._home = HomeLoop()
 
     async def request(
         self,
@@ -193,8 +194,13 @@ class Transport:
         return await sniff(host, port)
 
     async def aclose(self) -> None:
-        """Close every connection. Further requests are refused."""
-        self.settle()
+        """Close every connection. Further requests are refused.
+
+        Raises:
+            EventLoopError: The connections belong to another event loop.
+        """
+        if self._client is not None and not self._closed:
+            self.loop.check()
         self._closed = True
         await self.reap()
         # One that is waited for ends with the pool, and its reader unwinds it.
@@ -206,7 +212,7 @@ class Transport:
     async def _ready(self) -> httpx.AsyncClient:
         if self._closed:
             raise ClientClosedError("this client was closed")
-        self.settle()
+        self.loop.check()
         await self.reap()
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
@@ -223,19 +229,6 @@ class Transport:
                 # What the caller gave was looked at when it was given.
                 raise unusable_environment(error) from error
         return self._client
-
-    def settle(self) -> None:
-        """Leave behind what belongs to an event loop that is over: nothing of it can be closed in good order any more.
-
-        Raises:
-            TidewireError: It is not over.
-        """
-        if self._home.moved():
-            for connection in (*self.open, *self.abandoned):
-                connection.lose()
-            self.open.clear()
-            self.abandoned.clear()
-            self._client = None
 
     @property
     def unread(self) -> int:

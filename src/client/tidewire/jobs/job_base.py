@@ -22,7 +22,6 @@ from tidewire.errors import (
     TotalTimeoutError,
     Where,
 )
-from tidewire.http.home_loop import HomeLock
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.text_column_changes import TextColumns
 from tidewire.protocol.follower_outcomes import Applied, Notice
@@ -86,7 +85,7 @@ class JobReader(ABC, Generic[U]):
         self._options = options
         self._stream = stream
         self._cancel_url = cancel_url
-        self._turn = HomeLock(fast_acquire=True)
+        self._lock: anyio.Lock | None = None
         self._ready: deque[U] = deque()
         self._folded: dict[int, _MergedUpdate[U]] = {}
         self._taken = taken
@@ -133,7 +132,7 @@ class JobReader(ABC, Generic[U]):
         queue_until = self.queue_deadline()
         with self.bounded(self.deadline()):
             while not self.ended:
-                async with self._turn.here():
+                async with self._turn():
                     await self._advance(queue_until, fold=True)
 
     def checkpoint(self) -> Checkpoint:
@@ -193,7 +192,7 @@ class JobReader(ABC, Generic[U]):
             QueueTimeoutError: It has not.
             TidewireError: The stream is over without the job's end.
         """
-        async with self._turn.here():
+        async with self._turn():
             while not self._ready and not self._folded and not self.ended:
                 await self._advance(queue_until, silent=silent)
             updates = [*self._ready, *self._unfold()]
@@ -226,7 +225,14 @@ class JobReader(ABC, Generic[U]):
 
     @property
     def _driven(self) -> bool:
-        return self._turn.locked()
+        return self._lock is not None and self._lock.locked()
+
+    def _turn(self) -> anyio.Lock:
+        """Held by the task that reads the stream."""
+        self._exchange.transport.loop.check()
+        if self._lock is None:
+            self._lock = anyio.Lock(fast_acquire=True)
+        return self._lock
 
     async def _advance(self, queue_until: float | None, *, silent: bool = False, fold: bool = False) -> None:
         """Wait for what comes next, and take with it what can be had without waiting."""

@@ -7,7 +7,6 @@ from typing import Any, Final
 import anyio
 
 from tidewire.errors import TidewireError
-from tidewire.http.home_loop import HomeLock
 from tidewire.http.transport import Transport
 from tidewire.jobs.batch_job import AsyncBatchJob
 
@@ -28,7 +27,7 @@ class Leftovers:
 
     def __init__(self) -> None:
         self._jobs: list[AsyncBatchJob[Any]] = []
-        self._lock = HomeLock()
+        self._lock: anyio.Lock | None = None
 
     def add(self, jobs: Iterable[AsyncBatchJob[Any]]) -> None:
         """Note jobs, from any thread."""
@@ -36,9 +35,10 @@ class Leftovers:
 
     async def cancel(self) -> None:
         """Cancel them. Whoever comes meanwhile waits for that: a client that is being closed, say."""
-        if not self._jobs and not self._lock.locked():
+        if not self._jobs and (self._lock is None or not self._lock.locked()):
             return
-        async with self._lock.here():
+        self._lock = self._lock or anyio.Lock()
+        async with self._lock:
             jobs = [*self._jobs]
             self._jobs.clear()
             await cancel_all(jobs)

@@ -102,9 +102,6 @@ class JobStream:
         Raises:
             TidewireError: The stream is over without the job's end, or cannot be read.
         """
-        if self._connection is not None and self._connection.elsewhere:
-            self._exchange.transport.settle()
-            self._connection = None
         try:
             while True:
                 # Nothing may be awaited before what is told is handed over: a cancellation there would lose it.

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from tidewire.errors import ConcurrentReadError, TidewireError
-from tidewire.http.home_loop import running_loop
 from tidewire.types import Position, TextDelta, Update
 
 if TYPE_CHECKING:
@@ -156,7 +155,6 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         self._prepared = False
         self._ended = False
         self._last_made = False
-        self._loop: object = None
         self._deadline: float | None = None
         self._queue_until: float | None = None
 
@@ -220,8 +218,6 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
             return []
         self.interrupted = False
         try:
-            if self._loop is not running_loop():
-                self._start_clock()
             if not self._prepared:
                 await self._begin()
             with self._job.bounded(self._deadline):
@@ -239,13 +235,9 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         """Bytes of the job's stream that were read."""
         return self._job.received
 
-    def _start_clock(self) -> None:
-        # A time of one event loop says nothing on another: there it begins anew.
-        self._loop = running_loop()
-        self._deadline, self._queue_until = self._job.deadline(), self._job.queue_deadline()
-
     async def _begin(self) -> None:
         self._job.acquire(self)
+        self._deadline, self._queue_until = self._job.deadline(), self._job.queue_deadline()
         self._prepared = True
         with self._job.bounded(self._deadline):
             await self._hand.prepare()
