@@ -119,6 +119,8 @@ class ReadAhead(Generic[X]):
         finally:
             self._over = True
             self._wake.put(None)
+            if self._left:
+                await self._reading.release()
 
     def _made(self, updates: list[Any]) -> bool:
         """Put a block of updates where the reader finds it; whether there may be another one."""

@@ -44,6 +44,9 @@ class Response:
 class Body(Protocol):
     """The body of an answer, as it comes in."""
 
+    resumable: bool
+    """Whether a `read` that was cancelled may be followed by another one."""
+
     async def read(self, limit: float) -> bytes | None:
         """What has come, None at its end.
 
@@ -67,6 +70,7 @@ class Connection:
         url: Where the answer came from.
         status: The HTTP status.
         headers: Names in lower case.
+        resumable: Whether a `read` that was cancelled may be followed by another one.
         waited_for: Whether somebody waits for its next bytes.
         begun: Whether anything of it was read.
         closed: Whether it was closed, or given up.
@@ -95,6 +99,7 @@ class Connection:
         self.status: int
         self.headers: Mapping[str, str]
         self.method, self.url, self.status, self.headers = answer
+        self.resumable: bool = body.resumable
         self.waited_for: bool = False
         self.begun: bool = False
         self.closed: bool = False

@@ -276,6 +276,9 @@ class Transport:
 class _Chunks:
     """A body as httpx reads it: one chunk of the server's at a time."""
 
+    # A cancelled read ends the generators of httpx.
+    resumable = False
+
     def __init__(self, response: httpx.Response) -> None:
         # The limit of each read goes, not that of the request.
         response.request.extensions.get("timeout", {})["read"] = None

@@ -55,8 +55,8 @@ class ActiveIterator(Protocol):
     def settle(self) -> None:
         """Report to the job what the reader has taken."""
 
-    def abandon(self) -> None:
-        """Close the connection from where nothing can be awaited."""
+    def leave(self) -> None:
+        """Return to the job what the reader has not taken."""
 
 
 class JobReader(ABC, Generic[U]):
@@ -130,10 +130,14 @@ class JobReader(ABC, Generic[U]):
     async def wait(self) -> None:
         """Wait for the job's end, whatever it is. Hands nothing over."""
         queue_until = self.queue_deadline()
-        with self.bounded(self.deadline()):
-            while not self.ended:
-                async with self._turn():
-                    await self._advance(queue_until, fold=True)
+        try:
+            with self.bounded(self.deadline()):
+                while not self.ended:
+                    async with self._turn():
+                        await self._advance(queue_until, fold=True)
+        finally:
+            if self._active is None:
+                await self.pause()
 
     def checkpoint(self) -> Checkpoint:
         """How far the job was handed over: what to save to read on from there with `client.job(checkpoint=…)`."""
@@ -153,10 +157,16 @@ class JobReader(ABC, Generic[U]):
     @property
     def taken(self) -> Position | None:
         """Up to where the job was handed over."""
-        reading = None if self._reading is None else self._reading()
-        if reading is not None and not reading.closed:
+        reading = self._active
+        if reading is not None:
             reading.settle()
         return self._taken
+
+    @property
+    def _active(self) -> ActiveIterator | None:
+        """The reading that was begun and not left."""
+        reading = None if self._reading is None else self._reading()
+        return None if reading is None or reading.closed else reading
 
     async def _cancel(self, body: bytes) -> JobStatus:
         with self.bounded(self.deadline()):
@@ -173,12 +183,12 @@ class JobReader(ABC, Generic[U]):
         Raises:
             ConcurrentReadError: Another one is under way.
         """
-        other = None if self._reading is None else self._reading()
-        if other is not None and other is not reading and not other.closed:
+        other = self._active
+        if other is not None and other is not reading:
             if not other.interrupted:
                 raise ConcurrentReadError("this job is being read by another loop", where=self._where)
-            # A traceback may hold a loop that a cancellation ended.
-            other.abandon()
+            # A traceback may hold a loop that a cancellation ended. This one continues on its connection.
+            other.leave()
         self._reading = weakref.ref(reading)
 
     async def take(self, queue_until: float | None = None, *, silent: bool) -> list[U]:

@@ -2,8 +2,8 @@
 
 What each event and each break means is the follower's to say (`tidewire.protocol.follower`); this shell moves the
 bytes and spends the time. It pulls: nothing is read unless somebody asks for it, so a reader that is slow slows the
-server's sends and no task is left behind. When the wait is cancelled, the connection is closed, and the next pull
-opens another where this one stopped.
+server's sends and no task is left behind. When the wait is cancelled, the connection stays open for the next pull; the
+caller closes it if there is none.
 """
 
 import logging
@@ -82,7 +82,8 @@ class JobStream:
         self._events: deque[Event] = deque()
         self._oversized: str | None = None
         self._due: Reconnect | Fatal | None = None
-        self._hello_by: float | None = None
+        self._waited_for_hello = self._silence = 0.0
+        """Seconds spent in reads of this connection before its `hello`; and since its last byte."""
         self._server_faults = 0
         self._answered_at: str | None = None
         """URL of the answer that was the last stream: links in it are relative to that."""
@@ -119,8 +120,12 @@ class JobStream:
                     case Fatal():
                         self._due = None
                         raise self._error(outcome)
-        except BaseException:
+        except Exception:
             await self.aclose()
+            raise
+        except BaseException:
+            if self._connection is not None and not self._connection.resumable:
+                await self.aclose()
             raise
 
     def _told(self, most: int) -> list[Applied | Notice]:
@@ -183,21 +188,27 @@ class JobStream:
 
     async def _read(self, connection: Connection) -> Outcome | None:
         follower, decoder = self.follower, self._decoder
-        if follower.greeted:
-            limit = SILENT_HEARTBEATS * follower.heartbeat
-        else:
-            # A stream that answered a submit counts from when somebody came to read it.
-            if self._hello_by is None:
-                self._hello_by = anyio.current_time() + self._exchange.timing.hello_timeout
-            limit = self._hello_by - anyio.current_time()
+        greeted = follower.greeted
+        # Only time in which somebody reads counts, and a read that was cancelled counts, too: a caller that waits
+        # again and again for a moment would otherwise never see that a connection is silent.
+        allowed = SILENT_HEARTBEATS * follower.heartbeat if greeted else self._exchange.timing.hello_timeout
+        limit = allowed - (self._silence if greeted else self._waited_for_hello)
+        begun = anyio.current_time()
         try:
             segment = await connection.read(limit)
         except SilenceTimeoutError as error:
-            if not follower.greeted:
+            if not greeted:
                 error.what = "no hello in time"
-            return self._cut(error, spent=max(0.0, limit))
+            return self._cut(error, spent=allowed)
         except TransportError as error:
             return self._cut(error)
+        finally:
+            waited = anyio.current_time() - begun
+            if greeted:
+                self._silence += waited
+            else:
+                self._waited_for_hello += waited
+        self._silence = 0.0
         if segment is None:
             return self._cut(TransportError("the stream ended before the job did"))
         self.received += len(segment)
@@ -300,7 +311,7 @@ class JobStream:
         self._server_faults = 0
         most = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
         self._decoder = Decoder(max_event_bytes=most, last_event_id=cursor)
-        self._hello_by = None
+        self._waited_for_hello = self._silence = 0.0
 
     async def _no_answer(self, error: TidewireError) -> Outcome:
         if not self._exchange.contacted:

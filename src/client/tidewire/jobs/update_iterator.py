@@ -139,7 +139,8 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         block: What is being handed over.
         finished: Whether all was handed over.
         closed: Whether it was left.
-        interrupted: Whether its last wait was cancelled: it may go on, unless another reading begins before.
+        interrupted: Whether its last wait was cancelled: it continues on the same connection, unless another reading
+            begins before.
     """
 
     def __init__(self, job: "JobReader[U]", hand: Projection[U, X]) -> None:
@@ -293,7 +294,11 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         """Leave: what was not taken stays with the job, and the connection is closed."""
         if not self.closed:
             self.leave()
-            await self._job.pause()
+            await self.release()
+
+    async def release(self) -> None:
+        """Close the connection, unless another call reads from it."""
+        await self._job.pause()
 
     def abandon(self) -> None:
         """Leave from where nothing can be awaited, such as another thread or a finaliser."""
