@@ -23,7 +23,6 @@ from support.scripted_server import (
 )
 from tidewire import AsyncClient, Client
 from tidewire.errors import ProtocolError, TransportError
-from tidewire.http import response
 from tidewire.http.response import UNREAD_STREAMS
 
 pytestmark = pytest.mark.anyio
@@ -138,27 +137,10 @@ async def test_no_more_than_so_many_streams_stand_open_that_nobody_reads():
             assert asked(server) == [True] * UNREAD_STREAMS + [False]
             async with started.pop(0).updates() as updates:
                 assert (await anext(updates)).value == ""
-            assert await client.run("count") == "Hello"
+                assert await client.run("count") == "Hello"
             assert asked(server)[-1]
-
-
-async def test_a_stream_that_stood_unread_for_long_is_opened_anew(monkeypatch):
-    monkeypatch.setattr(response, "UNREAD_SECONDS", -1.0)
-    with ScriptedServer(by_turn([stream(), OPENING, HOLD], streams=[[STREAM, WHOLE]])) as server:
-        async with AsyncClient(server.url) as client:
-            started = await client.submit("count")
-            assert await started.result() == "Hello"
-        assert [(one.method, one.cursor) for one in server.requests] == [("POST", None), ("GET", None)]
-
-
-async def test_with_the_next_request_streams_are_closed_that_stood_unread_for_long(monkeypatch):
-    monkeypatch.setattr(response, "UNREAD_SECONDS", -1.0)
-    with ScriptedServer(by_turn([stream(), OPENING, HOLD])) as server:
-        async with AsyncClient(server.url) as client:
-            started = await client.submit("count")
-            await client.discover()
-            server.wait_until(lambda: server.open == 1)
-            assert started.id == "j1"
+            await client.submit("count")
+            assert asked(server)[-1]
 
 
 async def test_at_the_limit_of_streams_a_job_is_submitted_all_the_same():

@@ -137,8 +137,9 @@ class ApiSession:
     ) -> Response | Connection:
         """Submit a job: the answer is its stream where that may be, or the job.
 
-        No stream is asked for where `UNREAD_STREAMS` of them stand open that nobody came to read, nor where the job
-        is to be cancelled when nobody reads it: an open stream would count as a reader.
+        It asks for the stream while fewer than `UNREAD_STREAMS` of those that answered earlier submits are unread. It
+        asks for JSON otherwise, and where the job is to be cancelled when nobody reads it: an open stream would count
+        as a reader.
 
         Args:
             url: Where the endpoint takes jobs.

@@ -16,9 +16,7 @@ CLOSE_TIMEOUT: Final = 2.0
 REFUSAL_BYTES: Final = 64 * 2**10
 """Bytes that are read of the body that came where a stream was asked for."""
 UNREAD_STREAMS: Final = 8
-"""Streams that submits have opened and nobody has read yet. Beyond that, a submit opens none."""
-UNREAD_SECONDS: Final = 5.0
-"""Seconds that such a stream is kept for a reader. Later, its events are old; a reader gets a new one, at the head."""
+"""Streams that answered submits and of which nothing was read yet. At this number, a submit asks for JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,6 @@ class Connection:
         headers: Names in lower case.
         resumable: Whether a `read` that was cancelled may be followed by another one.
         waited_for: Whether somebody waits for its next bytes.
-        begun: Whether anything of it was read.
         closed: Whether it was closed, or given up.
     """
 
@@ -101,27 +98,15 @@ class Connection:
         self.method, self.url, self.status, self.headers = answer
         self.resumable: bool = body.resumable
         self.waited_for: bool = False
-        self.begun: bool = False
         self.closed: bool = False
         self._body = body
         self._raw = raw
         self._owner = owner
         self._closing = closing
-        self._opened_at = anyio.current_time()
+        self._unread = self.method == "POST"
+        owner.unread += self._unread
         self._process = os.getpid()
         owner.open.add(self)
-
-    @property
-    def unread(self) -> bool:
-        """Whether it answers a submit, stands open, and nobody has read anything of it."""
-        return self.method == "POST" and not self.begun and not self.closed
-
-    @property
-    def stale(self) -> bool:
-        """Whether it answers a submit, and nobody came to read it in the time that it is kept for that."""
-        if self.begun or self.method != "POST":
-            return False
-        return self.closed or anyio.current_time() - self._opened_at > UNREAD_SECONDS
 
     async def read(self, limit: float) -> bytes | None:
         """The next bytes, all that have come; None at the end of the body.
@@ -133,7 +118,8 @@ class Connection:
             SilenceTimeoutError: No byte came.
             TransportError: The connection broke.
         """
-        self.waited_for = self.begun = True
+        self._count_as_read()
+        self.waited_for = True
         try:
             return await self._body.read(limit)
         except TimeoutError as error:
@@ -144,6 +130,10 @@ class Connection:
             raise TransportError(cut(error), where=Where(self.method, self.url)) from error
         finally:
             self.waited_for = False
+
+    def _count_as_read(self) -> None:
+        self._owner.unread -= self._unread
+        self._unread = False
 
     async def answer(self) -> Response:
         """Read what is no stream, as far as `REFUSAL_BYTES`: enough to say what came instead."""
@@ -160,6 +150,7 @@ class Connection:
     async def aclose(self) -> None:
         """Close, also when the caller is being cancelled."""
         self.closed = True
+        self._count_as_read()
         self._owner.open.discard(self)
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             await self._closing.aclose()
@@ -184,6 +175,7 @@ class Owner(Protocol):
     """Who has to know of its connections."""
 
     open: set[Connection]
+    unread: int
     abandoned: list[Connection]
 
 

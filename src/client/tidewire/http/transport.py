@@ -55,12 +55,14 @@ class Transport:
     Attributes:
         loop: The event loop that the pool belongs to.
         open: Connections that were not closed.
+        unread: Streams that answered submits and of which nothing was read yet.
         abandoned: Those that were given up where nothing could be awaited.
     """
 
     def __init__(self, *, verify: bool | ssl.SSLContext = True, proxy: str | None = None) -> None:
         self.loop: OwningLoop = OwningLoop()
         self.open: set[Connection] = set()
+        self.unread: int = 0
         self.abandoned: list[Connection] = []
         self._verify = verify
         self._proxy = proxy
@@ -230,17 +232,10 @@ class Transport:
                 raise unusable_environment(error) from error
         return self._client
 
-    @property
-    def unread(self) -> int:
-        """How many streams that answered submits stand open, of which nobody has read anything."""
-        return sum(one.unread for one in self.open)
-
     async def reap(self) -> None:
-        """Let go of what is left of connections that were abandoned, and of streams that nobody came to read."""
+        """Let go of what is left of connections that were abandoned."""
         while self.abandoned:
             await self.abandoned.pop().aclose()
-        for connection in [one for one in self.open if one.stale]:
-            await connection.aclose()
 
     @contextlib.contextmanager
     def _errors(self, method: str, url: str, connect_timeout: float) -> Iterator[None]:

@@ -179,9 +179,6 @@ class JobStream:
             why, self._oversized = self._oversized, None
             return self.follower.oversized(why)
         connection = self._connection
-        if connection is not None and connection.stale:
-            await self.aclose()
-            connection = None
         if connection is None:
             return await self._open()
         return await self._read(connection)
