@@ -111,12 +111,13 @@ async def test_the_job_may_come_in_place_of_its_stream():
         assert [(one.method, one.cursor) for one in server.requests] == [("POST", None), ("GET", "1-1")]
 
 
-async def test_a_job_that_is_dropped_unread_leaves_no_stream_open():
+async def test_a_stream_that_nobody_reads_is_closed_with_its_client():
     with ScriptedServer(by_turn([stream(), OPENING, HOLD])) as server:
         async with AsyncClient(server.url) as client:
             await client.submit("count")
             gc.collect()
-            server.wait_until_none_is_open()
+            assert server.open == 1
+        server.wait_until_none_is_open()
 
 
 def test_a_submit_and_nothing_else_leaves_nothing(nothing_is_left):

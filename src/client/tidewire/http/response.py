@@ -1,7 +1,6 @@
 """What a request brought: an answer that was read whole, or a stream that stands open."""
 
 import contextlib
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, Final, Protocol
 import anyio
 
 from tidewire.errors import SilenceTimeoutError, TransportError, Where
+from tidewire.http.owning_loop import OwningLoop
 
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds that closing a connection in good order may take."""
@@ -105,7 +105,6 @@ class Connection:
         self._closing = closing
         self._unread = self.method == "POST"
         owner.unread += self._unread
-        self._process = os.getpid()
         owner.open.add(self)
 
     async def read(self, limit: float) -> bytes | None:
@@ -156,27 +155,24 @@ class Connection:
             await self._closing.aclose()
             await self._body.unwind()
 
-    def abandon(self) -> None:
-        """Close from where nothing can be awaited, such as a finaliser in any thread.
+    def close_soon(self) -> None:
+        """Close from where nothing can be awaited, such as a finalizer in any thread.
 
-        The other side sees the close at once; what is left of it here is let go with the next request.
+        The other side sees the close at once. The event loop closes the rest, if it still runs.
         """
         self.closed = True
-        self._hang_up()
-        self._owner.abandoned.append(self)
-
-    def _hang_up(self) -> None:
-        # In a copy of the process the socket is the same one: ended there, it were ended for whoever reads here.
-        if self._process == os.getpid():
+        # A forked process has the same socket: a shutdown there would end it for the reader in this one.
+        if not self._owner.loop.forked:
             hang_up(self._raw)
+        self._owner.loop.start_soon(self.aclose)
 
 
 class Owner(Protocol):
     """Who has to know of its connections."""
 
+    loop: OwningLoop
     open: set[Connection]
     unread: int
-    abandoned: list[Connection]
 
 
 def cut(error: Exception) -> str:

@@ -6,6 +6,8 @@ environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`), as httpx reads it.
 
 import contextlib
 import ssl
+import sys
+import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Final
 
@@ -32,11 +34,12 @@ from tidewire.http.connection_diagnosis import (
 from tidewire.http.decompression import CODING, BoundedDecompressor, DecompressionError
 from tidewire.http.httpx_fixes import Pool, repair
 from tidewire.http.owning_loop import OwningLoop
-from tidewire.http.response import Body, Connection, Response, cut
+from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response, cut
 from tidewire.options import CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.status_table import is_event_stream
 
+UNCLOSED: Final = "a tidewire client was not closed: use it in a `with` or `async with` block, or close it"
 ANSWER_TIMEOUT: Final = 30.0
 """Seconds without a byte of the answer to a request that is answered at once."""
 WHOLE_ANSWER_TIMEOUT: Final = 300.0
@@ -56,14 +59,12 @@ class Transport:
         loop: The event loop that the pool belongs to.
         open: Connections that were not closed.
         unread: Streams that answered submits and of which nothing was read yet.
-        abandoned: Those that were given up where nothing could be awaited.
     """
 
     def __init__(self, *, verify: bool | ssl.SSLContext = True, proxy: str | None = None) -> None:
         self.loop: OwningLoop = OwningLoop()
         self.open: set[Connection] = set()
         self.unread: int = 0
-        self.abandoned: list[Connection] = []
         self._verify = verify
         self._proxy = proxy
         self._client: httpx.AsyncClient | None = None
@@ -204,18 +205,21 @@ class Transport:
         if self._client is not None and not self._closed:
             self.loop.check()
         self._closed = True
-        await self.reap()
         # One that is waited for ends with the pool, and its reader unwinds it.
-        for connection in [one for one in self.open if not one.waited_for]:
-            await connection.aclose()
-        if self._client is not None:
-            await self._client.aclose()
+        try:
+            await self.loop.finish(CLOSE_TIMEOUT)
+            # All at once: each of them takes `CLOSE_TIMEOUT` seconds at most.
+            async with anyio.create_task_group() as tasks:
+                for connection in [one for one in self.open if not one.waited_for]:
+                    tasks.start_soon(connection.aclose)
+        finally:
+            if self._client is not None:
+                await self._client.aclose()
 
     async def _ready(self) -> httpx.AsyncClient:
         if self._closed:
             raise ClientClosedError("this client was closed")
         self.loop.check()
-        await self.reap()
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
             try:
@@ -232,10 +236,13 @@ class Transport:
                 raise unusable_environment(error) from error
         return self._client
 
-    async def reap(self) -> None:
-        """Let go of what is left of connections that were abandoned."""
-        while self.abandoned:
-            await self.abandoned.pop().aclose()
+    def __del__(self) -> None:
+        if self._client is None or self._closed or self.loop.forked or sys.is_finalizing():
+            return
+        for connection in [*self.open]:
+            connection.close_soon()
+        self.loop.start_soon(self.aclose)
+        warnings.warn(UNCLOSED, ResourceWarning, stacklevel=2, source=self)
 
     @contextlib.contextmanager
     def _errors(self, method: str, url: str, connect_timeout: float) -> Iterator[None]:

@@ -222,10 +222,10 @@ class JobReader(ABC, Generic[U]):
         if not self._driven:
             await self._stream.aclose()
 
-    def abandon(self) -> None:
+    def pause_soon(self) -> None:
         """The same, from where nothing can be awaited."""
         if not self._driven:
-            self._stream.abandon()
+            self._stream.close_soon()
 
     @abstractmethod
     def raise_outcome(self) -> None:

@@ -152,11 +152,6 @@ class JobStream:
         self.follower.connected()
         self._connect(connection, "", connection.url)
 
-    def __del__(self) -> None:
-        # Of a submit whose job nobody wanted to follow.
-        if self._connection is not None:
-            self.abandon()
-
     async def aclose(self) -> None:
         """Close the connection, if there is one."""
         connection, self._connection = self._connection, None
@@ -165,11 +160,11 @@ class JobStream:
         if connection is not None:
             await connection.aclose()
 
-    def abandon(self) -> None:
+    def close_soon(self) -> None:
         """Close the connection from where nothing can be awaited."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.abandon()
+            connection.close_soon()
 
     # ---- one thing after another -------------------------------------------------------------------------------
 
@@ -189,7 +184,7 @@ class JobStream:
         # Only time in which somebody reads counts, and a read that was cancelled counts, too: a caller that waits
         # again and again for a moment would otherwise never see that a connection is silent.
         allowed = SILENT_HEARTBEATS * follower.heartbeat if greeted else self._exchange.timing.hello_timeout
-        limit = allowed - (self._silence if greeted else self._waited_for_hello)
+        limit = max(0.0, allowed - (self._silence if greeted else self._waited_for_hello))
         begun = anyio.current_time()
         try:
             segment = await connection.read(limit)

@@ -4,6 +4,7 @@ A job has one place up to which it was handed over. It moves when the reader tak
 arrives; what a reader leaves behind goes back to the job, and the next reading begins with it.
 """
 
+import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
@@ -300,16 +301,12 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         """Close the connection, unless another call reads from it."""
         await self._job.pause()
 
-    def abandon(self) -> None:
-        """Leave from where nothing can be awaited, such as another thread or a finaliser."""
+    def fail(self) -> None:
+        """Leave it for good: it ended otherwise than the job. Callable in any thread, and in finalizers."""
+        self.finished = True
         if not self.closed:
             self.leave()
-            self._job.abandon()
-
-    def fail(self) -> None:
-        """Leave it for good: it ended otherwise than the job."""
-        self.finished = True
-        self.abandon()
+            self._job.pause_soon()
 
     def leave(self, ahead: Iterable[UpdateBatch[X]] = ()) -> None:
         """Give back to the job what was not taken.
@@ -333,9 +330,9 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         self._job.requeue(updates)
 
     def __del__(self) -> None:
-        # `async for` drops its iterator when it is left early, and tells nobody else.
-        if self._prepared:
-            self.abandon()
+        # `async for` only drops its iterator when it is left early.
+        if self._prepared and not sys.is_finalizing():
+            self.fail()
 
     async def __aenter__(self) -> Self:
         return self
