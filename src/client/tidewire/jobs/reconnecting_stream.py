@@ -8,6 +8,7 @@ caller closes it if there is none.
 
 import logging
 from collections import deque
+from http import HTTPStatus
 from typing import Any, Final
 
 import anyio
@@ -25,7 +26,7 @@ from tidewire.errors import (
     refusal,
 )
 from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
-from tidewire.http.api_session import MAX_REDIRECTS, ApiSession
+from tidewire.http.api_session import ApiSession
 from tidewire.http.connection_diagnosis import first_wait
 from tidewire.http.response import Connection, Response
 from tidewire.http.urls import resolve, same_origin
@@ -41,16 +42,10 @@ from tidewire.protocol.follower_outcomes import (
     Outcome,
     Reconnect,
 )
+from tidewire.protocol.request_policy import MAX_REDIRECTS, RequestPolicy
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
-from tidewire.protocol.status_table import (
-    MAX_SERVER_FAULTS,
-    Action,
-    RequestKind,
-    action_for,
-    is_event_stream,
-    retry_after,
-)
+from tidewire.protocol.status_table import Action, RequestKind, is_event_stream, retry_after
 
 LEAST_EVENT_BYTES: Final = 2**20
 """Bytes of one event that are held in any case; else an event may be as large as a state. [TW-FRM-078]"""
@@ -84,7 +79,7 @@ class JobStream:
         self._due: Reconnect | Fatal | None = None
         self._waited_for_hello = self._silence = 0.0
         """Seconds spent in reads of this connection before its `hello`; and since its last byte."""
-        self._server_faults = 0
+        self._policy = RequestPolicy(RequestKind.STREAM, follower.backoff)
         self._answered_at: str | None = None
         """URL of the answer that was the last stream: links in it are relative to that."""
         self._last_fault: TidewireError | None = None
@@ -239,12 +234,12 @@ class JobStream:
     # ---- opening -----------------------------------------------------------------------------------------------
 
     async def _open(self) -> Outcome | None:
-        """GET the stream with the cursor, and judge the answer by the table of answers."""
-        follower = self.follower
+        """GET the stream with the cursor, and do what the policy says of the response."""
+        follower, policy = self.follower, self._policy
         follower.connected()
+        policy.begin()
         cursor = "" if follower.cursor is None else str(follower.cursor)
         url = self._next_url()
-        refreshed, redirects = False, 0
         while True:
             headers = await self._exchange.headers(self._options)
             credentials = self._exchange.credentials.now
@@ -261,8 +256,8 @@ class JobStream:
                 connection = await watched(self._exchange.hooks.on_request, "GET", url, opening)
             except (TransportError, NotATidewireServerError) as error:
                 return await self._no_answer(error)
-            what = action_for(connection.status, RequestKind.STREAM, has_cursor=bool(cursor))
-            if what is Action.USE and _is_stream(connection):
+            what = policy.action(connection.status, has_cursor=bool(cursor), usable=_is_stream(connection))
+            if what is Action.USE:
                 log.debug("%s: connected, after %s", self._name, cursor or "nothing")
                 self._connect(connection, cursor, url)
                 return None
@@ -272,19 +267,11 @@ class JobStream:
                 return self._cut(error)
             finally:
                 await connection.aclose()
-            if (
-                what is Action.REFRESH
-                and not refreshed
-                and await self._exchange.credentials.renew(credentials)
-            ):
-                refreshed = True
-            elif what is Action.REDIRECT:
-                redirects += 1
-                if redirects > MAX_REDIRECTS:
-                    raise ProtocolError(f"more than {MAX_REDIRECTS} redirects", where=self._where)
-                url = self._exchange.redirected(answer)
-            else:
+            if what is Action.REFRESH and await self._exchange.credentials.renew(credentials):
+                continue
+            if what is not Action.REDIRECT:
                 return await self._judge(what, answer)
+            url = self._exchange.redirected(answer)
 
     def _next_url(self) -> str:
         """Where the last `hello` said that the stream is, unless that would take credentials to another origin."""
@@ -300,7 +287,7 @@ class JobStream:
         self._connection = connection
         self._answered_at = url
         self._exchange.contacted = True
-        self._server_faults = 0
+        self._policy.connected()
         most = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
         self._decoder = Decoder(max_event_bytes=most, last_event_id=cursor)
         self._waited_for_hello = self._silence = 0.0
@@ -317,7 +304,9 @@ class JobStream:
         return self._cut(error)
 
     async def _judge(self, what: Action, answer: Response) -> Outcome:
-        """What follows an answer that is no stream."""
+        """What follows a response that is not a stream."""
+        if self._policy.redirects > MAX_REDIRECTS:
+            raise ProtocolError(f"more than {MAX_REDIRECTS} redirects", where=self._where)
         refused = self._exchange.refused(answer, self.follower.job_id, self._last_event_id)
         self._last_fault = refused
         match what:
@@ -329,13 +318,10 @@ class JobStream:
                 return self.follower.lost(
                     refused.what, at_least=retry_after(answer.headers.get("retry-after")) or 0.0
                 )
-            case Action.USE | Action.CUT:
-                if what is Action.USE and not self._exchange.contacted:
+            case Action.CUT:
+                if answer.status == HTTPStatus.OK and not self._exchange.contacted:
                     raise self._exchange.not_tidewire(answer)
                 if isinstance(refused, NotATidewireServerError):
-                    raise refused
-                self._server_faults += 1
-                if self._server_faults > MAX_SERVER_FAULTS:
                     raise refused
                 return self.follower.lost(refused.what)
             case _:
