@@ -495,6 +495,27 @@ def test_in_a_forked_process_a_client_that_was_used_says_so_and_a_new_one_works(
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+CONSTRUCTED = """
+import os, sys
+from tidewire import Client
+client = Client(sys.argv[1])
+attached = client.job("j1")
+child = os.fork()
+print(len(client.run("count")), len(attached.result()), flush=True)
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_client_that_was_only_constructed_before_a_fork_works_in_both_processes():
+    with ScriptedServer(talking()) as server:
+        command = [sys.executable, "-W", "error", "-c", CONSTRUCTED, server.url]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.stdout == f"{COUNT + 1} {COUNT + 1}\n" * 2
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_an_interrupt_ends_a_wait():
     with ScriptedServer(talking(hold=True)) as server:
         command = [sys.executable, "-c", SCRIPT, server.url]
