@@ -30,6 +30,31 @@ def table_of(model: type[BaseModel]) -> str:
     return "\n".join(rows)
 
 
+def statuses() -> str:
+    from tidewire.protocol.status_table import STATUS_TABLE, RequestKind, action_for
+
+    kinds = [RequestKind.STREAM, RequestKind.REQUEST, RequestKind.SUBMIT]
+    rows = ["| status | event stream | read | submit |", "|---|---|---|---|"]
+    for status in STATUS_TABLE:
+        cells = [f"`{action_for(status, kind, has_cursor=True).value}`" for kind in kinds]
+        rows.append(f"| {status} | {' | '.join(cells)} |")
+    for name, status in (("other 4xx", 418), ("all others", 599)):
+        cells = [f"`{action_for(status, kind).value}`" for kind in kinds]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def actions() -> str:
+    """The docstrings below the actions, in their order."""
+    import tidewire.protocol.status_table as module
+
+    source = inspect.getsource(module.Action)
+    rows = ["| action | meaning |", "|---|---|"]
+    for value, meaning in re.findall(r' = "(\w+)"\n    """(.*?)"""', source, re.DOTALL):
+        rows.append(f"| `{value}` | {' '.join(meaning.split())} |")
+    return "\n".join(rows)
+
+
 def settings() -> str:
     from tidewire_server.settings import Settings
 
@@ -143,7 +168,7 @@ def plugin_options() -> str:
 
 PARTS = {
     "conformance.md": {"options": suite_options, "plugin": plugin_options},
-    "client.md": {"errors": errors},
+    "client.md": {"statuses": statuses, "actions": actions, "errors": errors},
     "server.md": {
         "options": options,
         "stream": methods("Stream", "stream"),
