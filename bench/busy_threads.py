@@ -1,8 +1,8 @@
 """How long a server keeps others waiting while plain functions compute: five that yield without end, five that count.
 
 Each runs in a thread, and Python gives the event loop its turn after the switch interval: 5 ms by Python's default,
-0.5 ms by that of `tidewire serve --switch-interval`. Counted, for each: how long `/healthz` takes, and the values that
-the functions yield in a second, of which a shorter interval might cost some.
+0.5 ms by that of `tidewire serve` (setting `switch_interval`). Counted, for each: how long `/healthz` takes, and the
+values that the functions yield in a second, of which a shorter interval might cost some.
 """
 
 import argparse

@@ -34,8 +34,9 @@ from measured import save
 from tidewire.protocol.diff import apply
 from tidewire_server.log_writer.differ import ShadowCopy
 from tidewire_server.log_writer.group_commit import GroupCommit
+from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter, first_block
-from tidewire_server.log_writer.stream import Stream
+from tidewire_server.log_writer.stream import Stream, writer_of
 from tidewire_server.settings import Settings
 from tidewire_server.store.memory_store import MemoryLog
 
@@ -64,10 +65,10 @@ def job(value: Any, columns: tuple[str, ...]) -> tuple[LogWriter, Stream[Any]]:
         reserve=0,
         commits=GroupCommit(lambda _e, _b: None, settings.merge_window),
     )
-    stream: Stream[Any] = Stream(
+    writer = ItemWriter(
         journal, 0, columns=columns, rollback=True, tell=lambda _k, _m: None, to_json=lambda v: v
     )
-    return journal, stream
+    return journal, Stream(writer)
 
 
 def per_step(step: Callable[[], object], steps: int) -> float:
@@ -117,16 +118,16 @@ async def yields(values: dict[int, Any], repetitions: int, steps: int) -> dict[s
             value[-1]["content"] += " word"
 
         journal, stream = job(value, ())
-        stream.replace(value)
+        writer_of(stream).replace(value)
 
         def grow_and_yield(value: Any = value, stream: Any = stream) -> None:
             value[-1]["content"] += " word"
-            stream.replace(value)
+            writer_of(stream).replace(value)
 
         own, ours = [], []
         for _ in range(repetitions):
             own.append(per_step(grow, few))
-            stream.replace(value)
+            writer_of(stream).replace(value)
             ours.append(per_step(grow_and_yield, few))
             await journal.commit()
         if stream.value != value:

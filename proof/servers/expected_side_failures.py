@@ -21,7 +21,7 @@ def _expect(why: str, checks: str, *names: str) -> None:
 
 _expect(
     "a wrong event shows wherever it is read: in each fold, in each resume, and in the state that a read tells",
-    "state.* proofs.* resume.* cursors_in_urls.* snapshots.* generation.* deadlines.* slow_readers.* snapshots_only.* durable.* "
+    "state.* text_checks_due.* resume.* cursors_in_urls.* snapshots.* generation.* deadlines.* slow_readers.* snapshots_only.* durable.* "
     "framing.streams_begin_with_hello framing.events_are_* framing.nothing_follows_the_end framing.a_job_ends_by_one_done "
     "queue_progress_ping_goaway.a_silent_stream_is_pinged queue_progress_ping_goaway.no_stream_is_closed_without_a_word sizes.events_are_no_longer_than_discovery_says "
     "jobs.a_read_can_be_followed_from_its_cursor jobs.a_job_that_has_ended_tells_its_end "
@@ -66,7 +66,7 @@ _expect(
 _expect("no submit does as it is told", "*", "bodies_are_not_read")
 _expect(
     "what is no JSON by the text is none in any event",
-    "notation.* state.* framing.events_are_those_of_the_table",
+    "json_and_times.* state.* framing.events_are_those_of_the_table",
     "invalid_utf8", "large_event_cut_at_64_kib", "lone_cr_inside_json", "nan_in_an_event", "raw_newline_in_data",
 )  # fmt: skip
 _expect(
@@ -101,7 +101,7 @@ _expect(
 _expect(
     "a cancel of an item is a cancel",
     "batch.a_cancel_of_one_item_leaves_the_others ownership.a_job_of_another_principal_is_an_unknown_one errors.* "
-    "limits.a_stream_too_many_is_refused slow_readers.a_slow_reader_delays_nobody bodies.a_cancel_of_another_shape_cancels_nothing "
+    "limits_per_caller.a_stream_too_many_is_refused slow_readers.a_slow_reader_delays_nobody bodies.a_cancel_of_another_shape_cancels_nothing "
     "generation.a_generation_that_is_cancelled_says_so ownership.wrong_credentials_are_refused "
     "durable.any_replica_answers_for_any_job",
     "cancel_answers_and_runs_on", "cancel_is_not_idempotent",
@@ -128,7 +128,7 @@ _expect(
 )
 _expect(
     "problems in-band have a `retry` as well",
-    "browser.a_problem_comes_in_band_where_the_url_says_so limits.a_stream_too_many_is_refused",
+    "browser.a_problem_comes_in_band_where_the_url_says_so limits_per_caller.a_stream_too_many_is_refused",
     "retry_abc",
     "retry_of_an_hour",
 )
@@ -139,7 +139,7 @@ _expect(
 )
 _expect(
     "a purge cancels what runs, and whoever reads what is cancelled is left without a word",
-    "cancels.a_cancel_ends_the_job queue_progress_ping_goaway.no_stream_is_closed_without_a_word limits.a_stream_too_many_is_refused",
+    "cancels.a_cancel_ends_the_job queue_progress_ping_goaway.no_stream_is_closed_without_a_word limits_per_caller.a_stream_too_many_is_refused",
     "purge_without_done",
 )
 _expect(
@@ -160,7 +160,7 @@ _expect(
 )
 _expect(
     "integers are judged in every answer",
-    "notation.null_and_times_are_written_as_said",
+    "json_and_times.null_and_times_are_written_as_said",
     "times_in_seconds_with_a_fraction",
 )
 _expect(
@@ -181,14 +181,14 @@ _expect(
 )
 _expect(
     "half a character is no JSON",
-    "notation.all_json_is_that_of_section_1_4",
+    "json_and_times.all_json_is_that_of_section_1_4",
     "append_splits_a_surrogate_pair",
 )
 _expect("a text is read by the rules of JSON", "state.texts_are_counted_in_code_points", "a_member_twice")
 _expect("no job says that it is a batch", "batch.*", "samples_are_no_batch")
 _expect(
     "a text that is truncated is proved",
-    "state.* proofs.* discovery.text_is_not_taken_back_where_it_cannot_be",
+    "state.* text_checks_due.* discovery.text_is_not_taken_back_where_it_cannot_be",
     "a_rollback_leaves_its_logprobs",
 )
 _expect(
@@ -203,7 +203,7 @@ _expect(
 )
 _expect(
     "each pointer into a body names the input",
-    "submits.a_submit_of_another_shape_is_refused",
+    "refused_submits.a_submit_of_another_shape_is_refused",
     "a_fault_of_shared_is_laid_on_an_input",
 )
 _expect(
@@ -234,7 +234,7 @@ _expect(
 )
 _expect(
     "a stream that hangs stays open, and counts",
-    "limits.a_stream_too_many_is_refused resume.*",
+    "limits_per_caller.a_stream_too_many_is_refused resume.*",
     "a_cursor_past_the_head_waits",
 )
 _expect(
@@ -296,7 +296,7 @@ _expect(
 )
 _expect(
     "jobs that are cancelled and go on never make room for another",
-    "limits.a_job_too_many_is_refused",
+    "limits_per_caller.a_job_too_many_is_refused",
     "cancel_answers_and_runs_on",
 )
 _expect(

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+from pydantic import BaseModel
+
 REFERENCE = Path(__file__).parents[2] / "docs/reference"
 
 
@@ -17,28 +19,57 @@ def errors() -> str:
     return "```text\n" + "\n".join(line[4:] for line in tree[1].splitlines()) + "\n```"
 
 
+def table_of(model: type[BaseModel]) -> str:
+    from tidewire_server.process.flags import FLAGS, allowed, flag_of, shown
+
+    rows = ["| setting | flag | default | allowed | meaning |", "|---|---|---|---|---|"]
+    for name, field in model.model_fields.items():
+        flag = f"`{flag_of(name)}`" if name in {"target"}.union(*FLAGS.values()) else ""
+        default = shown(name, field.default)
+        rows.append(f"| `{name}` | {flag} | `{default}` | {allowed(field)} | {field.description} |")
+    return "\n".join(rows)
+
+
+def statuses() -> str:
+    from tidewire.protocol.status_table import STATUS_TABLE, RequestKind, action_for
+
+    kinds = [RequestKind.STREAM, RequestKind.REQUEST, RequestKind.SUBMIT]
+    rows = ["| status | event stream | read | submit |", "|---|---|---|---|"]
+    for status in STATUS_TABLE:
+        cells = [f"`{action_for(status, kind, has_cursor=True).value}`" for kind in kinds]
+        rows.append(f"| {status} | {' | '.join(cells)} |")
+    for name, status in (("other 4xx", 418), ("all others", 599)):
+        cells = [f"`{action_for(status, kind).value}`" for kind in kinds]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def actions() -> str:
+    """The docstrings below the actions, in their order."""
+    import tidewire.protocol.status_table as module
+
+    source = inspect.getsource(module.Action)
+    rows = ["| action | meaning |", "|---|---|"]
+    for value, meaning in re.findall(r' = "(\w+)"\n    """(.*?)"""', source, re.DOTALL):
+        rows.append(f"| `{value}` | {' '.join(meaning.split())} |")
+    return "\n".join(rows)
+
+
 def settings() -> str:
-    from tidewire_server.process.configuration import allowed
     from tidewire_server.settings import Settings
 
-    rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
-    for name, field in Settings.model_fields.items():
-        rows.append(f"| `{name}` | `{field.default!r}` | {allowed(field)} | {field.description} |")
-    return "\n".join(rows)
+    return table_of(Settings)
 
 
 def launch() -> str:
-    from tidewire_server.process.configuration import Launch, allowed, flag_of, shown
+    from tidewire_server.settings import Launch
 
-    rows = ["| flag | default | allowed | meaning |", "|---|---|---|---|"]
-    for name, field in Launch.model_fields.items():
-        default = shown(name, field.default)
-        rows.append(f"| `{flag_of(name)}` | `{default}` | {allowed(field)} | {field.description} |")
-    return "\n".join(rows)
+    return table_of(Launch)
 
 
 def of_endpoints() -> str:
-    from tidewire_server.process.configuration import EndpointSettings, allowed
+    from tidewire_server.process.configuration import EndpointSettings
+    from tidewire_server.process.flags import allowed
 
     rows = ["| in `[endpoints.NAME]` | allowed | meaning |", "|---|---|---|"]
     for name, field in EndpointSettings.model_fields.items():
@@ -137,10 +168,10 @@ def plugin_options() -> str:
 
 PARTS = {
     "conformance.md": {"options": suite_options, "plugin": plugin_options},
-    "client.md": {"errors": errors},
+    "client.md": {"statuses": statuses, "actions": actions, "errors": errors},
     "server.md": {
         "options": options,
-        "stream": methods("Stream", "stream", "cancel", "catch_up", "close", "replace"),
+        "stream": methods("Stream", "stream"),
         "gives": gives,
         "context": methods("Context", "ctx"),
         "server": methods("Server", "server", "endpoint"),

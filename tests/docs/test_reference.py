@@ -1,7 +1,6 @@
 import inspect
 
 import pytest
-import typer
 from typer.main import get_command
 
 import tidewire
@@ -36,9 +35,7 @@ def test_every_public_name_stands_in_the_reference(package):
 
 def test_every_flag_of_the_server_stands_in_its_reference():
     page = (reference.REFERENCE / "server.md").read_text()
-    command = typer.Typer(add_completion=False)
-    command.command()(serve)
-    flags = [(option.name, *option.opts) for option in get_command(command).params]
-    assert len(flags) > 40
+    flags = [(option.name, *option.opts) for option in get_command(serve).params]
+    assert len(flags) > 20
     unknown = [names for names in flags if not any(f"`{name}" in page for name in (*names, names[0].upper()))]
     assert unknown == []

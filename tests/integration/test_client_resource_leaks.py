@@ -1,14 +1,17 @@
 """A client that is left in the middle of something leaves no socket, no thread and no task behind, on either loop."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import warnings
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from support.leak_checks import drop
 from support.scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
 from tidewire import AsyncClient, Client, sync
 from tidewire.blocking import event_loop_thread
@@ -146,6 +149,68 @@ def test_a_script_that_closes_nothing_ends_without_a_word():
         server.wait_until_none_is_open()
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_async_client_that_is_dropped_warns_once_and_closes_its_pool(server, backend):
+    async def use():
+        client = AsyncClient(server.url)
+        # A loop that was left, and one that is kept, of another view of the client.
+        async for _ in await client.submit("count"):
+            break
+        updates = (await client.with_options(timeout=30).submit("count")).updates()
+        await anext(updates)
+        return updates
+
+    async def drop_and_wait(held):
+        with anyio.fail_after(10):
+            while server.open:
+                drop(held)
+                await anyio.sleep(0.01)
+        drop(held)
+
+    async def live():
+        held = [await use()]
+        with pytest.warns(ResourceWarning, match="was not closed") as warned:
+            await drop_and_wait(held)
+        assert [one.category for one in warned] == [ResourceWarning]
+
+    anyio.run(live, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_async_client_that_made_no_request_is_dropped_without_a_warning(backend):
+    async def live():
+        AsyncClient("http://127.0.0.1:1").job("j1")
+        gc.collect()
+
+    anyio.run(live, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_loops_that_are_left_by_break_hold_no_socket_while_the_client_lives(server, backend):
+    async def live():
+        async with AsyncClient(server.url) as client:
+            for _ in range(5):
+                async for _ in client.job("j1"):
+                    break
+            with anyio.fail_after(10):
+                while client._exchange.transport.open or server.open:
+                    await anyio.sleep(0.01)
+
+    anyio.run(live, backend=backend)
+
+
+def test_a_loop_that_is_dropped_in_another_thread_closes_its_connection(server):
+    async def live():
+        async with AsyncClient(server.url) as client:
+            held = [client.job("j1").updates()]
+            await anext(held[0])
+            await anyio.to_thread.run_sync(held.clear)
+            await anyio.to_thread.run_sync(server.wait_until_none_is_open)
+            assert not client._exchange.transport.open
+
+    anyio.run(live)
+
+
 def test_a_timeout_of_asyncio_leaves_nothing(server):
     async def live():
         async with AsyncClient(server.url) as client:
@@ -239,14 +304,19 @@ def test_interrupts_anywhere_in_close_leave_nothing(server):
                 pass
             finally:
                 sys.setprofile(None)
-        del client
+        with warnings.catch_warnings():
+            # An interrupt before `close` has done anything leaves the client unclosed.
+            warnings.simplefilter("ignore", ResourceWarning)
+            del client
     assert at > 20
 
 
 def test_a_blocking_client_leaves_nothing_with_its_last_reference(server):
-    updates = iter(Client(server.url).submit("count"))
-    next(updates)
-    del updates
+    held = [iter(Client(server.url).submit("count"))]
+    next(held[0])
+    with pytest.warns(ResourceWarning, match="was not closed") as warned:
+        drop(held)
+    assert len(warned) == 1
 
 
 def test_a_slow_reader_is_read_ahead_for_so_far_and_no_further():

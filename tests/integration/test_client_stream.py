@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import itertools
+import threading
 
 import anyio
 import anyio.lowlevel
@@ -541,6 +542,18 @@ async def test_credentials_never_leave_their_origin():
 # ---- leaving -----------------------------------------------------------------------------------------------------
 
 
+def in_two_parts(resume):
+    """A stream that is silent in the middle until an event is set."""
+
+    def script(_):
+        yield STREAM + OPENING + FIRST
+        assert resume.wait(30)
+        yield LAST + END
+        yield CLOSE
+
+    return script
+
+
 async def test_leaving_the_loop_early_closes_the_socket_at_once():
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD])) as server:
         async with AsyncClient(server.url) as client:
@@ -563,22 +576,75 @@ async def test_a_loop_that_was_left_goes_on_where_it_stopped():
             assert texts == ["Hel", "lo", " world"]
 
 
-async def test_a_wait_that_is_cancelled_loses_nothing():
-    with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD], [REST, CLOSE])) as server:
+async def test_a_cancelled_wait_keeps_the_iterator_and_its_connection():
+    resume = threading.Event()
+    with ScriptedServer(in_two_parts(resume)) as server:
         async with AsyncClient(server.url) as client:
             updates = client.job("j1").updates()
             texts = []
-            with anyio.move_on_after(0.3):
-                while True:
-                    texts.append((await anext(updates)).text)
+            for _ in range(3):
+                with anyio.move_on_after(0.1):
+                    while True:
+                        texts.append((await anext(updates)).text)
             assert texts == ["Hel", "lo"]
-            await anyio.to_thread.run_sync(server.wait_until_none_is_open)
+            resume.set()
             texts += [update.text async for update in updates]
             assert texts == ["Hel", "lo", " world"]
+        assert len(server.requests) == 1
+
+
+def test_wait_for_of_asyncio_may_time_out_any_number_of_times_in_a_loop():
+    resume = threading.Event()
+
+    async def live(url):
+        texts, timeouts = [], 0
+        async with AsyncClient(url) as client:
+            updates = client.job("j1").updates()
+            while True:
+                try:
+                    texts.append((await asyncio.wait_for(anext(updates), 0.1)).text)
+                except TimeoutError:
+                    timeouts += 1
+                    if timeouts == 3:
+                        resume.set()
+                except StopAsyncIteration:
+                    return texts, timeouts
+
+    with ScriptedServer(in_two_parts(resume)) as server:
+        texts, timeouts = asyncio.run(live(server.url))
+        assert texts == ["Hel", "lo", " world"]
+        assert timeouts >= 3
+        assert len(server.requests) == 1
+
+
+async def test_waits_that_are_cancelled_again_and_again_see_a_silent_connection_all_the_same():
+    opening = hello(heartbeat_ms=200) + OPENING.removeprefix(hello())
+    timing, waits = hurried()
+    with ScriptedServer(by_turn([STREAM + opening + FIRST, HOLD], [REST, CLOSE])) as server:
+        async with AsyncClient(server.url, _timing=timing) as client:
+            updates = client.job("j1").updates()
+            texts = []
+            with anyio.fail_after(20):
+                while len(texts) < 3:
+                    with anyio.move_on_after(0.1):
+                        texts.append((await anext(updates)).text)
+            assert texts == ["Hel", "lo", " world"]
+            await updates.aclose()
+        assert len(waits) == 1
+
+
+async def test_a_result_whose_wait_is_cancelled_closes_its_connection():
+    with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD])) as server:
+        async with AsyncClient(server.url) as client:
+            following = client.job("j1")
+            with anyio.move_on_after(0.2):
+                await following.result()
+            await anyio.to_thread.run_sync(server.wait_until_none_is_open)
 
 
 async def test_a_loop_that_was_cancelled_makes_way_while_its_error_is_handled():
-    with ScriptedServer(by_turn([STREAM + OPENING + FIRST, HOLD], [REST, CLOSE])) as server:
+    resume = threading.Event()
+    with ScriptedServer(in_two_parts(resume)) as server:
         async with AsyncClient(server.url) as client:
             following = client.job("j1")
             texts, into = read_into(following)
@@ -586,8 +652,10 @@ async def test_a_loop_that_was_cancelled_makes_way_while_its_error_is_handled():
                 with anyio.fail_after(0.3):
                     await into
             except TimeoutError:
+                resume.set()
                 texts += [update.text async for update in following]
             assert texts == ["Hel", "lo", " world"]
+        assert len(server.requests) == 1
 
 
 async def test_a_loop_that_was_left_cannot_go_on_beside_another():

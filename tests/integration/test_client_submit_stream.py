@@ -23,7 +23,6 @@ from support.scripted_server import (
 )
 from tidewire import AsyncClient, Client
 from tidewire.errors import ProtocolError, TransportError
-from tidewire.http import response
 from tidewire.http.response import UNREAD_STREAMS
 
 pytestmark = pytest.mark.anyio
@@ -112,12 +111,13 @@ async def test_the_job_may_come_in_place_of_its_stream():
         assert [(one.method, one.cursor) for one in server.requests] == [("POST", None), ("GET", "1-1")]
 
 
-async def test_a_job_that_is_dropped_unread_leaves_no_stream_open():
+async def test_a_stream_that_nobody_reads_is_closed_with_its_client():
     with ScriptedServer(by_turn([stream(), OPENING, HOLD])) as server:
         async with AsyncClient(server.url) as client:
             await client.submit("count")
             gc.collect()
-            server.wait_until_none_is_open()
+            assert server.open == 1
+        server.wait_until_none_is_open()
 
 
 def test_a_submit_and_nothing_else_leaves_nothing(nothing_is_left):
@@ -138,27 +138,10 @@ async def test_no_more_than_so_many_streams_stand_open_that_nobody_reads():
             assert asked(server) == [True] * UNREAD_STREAMS + [False]
             async with started.pop(0).updates() as updates:
                 assert (await anext(updates)).value == ""
-            assert await client.run("count") == "Hello"
+                assert await client.run("count") == "Hello"
             assert asked(server)[-1]
-
-
-async def test_a_stream_that_stood_unread_for_long_is_opened_anew(monkeypatch):
-    monkeypatch.setattr(response, "UNREAD_SECONDS", -1.0)
-    with ScriptedServer(by_turn([stream(), OPENING, HOLD], streams=[[STREAM, WHOLE]])) as server:
-        async with AsyncClient(server.url) as client:
-            started = await client.submit("count")
-            assert await started.result() == "Hello"
-        assert [(one.method, one.cursor) for one in server.requests] == [("POST", None), ("GET", None)]
-
-
-async def test_with_the_next_request_streams_are_closed_that_stood_unread_for_long(monkeypatch):
-    monkeypatch.setattr(response, "UNREAD_SECONDS", -1.0)
-    with ScriptedServer(by_turn([stream(), OPENING, HOLD])) as server:
-        async with AsyncClient(server.url) as client:
-            started = await client.submit("count")
-            await client.discover()
-            server.wait_until(lambda: server.open == 1)
-            assert started.id == "j1"
+            await client.submit("count")
+            assert asked(server)[-1]
 
 
 async def test_at_the_limit_of_streams_a_job_is_submitted_all_the_same():

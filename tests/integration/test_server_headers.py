@@ -5,14 +5,17 @@ import pytest
 
 from support.reference_server import JSON, QUICK, STREAM, Peer, serving
 from tidewire_server import Server
+from tidewire_server.http.cors import Cors
 
 PAGE = "https://app.example.com"
+STRANGE = "https://evil.example"
+EXPOSED = ["Location", "Content-Location", "Retry-After", "Idempotency-Replayed"]
 AUTH = {"authorization": "Bearer sesame"}
 
 
-def make_server() -> Server:
+def make_server(cors_origins: tuple[str, ...] = (PAGE,)) -> Server:
     server = Server(
-        **QUICK, tokens=("me:sesame",), cors_origins=(PAGE,), max_body_bytes=2000, root_path="/under"
+        **QUICK, tokens=("me:sesame",), cors_origins=cors_origins, max_body_bytes=2000, root_path="/under"
     )
 
     @server.endpoint
@@ -123,6 +126,88 @@ def test_a_preflight_is_answered_for_every_route(known):
         allowed = answer.headers["access-control-allow-headers"].split(", ")
         assert {"Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"} <= set(allowed)
         assert int(answer.headers["access-control-max-age"]) >= 600
+
+
+WANTED = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+PROBLEMS = [
+    ("GET", "/nowhere", {}, 404, "not_found"),
+    ("OPTIONS", "/nowhere", {}, 404, "not_found"),
+    ("GET", "/v1/jobs/", {}, 404, "not_found"),
+    ("PATCH", "/v1/jobs/any", {}, 405, "method_not_allowed"),
+    ("GET", SUBMIT, {}, 405, "method_not_allowed"),
+    ("POST", "/v1/endpoints/broken/jobs", JSON, 500, "internal"),
+    ("POST", "/v1/endpoints/broken/jobs", STREAM, 500, "internal"),
+    ("OPTIONS", "/v1/jobs", WANTED | {"access-control-request-method": "PUT"}, 400, "bad_parameter"),
+    ("OPTIONS", "/v1/jobs", WANTED | {"access-control-request-headers": "x-own"}, 400, "bad_parameter"),
+]
+
+
+@pytest.fixture(scope="module", params=[(), (PAGE,), ("*",)])
+def by_origins(request):
+    server = make_server(cors_origins=request.param)
+
+    @server.endpoint(columns=lambda value: 1 / 0)
+    def broken() -> str:
+        return ""
+
+    with serving(server, **AUTH, origin=PAGE) as peer:
+        yield request.param, peer
+
+
+@pytest.mark.parametrize(("method", "path", "headers", "status", "code"), PROBLEMS)
+def test_an_error_outside_of_the_handlers_is_a_problem_that_an_allowed_page_can_read(
+    by_origins, method, path, headers, status, code
+):
+    cors_origins, peer = by_origins
+    answer = ask(peer, {}, method, path, headers, b'{"input": {}}')
+    strange = ask(peer, {}, method, path, headers | {"origin": STRANGE}, b'{"input": {}}')
+    preflight = "access-control-request-method" in headers
+    if preflight and not cors_origins:
+        assert (answer.status_code, strange.status_code) == (204, 204)
+    else:
+        for each in (answer, strange):
+            assert (each.status_code, each.headers["content-type"]) == (status, "application/problem+json")
+            assert (each.json()["code"], each.json()["status"]) == (code, status)
+            assert each.headers["cache-control"] == "no-store"
+            assert "1 / 0" not in each.text
+            assert ("allow" in each.headers) == (status == 405)
+    for each in (answer, strange):
+        assert "access-control-allow-credentials" not in each.headers
+    if not cors_origins:
+        assert not any(name.startswith("access-control-") for name in [*answer.headers, *strange.headers])
+        return
+    assert answer.headers["access-control-allow-origin"] == ("*" if cors_origins == ("*",) else PAGE)
+    assert answer.headers["access-control-expose-headers"] == ", ".join(EXPOSED)
+    assert "Origin" in answer.headers["vary"].split(", ")
+    assert ("access-control-allow-origin" in strange.headers) == (cors_origins == ("*",))
+    assert "Origin" in strange.headers["vary"].split(", ")
+
+
+def test_a_preflight_of_an_origin_that_is_not_allowed_is_refused_with_a_problem(known):
+    _, peer, _ = known
+    answer = peer.http.options("/v1/jobs", headers=WANTED | {"origin": STRANGE})
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+    assert (answer.json()["code"], answer.json()["retryable"]) == ("bad_parameter", False)
+    assert "origin" in answer.json()["detail"]
+    assert "cors_origins" in answer.json()["detail"]
+    assert "access-control-allow-origin" not in answer.headers
+    assert "Origin" in answer.headers["vary"].split(", ")
+
+
+def test_of_a_stream_only_the_head_passes_through_the_middleware(known, monkeypatch):
+    _, peer, names = known
+    passed, send = [], Cors.send
+
+    async def counted(cors, message, *others, **named):
+        passed.append(message["type"])
+        await send(cors, message, *others, **named)
+
+    monkeypatch.setattr(Cors, "send", counted)
+    assert peer.events(names["ended"])[-1].type == "done"
+    assert passed == ["http.response.start"]
+    passed.clear()
+    assert peer.http.get("/v1").status_code == 200
+    assert passed == ["http.response.start", "http.response.body"]
 
 
 def test_links_are_made_of_the_prefix_alone_whatever_a_proxy_forwards(known):

@@ -8,8 +8,8 @@ from tidewire_server import Context, ItemError, Server, Stream
 from tidewire_server.http.event_stream import EventStream
 from tidewire_server.http.uvicorn.backpressure import BackpressuredSender
 from tidewire_server.jobs.job import Job
+from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter
-from tidewire_server.log_writer.write_buffer import WriteBuffer
 
 KEPT = 5
 ROUNDS = 30
@@ -43,7 +43,7 @@ def test_what_a_job_took_is_let_go_at_its_end_and_not_when_the_garbage_collector
     def together(n: list[int]) -> list[int]:
         return n
 
-    kinds = (Job, Stream, LogWriter, WriteBuffer, EventStream, BackpressuredSender)
+    kinds = (Job, Stream, ItemWriter, LogWriter, EventStream, BackpressuredSender)
 
     def alive() -> int:
         return sum(type(each) in kinds for each in gc.get_objects())

@@ -216,7 +216,7 @@ def test_an_endpoint_that_is_not_there_cannot_be_configured(folder):
     (folder / "wrong.toml").write_text("\n[endpoints.tik]\nmax_queue_size = 1\n")
     code, said = refused(folder, "mine.py:server", "--config", "wrong.toml")
     assert code == 2
-    assert "wrong.toml:3: endpoints: there is no 'tik'; did you mean 'tick'?" in said
+    assert "wrong.toml:2: endpoints: there is no 'tik'; did you mean 'tick'?" in said
 
 
 def test_what_the_servers_code_says_is_shown_as_such(folder):

@@ -12,7 +12,7 @@ import pytest
 from uvicorn.protocols.http import httptools_impl
 
 from tidewire_server import Server
-from tidewire_server.http.uvicorn.request_head import MAX_PIPELINED
+from tidewire_server.http.uvicorn.uvicorn_protocol import MAX_PIPELINED
 
 begun, sent = threading.Event(), threading.Event()
 

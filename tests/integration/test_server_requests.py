@@ -558,7 +558,7 @@ def test_pages_of_other_origins_are_let_in_by_name_only():
         asked = {"origin": "https://page.example", "access-control-request-method": "POST"}
         preflight = peer.http.options("/v1/endpoints/greet/jobs", headers=asked)
         assert preflight.status_code == 204
-        assert preflight.headers["access-control-allow-methods"] == "POST, OPTIONS"
+        assert "POST" in preflight.headers["access-control-allow-methods"].split(", ")
         assert set(preflight.headers["access-control-allow-headers"].split(", ")) == {
             "Authorization",
             "Content-Type",

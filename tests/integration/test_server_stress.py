@@ -31,7 +31,7 @@ def test_a_thread_that_waited_for_room_writes_nothing_once_its_item_has_ended(co
         # The loop is kept from committing until the thread has to wait for room.
         running = server.app.service._live[job]
         held.set()
-        eventually(lambda: running._journal._room and running._journal._room._waiters)
+        eventually(lambda: running._journal._backlog_fell and running._journal._backlog_fell._waiters)
         await running._end_item(0, "cancelled")
 
     with serving(server) as peer:

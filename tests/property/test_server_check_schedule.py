@@ -5,9 +5,9 @@ import random
 
 import pytest
 
+from support.stream_harness import log_writer, on_a_loop
 from tidewire.protocol.document import Document
 from tidewire_server.log_writer.text_check_schedule import CHECK_EVERY
-from tidewire_server.log_writer.write_buffer import WriteBuffer
 
 
 def state():
@@ -16,13 +16,7 @@ def state():
 
 
 def pending(columns, *, merge, max_event_bytes=2**20):
-    return WriteBuffer(
-        Document(state(), columns),
-        merge=merge,
-        max_event_bytes=max_event_bytes,
-        max_state_bytes=2**24,
-        state_bytes=100,
-    )
+    return log_writer(state(), columns, merge=merge, max_event_bytes=max_event_bytes, max_state_bytes=2**24)
 
 
 def fold(diffs, columns):
@@ -39,7 +33,8 @@ TEXT, IDS, OTHER = (f"/items/0/value/{name}" for name in ("text", "ids", "other"
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_one_event_for_each_append_proves_what_it_leads_to(merge):
+@on_a_loop
+async def test_one_event_for_each_append_proves_what_it_leads_to(merge):
     made = pending([TEXT], merge=merge)
     for i in range(3 * CHECK_EVERY):
         made.append([(TEXT, f" {i}")])
@@ -50,7 +45,8 @@ def test_one_event_for_each_append_proves_what_it_leads_to(merge):
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("merge", [False, True])
-def test_any_mixture_of_changes_folds_to_the_writers_document(seed, merge):
+@on_a_loop
+async def test_any_mixture_of_changes_folds_to_the_writers_document(seed, merge):
     rng = random.Random(seed)
     columns = [TEXT, IDS]
     made = pending(columns, merge=merge, max_event_bytes=2000)

@@ -78,3 +78,9 @@ async def no_task_is_left(anyio_backend) -> AsyncIterator[None]:
             await anyio.sleep(0.01)
     left = _tasks() - before
     assert not left, f"left behind: tasks {sorted(task.name or '' for task in left)}"
+
+
+def drop(held: list[object]) -> None:
+    """Drop the last references to what a list holds, and to the cycles among it."""
+    held.clear()
+    gc.collect()

@@ -3,17 +3,42 @@
 import asyncio
 import functools
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
 from tidewire_server.log_writer.group_commit import GroupCommit
+from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter, first_block
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.user_values import plain
 from tidewire_server.settings import Settings
 from tidewire_server.store.memory_store import MemoryLog
+
+
+def log_writer(
+    value: Any,
+    columns: Sequence[str] = (),
+    *,
+    merge: bool = True,
+    max_event_bytes: int = 4096,
+    max_state_bytes: int = 100_000,
+    reserve: int = 0,
+) -> LogWriter:
+    """A log writer whose state is a value. Call on an event loop."""
+    settings = Settings(
+        merge_window=1.0 if merge else 0.0, max_event_bytes=max_event_bytes, max_state_bytes=max_state_bytes
+    )
+    block, document, _ = first_block(value, columns)
+    return LogWriter(
+        MemoryLog(block, settings.max_log_bytes),
+        document,
+        settings,
+        state_bytes=50,
+        reserve=reserve,
+        commits=GroupCommit(lambda _events, _bytes: None, settings.merge_window),
+    )
 
 
 class Written:
@@ -33,7 +58,7 @@ class Written:
             reserve=0,
             commits=GroupCommit(lambda _events, _bytes: None, kept.merge_window),
         )
-        self.stream: Stream[Any] = Stream(
+        self.writer = ItemWriter(
             self.journal,
             0,
             columns=columns,
@@ -41,6 +66,7 @@ class Written:
             tell=lambda _key, _message: None,
             to_json=plain,
         )
+        self.stream: Stream[Any] = Stream(self.writer)
 
     async def events(self) -> list[Any]:
         await self.journal.commit()

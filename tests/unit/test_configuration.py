@@ -1,9 +1,36 @@
 """Where settings come from, and what is said of one that is wrong."""
 
-import pytest
+import os
+import re
+from pathlib import Path
 
-from tidewire_server.process.configuration import ConfigurationError, Launch, configure
-from tidewire_server.settings import GROUPS, Settings
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from tidewire_server import Server
+from tidewire_server.process.banner import startup_banner
+from tidewire_server.process.cli import serve
+from tidewire_server.process.configuration import ConfigurationError, configure
+from tidewire_server.process.flags import FIELDS, FLAGS, SECRET, flag_of
+from tidewire_server.settings import Launch, Settings
+
+DOCS = Path(__file__).parents[2] / "docs"
+WITHOUT_FLAG = sorted(FIELDS.keys() - {"target"}.union(*FLAGS.values()))
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """Sets variables; none of `TIDEWIRE_` is set otherwise."""
+    for variable in os.environ:
+        if variable.startswith("TIDEWIRE_"):
+            monkeypatch.delenv(variable)
+
+    def set_variables(**variables: str):
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value)
+
+    return set_variables
 
 
 @pytest.fixture
@@ -29,10 +56,10 @@ def origins(configuration, settings: Settings | None = None) -> dict[str, tuple[
     return {name: (value, origin) for name, value, origin in configuration.table(settings)}
 
 
-def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_code(file):
+def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_code(file, environment):
     text = "heartbeat = 2\nretry = 2\nmax_inputs = 2\n"
-    environment = {"TIDEWIRE_HEARTBEAT": "3", "TIDEWIRE_RETRY": "3", "HOME": "/x"}
-    configuration = configure({"heartbeat": "4"}, environment, file(text))
+    environment(TIDEWIRE_HEARTBEAT="3", TIDEWIRE_RETRY="3")
+    configuration = configure({"heartbeat": "4"}, file(text))
     assert configuration.settings == {"heartbeat": 4.0, "retry": 3.0, "max_inputs": 2}
     found = origins(configuration, Settings(max_threads=7, **configuration.settings))
     assert found["heartbeat"] == ("4", "--heartbeat")
@@ -62,13 +89,13 @@ def test_every_name_can_be_given_in_the_file(file):
             value = values.get(name, field.default)
             value = "none" if value is None else value
             lines.append(f"{name} = {str(value).lower() if isinstance(value, bool) else repr(value)}")
-    configuration = configure({}, {}, file("\n".join(lines)))
+    configuration = configure({}, file("\n".join(lines)))
     found = origins(configuration)
     assert all(origin.startswith("some.toml:") for _, origin in found.values())
     assert set(found) == {*Launch.model_fields, *Settings.model_fields}
 
 
-def test_each_fault_is_told_with_its_place_what_is_allowed_and_what_was_perhaps_meant(file):
+def test_each_fault_is_told_with_its_place_what_is_allowed_and_what_was_perhaps_meant(file, environment):
     path = file(
         """# a comment
 heartbeat = "often"
@@ -83,19 +110,19 @@ colour = 1
 [endpoint.x]
 """
     )
-    environment = {"TIDEWIRE_HEARTBEATS": "1", "TIDEWIRE_RETRY": "0", "TIDEWIRE_OF_SOMEBODY_ELSE": "1"}
-    assert faults({"tokens": ("",)}, environment, path) == [
-        "some.toml:3: there is no 'max_queue_siz'; did you mean 'max_queue_size'?",
-        "some.toml:11: there is no 'endpoint'; did you mean 'endpoints'?",
-        "some.toml:10: there is no 'colour'",
+    environment(TIDEWIRE_HEARTBEATS="1", TIDEWIRE_RETRY="0", TIDEWIRE_OF_SOMEBODY_ELSE="1")
+    assert faults({"tokens": ("",)}, path) == [
         "TIDEWIRE_HEARTBEATS: there is no such setting; did you mean TIDEWIRE_HEARTBEAT?",
-        "some.toml:2: heartbeat = 'often': must be a number from 0.001 to 300",
-        "some.toml:5: port = 70000: must be a whole number from 0 to 65535",
         "some.toml:6: max_threads = True: must be a whole number of at least 1",
-        "some.toml:7: log_level = 'loud': must be debug or info or warning or error",
+        "some.toml:2: heartbeat = 'often': must be a number from 0.001 to 300",
         "TIDEWIRE_RETRY: retry = '0': must be a number from 0.001 to 60",
         "--token: tokens: a token is TOKEN or PRINCIPAL:TOKEN, and neither is empty",
+        "some.toml:5: port = 70000: must be a whole number from 0 to 65535",
+        "some.toml:7: log_level = 'loud': must be debug or info or warning or error",
         "some.toml:9: concurrency_limit = 0: must be a whole number of at least 1, or none",
+        "some.toml:10: there is no 'colour'",
+        "some.toml:3: there is no 'max_queue_siz'; did you mean 'max_queue_size'?",
+        "some.toml:11: there is no 'endpoint'; did you mean 'endpoints'?",
     ]
 
 
@@ -103,8 +130,8 @@ colour = 1
     ("text", "said"),
     [
         ("heartbeat =", "some.toml: Invalid value"),
-        ("endpoints = 5", "some.toml:1: tables are meant: [endpoints.NAME]"),
-        ("[endpoints]\nx = 1", "some.toml:2: a table is meant: [endpoints.x]"),
+        ("endpoints = 5", "some.toml:1: must be a table in the file: [endpoints.NAME]"),
+        ("[endpoints]\nx = 1", "some.toml:2: must be a table in the file: [endpoints.x]"),
         ('tokens = "a:b"', "some.toml:1: tokens: must be a list of texts"),
         ("tokens = [1]", "some.toml:1: tokens: must be a list of texts"),
         ("retry = inf", "some.toml:1: retry = inf: must be a number from 0.001 to 60"),
@@ -112,31 +139,29 @@ colour = 1
     ],
 )
 def test_a_file_that_cannot_be_understood_is_told_where(file, text, said):
-    (told,) = faults({}, {}, file(text))
+    (told,) = faults({}, file(text))
     assert told.startswith(said)
 
 
 def test_a_file_that_is_no_text_is_told(file):
     path = file("")
     path.write_bytes(b"\xff")
-    assert faults({}, {}, path) == ["some.toml is not UTF-8"]
+    assert faults({}, path) == ["some.toml is not UTF-8"]
 
 
 def test_secrets_are_neither_shown_nor_told():
     secret = "s" * 40
     given = {"tokens": ("ann:sesame",), "stream_token_secret": secret}
-    configuration = configure(given, {})
+    configuration = configure(given)
     shown = str(origins(configuration))
     settings = Settings(**configuration.settings)
     assert not any(each in shown + repr(settings) for each in ("sesame", secret))
-    assert not any(
-        "hush" in line for line in faults({"stream_token_secret": "hush", "tokens": ("hush:",)}, {})
-    )
+    assert not any("hush" in line for line in faults({"stream_token_secret": "hush", "tokens": ("hush:",)}))
 
 
 @pytest.mark.parametrize("token", ["a b", " a", "ann:a\tb", "sesamé", "ann:a\n"])
 def test_a_token_that_no_header_can_carry_is_refused_at_the_start(token):
-    (told,) = faults({"tokens": (token,)}, {})
+    (told,) = faults({"tokens": (token,)})
     assert (
         told
         == "--token: tokens: a token is carried by a header: it is visible ASCII characters, without spaces"
@@ -144,27 +169,132 @@ def test_a_token_that_no_header_can_carry_is_refused_at_the_start(token):
 
 
 def test_none_means_none_where_there_may_be_none():
-    assert configure({"default_concurrency_limit": "none"}, {}).settings == {
-        "default_concurrency_limit": None
-    }
-    assert len(faults({"max_threads": "none"}, {})) == 1
+    assert configure({"default_concurrency_limit": "none"}).settings == {"default_concurrency_limit": None}
+    assert len(faults({"max_threads": "none"})) == 1
 
 
 @pytest.mark.parametrize("variable", ["TIDEWIRE_TOKENS", "TIDEWIRE_STREAM_TOKEN_SECRET"])
-def test_a_secret_that_was_left_empty_opens_the_server_to_nobody(variable):
+def test_a_secret_that_was_left_empty_opens_the_server_to_nobody(environment, variable):
+    environment(**{variable: " "})
     with pytest.raises(ConfigurationError, match=f"{variable} is empty: set it, or take it out"):
-        configure({}, {variable: " "})
+        configure({})
 
 
-def test_an_empty_variable_of_the_environment_is_as_good_as_none():
-    assert configure({}, {"TIDEWIRE_RETRY": "", "TIDEWIRE_CORS_ORIGINS": ""}).settings == {}
+def test_an_empty_variable_of_another_program_is_no_secret_of_the_server(environment):
+    environment(TOKENS="")
+    assert configure({}).settings == {}
 
 
-def test_several_values_stand_apart_by_spaces_in_the_environment():
-    found = configure({}, {"TIDEWIRE_CORS_ORIGINS": "https://a.example https://b.example"}).settings
-    assert found == {"cors_origins": ("https://a.example", "https://b.example")}
+def test_endpoints_are_configured_in_the_file_alone(environment):
+    environment(TIDEWIRE_ENDPOINTS="double")
+    assert faults({}) == ["TIDEWIRE_ENDPOINTS: must be a table in the file: [endpoints.NAME]"]
 
 
-def test_each_setting_belongs_to_a_group():
-    assert next(iter(Settings.model_fields)) == next(iter(GROUPS))
-    assert set(GROUPS) <= set(Settings.model_fields)
+def test_an_empty_variable_of_the_environment_is_as_good_as_none(environment):
+    environment(TIDEWIRE_RETRY="", TIDEWIRE_CORS_ORIGINS="")
+    assert configure({}).settings == {}
+
+
+def test_several_values_stand_apart_by_spaces_in_the_environment(environment):
+    environment(TIDEWIRE_CORS_ORIGINS="https://a.example https://b.example")
+    assert configure({}).settings == {"cors_origins": ("https://a.example", "https://b.example")}
+
+
+def test_every_setting_is_a_variable_of_the_environment(environment):
+    values = {"tokens": "a:b", "stream_token_secret": "s" * 32, "log_level": "debug", "root_path": "/under"}
+    values |= {"target": "x:y", "cors_origins": "https://a.example"}
+    environment(
+        **{f"TIDEWIRE_{name.upper()}": values.get(name, str(field.default)) for name, field in FIELDS.items()}
+    )
+    found = origins(configure({}))
+    assert {name: origin for name, (_, origin) in found.items()} == {
+        name: f"TIDEWIRE_{name.upper()}" for name in FIELDS
+    }
+
+
+def test_a_file_may_be_a_pipe(tmp_path):
+    reads, writes = os.pipe()
+    os.write(writes, b"port = 9\n")
+    os.close(writes)
+    try:
+        assert configure({}, Path(f"/dev/fd/{reads}")).launch.port == 9
+    finally:
+        os.close(reads)
+
+
+def test_a_setting_of_an_endpoint_is_shown_with_its_line(file):
+    configuration = configure({}, file('\n[endpoints.double]\ntime_limit = "none"\nmax_queue_size = 3\n'))
+    found = origins(configuration)
+    assert found["endpoints.double.max_queue_size"] == ("3", "some.toml:4")
+    assert found["endpoints.double.time_limit"] == ("none", "some.toml:3")
+    assert configuration.origin("endpoints", "double") == "some.toml:2"
+
+
+# ---- flags -------------------------------------------------------------------------------------------------------
+
+
+def test_settings_with_a_flag_are_the_ones_that_a_guide_or_the_banner_names():
+    pages = [page.read_text() for folder in ("tutorial", "how-to") for page in (DOCS / folder).glob("*.md")]
+    banner = startup_banner(Server(merge_window=0, tokens=["a:b"]), "http://127.0.0.1:8000")
+    named = "\n".join([*pages, banner, (DOCS / "examples/demo.py").read_text()])
+    assert set().union(*FLAGS.values()) <= FIELDS.keys()
+    assert 18 <= len(set().union(*FLAGS.values()) & Settings.model_fields.keys()) <= 22
+    unnamed = [
+        name
+        for names in FLAGS.values()
+        for name in names
+        if not re.search(rf"(?<![\w-])({name}|{flag_of(name)}|TIDEWIRE_{name.upper()})(?![\w-])", named)
+    ]
+    assert unnamed == ["log_level"]
+
+
+@pytest.mark.parametrize("name", WITHOUT_FLAG)
+def test_a_setting_without_a_flag_is_refused_with_its_line_for_the_file(name, file, environment):
+    ended = CliRunner().invoke(serve, ["mine.py:server", flag_of(name), str(FIELDS[name].default)])
+    assert ended.exit_code == 2
+    found = re.fullmatch(
+        r"tidewire serve: (--\S+) is not a flag; put it in the file: (.*) \(or in the environment: (\w+)=(.*)\)\n",
+        ended.stderr,
+    )
+    assert found is not None
+    assert found[1] == flag_of(name)
+    assert origins(configure({}, file(found[2])))[name][1] == "some.toml:1"
+    environment(**{found[3]: found[4]})
+    assert origins(configure({}))[name][1] == found[3]
+
+
+def test_the_value_of_a_refused_flag_may_follow_an_equals_sign():
+    ended = CliRunner().invoke(serve, ["--max-event-bytes=1000000"])
+    assert ended.stderr == (
+        "tidewire serve: --max-event-bytes is not a flag; put it in the file: max_event_bytes = 1000000"
+        " (or in the environment: TIDEWIRE_MAX_EVENT_BYTES=1000000)\n"
+    )
+
+
+def test_a_flag_without_its_value_is_refused_with_the_default_as_example():
+    ended = CliRunner().invoke(serve, ["--max-event-bytes"])
+    assert "put it in the file: max_event_bytes = 1048576 (or" in ended.stderr
+
+
+def test_an_unknown_flag_is_refused_with_the_closest_one():
+    ended = CliRunner().invoke(serve, ["--max-queue-siz", "1"])
+    assert ended.exit_code == 2
+    assert "--max-queue-size" in ended.stderr
+
+
+def test_the_help_fits_a_hundred_lines(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    shown = CliRunner().invoke(serve, ["--help"]).stdout
+    assert shown.count("\n") <= 100
+    assert all(flag_of(name) in shown for names in FLAGS.values() for name in names)
+    assert "max_threads = 8" in shown
+
+
+def test_each_flag_has_one_group_and_secrets_have_a_flag():
+    # The error for a setting without a flag shows the value that was passed.
+    assert set().union(*FLAGS.values()) >= SECRET
+    names = [name for group in FLAGS.values() for name in group]
+    assert len(names) == len(set(names))
+    options = {name for option in get_command(serve).params for name in option.opts if name.startswith("--")}
+    assert options == {*map(flag_of, names), "--config", "--show-config"}

@@ -90,6 +90,12 @@ def test_uvicorn_has_an_upper_bound_and_the_pinned_version_is_within():
     )
 
 
+@pytest.mark.parametrize("name", ["h11", "httpcore", "httpx"])
+def test_libraries_whose_private_members_the_client_uses_have_an_upper_bound(name):
+    [(_, _, bounds)] = [each for each in parsed(PROJECT["dependencies"]) if each[0] == name]
+    assert re.fullmatch(r">=[\d.]+,<[\d.]+", bounds)
+
+
 def test_what_is_installed_here_has_the_declared_dependencies():
     installed = {}
     for requirement in importlib.metadata.requires("tidewire"):

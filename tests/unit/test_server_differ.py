@@ -9,13 +9,14 @@ from zlib import crc32
 import orjson
 import pytest
 
+from support.stream_harness import log_writer, on_a_loop
 from tidewire.protocol.diff import apply
 from tidewire.protocol.document import Document
 from tidewire.protocol.strict_json import StrictJsonError
 from tidewire_server.errors import StateTooLargeError
 from tidewire_server.log_writer.differ import NotPlainError, ShadowCopy
+from tidewire_server.log_writer.log_writer import LogWriter
 from tidewire_server.log_writer.op_splitting import split_op, split_text
-from tidewire_server.log_writer.write_buffer import WriteBuffer
 
 
 def test_a_value_mutated_in_place_is_found_changed():
@@ -142,12 +143,12 @@ def test_a_large_op_becomes_small_ones_that_do_the_same(state, op, start):
 # ---- merging ----------------------------------------------------------------------------------------------------------
 
 
-def pending(value: Any, *columns: str, **settings: Any) -> WriteBuffer:
-    defaults = {"merge": True, "max_event_bytes": 4096, "max_state_bytes": 100_000, "state_bytes": 50}
-    return WriteBuffer(Document(value, columns), **(defaults | settings))
+def pending(value: Any, *columns: str, **settings: Any) -> LogWriter:
+    return log_writer(value, columns, **settings)
 
 
-def test_adjacent_appends_are_one_event_and_anything_else_is_its_own():
+@on_a_loop
+async def test_adjacent_appends_are_one_event_and_anything_else_is_its_own():
     made = pending({"a": "", "b": "", "c": 0}, "/a")
     for text in ("x", "y", "é"):
         made.append([("/a", text)])
@@ -162,7 +163,8 @@ def test_adjacent_appends_are_one_event_and_anything_else_is_its_own():
     assert made.take() == []
 
 
-def test_an_array_that_came_with_an_element_comes_before_what_grows_in_it():
+@on_a_loop
+async def test_an_array_that_came_with_an_element_comes_before_what_grows_in_it():
     made = pending({"rows": []})
     made.append([("/rows", [["a"]])])
     made.append([("/rows/0", ["b"])])
@@ -172,14 +174,16 @@ def test_an_array_that_came_with_an_element_comes_before_what_grows_in_it():
     assert document.value() == {"rows": [["a", "b"]]} == made.document.value()
 
 
-def test_without_merging_each_call_is_an_event():
+@on_a_loop
+async def test_without_merging_each_call_is_an_event():
     made = pending({"a": ""}, "/a", merge=False)
     for text in "xyz":
         made.append([("/a", text)])
     assert made.take() == [b'"x"', b'"y"', b'"z"']
 
 
-def test_a_change_that_would_pass_the_bound_changes_nothing():
+@on_a_loop
+async def test_a_change_that_would_pass_the_bound_changes_nothing():
     made = pending({"a": "", "b": ""}, "/a", max_state_bytes=2000, reserve=500)
     made.append([("/a", "x" * 1000)])
     with pytest.raises(StateTooLargeError):
@@ -191,14 +195,16 @@ def test_a_change_that_would_pass_the_bound_changes_nothing():
     assert [json.loads(diff) for diff in made.take()] == ["x" * 1000, [["s", "/b", "y" * 600]]]
 
 
-def test_a_value_that_is_set_again_and_again_is_not_taken_for_growth():
+@on_a_loop
+async def test_a_value_that_is_set_again_and_again_is_not_taken_for_growth():
     made = pending({"a": ""}, max_state_bytes=2000)
     for number in range(100):
         made.change([["s", "/a", str(number) * 500]])
     assert made.document.value("/a") == "99" * 500
 
 
-def test_a_status_that_changes_beside_a_long_text_is_set_at_once():
+@on_a_loop
+async def test_a_status_that_changes_beside_a_long_text_is_set_at_once():
     made = pending({"status": "running", "text": ""}, "/text")
     made.change([["s", "/status", "succeeded"], ["s", "/text", "x" * 9000], ["s", "/status", "succeeding"]])
     diffs = [json.loads(diff) for diff in made.take()]
@@ -207,7 +213,8 @@ def test_a_status_that_changes_beside_a_long_text_is_set_at_once():
     assert made.document.value() == {"status": "succeeding", "text": "x" * 9000}
 
 
-def test_the_ops_of_a_change_in_parts_each_find_what_those_before_left():
+@on_a_loop
+async def test_the_ops_of_a_change_in_parts_each_find_what_those_before_left():
     made = pending({"rows": [1, 2, 3], "text": "abc"}, "/text")
     change = [
         ["s", "/rows", []],
@@ -224,7 +231,8 @@ def test_the_ops_of_a_change_in_parts_each_find_what_those_before_left():
     assert document.value() == wanted == made.document.value()
 
 
-def test_a_check_follows_its_text_when_elements_move():
+@on_a_loop
+async def test_a_check_follows_its_text_when_elements_move():
     made = pending({"rows": ["a", "b", "c"]})
     made.append([("/rows/2", "!")])
     made.change([["d", "/rows/0"]])

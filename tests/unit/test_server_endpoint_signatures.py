@@ -230,16 +230,3 @@ def test_settings_are_named_and_bounded():
     assert server.app is server.app
     with pytest.raises(RuntimeError, match="in use"):
         server.configure(retry=3)
-
-
-def test_every_setting_is_a_flag_and_an_environment_variable():
-    import inspect
-
-    from tidewire_server.process.cli import serve
-    from tidewire_server.settings import Settings
-
-    flags = inspect.signature(serve).parameters
-    assert set(Settings.model_fields) <= set(flags)
-    for name in Settings.model_fields:
-        (option,) = flags[name].annotation.__metadata__
-        assert option.envvar == f"TIDEWIRE_{name.upper()}"

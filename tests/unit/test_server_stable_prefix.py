@@ -38,7 +38,7 @@ async def test_nothing_takes_back_what_was_promised():
         lambda: stream.set("/rows", []),
         lambda: stream.set("/rows/0", {}),
         lambda: stream.truncate(1, at="/rows"),
-        lambda: stream.replace({"text": "hello", "rows": []}),
+        lambda: job.writer.replace({"text": "hello", "rows": []}),
     ):
         with pytest.raises(ValueError, match="stable"):
             breaks()
@@ -46,7 +46,7 @@ async def test_nothing_takes_back_what_was_promised():
     stream.truncate(6)
     stream.append("!")
     stream.set("/text", "hello again")
-    stream.replace({"text": "hello", "rows": [{"text": "first and more"}, 2]})
+    job.writer.replace({"text": "hello", "rows": [{"text": "first and more"}, 2]})
     assert stream.value == await job.read() == {"text": "hello", "rows": [{"text": "first and more"}, 2]}
 
 
@@ -56,7 +56,7 @@ async def test_only_what_is_there_can_be_promised():
     for n, at in ((4, None), (-1, None), (True, None), (1.0, None), (1, "/n"), (1, "/none"), (1, "")):
         with pytest.raises(ValueError, match="stable"):
             job.stream.stable(n, at=at)
-    job.stream.close()
+    job.writer.close()
     with pytest.raises(StreamClosedError):
         job.stream.stable(1)
     assert await job.events() == []

@@ -102,7 +102,9 @@ def everything_is_400(hooks):
 
 
 @faulty_server(
-    "TW-ERR-003", "errors.errors_are_problems_of_the_registry", "submits.a_submit_of_another_shape_is_refused"
+    "TW-ERR-003",
+    "errors.errors_are_problems_of_the_registry",
+    "refused_submits.a_submit_of_another_shape_is_refused",
 )
 def the_body_names_another_status(hooks):
     """The status of the answer is not that of its body."""

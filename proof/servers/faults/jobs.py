@@ -98,7 +98,7 @@ def the_last_page_leads_to_the_first(hooks):
 @faulty_server(
     "TW-JOB-023",
     "jobs.ids_of_jobs_show_no_order",
-    "submits.accept_decides_the_form_of_the_answer",
+    "refused_submits.accept_decides_the_form_of_the_answer",
     "bodies.a_body_of_another_media_type_is_refused",
     "bodies.both_framings_of_a_body_are_taken",
 )

@@ -29,9 +29,8 @@ from tidewire.http.transport import Transport
 from tidewire.http.urls import last_segment
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
-from tidewire.jobs.leaving import Leftovers, close
 from tidewire.jobs.map_iterator import AsyncMap
-from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
+from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, cancel_all, total_of
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.tokens import Vocabularies
 from tidewire.options import CONNECT_TIMEOUT, OnDisconnect, Options
@@ -61,8 +60,10 @@ NO_COPY: Final = "a client can be neither copied nor pickled: make one where it 
 class AsyncClient:
     """A client of one server.
 
-    It may be used without `async with`; then `aclose()` ends its connections. One client serves any number of jobs
-    at the same time, on one event loop; when that has ended, it goes on with the next one, as do its jobs.
+    It may be used without `async with`; then call `aclose()`. A client that made requests and is garbage-collected
+    without it emits a ResourceWarning. One client serves any number of jobs at the same time. It and its jobs belong to
+    the event loop on which it is first used; on another one, also when the first has ended, they raise an
+    `EventLoopError`.
 
     Args:
         url: Where the server is mounted, such as `http://127.0.0.1:8000` or `https://example.org/ai`. A user and password in
@@ -108,7 +109,7 @@ class AsyncClient:
         ).changed(headers={} if headers is None else headers)
         transport = Transport(verify=check_verify(verify), proxy=check_proxy(proxy))
         self._exchange = ApiSession(url, transport, auth=auth, timing=_timing or Timing(), hooks=hooks)
-        self._left = Leftovers()
+        self._running: set[AsyncBatchJob[Any]] = set()
         self._vocabularies = Vocabularies(self._exchange)
 
     async def __aenter__(self) -> Self:
@@ -120,8 +121,8 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections. Jobs go on on the server, but for those of a `map` that was left."""
-        await close(self._left, self._exchange.transport)
+        """Close all connections. Jobs continue on the server, except those of a `map` that was left early."""
+        await close(self._running, self._exchange.transport)
 
     def with_options(
         self,
@@ -169,7 +170,7 @@ class AsyncClient:
         }
         view = object.__new__(type(self))
         view._exchange = self._exchange
-        view._left = self._left
+        view._running = self._running
         view._vocabularies = self._vocabularies
         view._options = self._options.changed(
             **{name: value for name, value in given.items() if value is not UNSET}
@@ -517,7 +518,6 @@ class AsyncClient:
                 error.advice = "Its name is the first argument, without a keyword: submit('…', …)."
             raise
         content = encoded(given | options_on_the_wire(self._options))
-        await self._left.cancel()
         try:
             answer = await self._exchange.submit(
                 self._jobs_url(name), self._options, headers=self._key(), body=content, since=since
@@ -585,7 +585,6 @@ class AsyncClient:
 
     async def _send(self, name: str, content: bytes, since: float | None = None) -> tuple[JobResource, str]:
         since = anyio.current_time() if since is None else since
-        await self._left.cancel()
         url = self._jobs_url(name)
         try:
             answer = await self._exchange.ask(
@@ -681,19 +680,13 @@ class AsyncClient:
     def _cancel_url(self, job_id: str) -> str:
         return f"{self._exchange.job_url(job_id)}/cancel"
 
-    # ---- what was left behind ----------------------------------------------------------------------------------
-
-    async def _tidy(self) -> None:
-        """Let go of what loops that were left early have left behind."""
-        await self._exchange.transport.reap()
-        await self._left.cancel()
-
 
 class _BatchStarter:
     """What `map` needs of a client, without a way back to its public face."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
+        self.running: set[AsyncBatchJob[Any]] = client._running
 
     async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
         client = self._client
@@ -705,8 +698,13 @@ class _BatchStarter:
         job, base = await self._client.with_options(idempotency_key=key)._send(endpoint, body)
         return self._client._begin_batch(job, base, shape)
 
-    def abandon(self, jobs: Iterable[AsyncBatchJob[Any]]) -> None:
-        self._client._left.add(jobs)
+
+async def close(running: set[AsyncBatchJob[Any]], transport: Transport) -> None:
+    """Cancel the jobs of maps that were left, and close what a client holds open."""
+    if running:
+        transport.loop.check()
+        await cancel_all(running)
+    await transport.aclose()
 
 
 def _checked(name: Any, what: str) -> str:

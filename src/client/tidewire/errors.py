@@ -18,6 +18,7 @@
     ├── CheckpointError                 a checkpoint cannot be read, or is of another job or server
     ├── ConcurrentReadError             two loops read one job object at the same time
     ├── ClientClosedError               the client was closed
+    ├── EventLoopError                  a client was used on another event loop than its first (a RuntimeError)
     ├── StateTooLargeError              a job's state passes `max_state_bytes` of this client
     ├── ProtocolError                   the other side does not keep to the protocol
     │   ├── UnsupportedProtocolError    it speaks a version, an event or an op that this client does not know
@@ -256,6 +257,12 @@ class ClientClosedError(TidewireError, RuntimeError):
     """The client was closed."""
 
     default_advice = "Make a new client; a job goes on with client.job(checkpoint=job.checkpoint())."
+
+
+class EventLoopError(TidewireError, RuntimeError):
+    """An AsyncClient, or a job of it, was used on another event loop than the one on which it was first used."""
+
+    default_advice = "Make an AsyncClient for each event loop; a tidewire.Client may be used from any thread."
 
 
 class StateTooLargeError(TidewireError):

@@ -14,12 +14,11 @@ from pydantic import JsonValue
 from tidewire.blocking.blocking_jobs import BatchJob, Job
 from tidewire.blocking.event_loop_thread import LoopThread
 from tidewire.checkpoint import Checkpoint
-from tidewire.client import NO_COPY, AsyncClient
+from tidewire.client import NO_COPY, AsyncClient, close
 from tidewire.errors import ItemFailedError
 from tidewire.hooks import Hooks
 from tidewire.http.api_session import Timing
 from tidewire.http.auth_refresh import Auth
-from tidewire.jobs.leaving import close
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
 from tidewire.options import CONNECT_TIMEOUT, OnDisconnect
 from tidewire.protocol.backoff import RetryPolicy
@@ -35,7 +34,8 @@ class Client:
     """A client of one server, for scripts and notebooks; see `AsyncClient`, of which this is the blocking form.
 
     It may be used from many threads, and without `with`: then `close()`, or the end of the program, ends its
-    connections. On a thread whose event loop runs it works too, but blocks that loop; it says so once.
+    connections; a client that made requests and is garbage-collected before that emits a ResourceWarning. On a thread
+    whose event loop runs it works too, but blocks that loop; it says so once.
     """
 
     def __init__(
@@ -70,8 +70,7 @@ class Client:
             _timing=_timing,
         )
         # The thread lives as long as the client; what it holds must not hold the client.
-        closing = partial(close, self._client._left, self._client._exchange.transport)
-        self._thread = LoopThread(closing, self._client._tidy)
+        self._thread = LoopThread(partial(close, self._client._running, self._client._exchange.transport))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(NO_COPY)
@@ -90,7 +89,10 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close all connections and end the thread. Jobs go on on the server."""
+        """Close all connections and end the thread. Jobs continue on the server, except those of a `map` that was left.
+
+        It returns in bounded time. After an interrupt it may be called again.
+        """
         self._thread.close()
 
     def with_options(
@@ -289,8 +291,8 @@ class Client:
                         work.feed(value)
                 self._thread.call(work.fill)
         finally:
-            work.abandon()
-            self._thread.tidy_soon()
+            if work.under_way:
+                self._thread.finish(work.aclose)
 
     @overload
     def job(

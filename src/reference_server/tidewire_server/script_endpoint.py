@@ -14,7 +14,7 @@ from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH, admit
 from tidewire.protocol.problems import REGISTRY
 from tidewire_server.endpoints.endpoint import Default
 from tidewire_server.errors import ItemError
-from tidewire_server.log_writer.stream import Stream
+from tidewire_server.log_writer.stream import Stream, writer_of
 from tidewire_server.server import Server
 
 NAME: Final = "tidewire.script"
@@ -275,7 +275,7 @@ async def _take(step: Step, stream: Stream[JsonValue]) -> None:
         case Row():
             stream.row(*step.row)
         case Emit():
-            stream.replace(step.emit)
+            writer_of(stream).replace(step.emit)
         case Bytes():
             stream.append((_DIGITS * (step.bytes // len(_DIGITS) + 1))[: step.bytes], at=step.at)
         case Sleep():

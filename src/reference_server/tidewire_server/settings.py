@@ -1,11 +1,13 @@
-"""Every setting of a server: its name, default and bounds.
+"""Settings of a server and of `tidewire serve`: name, default, bounds, description.
 
-The same names serve as keywords of `Server`, as flags of `tidewire serve` (`--max-body-bytes`), as environment
-variables (`TIDEWIRE_MAX_BODY_BYTES`) and in a file (see `configuration`). Times are seconds.
+The same names serve as keywords of `Server`, as environment variables (`TIDEWIRE_MAX_BODY_BYTES`) and in the
+configuration file of `tidewire serve` (see `process/configuration.py`); the most used ones have a flag as well
+(`process/flags.py`). Times are seconds.
 """
 
 import math
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -19,7 +21,7 @@ KIB = 1024
 MIB = KIB * KIB
 
 SWITCH_INTERVAL: Final = 0.0005
-"""Seconds after which Python takes a busy thread's turn away. Python's own 0.005 keeps streams waiting."""
+"""Python thread switch interval, in seconds. Python's own 0.005 keeps streams waiting while functions compute."""
 
 
 class Settings(BaseModel):
@@ -30,69 +32,65 @@ class Settings(BaseModel):
 
     # ---- what runs ---------------------------------------------------------------------------------------------
     default_concurrency_limit: int | None = Field(
-        1, ge=1, description="Items of one endpoint that run at a time where it sets no limit of its own."
+        1, ge=1, description="Items that run at a time, for endpoints without a limit of their own."
     )
     max_threads: Count = Field(40, description="Worker threads for plain functions, all endpoints together.")
     max_queue_size: Count = Field(1000, description="Items of one endpoint that may wait; more get 429.")
-    queue_interval: Seconds = Field(
-        0.25, description="Least time between two announcements of queue positions."
-    )
-    cancel_timeout: Seconds = Field(5.0, description="Time that a cancelled function has to end by itself.")
-    shutdown_timeout: Seconds = Field(10.0, description="Time that running jobs have to end at shutdown.")
+    queue_interval: Seconds = Field(0.25, description="Least time between two updates of queue positions.")
+    cancel_timeout: Seconds = Field(5.0, description="Time for a cancelled function to end by itself.")
+    shutdown_timeout: Seconds = Field(10.0, description="Time for running jobs to end at shutdown.")
     min_grace: Seconds = Field(
-        60.0, description="Smallest `grace_ms` of a submit, in seconds; less is raised."
+        60.0, description="Smallest `grace_ms` of a submit, in seconds; smaller values are raised to it."
     )
 
     # ---- streams -----------------------------------------------------------------------------------------------
     heartbeat: float = Field(15.0, ge=0.001, le=300, description="Silence after which a stream sends a ping.")
-    retry: float = Field(1.0, ge=0.001, le=60, description="Base of the reconnection time told to readers.")
+    retry: float = Field(1.0, ge=0.001, le=60, description="Base of the reconnection time sent to readers.")
     merge_window: float = Field(
         0.005,
         ge=0,
         le=1,
-        description="Appends of one job within this time become one event, or within up to 0.05 s where the server is behind. 0: one event per call.",
+        description="Time within which appends become one event; 0 for one event per call. Up to 0.05 s where the server is behind.",
     )
     min_snapshot_interval: float = Field(
         0.25, ge=0.001, le=3600, description="Least time between two snapshots of a `diffs=0` stream."
     )
     stall_timeout: float = Field(
-        60.0, gt=0, le=3600, description="A stream that accepted no byte for this long is closed."
+        60.0, gt=0, le=3600, description="Time after which a stream that accepts no byte is closed."
     )
 
     # ---- limits ------------------------------------------------------------------------------------------------
     max_connections: Count = Field(
-        5_000, description="Open connections, idle ones and streams included; more get 503."
+        5_000, description="Open connections, including idle ones and streams; more get 503."
     )
-    keep_alive_timeout: int = Field(
-        5, ge=1, le=3600, description="Time that a connection stays open for its next request."
-    )
-    max_head_bytes: int = Field(64 * KIB, ge=KIB, description="Of one request's line and headers.")
+    keep_alive_timeout: int = Field(5, ge=1, le=3600, description="Time that an idle connection stays open.")
+    max_head_bytes: int = Field(64 * KIB, ge=KIB, description="Bytes of one request's line and headers.")
     head_timeout: float = Field(
         30.0, gt=0, le=3600, description="Time in which a request's head must arrive."
     )
-    max_body_bytes: Count = Field(8 * MIB, description="Of one request's body.")
+    max_body_bytes: Count = Field(8 * MIB, description="Bytes of one request's body.")
     body_timeout: float = Field(
         30.0, gt=0, le=3600, description="Time in which a request's body must arrive."
     )
     max_input_bytes: Count = Field(
         1024 * MIB,
-        description="Of the inputs of all jobs that have not ended; more get 429. A job that is alone may have more.",
+        description="Bytes of the inputs of all unfinished jobs; more get 429. A job that is alone may have more.",
     )
     max_inputs: Count = Field(1024, description="Inputs of one job.")
     max_jobs_per_principal: Count = Field(10_000, description="Unfinished jobs of one caller.")
     max_streams_per_principal: Count = Field(1_000, description="Open streams of one caller.")
-    max_state_bytes: int = Field(16 * MIB, ge=KIB, description="Of one job's state, as JSON.")
+    max_state_bytes: int = Field(16 * MIB, ge=KIB, description="Bytes of one job's state, as JSON.")
     max_event_bytes: int = Field(
-        MIB, ge=KIB, description="Of one event but snapshots; larger diffs are split."
+        MIB, ge=KIB, description="Bytes of one event; larger diffs are split. Snapshots may be larger."
     )
     max_log_bytes: int = Field(
-        8 * MIB, ge=KIB, description="Of one job's log; past it the oldest are trimmed."
+        8 * MIB, ge=KIB, description="Bytes of one job's log; past it the oldest events are trimmed."
     )
 
     # ---- retention ---------------------------------------------------------------------------------------------
     log_ttl: Seconds = Field(600.0, description="How long an ended job's events can be replayed.")
     state_ttl: Seconds = Field(3600.0, description="How long an ended job's state is kept.")
-    tombstone_ttl: Seconds = Field(86_400.0, description="How long a job that is gone is answered with 410.")
+    tombstone_ttl: Seconds = Field(86_400.0, description="How long a request for a deleted job gets 410.")
     idempotency_ttl: Seconds = Field(86_400.0, description="How long an Idempotency-Key is remembered.")
     max_retained_jobs: Count = Field(
         20_000, description="Ended jobs that are kept; past it the oldest expire early."
@@ -102,40 +100,38 @@ class Settings(BaseModel):
     # ---- the log -----------------------------------------------------------------------------------------------
     log: str = Field(
         "memory",
-        description="Where jobs and their events are kept: memory, or sqlite:///PATH for a file that outlives this "
-        "process; of an absolute path sqlite:////PATH.",
+        description="Store of jobs and events: memory, or sqlite:///PATH for a file. The file outlives this process; an "
+        "absolute path has four slashes: sqlite:////PATH.",
     )
     log_fsync: bool = Field(
         False,
-        description="Write each commit to a file through to the disk: a power cut takes nothing. Costs time.",
+        description="Sync each commit to the disk: a power cut loses nothing. Costs time.",
     )
     max_attempts: Count = Field(
         10,
-        description="Attempts at one job whose server did not stop in order; then it fails with `worker_lost`.",
+        description="Runs of one job across crashes of its server. After that many it fails with `worker_lost`.",
     )
 
-    # ---- who and where -----------------------------------------------------------------------------------------
+    # ---- access and address -------------------------------------------------------------------------------------
     tokens: tuple[str, ...] = Field(
         (),
         repr=False,
-        description="Bearer tokens that are let in, each TOKEN or PRINCIPAL:TOKEN. None: everybody is let in.",
+        description="Accepted bearer tokens, each TOKEN or PRINCIPAL:TOKEN. Without one, everybody has access.",
     )
     stream_token_secret: str | None = Field(
         None,
         min_length=32,
         repr=False,
-        description="What stream tokens are signed with, at least 32 characters: the same in all processes behind one "
-        "address. None: drawn once for a log in a file, else at each start.",
+        description="Key that signs stream tokens, at least 32 characters. The same in all processes behind one address. "
+        "None: generated once for a log in a file, else at each start.",
     )
-    stream_token_ttl: float = Field(
-        300.0, ge=1, le=3600, description="How long a stream token opens its stream."
-    )
+    stream_token_ttl: float = Field(300.0, ge=1, le=3600, description="How long a stream token is valid.")
     cors_origins: tuple[str, ...] = Field(
         (),
-        description="Origins whose pages may call this server. None by default; * for any, without credentials.",
+        description="Origins whose pages may call this server; * for any. None by default; with *, without credentials.",
     )
     root_path: str = Field(
-        "", pattern=r"^(/[^/?#]+)*$", description="Prefix under which a proxy serves this server."
+        "", pattern=r"^(/[^/?#]+)*$", description="Path prefix under which a proxy serves this server."
     )
 
     @field_validator("log")
@@ -168,12 +164,31 @@ class Settings(BaseModel):
         return Settings(**(self.model_dump() | changes))
 
 
-GROUPS: Final = {
-    "default_concurrency_limit": "What runs",
-    "heartbeat": "Streams",
-    "max_connections": "Limits",
-    "log_ttl": "Retention",
-    "log": "The log",
-    "tokens": "Who and where",
-}
-"""The groups of settings, each by its first one, for whoever shows them."""
+class Launch(BaseModel):
+    """Settings of the process that `tidewire serve` starts, as opposed to those of the server in it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target: str | None = Field(
+        None, description="MODULE:SERVER or FILE.py:SERVER; without it, text generation with a model."
+    )
+    host: str = Field("127.0.0.1", description="Address to bind to; 0.0.0.0 for all.")
+    port: int = Field(8000, ge=0, le=65535, description="Port; 0 takes a free one.")
+    port_file: Path | None = Field(
+        None, description="File that receives the port number once the server answers."
+    )
+    model: Path | None = Field(
+        None, description="Folder of a Hugging Face checkpoint; by default a small model that comes along."
+    )
+    device: str = Field("auto", description="Where the model runs: auto, cpu, cuda, cuda:1, mps.")
+    script: bool = Field(False, description="Add the test endpoint tidewire.script.")
+    switch_interval: float = Field(
+        SWITCH_INTERVAL,
+        ge=0.00001,
+        le=1,
+        description="Python thread switch interval (`sys.setswitchinterval`). Shorter than Python's own 0.005, so that "
+        "plain functions that compute do not delay streams.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least level logged to stderr: debug, info, warning or error."
+    )

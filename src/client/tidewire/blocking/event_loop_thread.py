@@ -5,47 +5,58 @@ its reader takes an update, not when the update arrives.
 """
 
 import asyncio
-import atexit
 import os
+import sys
 import threading
 import warnings
-import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import anyio
 import anyio.from_thread
 
 from tidewire.blocking.read_ahead import ReadAhead
 from tidewire.errors import ClientClosedError
+from tidewire.http.transport import UNCLOSED
 from tidewire.jobs.update_iterator import UpdateIterator
 
 INTERRUPT_TIMEOUT: Final = 5.0
 """Seconds that an interrupted call may take to stop, closing its connection included."""
 
+CLOSE_TIMEOUT: Final = 10.0
+"""Seconds that `close` waits for the thread, which only a hook or an `auth` function that does not return can hold up."""
+
 X = TypeVar("X")
 
 
 class LoopThread:
-    """An event loop in a thread, started with the first call, ended with `close`, its last reference or the interpreter."""
+    """An event loop in a daemon thread, started with the first call, ended with `close` or the last reference.
 
-    def __init__(self, at_close: Callable[[], Awaitable[None]], reap: Callable[[], Awaitable[None]]) -> None:
+    The end of the interpreter stops it: nothing needs to be closed then.
+    """
+
+    def __init__(self, at_close: Callable[[], Awaitable[None]]) -> None:
         """Begin nothing yet.
 
         Args:
             at_close: Called on the thread before it ends. It is held by it, and so must not refer to this object.
-            reap: Lets go of what a loop has left behind.
         """
         self._state = _State(at_close)
-        self._reap = reap
-        # It stays when `close` is called: an interrupt may break that off anywhere.
-        weakref.finalize(self, self._state.stop).atexit = False
+
+    def __del__(self) -> None:
+        if sys.is_finalizing():
+            return
+        unclosed = self._state.unclosed
+        self._state.end()
+        if unclosed:
+            warnings.warn(UNCLOSED, ResourceWarning, stacklevel=2, source=self)
 
     def close(self) -> None:
-        """End it, and wait for that. Who interrupts it waits no longer: it ends all the same."""
+        """End it, and wait up to `CLOSE_TIMEOUT` seconds for that. After an interrupt, it ends all the same."""
         self._state.stop()
 
     def call(self, work: Callable[..., Awaitable[X]], *args: Any) -> X:
@@ -53,10 +64,9 @@ class LoopThread:
         crossing = _Crossing(work, args)
         try:
             return self._state.start(self._state.portal(), crossing.run).result()
-        except (CancelledError, ClientClosedError) as error:
-            self._state.halt_at_exit()
-            if isinstance(error, ClientClosedError):
-                raise
+        except ClientClosedError:
+            raise
+        except CancelledError:
             raise ClientClosedError("this client was closed meanwhile") from None
         except BaseException:
             with suppress(RuntimeError):
@@ -74,20 +84,26 @@ class LoopThread:
                     # Nothing that can be interrupted may stand between these two lines: a call, say, or a loop.
                     block.at = at + 1
                     yield item
-        except ClientClosedError:
-            self._state.halt_at_exit()
-            raise
         finally:
-            # Nothing may be waited for here: a generator is closed wherever its last reference goes.
-            if ahead.leave():
+            # Do not wait here: a generator is closed in the thread that drops its last reference, such as the client's.
+            # When the interpreter exits, that thread has been stopped, and may hold a lock.
+            if not sys.is_finalizing() and ahead.leave():
                 with suppress(RuntimeError):
                     self._state.portal().start_task_soon(ahead.stop)
-                self.tidy_soon()
 
-    def tidy_soon(self) -> None:
-        """Let go of what a loop has left behind, without waiting for it."""
+    def finish(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a coroutine function for a generator that is closed, and wait for it if another thread can.
+
+        Args:
+            work: Ends in bounded time.
+        """
+        if sys.is_finalizing():
+            return
         with suppress(RuntimeError):
-            self._state.portal().start_task_soon(self._reap)
+            if self._state.is_current():
+                self._state.portal().start_task_soon(work)
+            else:
+                self.call(work)
 
 
 class _Crossing(Generic[X]):
@@ -119,12 +135,12 @@ class _Crossing(Generic[X]):
 
 
 class _State:
-    """What a finaliser needs to stop the thread; it must not hold the `LoopThread` itself."""
+    """The thread, and what starts and ends it. The thread must not hold the `LoopThread`, whose finalizer ends it."""
 
     def __init__(self, at_close: Callable[[], Awaitable[None]]) -> None:
-        self._at_close: Callable[[], Awaitable[None]] | None = at_close
+        self._at_close = at_close
         self._lock = threading.Lock()
-        self._closed = self._exiting = False
+        self._closed = False
         self._running: Future[_Running] | None = None
         self._thread: threading.Thread | None = None
         self._process: int | None = None
@@ -134,6 +150,16 @@ class _State:
         """Whether the thread is in another process, of which this one is a copy: here nobody would answer."""
         return self._process not in {None, os.getpid()}
 
+    @property
+    def unclosed(self) -> bool:
+        """Whether the thread was started in this process, and `close` was not called."""
+        started = self._running is not None and not self._running.cancelled()
+        return started and not self._closed and not self._forked
+
+    def is_current(self) -> bool:
+        """Whether the caller runs on the thread."""
+        return threading.current_thread() is self._thread
+
     def portal(self) -> anyio.from_thread.BlockingPortal:
         if self._forked:
             advice = (
@@ -141,7 +167,7 @@ class _State:
             )
             raise ClientClosedError("this client was used before the process forked", advice=advice)
         with self._lock:
-            if self._closed or self._at_close is None:
+            if self._closed:
                 raise ClientClosedError("this client was closed")
             if self._running is None or self._running.cancelled():
                 self._tell()
@@ -152,7 +178,6 @@ class _State:
                 )
                 # An interrupt may hit the start: the thread may then live already, so it is known before.
                 self._running, self._thread = running, thread
-                atexit.register(self._exit)
                 try:
                     thread.start()
                 except BaseException:
@@ -183,65 +208,61 @@ class _State:
                 raise
         raise ClientClosedError("this client was closed meanwhile")
 
-    def halt_at_exit(self) -> None:
-        """Go no further on a daemon thread when the interpreter exits: Python stops it there, without a word."""
-        if self._exiting and threading.current_thread().daemon:
-            threading.Event().wait()
-
-    def _exit(self) -> None:
-        self._exiting = True
-        self.stop()
-
     def stop(self) -> None:
         """End the thread, and wait for that.
 
-        It may be interrupted anywhere, and called again: what was begun goes on by itself, what was not is begun then.
+        It may be interrupted anywhere, and called again: what was begun continues by itself, the rest begins then.
         """
-        if self._forked:
+        running, thread = self.end(), self._thread
+        if running is None or thread is None or self.is_current():
             return
+        # Until the thread's last line: a `join` that was interrupted takes it for ended, and so does each after it.
+        # An interrupt after `acquire` leaves the lock held; a further call then sees that the thread has ended.
+        if not running.ended and running.alive.acquire(timeout=CLOSE_TIMEOUT):
+            running.alive.release()
+        if running.ended:
+            thread.join()
+            self._running = self._thread = None
+
+    def end(self) -> "_Running | None":
+        """Let the thread end, without waiting for it; callable in any thread, and in finalizers. None: there is none."""
+        if self._forked:
+            return None
         with self._lock:
             self._closed = True
-            # The finaliser, which stays, would hold the client by it: for ever where a hook refers to the client.
-            self._at_close = None
-            running, thread = self._running, self._thread
-        if running is None or thread is None or running.cancelled():
-            atexit.unregister(self._exit)
-        elif threading.current_thread() is thread:
-            # The garbage collector may run on the very thread that is to end.
-            threading.Thread(target=self._end, args=(running.result(), thread), daemon=True).start()
-        else:
-            self._end(running.result(), thread)
-
-    def _end(self, running: "_Running", thread: threading.Thread) -> None:
-        # It may be over already. Nothing is waited for with a lock that an interrupt could leave held.
+            running = self._running
+        if running is None or running.cancelled():
+            return None
+        started = running.result()
+        # Its event loop may have ended already.
         with suppress(RuntimeError):
-            running.end()
-        # Until the thread's last line: a `join` that was interrupted takes it for ended, and so does each after it.
-        with running.alive:
-            pass
-        thread.join()
-        self._running = self._thread = None
-        atexit.unregister(self._exit)
+            started.end()
+        return started
 
 
-class _Running(NamedTuple):
-    """What a thread that has started is spoken to by."""
+@dataclass(slots=True)
+class _Running:
+    """A thread that has started."""
 
     portal: anyio.from_thread.BlockingPortal
     end: Callable[[], object]
     alive: threading.Lock
     """Held by the thread as long as it lives."""
+    ended: bool = False
 
 
 def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]]) -> None:
     """The thread's life. It is not anyio's own, which a copy of this process would wait for at its end."""
     alive = threading.Lock()
+    running: _Running | None = None
 
     async def live() -> None:
+        nonlocal running
         over = asyncio.Event()
         end = partial(asyncio.get_running_loop().call_soon_threadsafe, over.set)
         async with anyio.from_thread.BlockingPortal() as portal:
-            started.set_result(_Running(portal, end, alive))
+            running = _Running(portal, end, alive)
+            started.set_result(running)
             await over.wait()
             try:
                 await at_close()
@@ -252,7 +273,11 @@ def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]])
         return
     try:
         with alive:
-            anyio.run(live, backend="asyncio")
+            try:
+                anyio.run(live, backend="asyncio")
+            finally:
+                if running is not None:
+                    running.ended = True
     except BaseException as error:
         if started.done():
             raise

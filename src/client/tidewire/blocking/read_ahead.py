@@ -84,14 +84,14 @@ class ReadAhead(Generic[X]):
         reading.acquire(None)
 
     def leave(self) -> bool:
-        """Give back what was not taken; whether there is something to stop."""
+        """Return to the job what was not taken; whether there is something to stop."""
         with self._lock:
             if self._left:
                 return False
             self._left = True
             if not self._reading.closed:
                 self._reading.leave(self._blocks)
-        return self._started and not self._over
+        return self._started and not self._reading.finished
 
     # ---- on the event loop's thread ----------------------------------------------------------------------------
 
@@ -119,6 +119,7 @@ class ReadAhead(Generic[X]):
         finally:
             self._over = True
             self._wake.put(None)
+            await self._reading.release()
 
     def _made(self, updates: list[Any]) -> bool:
         """Put a block of updates where the reader finds it; whether there may be another one."""
@@ -141,6 +142,8 @@ class ReadAhead(Generic[X]):
             self._room.set()
 
     async def stop(self) -> None:
-        """Bring in no more: its reader has left."""
+        """Bring in no more, and close the connection: the reader has left."""
         if self._scope is not None:
             self._scope.cancel()
+        if self._over:
+            await self._reading.release()

@@ -36,12 +36,11 @@ from tidewire.protocol import messages
 from tidewire.protocol.backoff import Backoff
 from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
+from tidewire.protocol.request_policy import RequestPolicy
 from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription
-from tidewire.protocol.status_table import Action, RequestKind, action_for, retry_after
+from tidewire.protocol.status_table import Action, RequestKind, retry_after
 
 log: Final = logging.getLogger("tidewire")
-
-MAX_REDIRECTS: Final = 5
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -137,8 +136,9 @@ class ApiSession:
     ) -> Response | Connection:
         """Submit a job: the answer is its stream where that may be, or the job.
 
-        No stream is asked for where `UNREAD_STREAMS` of them stand open that nobody came to read, nor where the job
-        is to be cancelled when nobody reads it: an open stream would count as a reader.
+        It asks for the stream while fewer than `UNREAD_STREAMS` of those that answered earlier submits are unread. It
+        asks for JSON otherwise, and where the job is to be cancelled when nobody reads it: an open stream would count
+        as a reader.
 
         Args:
             url: Where the endpoint takes jobs.
@@ -169,11 +169,10 @@ class ApiSession:
 
     async def _ask(self, request: "_Request", options: Options) -> Response | Connection:
         backoff = Backoff(options.retry, self.timing.rng)
-        refreshed = False
-        redirects = 0
+        policy = RequestPolicy(request.asked, backoff, is_get=request.method == "GET")
         while True:
             at_least: float | None = None
-            wait: float | None = None
+            first: float | None = None
             try:
                 answer = await self._once(request, options)
             except NotATidewireServerError as error:
@@ -183,49 +182,36 @@ class ApiSession:
             except TransportError as error:
                 fault = error
                 if not self.contacted:
-                    wait = first_wait(error, backoff.failures)
-                    if wait is None:
+                    first = first_wait(error, policy.failures)
+                    if first is None:
                         raise await self.first_fault(error) from error
                 if request.asked is RequestKind.SUBMIT and error.sent and not await self._keeps_keys(options):
                     error.advice = _UNKEPT
                     raise await self.first_fault(error) from error
             else:
-                what = action_for(answer.status, request.asked)
-                if what is Action.USE or isinstance(answer, Connection):
+                action = policy.action(answer.status)
+                if action is Action.USE or isinstance(answer, Connection):
                     return answer
-                match what:
-                    case Action.REFRESH if not refreshed and await self.credentials.renew(
-                        request.credentials
-                    ):
-                        refreshed = True
-                        continue
-                    case Action.REDIRECT if request.method == "GET" and redirects < MAX_REDIRECTS:
-                        request.url = self.redirected(answer)
-                        redirects += 1
-                        continue
-                    case Action.WAIT | Action.CUT:
-                        fault = self.refused(answer, request.job_id)
-                        if isinstance(fault, NotATidewireServerError):
-                            raise fault
-                        if request.stream and fault.code == "too_many_streams":
-                            request.stream = False
-                            continue
-                        # What is no problem is a gateway's word: the server behind it may run the job. [TW-JOB-037]
-                        unknown = (
-                            request.asked is RequestKind.SUBMIT and what is Action.CUT and fault.code is None
-                        )
-                        if unknown and not await self._keeps_keys(options):
-                            fault.advice = _UNKEPT
-                            raise fault
-                        at_least = retry_after(answer.headers.get("retry-after"))
-                    case _:
-                        raise self.refused(answer, request.job_id)
-            last = backoff.failures + 1 >= options.retry.submit_attempts or backoff.exhausted
-            if last or not backoff.allows(at_least):
+                if action is Action.REFRESH and await self.credentials.renew(request.credentials):
+                    continue
+                if action is Action.REDIRECT:
+                    request.url = self.redirected(answer)
+                    continue
+                fault = self.refused(answer, request.job_id)
+                if action not in {Action.WAIT, Action.CUT} or isinstance(fault, NotATidewireServerError):
+                    raise fault
+                if request.stream and fault.code == "too_many_streams":
+                    request.stream = False
+                    continue
+                # A response without a problem comes from a gateway: the server behind it may run the job. [TW-JOB-037]
+                unknown = request.asked is RequestKind.SUBMIT and action is Action.CUT and fault.code is None
+                if unknown and not await self._keeps_keys(options):
+                    fault.advice = _UNKEPT
+                    raise fault
+                at_least = retry_after(answer.headers.get("retry-after"))
+            pause = policy.wait(at_least=at_least, exactly=first)
+            if pause is None:
                 raise fault.placed(job_id=request.job_id)
-            pause = backoff.failed(at_least=at_least) if wait is None else wait
-            if wait is not None:
-                backoff.failures += 1
             log.info("%s %s: %s; again in %.2f s", request.method, request.url, fault.what, pause)
             await self.timing.sleep(pause)
 
@@ -250,6 +236,7 @@ class ApiSession:
         self, options: Options, more: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> dict[str, str]:
         """All headers of a request, credentials included."""
+        self.transport.loop.check()
         content = {"Content-Type": "application/json"} if body is not None else {}
         own = {"Accept": "application/json", **content}
         return overlaid(own, self._of_url, options.headers, await self.credentials.given(), more or {})

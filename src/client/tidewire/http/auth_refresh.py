@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from tidewire.http.home_loop import HomeLock
+import anyio
+
 from tidewire.options import check_headers
 
 Auth = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
@@ -29,7 +30,7 @@ class Credentials:
             raise TypeError(f"{what}: credentials that stay the same go into headers={{…}}")
         self.now: Mapping[str, str] | None = None
         self._auth = auth
-        self._lock = HomeLock()
+        self._lock: anyio.Lock | None = None
 
     async def given(self) -> Mapping[str, str]:
         """Those to send."""
@@ -43,7 +44,9 @@ class Credentials:
         """Ask for others than those that were refused, unless another request has done so; whether there are some to try."""
         if self._auth is None:
             return False
-        async with self._lock.here():
+        # Made here: a lock is of the library of the event loop that runs.
+        self._lock = self._lock or anyio.Lock()
+        async with self._lock:
             if self.now is refused:
                 given: Any = self._auth()
                 if inspect.isawaitable(given):

@@ -27,6 +27,8 @@ _LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11
 class FastBody:
     """See the top of this file."""
 
+    resumable = True
+
     def __init__(self, http: h11.Connection, socket: httpcore.AsyncNetworkStream, *, chunked: bool) -> None:
         self._http = http
         self._socket = socket

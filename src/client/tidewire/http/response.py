@@ -1,7 +1,6 @@
 """What a request brought: an answer that was read whole, or a stream that stands open."""
 
 import contextlib
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,16 +9,14 @@ from typing import Any, Final, Protocol
 import anyio
 
 from tidewire.errors import SilenceTimeoutError, TransportError, Where
-from tidewire.http.home_loop import running_loop
+from tidewire.http.owning_loop import OwningLoop
 
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds that closing a connection in good order may take."""
 REFUSAL_BYTES: Final = 64 * 2**10
 """Bytes that are read of the body that came where a stream was asked for."""
 UNREAD_STREAMS: Final = 8
-"""Streams that submits have opened and nobody has read yet. Beyond that, a submit opens none."""
-UNREAD_SECONDS: Final = 5.0
-"""Seconds that such a stream is kept for a reader. Later, its events are old; a reader gets a new one, at the head."""
+"""Streams that answered submits and of which nothing was read yet. At this number, a submit asks for JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +42,9 @@ class Response:
 class Body(Protocol):
     """The body of an answer, as it comes in."""
 
+    resumable: bool
+    """Whether a `read` that was cancelled may be followed by another one."""
+
     async def read(self, limit: float) -> bytes | None:
         """What has come, None at its end.
 
@@ -68,8 +68,8 @@ class Connection:
         url: Where the answer came from.
         status: The HTTP status.
         headers: Names in lower case.
+        resumable: Whether a `read` that was cancelled may be followed by another one.
         waited_for: Whether somebody waits for its next bytes.
-        begun: Whether anything of it was read.
         closed: Whether it was closed, or given up.
     """
 
@@ -96,34 +96,16 @@ class Connection:
         self.status: int
         self.headers: Mapping[str, str]
         self.method, self.url, self.status, self.headers = answer
+        self.resumable: bool = body.resumable
         self.waited_for: bool = False
-        self.begun: bool = False
         self.closed: bool = False
         self._body = body
         self._raw = raw
         self._owner = owner
         self._closing = closing
-        self._opened_at = anyio.current_time()
-        self._process = os.getpid()
-        self._loop = running_loop()
+        self._unread = self.method == "POST"
+        owner.unread += self._unread
         owner.open.add(self)
-
-    @property
-    def unread(self) -> bool:
-        """Whether it answers a submit, stands open, and nobody has read anything of it."""
-        return self.method == "POST" and not self.begun and not self.closed
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether it belongs to another event loop than the one that runs here."""
-        return self._loop is not running_loop()
-
-    @property
-    def stale(self) -> bool:
-        """Whether it answers a submit, and nobody came to read it in the time that it is kept for that."""
-        if self.begun or self.method != "POST":
-            return False
-        return self.closed or anyio.current_time() - self._opened_at > UNREAD_SECONDS
 
     async def read(self, limit: float) -> bytes | None:
         """The next bytes, all that have come; None at the end of the body.
@@ -135,7 +117,8 @@ class Connection:
             SilenceTimeoutError: No byte came.
             TransportError: The connection broke.
         """
-        self.waited_for = self.begun = True
+        self._count_as_read()
+        self.waited_for = True
         try:
             return await self._body.read(limit)
         except TimeoutError as error:
@@ -146,6 +129,10 @@ class Connection:
             raise TransportError(cut(error), where=Where(self.method, self.url)) from error
         finally:
             self.waited_for = False
+
+    def _count_as_read(self) -> None:
+        self._owner.unread -= self._unread
+        self._unread = False
 
     async def answer(self) -> Response:
         """Read what is no stream, as far as `REFUSAL_BYTES`: enough to say what came instead."""
@@ -162,37 +149,30 @@ class Connection:
     async def aclose(self) -> None:
         """Close, also when the caller is being cancelled."""
         self.closed = True
+        self._count_as_read()
         self._owner.open.discard(self)
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             await self._closing.aclose()
             await self._body.unwind()
 
-    def lose(self) -> None:
-        """Give up, after the end of its event loop, on what only that could have closed in good order."""
-        self.closed = True
-        self._hang_up()
-        self._closing.pop_all()
+    def close_soon(self) -> None:
+        """Close from where nothing can be awaited, such as a finalizer in any thread.
 
-    def abandon(self) -> None:
-        """Close from where nothing can be awaited, such as a finaliser in any thread.
-
-        The other side sees the close at once; what is left of it here is let go with the next request.
+        The other side sees the close at once. The event loop closes the rest, if it still runs.
         """
         self.closed = True
-        self._hang_up()
-        self._owner.abandoned.append(self)
-
-    def _hang_up(self) -> None:
-        # In a copy of the process the socket is the same one: ended there, it were ended for whoever reads here.
-        if self._process == os.getpid():
+        # A forked process has the same socket: a shutdown there would end it for the reader in this one.
+        if not self._owner.loop.forked:
             hang_up(self._raw)
+        self._owner.loop.start_soon(self.aclose)
 
 
 class Owner(Protocol):
     """Who has to know of its connections."""
 
+    loop: OwningLoop
     open: set[Connection]
-    abandoned: list[Connection]
+    unread: int
 
 
 def cut(error: Exception) -> str:

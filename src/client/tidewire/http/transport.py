@@ -6,6 +6,8 @@ environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`), as httpx reads it.
 
 import contextlib
 import ssl
+import sys
+import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Final
 
@@ -21,6 +23,7 @@ from tidewire.errors import (
     TransportError,
     Where,
 )
+from tidewire.http.body_decompression import CODING, BoundedDecompressor, DecompressionError
 from tidewire.http.connection_diagnosis import (
     UNREACHABLE,
     goes_through_a_proxy,
@@ -29,14 +32,14 @@ from tidewire.http.connection_diagnosis import (
     unreachable,
     unusable_environment,
 )
-from tidewire.http.decompression import CODING, BoundedDecompressor, DecompressionError
-from tidewire.http.home_loop import HomeLoop
 from tidewire.http.httpx_fixes import Pool, repair
-from tidewire.http.response import Body, Connection, Response, cut
+from tidewire.http.owning_loop import OwningLoop
+from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response, cut
 from tidewire.options import CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.status_table import is_event_stream
 
+UNCLOSED: Final = "a tidewire client was not closed: use it in a `with` or `async with` block, or close it"
 ANSWER_TIMEOUT: Final = 30.0
 """Seconds without a byte of the answer to a request that is answered at once."""
 WHOLE_ANSWER_TIMEOUT: Final = 300.0
@@ -50,21 +53,22 @@ _USER_AGENT = "tidewire-python"
 
 
 class Transport:
-    """Makes requests on one pool of connections. That belongs to an event loop, and is made anew when that has ended.
+    """Makes requests on one pool of connections.
 
     Attributes:
+        loop: The event loop that the pool belongs to.
         open: Connections that were not closed.
-        abandoned: Those that were given up where nothing could be awaited.
+        unread: Streams that answered submits and of which nothing was read yet.
     """
 
     def __init__(self, *, verify: bool | ssl.SSLContext = True, proxy: str | None = None) -> None:
+        self.loop: OwningLoop = OwningLoop()
         self.open: set[Connection] = set()
-        self.abandoned: list[Connection] = []
+        self.unread: int = 0
         self._verify = verify
         self._proxy = proxy
         self._client: httpx.AsyncClient | None = None
         self._closed = False
-        self._home = HomeLoop()
 
     async def request(
         self,
@@ -193,21 +197,29 @@ class Transport:
         return await sniff(host, port)
 
     async def aclose(self) -> None:
-        """Close every connection. Further requests are refused."""
-        self.settle()
+        """Close every connection. Further requests are refused.
+
+        Raises:
+            EventLoopError: The connections belong to another event loop.
+        """
+        if self._client is not None and not self._closed:
+            self.loop.check()
         self._closed = True
-        await self.reap()
         # One that is waited for ends with the pool, and its reader unwinds it.
-        for connection in [one for one in self.open if not one.waited_for]:
-            await connection.aclose()
-        if self._client is not None:
-            await self._client.aclose()
+        try:
+            await self.loop.finish(CLOSE_TIMEOUT)
+            # All at once: each of them takes `CLOSE_TIMEOUT` seconds at most.
+            async with anyio.create_task_group() as tasks:
+                for connection in [one for one in self.open if not one.waited_for]:
+                    tasks.start_soon(connection.aclose)
+        finally:
+            if self._client is not None:
+                await self._client.aclose()
 
     async def _ready(self) -> httpx.AsyncClient:
         if self._closed:
             raise ClientClosedError("this client was closed")
-        self.settle()
-        await self.reap()
+        self.loop.check()
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
             try:
@@ -224,30 +236,13 @@ class Transport:
                 raise unusable_environment(error) from error
         return self._client
 
-    def settle(self) -> None:
-        """Leave behind what belongs to an event loop that is over: nothing of it can be closed in good order any more.
-
-        Raises:
-            TidewireError: It is not over.
-        """
-        if self._home.moved():
-            for connection in (*self.open, *self.abandoned):
-                connection.lose()
-            self.open.clear()
-            self.abandoned.clear()
-            self._client = None
-
-    @property
-    def unread(self) -> int:
-        """How many streams that answered submits stand open, of which nobody has read anything."""
-        return sum(one.unread for one in self.open)
-
-    async def reap(self) -> None:
-        """Let go of what is left of connections that were abandoned, and of streams that nobody came to read."""
-        while self.abandoned:
-            await self.abandoned.pop().aclose()
-        for connection in [one for one in self.open if one.stale]:
-            await connection.aclose()
+    def __del__(self) -> None:
+        if self._client is None or self._closed or self.loop.forked or sys.is_finalizing():
+            return
+        for connection in [*self.open]:
+            connection.close_soon()
+        self.loop.start_soon(self.aclose)
+        warnings.warn(UNCLOSED, ResourceWarning, stacklevel=2, source=self)
 
     @contextlib.contextmanager
     def _errors(self, method: str, url: str, connect_timeout: float) -> Iterator[None]:
@@ -282,6 +277,9 @@ class Transport:
 
 class _Chunks:
     """A body as httpx reads it: one chunk of the server's at a time."""
+
+    # A cancelled read ends the generators of httpx.
+    resumable = False
 
     def __init__(self, response: httpx.Response) -> None:
         # The limit of each read goes, not that of the request.

@@ -22,9 +22,8 @@ from tidewire.errors import (
     TotalTimeoutError,
     Where,
 )
-from tidewire.http.home_loop import HomeLock
+from tidewire.jobs.item_text_changes import TextColumns
 from tidewire.jobs.reconnecting_stream import JobStream
-from tidewire.jobs.text_column_changes import TextColumns
 from tidewire.protocol.follower_outcomes import Applied, Notice
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource
@@ -56,8 +55,8 @@ class ActiveIterator(Protocol):
     def settle(self) -> None:
         """Report to the job what the reader has taken."""
 
-    def abandon(self) -> None:
-        """Close the connection from where nothing can be awaited."""
+    def leave(self) -> None:
+        """Return to the job what the reader has not taken."""
 
 
 class JobReader(ABC, Generic[U]):
@@ -86,7 +85,7 @@ class JobReader(ABC, Generic[U]):
         self._options = options
         self._stream = stream
         self._cancel_url = cancel_url
-        self._turn = HomeLock(fast_acquire=True)
+        self._lock: anyio.Lock | None = None
         self._ready: deque[U] = deque()
         self._folded: dict[int, _MergedUpdate[U]] = {}
         self._taken = taken
@@ -131,10 +130,14 @@ class JobReader(ABC, Generic[U]):
     async def wait(self) -> None:
         """Wait for the job's end, whatever it is. Hands nothing over."""
         queue_until = self.queue_deadline()
-        with self.bounded(self.deadline()):
-            while not self.ended:
-                async with self._turn.here():
-                    await self._advance(queue_until, fold=True)
+        try:
+            with self.bounded(self.deadline()):
+                while not self.ended:
+                    async with self._turn():
+                        await self._advance(queue_until, fold=True)
+        finally:
+            if self._active is None:
+                await self.pause()
 
     def checkpoint(self) -> Checkpoint:
         """How far the job was handed over: what to save to read on from there with `client.job(checkpoint=…)`."""
@@ -154,10 +157,16 @@ class JobReader(ABC, Generic[U]):
     @property
     def taken(self) -> Position | None:
         """Up to where the job was handed over."""
-        reading = None if self._reading is None else self._reading()
-        if reading is not None and not reading.closed:
+        reading = self._active
+        if reading is not None:
             reading.settle()
         return self._taken
+
+    @property
+    def _active(self) -> ActiveIterator | None:
+        """The reading that was begun and not left."""
+        reading = None if self._reading is None else self._reading()
+        return None if reading is None or reading.closed else reading
 
     async def _cancel(self, body: bytes) -> JobStatus:
         with self.bounded(self.deadline()):
@@ -174,12 +183,12 @@ class JobReader(ABC, Generic[U]):
         Raises:
             ConcurrentReadError: Another one is under way.
         """
-        other = None if self._reading is None else self._reading()
-        if other is not None and other is not reading and not other.closed:
+        other = self._active
+        if other is not None and other is not reading:
             if not other.interrupted:
                 raise ConcurrentReadError("this job is being read by another loop", where=self._where)
-            # A traceback may hold a loop that a cancellation ended.
-            other.abandon()
+            # A traceback may hold a loop that a cancellation ended. This one continues on its connection.
+            other.leave()
         self._reading = weakref.ref(reading)
 
     async def take(self, queue_until: float | None = None, *, silent: bool) -> list[U]:
@@ -193,7 +202,7 @@ class JobReader(ABC, Generic[U]):
             QueueTimeoutError: It has not.
             TidewireError: The stream is over without the job's end.
         """
-        async with self._turn.here():
+        async with self._turn():
             while not self._ready and not self._folded and not self.ended:
                 await self._advance(queue_until, silent=silent)
             updates = [*self._ready, *self._unfold()]
@@ -213,10 +222,10 @@ class JobReader(ABC, Generic[U]):
         if not self._driven:
             await self._stream.aclose()
 
-    def abandon(self) -> None:
+    def pause_soon(self) -> None:
         """The same, from where nothing can be awaited."""
         if not self._driven:
-            self._stream.abandon()
+            self._stream.close_soon()
 
     @abstractmethod
     def raise_outcome(self) -> None:
@@ -226,7 +235,14 @@ class JobReader(ABC, Generic[U]):
 
     @property
     def _driven(self) -> bool:
-        return self._turn.locked()
+        return self._lock is not None and self._lock.locked()
+
+    def _turn(self) -> anyio.Lock:
+        """Held by the task that reads the stream."""
+        self._exchange.transport.loop.check()
+        if self._lock is None:
+            self._lock = anyio.Lock(fast_acquire=True)
+        return self._lock
 
     async def _advance(self, queue_until: float | None, *, silent: bool = False, fold: bool = False) -> None:
         """Wait for what comes next, and take with it what can be had without waiting."""

@@ -13,8 +13,8 @@ X = TypeVar("X")
 class AsyncMap(AsyncIterator[X], Generic[X]):
     """What `AsyncClient.map` gives: an async iterator over values. `async with` cancels what runs when it is left.
 
-    A loop that is left by `break` or an error without it cancels what runs with the client's next request, or when
-    the client is closed.
+    A loop that is left by `break` or an error without it closes its connection; what runs is cancelled when the client
+    is closed.
     """
 
     def __init__(self, work: MapWork[Any], inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
@@ -61,7 +61,7 @@ class AsyncMap(AsyncIterator[X], Generic[X]):
         except BaseException:
             # A generator that was broken off has no more to give: going on would take that for the end of the inputs.
             self._broken_off = True
-            self._work.abandon()
+            await self.aclose()
             raise
         else:
             self._work.feed(value)
@@ -77,7 +77,3 @@ class AsyncMap(AsyncIterator[X], Generic[X]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_work"):
-            self._work.abandon()

@@ -10,8 +10,9 @@ up to `concurrency` jobs are under way, and of these the first in order is read.
   else                                         | the first job is read; values leave in order as soon as they are there
   the others, every `visit` seconds            | those that have ended are read, before the server forgets them
   an input is refused (422)                    | it has failed; the others of its body are submitted without it
-  the loop is left early                       | what runs is cancelled; with an `idempotency_key` of the user's it is
-                                               |   left to run, for the next attempt to find
+  the loop is left early                       | what runs is cancelled by `aclose`, or by the client's if that was not
+                                               |   called; with an `idempotency_key` of the user's it is left to run, for
+                                               |   the next attempt to find
   a connection breaks                          | a submit is repeated with its key, which names the body: no input runs
                                                |   twice
 """
@@ -29,7 +30,6 @@ import anyio
 
 from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, TidewireError
 from tidewire.jobs.batch_job import AsyncBatchJob
-from tidewire.jobs.leaving import cancel_all
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.options import Options
 from tidewire.protocol.resources import EndpointDescription, Limits
@@ -47,6 +47,9 @@ VISIT_EVERY: Final = 60.0
 job, if that is less."""
 LEAST_VISIT: Final = 0.25
 """Seconds; a server that keeps ended jobs for less than four of these is not asked more often."""
+
+CANCEL_TIMEOUT: Final = 2.0
+"""Seconds that cancelling the jobs of a `map` may take in all."""
 
 _ROOM: Final = 1024
 """Bytes of a body beside its inputs, the shared members and the options: names and brackets."""
@@ -108,14 +111,14 @@ class _Part:
 class BatchStarter(Protocol):
     """What `map` needs of a client."""
 
+    running: set[AsyncBatchJob[Any]]
+    """Jobs of maps that were neither read to their end nor cancelled. The client cancels them when it is closed."""
+
     async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
         """The endpoint's name and description, and the server's limits."""
 
     async def start(self, endpoint: str, body: bytes, key: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
         """Submit a body under an idempotency key."""
-
-    def abandon(self, jobs: Iterable[AsyncBatchJob[Any]]) -> None:
-        """Cancel jobs with the client's next request, or when it is closed."""
 
 
 class MapWork(Generic[T]):
@@ -308,6 +311,8 @@ class MapWork(Generic[T]):
                     raise
                 continue
             part.reading = part.job.as_completed()
+            if not self._leaves_running:
+                self._starter.running.add(part.job)
             break
         self._under_way.append(part)
         self._part, self._full = _Part(part.first + part.count), False
@@ -360,6 +365,8 @@ class MapWork(Generic[T]):
         self._hand_over(part)
         if reading is None or reading.finished:
             self._under_way.popleft()
+            if part.job is not None:
+                self._starter.running.discard(part.job)
 
     def _note(self, part: _Part, numbers: Sequence[int], ended: tuple[int, Any]) -> None:
         index, outcome = ended
@@ -396,29 +403,37 @@ class MapWork(Generic[T]):
 
     # ---- leaving -----------------------------------------------------------------------------------------------
 
+    @property
+    def under_way(self) -> bool:
+        """Whether there are jobs that were not read to their end."""
+        return bool(self._under_way)
+
     async def aclose(self) -> None:
         """Leave: close the connection, and cancel what runs."""
-        jobs = self._leave()
-        if self._under_way and (reading := self._under_way[0].reading) is not None:
-            await reading.aclose()
-        await cancel_all(jobs)
-
-    def abandon(self) -> None:
-        """Leave from where nothing can be awaited: what runs is cancelled with the client's next request."""
-        jobs = self._leave()
-        if self._under_way and (reading := self._under_way[0].reading) is not None:
-            reading.abandon()
-        self._starter.abandon(jobs)
-
-    def _leave(self) -> list[AsyncBatchJob[Any]]:
-        if self.closed:
-            return []
         self.closed = self.finished = True
         self._values.clear()
-        if self._leaves_running:
-            return []
-        jobs = [part.job for part in self._under_way if part.job is not None]
-        return [job for job in jobs if not job.ended]
+        if self._under_way and (reading := self._under_way[0].reading) is not None:
+            await reading.aclose()
+        running = self._starter.running
+        await cancel_all(running, [part.job for part in self._under_way if part.job in running])
+
+
+async def cancel_all(
+    running: set[AsyncBatchJob[Any]], jobs: Iterable[AsyncBatchJob[Any] | None] | None = None
+) -> None:
+    """Cancel running jobs, as far as that can be done in `CANCEL_TIMEOUT` seconds.
+
+    Args:
+        running: Those that were cancelled are taken out.
+        jobs: Some of them; None: all.
+    """
+    with anyio.move_on_after(CANCEL_TIMEOUT, shield=True):
+        for job in [*(running if jobs is None else jobs)]:
+            if job is not None and job in running:
+                if not job.ended:
+                    with suppress(TidewireError):
+                        await job.cancel()
+                running.discard(job)
 
 
 def total_of(inputs: Any) -> int | None:

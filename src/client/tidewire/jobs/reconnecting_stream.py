@@ -2,12 +2,13 @@
 
 What each event and each break means is the follower's to say (`tidewire.protocol.follower`); this shell moves the
 bytes and spends the time. It pulls: nothing is read unless somebody asks for it, so a reader that is slow slows the
-server's sends and no task is left behind. When the wait is cancelled, the connection is closed, and the next pull
-opens another where this one stopped.
+server's sends and no task is left behind. When the wait is cancelled, the connection stays open for the next pull; the
+caller closes it if there is none.
 """
 
 import logging
 from collections import deque
+from http import HTTPStatus
 from typing import Any, Final
 
 import anyio
@@ -25,7 +26,7 @@ from tidewire.errors import (
     refusal,
 )
 from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
-from tidewire.http.api_session import MAX_REDIRECTS, ApiSession
+from tidewire.http.api_session import ApiSession
 from tidewire.http.connection_diagnosis import first_wait
 from tidewire.http.response import Connection, Response
 from tidewire.http.urls import resolve, same_origin
@@ -41,16 +42,10 @@ from tidewire.protocol.follower_outcomes import (
     Outcome,
     Reconnect,
 )
+from tidewire.protocol.request_policy import MAX_REDIRECTS, RequestPolicy
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
-from tidewire.protocol.status_table import (
-    MAX_SERVER_FAULTS,
-    Action,
-    RequestKind,
-    action_for,
-    is_event_stream,
-    retry_after,
-)
+from tidewire.protocol.status_table import Action, RequestKind, is_event_stream, retry_after
 
 LEAST_EVENT_BYTES: Final = 2**20
 """Bytes of one event that are held in any case; else an event may be as large as a state. [TW-FRM-078]"""
@@ -82,8 +77,9 @@ class JobStream:
         self._events: deque[Event] = deque()
         self._oversized: str | None = None
         self._due: Reconnect | Fatal | None = None
-        self._hello_by: float | None = None
-        self._server_faults = 0
+        self._waited_for_hello = self._silence = 0.0
+        """Seconds spent in reads of this connection before its `hello`; and since its last byte."""
+        self._policy = RequestPolicy(RequestKind.STREAM, follower.backoff)
         self._answered_at: str | None = None
         """URL of the answer that was the last stream: links in it are relative to that."""
         self._last_fault: TidewireError | None = None
@@ -102,9 +98,6 @@ class JobStream:
         Raises:
             TidewireError: The stream is over without the job's end, or cannot be read.
         """
-        if self._connection is not None and self._connection.elsewhere:
-            self._exchange.transport.settle()
-            self._connection = None
         try:
             while True:
                 # Nothing may be awaited before what is told is handed over: a cancellation there would lose it.
@@ -122,8 +115,12 @@ class JobStream:
                     case Fatal():
                         self._due = None
                         raise self._error(outcome)
-        except BaseException:
+        except Exception:
             await self.aclose()
+            raise
+        except BaseException:
+            if self._connection is not None and not self._connection.resumable:
+                await self.aclose()
             raise
 
     def _told(self, most: int) -> list[Applied | Notice]:
@@ -150,11 +147,6 @@ class JobStream:
         self.follower.connected()
         self._connect(connection, "", connection.url)
 
-    def __del__(self) -> None:
-        # Of a submit whose job nobody wanted to follow.
-        if self._connection is not None:
-            self.abandon()
-
     async def aclose(self) -> None:
         """Close the connection, if there is one."""
         connection, self._connection = self._connection, None
@@ -163,11 +155,11 @@ class JobStream:
         if connection is not None:
             await connection.aclose()
 
-    def abandon(self) -> None:
+    def close_soon(self) -> None:
         """Close the connection from where nothing can be awaited."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.abandon()
+            connection.close_soon()
 
     # ---- one thing after another -------------------------------------------------------------------------------
 
@@ -177,30 +169,33 @@ class JobStream:
             why, self._oversized = self._oversized, None
             return self.follower.oversized(why)
         connection = self._connection
-        if connection is not None and connection.stale:
-            await self.aclose()
-            connection = None
         if connection is None:
             return await self._open()
         return await self._read(connection)
 
     async def _read(self, connection: Connection) -> Outcome | None:
         follower, decoder = self.follower, self._decoder
-        if follower.greeted:
-            limit = SILENT_HEARTBEATS * follower.heartbeat
-        else:
-            # A stream that answered a submit counts from when somebody came to read it.
-            if self._hello_by is None:
-                self._hello_by = anyio.current_time() + self._exchange.timing.hello_timeout
-            limit = self._hello_by - anyio.current_time()
+        greeted = follower.greeted
+        # Only time in which somebody reads counts, and a read that was cancelled counts, too: a caller that waits
+        # again and again for a moment would otherwise never see that a connection is silent.
+        allowed = SILENT_HEARTBEATS * follower.heartbeat if greeted else self._exchange.timing.hello_timeout
+        limit = max(0.0, allowed - (self._silence if greeted else self._waited_for_hello))
+        begun = anyio.current_time()
         try:
             segment = await connection.read(limit)
         except SilenceTimeoutError as error:
-            if not follower.greeted:
+            if not greeted:
                 error.what = "no hello in time"
-            return self._cut(error, spent=max(0.0, limit))
+            return self._cut(error, spent=allowed)
         except TransportError as error:
             return self._cut(error)
+        finally:
+            waited = anyio.current_time() - begun
+            if greeted:
+                self._silence += waited
+            else:
+                self._waited_for_hello += waited
+        self._silence = 0.0
         if segment is None:
             return self._cut(TransportError("the stream ended before the job did"))
         self.received += len(segment)
@@ -239,12 +234,12 @@ class JobStream:
     # ---- opening -----------------------------------------------------------------------------------------------
 
     async def _open(self) -> Outcome | None:
-        """GET the stream with the cursor, and judge the answer by the table of answers."""
-        follower = self.follower
+        """GET the stream with the cursor, and do what the policy says of the response."""
+        follower, policy = self.follower, self._policy
         follower.connected()
+        policy.begin()
         cursor = "" if follower.cursor is None else str(follower.cursor)
         url = self._next_url()
-        refreshed, redirects = False, 0
         while True:
             headers = await self._exchange.headers(self._options)
             credentials = self._exchange.credentials.now
@@ -261,8 +256,8 @@ class JobStream:
                 connection = await watched(self._exchange.hooks.on_request, "GET", url, opening)
             except (TransportError, NotATidewireServerError) as error:
                 return await self._no_answer(error)
-            what = action_for(connection.status, RequestKind.STREAM, has_cursor=bool(cursor))
-            if what is Action.USE and _is_stream(connection):
+            what = policy.action(connection.status, has_cursor=bool(cursor), usable=_is_stream(connection))
+            if what is Action.USE:
                 log.debug("%s: connected, after %s", self._name, cursor or "nothing")
                 self._connect(connection, cursor, url)
                 return None
@@ -272,19 +267,11 @@ class JobStream:
                 return self._cut(error)
             finally:
                 await connection.aclose()
-            if (
-                what is Action.REFRESH
-                and not refreshed
-                and await self._exchange.credentials.renew(credentials)
-            ):
-                refreshed = True
-            elif what is Action.REDIRECT:
-                redirects += 1
-                if redirects > MAX_REDIRECTS:
-                    raise ProtocolError(f"more than {MAX_REDIRECTS} redirects", where=self._where)
-                url = self._exchange.redirected(answer)
-            else:
+            if what is Action.REFRESH and await self._exchange.credentials.renew(credentials):
+                continue
+            if what is not Action.REDIRECT:
                 return await self._judge(what, answer)
+            url = self._exchange.redirected(answer)
 
     def _next_url(self) -> str:
         """Where the last `hello` said that the stream is, unless that would take credentials to another origin."""
@@ -300,10 +287,10 @@ class JobStream:
         self._connection = connection
         self._answered_at = url
         self._exchange.contacted = True
-        self._server_faults = 0
+        self._policy.connected()
         most = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
         self._decoder = Decoder(max_event_bytes=most, last_event_id=cursor)
-        self._hello_by = None
+        self._waited_for_hello = self._silence = 0.0
 
     async def _no_answer(self, error: TidewireError) -> Outcome:
         if not self._exchange.contacted:
@@ -317,7 +304,9 @@ class JobStream:
         return self._cut(error)
 
     async def _judge(self, what: Action, answer: Response) -> Outcome:
-        """What follows an answer that is no stream."""
+        """What follows a response that is not a stream."""
+        if self._policy.redirects > MAX_REDIRECTS:
+            raise ProtocolError(f"more than {MAX_REDIRECTS} redirects", where=self._where)
         refused = self._exchange.refused(answer, self.follower.job_id, self._last_event_id)
         self._last_fault = refused
         match what:
@@ -329,13 +318,10 @@ class JobStream:
                 return self.follower.lost(
                     refused.what, at_least=retry_after(answer.headers.get("retry-after")) or 0.0
                 )
-            case Action.USE | Action.CUT:
-                if what is Action.USE and not self._exchange.contacted:
+            case Action.CUT:
+                if answer.status == HTTPStatus.OK and not self._exchange.contacted:
                     raise self._exchange.not_tidewire(answer)
                 if isinstance(refused, NotATidewireServerError):
-                    raise refused
-                self._server_faults += 1
-                if self._server_faults > MAX_SERVER_FAULTS:
                     raise refused
                 return self.follower.lost(refused.what)
             case _:

@@ -4,12 +4,12 @@ A job has one place up to which it was handed over. It moves when the reader tak
 arrives; what a reader leaves behind goes back to the job, and the next reading begins with it.
 """
 
+import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from tidewire.errors import ConcurrentReadError, TidewireError
-from tidewire.http.home_loop import running_loop
 from tidewire.types import Position, TextDelta, Update
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         block: What is being handed over.
         finished: Whether all was handed over.
         closed: Whether it was left.
-        interrupted: Whether its last wait was cancelled: it may go on, unless another reading begins before.
+        interrupted: Whether its last wait was cancelled: it continues on the same connection, unless another reading
+            begins before.
     """
 
     def __init__(self, job: "JobReader[U]", hand: Projection[U, X]) -> None:
@@ -156,7 +157,6 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         self._prepared = False
         self._ended = False
         self._last_made = False
-        self._loop: object = None
         self._deadline: float | None = None
         self._queue_until: float | None = None
 
@@ -220,8 +220,6 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
             return []
         self.interrupted = False
         try:
-            if self._loop is not running_loop():
-                self._start_clock()
             if not self._prepared:
                 await self._begin()
             with self._job.bounded(self._deadline):
@@ -239,13 +237,9 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         """Bytes of the job's stream that were read."""
         return self._job.received
 
-    def _start_clock(self) -> None:
-        # A time of one event loop says nothing on another: there it begins anew.
-        self._loop = running_loop()
-        self._deadline, self._queue_until = self._job.deadline(), self._job.queue_deadline()
-
     async def _begin(self) -> None:
         self._job.acquire(self)
+        self._deadline, self._queue_until = self._job.deadline(), self._job.queue_deadline()
         self._prepared = True
         with self._job.bounded(self._deadline):
             await self._hand.prepare()
@@ -301,18 +295,18 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         """Leave: what was not taken stays with the job, and the connection is closed."""
         if not self.closed:
             self.leave()
-            await self._job.pause()
+            await self.release()
 
-    def abandon(self) -> None:
-        """Leave from where nothing can be awaited, such as another thread or a finaliser."""
-        if not self.closed:
-            self.leave()
-            self._job.abandon()
+    async def release(self) -> None:
+        """Close the connection, unless another call reads from it."""
+        await self._job.pause()
 
     def fail(self) -> None:
-        """Leave it for good: it ended otherwise than the job."""
+        """Leave it for good: it ended otherwise than the job. Callable in any thread, and in finalizers."""
         self.finished = True
-        self.abandon()
+        if not self.closed:
+            self.leave()
+            self._job.pause_soon()
 
     def leave(self, ahead: Iterable[UpdateBatch[X]] = ()) -> None:
         """Give back to the job what was not taken.
@@ -336,9 +330,9 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         self._job.requeue(updates)
 
     def __del__(self) -> None:
-        # `async for` drops its iterator when it is left early, and tells nobody else.
-        if self._prepared:
-            self.abandon()
+        # `async for` only drops its iterator when it is left early.
+        if self._prepared and not sys.is_finalizing():
+            self.fail()
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,73 +1,84 @@
-"""What a client does with the status of an answer: the table of HTTP.
+"""What the client does with an HTTP status: one table for event streams, reads and submits.
 
-Rules. A GET is always repeated safely; a submit of unknown fate only with an idempotency key that the server honours.
-A server's Retry-After is a lower bound.
-Answers that say nothing of the job itself (a proxy's 502, a page of another server) are as a cut, a bounded number
-of times in a row. Redirects are followed for GET on the same origin only.
+Rows are statuses, columns are kinds of requests. Where the table has no entry, a 4xx is FATAL (the server has understood
+the request and refused it) and any other status is a CUT (a proxy's 502 says nothing about the job). `request_policy`
+adds what depends on earlier attempts. The table in `docs/reference/client.md` is generated from this one.
 """
 
 from enum import Enum
 from types import MappingProxyType
+from typing import Final, NamedTuple
 
 
 class Action(Enum):
-    """What follows an answer."""
+    """What follows a status."""
 
     USE = "use"
     """The body is what was asked for."""
     READ_JOB = "read_job"
-    """The stream has nothing more for this cursor: GET the job. Ended → deliver its state; running → a cut, without
-    a cursor."""
+    """The stream has nothing more for this cursor. GET the job: if it has ended, deliver its state; if not, treat it as
+    a cut, and drop the cursor."""
     RESYNC = "resync"
-    """Drop the cursor, wait as after a cut, GET without one."""
+    """The cursor was rejected. Drop it, wait as after a cut, and GET without one."""
     REFRESH = "refresh"
-    """Refresh the credentials once and repeat; the second time it is fatal."""
+    """Refresh the credentials once and repeat; then FATAL."""
     WAIT = "wait"
-    """Wait Retry-After (else the backoff), with jitter, and repeat."""
+    """Overloaded. Wait for Retry-After, else for the backoff, with jitter, and repeat."""
     REDIRECT = "redirect"
-    """GET the new place if it is on the same origin; else fatal."""
+    """GET the new place if it is on the same origin; else FATAL."""
     CUT = "cut"
-    """As a cut: wait and repeat, at most `MAX_SERVER_FAULTS` in a row."""
+    """Transient, as a connection that broke: wait and repeat, at most `MAX_SERVER_FAULTS` times in a row."""
     FATAL = "fatal"
     """Raise the problem."""
 
 
-MAX_SERVER_FAULTS = 10
-"""Answers in a row of kind CUT (5xx, wrong content type or coding) before they are fatal."""
-
-_ANY = MappingProxyType(
-    {
-        200: Action.USE,
-        401: Action.REFRESH,
-        403: Action.REFRESH,
-        429: Action.WAIT,
-        503: Action.WAIT,
-        301: Action.REDIRECT,
-        302: Action.REDIRECT,
-        303: Action.REDIRECT,
-        307: Action.REDIRECT,
-        308: Action.REDIRECT,
-    }
-)
-
-# Beside `_ANY`, by what was asked for. Other 4xx are FATAL (404 job not found, 410 expired, 422 with the member that
-# is wrong); other 5xx and whatever else are CUT.
-_STREAM = MappingProxyType({**_ANY, 204: Action.READ_JOB, 400: Action.RESYNC})
-# 304 is only answered to a request that named what it holds.
-_REQUEST = MappingProxyType({**_ANY, 201: Action.USE, 202: Action.USE, 204: Action.USE, 304: Action.USE})
-_SUBMIT = MappingProxyType({**_ANY, 201: Action.USE, 409: Action.WAIT})
-
-
 class RequestKind(Enum):
-    """What a request asked for: each has its own column of the table."""
+    """What a request asks for: a column of the table."""
 
     STREAM = "stream"
+    """GET of an event stream."""
     REQUEST = "request"
+    """Any other request that is safe to repeat: reads, and cancels."""
     SUBMIT = "submit"
+    """POST of a job."""
 
 
-_TABLE = MappingProxyType(
-    {RequestKind.STREAM: _STREAM, RequestKind.REQUEST: _REQUEST, RequestKind.SUBMIT: _SUBMIT}
+class Row(NamedTuple):
+    """What follows one status, by kind of request."""
+
+    stream: Action | None
+    request: Action | None
+    submit: Action | None
+
+
+MAX_SERVER_FAULTS = 10
+"""Responses in a row of kind CUT (5xx, wrong content type or coding) before they are fatal."""
+
+_USE, _WAIT, _REFRESH, _REDIRECT = Action.USE, Action.WAIT, Action.REFRESH, Action.REDIRECT
+
+#            stream            request    submit
+STATUS_TABLE: Final = MappingProxyType(
+    {
+        200: Row(_USE, _USE, _USE),
+        201: Row(None, _USE, _USE),
+        202: Row(None, _USE, None),
+        204: Row(Action.READ_JOB, _USE, None),
+        301: Row(_REDIRECT, _REDIRECT, _REDIRECT),
+        302: Row(_REDIRECT, _REDIRECT, _REDIRECT),
+        303: Row(_REDIRECT, _REDIRECT, _REDIRECT),
+        # Only sent in response to a request that named what it holds.
+        304: Row(None, _USE, None),
+        307: Row(_REDIRECT, _REDIRECT, _REDIRECT),
+        308: Row(_REDIRECT, _REDIRECT, _REDIRECT),
+        # A stream that was requested without a cursor has no cursor to reject: FATAL.
+        400: Row(Action.RESYNC, None, None),
+        401: Row(_REFRESH, _REFRESH, _REFRESH),
+        403: Row(_REFRESH, _REFRESH, _REFRESH),
+        # Another submit with the same idempotency key is still being processed.
+        409: Row(None, None, _WAIT),
+        429: Row(_WAIT, _WAIT, _WAIT),
+        503: Row(_WAIT, _WAIT, _WAIT),
+    }
 )
 
 
@@ -79,7 +90,8 @@ def action_for(status: int, asked: RequestKind, *, has_cursor: bool = False) -> 
         asked: What the request asked for.
         has_cursor: Whether a stream was asked for with a cursor; a 400 without one is fatal.
     """
-    found = _TABLE[asked].get(status)
+    row = STATUS_TABLE.get(status)
+    found: Action | None = None if row is None else getattr(row, asked.value)
     if found is Action.RESYNC and not has_cursor:
         return Action.FATAL
     if found is not None:

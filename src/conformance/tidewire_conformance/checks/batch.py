@@ -6,7 +6,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from tidewire_conformance.checks.jobs import has_started
-from tidewire_conformance.checks.submits import unfit
+from tidewire_conformance.checks.refused_submits import unfit
 from tidewire_conformance.judging.server_probe import Work
 from tidewire_conformance.judging.state_history import Histories, job_bodies
 from tidewire_conformance.registry import check

@@ -128,9 +128,9 @@ class BatchCall:
                 number += 1
             job, index = arrival.job, arrival.index
             told = {"size": size, "row": number, "wait_ms": round(1000 * arrival.waited)}
-            row = BatchRow(job, index, arrival.cost, job.input(index), job.stream(index), told)
+            row = BatchRow(job, index, arrival.cost, job.input(index), job.writer(index), told)
             assigned[number] = self._rows[number] = row
-            self._contexts[number] = RowContext(row.stream)
+            self._contexts[number] = RowContext(row.writer)
         return assigned
 
     def _begin(self, rows: Iterable[BatchRow]) -> None:
@@ -173,7 +173,7 @@ class BatchCall:
         filled = values + [endpoint.padding or values[-1]] * padding
         context = self._context
         if len(rows) != len(self._rows):
-            context = Context(rows={number: RowContext(row.stream) for number, row in enumerate(rows)})
+            context = Context(rows={number: RowContext(row.writer) for number, row in enumerate(rows)})
         arguments = endpoint.input.batch_arguments(filled, context)
         if not endpoint.is_async:
             if endpoint.is_generator:
@@ -308,7 +308,7 @@ class BatchCall:
                     return
                 except BaseException:
                     for row in tuple(self._rows.values()):
-                        keep_what_was_yielded(row.stream)
+                        keep_what_was_yielded(row.writer)
                     raise
                 ended = take(yielded, self._rows, known, self._endpoint)
                 if ended:

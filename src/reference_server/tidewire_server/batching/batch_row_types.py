@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from pydantic import BaseModel, JsonValue
 
 from tidewire_server.endpoints.yieldables import Unset
-from tidewire_server.log_writer.stream import Stream
+from tidewire_server.log_writer.item_writer import ItemWriter
 
 Outcome = JsonValue | Unset | BaseException
 """How a row ends: with a value, with the value that it has, or by an error."""
@@ -26,8 +26,8 @@ class BatchedJob(Protocol):
     def input(self, index: int) -> BaseModel:
         """The item's validated input."""
 
-    def stream(self, index: int) -> Stream[Any]:
-        """What the item's value is written to."""
+    def writer(self, index: int) -> ItemWriter:
+        """The writer of the item's value."""
 
     def begin(self, index: int, *, batch: dict[str, int], leave: Callable[[], None]) -> None:
         """Mark the item as running; `leave` is called when it is cancelled."""
@@ -55,7 +55,7 @@ class BatchRow:
     index: int
     cost: float
     value: BaseModel
-    stream: Stream[Any]
+    writer: ItemWriter
     told: dict[str, int]
     """What the item's state says of the batch."""
     first: bool = True

@@ -56,9 +56,9 @@ def _step(row: BatchRow, step: Any, endpoint: Endpoint) -> bool:
             _step(row, step.value, endpoint)
         return True
     if isinstance(step, Append):
-        row.stream.append(step.x, at=step.at)
+        row.writer.append(step.x, step.at)
     else:
-        take_whole(step, endpoint, row.stream, first=row.first)
+        take_whole(step, endpoint, row.writer, first=row.first)
     row.first = False
     return False
 
@@ -66,7 +66,7 @@ def _step(row: BatchRow, step: Any, endpoint: Endpoint) -> bool:
 def final(row: BatchRow, endpoint: Endpoint) -> Outcome:
     """How a row ends with the value that it has."""
     try:
-        endpoint.value.check(row.stream.value)
+        endpoint.value.check(row.writer.value)
     except InvalidValueError as error:
         return error
     return UNSET

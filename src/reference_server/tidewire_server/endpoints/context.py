@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from tidewire_server.errors import StreamClosedError
-from tidewire_server.log_writer.stream import Stream
+from tidewire_server.log_writer.item_writer import ItemWriter
 
 
 class Context:
@@ -15,10 +15,8 @@ class Context:
     and `rows` for each input; progress and notes of the call go to every row.
     """
 
-    def __init__(
-        self, stream: Stream[Any] | None = None, rows: Mapping[int, "Context"] | None = None
-    ) -> None:
-        self._stream = stream
+    def __init__(self, writer: ItemWriter | None = None, rows: Mapping[int, "Context"] | None = None) -> None:
+        self._writer = writer
         self._rows = MappingProxyType({} if rows is None else rows)
 
     @property
@@ -26,14 +24,14 @@ class Context:
         """Whether nobody waits for the result any more: it was cancelled, or its time is over. Of a batched call:
         whether that holds for all its rows. A function in a worker thread ends by itself when it sees this.
         """
-        if self._stream is not None:
-            return self._stream.cancelled
+        if self._writer is not None:
+            return self._writer.cancelled
         return all(row.cancelled for row in tuple(self._rows.values()))
 
     @property
     def rows(self) -> Mapping[int, "Context"]:
         """The context of each input by its row. Rows of padding have none. A plain call is its own row 0."""
-        return self._rows if self._stream is None else MappingProxyType({0: self})
+        return self._rows if self._writer is None else MappingProxyType({0: self})
 
     def progress(
         self, current: float, total: float | None = None, *, unit: str | None = None, phase: str | None = None
@@ -44,7 +42,7 @@ class Context:
             ValueError: See `Stream.progress`.
             StreamClosedError: The item has ended; not in a batched call, whose other rows go on.
         """
-        self._tell(lambda stream: stream.progress(current, total, unit=unit, phase=phase))
+        self._tell(lambda writer: writer.progress(current, total, unit=unit, phase=phase))
 
     def note(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
         """Leave a note for whoever reads the job; see `Stream.note`.
@@ -53,7 +51,7 @@ class Context:
             ValueError: It is no text, or the level is another.
             StreamClosedError: The item has ended; not in a batched call.
         """
-        self._tell(lambda stream: stream.note(text, level))
+        self._tell(lambda writer: writer.note(text, level))
 
     def usage(self, **numbers: float) -> None:
         """Report what was used (`tokens=12`); see `Stream.usage`. A batched call reports by row.
@@ -62,22 +60,22 @@ class Context:
             ValueError: Something is no number, or passes ±2^53; or this is a batched call as a whole.
             StreamClosedError: The item has ended; not in a batched call.
         """
-        if self._stream is None:
+        if self._writer is None:
             raise ValueError("a batched call reports usage by row: ctx.rows[row].usage(…)")
-        self._tell(lambda stream: stream.usage(**numbers))
+        self._tell(lambda writer: writer.usage(numbers))
 
-    def _tell(self, tell: Callable[[Stream[Any]], None]) -> None:
-        if self._stream is None:
+    def _tell(self, tell: Callable[[ItemWriter], None]) -> None:
+        if self._writer is None:
             for row in tuple(self._rows.values()):
                 row._tell(tell)
         else:
-            tell(self._stream)
+            tell(self._writer)
 
 
 class RowContext(Context):
     """One row of a batched call: what is told after its end is dropped, since its siblings go on."""
 
-    def _tell(self, tell: Callable[[Stream[Any]], None]) -> None:
+    def _tell(self, tell: Callable[[ItemWriter], None]) -> None:
         try:
             super()._tell(tell)
         except StreamClosedError:

@@ -25,8 +25,8 @@ from pydantic import BaseModel, JsonValue
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.yieldables import UNSET, Unset
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter
-from tidewire_server.log_writer.stream import Stream
 
 _TURN: Final = 0.005
 """Seconds after which a generator that never waits gives way to the rest of the event loop."""
@@ -39,7 +39,7 @@ _LARGE_TEXT: Final = 4096
 
 
 async def run(
-    endpoint: Endpoint, value: BaseModel, stream: Stream[Any], journal: LogWriter
+    endpoint: Endpoint, value: BaseModel, writer: ItemWriter, journal: LogWriter
 ) -> JsonValue | Unset:
     """Call the function and bring what it gives into the item's value.
 
@@ -51,32 +51,32 @@ async def run(
         Exception: Whatever the function raised.
     """
     try:
-        return await _run(endpoint, value, stream, journal)
+        return await _run(endpoint, value, writer, journal)
     except (SystemExit, KeyboardInterrupt) as error:
         raise held_back(error) from error
 
 
 async def _run(
-    endpoint: Endpoint, value: BaseModel, stream: Stream[Any], journal: LogWriter
+    endpoint: Endpoint, value: BaseModel, writer: ItemWriter, journal: LogWriter
 ) -> JsonValue | Unset:
-    arguments = endpoint.input.arguments(value, stream)
+    arguments = endpoint.input.arguments(value, writer)
     if endpoint.is_async:
         returned = endpoint.function(**arguments)
         if inspect.isawaitable(returned):
             returned = await returned
         if endpoint.is_generator and isinstance(returned, AsyncIterator):
-            returned = await _drain(returned, endpoint, stream, journal)
+            returned = await _drain(returned, endpoint, writer, journal)
     else:
-        returned = await in_thread(_call, endpoint, arguments, stream)
+        returned = await in_thread(_call, endpoint, arguments, writer)
     if not endpoint.streams:
         _refuse_what_yields(returned)
         return as_value(returned, endpoint)
     if returned is _NOTHING:
-        _check_unyielded(endpoint, stream)
+        _check_unyielded(endpoint, writer)
         return UNSET
     if returned is not None:
-        stream.replace(returned)
-    endpoint.value.check(stream.value)
+        writer.replace(returned)
+    endpoint.value.check(writer.value)
     return UNSET
 
 
@@ -84,9 +84,9 @@ _NOTHING: Final = object()
 """Stands for what a generator gave that yielded nothing."""
 
 
-def _check_unyielded(endpoint: Endpoint, stream: Stream[Any]) -> None:
+def _check_unyielded(endpoint: Endpoint, writer: ItemWriter) -> None:
     try:
-        endpoint.value.check(stream.value)
+        endpoint.value.check(writer.value)
     except InvalidValueError as error:
         raise InvalidValueError(f"it yielded nothing, and its value is as it was: {error}") from None
 
@@ -106,7 +106,7 @@ def _refuse_what_yields(returned: Any) -> None:
 
 
 async def _drain(
-    values: AsyncIterator[Any], endpoint: Endpoint, stream: Stream[Any], journal: LogWriter
+    values: AsyncIterator[Any], endpoint: Endpoint, writer: ItemWriter, journal: LogWriter
 ) -> Any:
     """Take what is yielded; gives `_NOTHING` where that is nothing."""
     loop = asyncio.get_running_loop()
@@ -114,7 +114,7 @@ async def _drain(
     first = True
     async with _closed_behind(values):
         async for value in values:
-            take_whole(value, endpoint, stream, first=first)
+            take_whole(value, endpoint, writer, first=first)
             first = False
             if journal.backlog > _MAX_BACKLOG:
                 await journal.commit()
@@ -131,7 +131,7 @@ def _closed_behind(values: Any) -> Any:
     return closing(values) if isinstance(values, Generator) else contextlib.nullcontext()
 
 
-def _call(endpoint: Endpoint, arguments: dict[str, Any], stream: Stream[Any]) -> Any:
+def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> Any:
     called = endpoint.function(**arguments)
     if not endpoint.is_generator or not isinstance(called, Iterator):
         return called
@@ -141,27 +141,27 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], stream: Stream[Any]) ->
             for value in called:
                 # Also where nobody waits any more: what changed in the object that was yielded before would else be
                 # found in part.
-                take_whole(value, endpoint, stream, first=first)
+                take_whole(value, endpoint, writer, first=first)
                 first = False
-                if stream.cancelled:
+                if writer.cancelled:
                     break
         except BaseException:
-            keep_what_was_yielded(stream)
+            keep_what_was_yielded(writer)
             raise
     return _NOTHING if first else None
 
 
-def keep_what_was_yielded(stream: Stream[Any]) -> None:
+def keep_what_was_yielded(writer: ItemWriter) -> None:
     """Bring in what was not looked at of the last value, for an item that ends without another (TW-JOB-057).
 
     Call where the function cannot change that value meanwhile: in its own thread, or on the event loop for one that
     runs there.
     """
     with contextlib.suppress(ValueError, StateTooLargeError, StreamClosedError):
-        stream.catch_up()
+        writer.catch_up()
 
 
-def take_whole(value: Any, endpoint: Endpoint, stream: Stream[Any], *, first: bool) -> None:
+def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: bool) -> None:
     """Make a value that a generator yielded the item's.
 
     Raises:
@@ -173,7 +173,7 @@ def take_whole(value: Any, endpoint: Endpoint, stream: Stream[Any], *, first: bo
     large = len(value) > _LARGE_TEXT if isinstance(value, str) else isinstance(value, list | dict | BaseModel)
     if first or not large:
         endpoint.value.check(endpoint.value.to_json(value))
-    stream.replace(value)
+    writer.replace(value)
 
 
 def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:

@@ -28,6 +28,7 @@ from tidewire.protocol.jsonable import rows_of
 from tidewire_server.endpoints.context import Context
 from tidewire_server.endpoints.input_errors import refused_input
 from tidewire_server.errors import InvalidValueError
+from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.user_values import made_by, plain
 from tidewire_server.log_writer.value_errors import named, said_of_value
@@ -89,13 +90,13 @@ class InputShape:
         """
         return value if self.whole is not None else types.SimpleNamespace(**self._members(value))
 
-    def arguments(self, value: BaseModel, stream: Stream[Any] | None) -> dict[str, Any]:
+    def arguments(self, value: BaseModel, writer: ItemWriter | None) -> dict[str, Any]:
         """The keyword arguments of one call."""
         arguments: dict[str, Any] = self._members(value) if self.whole is None else {self.whole: value}
         if self.stream is not None:
-            arguments[self.stream] = stream
+            arguments[self.stream] = None if writer is None else Stream(writer)
         if self.context is not None:
-            arguments[self.context] = Context(stream)
+            arguments[self.context] = Context(writer)
         return arguments
 
     def batch_arguments(self, values: Sequence[BaseModel], context: Context) -> dict[str, Any]:

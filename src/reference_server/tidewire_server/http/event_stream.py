@@ -22,6 +22,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -54,6 +55,9 @@ HEADERS: Final = [
     (b"cache-control", b"no-store, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+
+STREAM: Final = "tidewire.stream"
+"""Key of an ASGI scope: the stream that responds to the request, called with the `send` for its body."""
 
 
 _log = logging.getLogger(__name__)
@@ -139,25 +143,32 @@ class EventStream:
         self._connection: UvicornConnection
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve."""
+        """Leave the stream to `TidewireApp`, which runs it once the router and the middleware have returned.
+
+        The head passes through the middleware, the body does not. Within them each wake-up of the stream's task would
+        pass through all their coroutines, each send through all their wrappers, and they would be held by each reader.
+        """
+        scope[STREAM] = partial(self._run, scope, receive, send)
+
+    async def _run(self, scope: Scope, receive: Receive, send_head: Send, send: Send) -> None:
         try:
             if scope["method"] == "HEAD":  # which reads nothing, and so attaches no reader
-                await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+                await send_head({"type": "http.response.start", "status": 200, "headers": self._headers})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
             detach = self._service.readers.attach(self._record.id)
             try:
-                await self._respond(scope, receive, send)
+                await self._respond(scope, receive, send_head, send)
             finally:
                 detach()
         finally:
             self._give_back()
 
-    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(self, scope: Scope, receive: Receive, send_head: Send, send: Send) -> None:
         stall_timeout = self._settings.stall_timeout
         self._connection = scope["tidewire.http.response"]
         self._delivery = delivery = BackpressuredSender(
-            send, receive, self._connection, stall_timeout=stall_timeout, gone=self._wake.set
+            send_head, send, receive, self._connection, stall_timeout=stall_timeout, gone=self._wake.set
         )
         self._beat()
         unwatch = self._log.watch(self._woken)

@@ -1,16 +1,14 @@
-"""Requests and answers, beneath the routes: bodies, Accept, problems, CORS, and which methods a resource takes."""
+"""Requests and responses below the routes: bodies, Accept, problems, and the privacy of URLs that hold a token."""
 
 import asyncio
 import logging
 import math
-import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import orjson
 from pydantic import BaseModel
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,10 +22,6 @@ from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.store.interfaces import StoreError
 
 Handler = Callable[[Request], Awaitable[ASGIApp]]
-
-ALLOW_HEADERS: Final = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID"
-EXPOSE_HEADERS: Final = "Location, Content-Location, Retry-After, Idempotency-Replayed"
-PREFLIGHT_MAX_AGE: Final = "600"
 
 _log = logging.getLogger(__name__)
 
@@ -195,81 +189,13 @@ def _check_media_type(content_type: str) -> None:
             raise refuse("unsupported_media_type", f"JSON is UTF-8, not {value[:40]}")
 
 
-class Resource:
-    """An ASGI application for one URL: a handler for each method, and a problem for whatever goes wrong."""
-
-    def __init__(
-        self,
-        handlers: Mapping[str, Handler] | None,
-        *,
-        admit: Callable[[Request], None],
-        failed: Callable[[Scope, Problem], None],
-    ) -> None:
-        """Bind methods to handlers.
-
-        Args:
-            handlers: By method; HEAD goes where GET goes. None: there is nothing at this URL.
-            admit: Called first; raises `ProblemError` where the caller is not let in.
-            failed: Told of every problem that was answered.
-        """
-        self._handlers = dict(handlers or {})
-        if "GET" in self._handlers:
-            self._handlers["HEAD"] = self._handlers["GET"]
-        self._allow = ", ".join([*self._handlers, "OPTIONS"])
-        self._admit = admit
-        self._failed = failed
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        request = Request(scope, receive, send)
-        try:
-            response = await self._respond(request)
-            # Only until it has started can an answer still become a problem. A stream sees to that by itself: its hot
-            # path is not wrapped.
-            await response(scope, receive, watched if isinstance(response, Response) else send)
-        except ClientDisconnect:
-            return
-        except ProblemError as error:
-            await self._fail(scope, error.problem, error.headers, receive, send)
-        except Exception:
-            if started:
-                raise  # the ASGI server logs it, and drops the connection
-            await self._fail(scope, failure(request), {}, receive, send)
-
-    async def _respond(self, request: Request) -> ASGIApp:
-        if not self._handlers:
-            what = f"there is nothing at {request.url.path[:200]!r}; all begins at {root_of(request)}"
-            raise refuse("not_found", what)
-        if request.method == "OPTIONS":
-            return Response(status_code=204, headers={"allow": self._allow, "cache-control": "no-store"})
-        handler = self._handlers.get(request.method)
-        if handler is None:
-            detail = f"{request.method[:20]} is not taken here, but {self._allow}"
-            raise refuse("method_not_allowed", detail, headers={"allow": self._allow})
-        self._admit(request)
-        return await handler(request)
-
-    async def _fail(
-        self, scope: Scope, found: Problem, headers: Mapping[str, str], receive: Receive, send: Send
-    ) -> None:
-        self._failed(scope, found)
-        await problem_answer(found, headers)(scope, receive, send)
-
-
-def failure(request: Request) -> Problem:
-    """Log the exception that is being handled; gives what its request is answered with."""
-    error = sys.exc_info()[1]
+def failure(request: Request, error: Exception) -> Problem:
+    """Log an exception that is not a problem; returns the problem for its request."""
     if isinstance(error, StoreError):
         _log.error("%s", error)
         return problem("unavailable", "the log of this server cannot be read or written at the moment")
-    # The path alone: what follows it may hold a token.
-    _log.exception("%s %r failed", request.method, request.url.path)
+    # Log the path alone: the query may hold a token.
+    _log.error("%s %r failed", request.method, request.url.path, exc_info=error)
     return problem("internal", "the server's log says why")
 
 
@@ -284,33 +210,3 @@ def with_privacy(send: Send, scope: Scope) -> Send:
         await send(message)
 
     return send_privately
-
-
-def with_cors(send: Send, scope: Scope, origins: Iterable[str]) -> Send:
-    """Let pages of some origins read the answer, errors included. `*` lets any page in, without credentials."""
-    allowed = set(origins)
-    if not allowed:
-        return send
-    headers = Headers(scope=scope)
-    origin = headers.get("origin")
-    if origin is None:
-        return send
-    granted = origin if origin in allowed else "*" if "*" in allowed else None
-
-    async def send_with_cors(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            answer_headers = MutableHeaders(raw=list(message["headers"]))
-            answer_headers.add_vary_header("Origin")
-            if granted is not None:
-                answer_headers["access-control-allow-origin"] = granted
-                answer_headers["access-control-expose-headers"] = EXPOSE_HEADERS
-                if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-                    answer_headers["access-control-allow-methods"] = answer_headers.get(
-                        "allow", "GET, POST, DELETE"
-                    )
-                    answer_headers["access-control-allow-headers"] = ALLOW_HEADERS
-                    answer_headers["access-control-max-age"] = PREFLIGHT_MAX_AGE
-            message = {**message, "headers": answer_headers.raw}
-        await send(message)
-
-    return send_with_cors

@@ -11,15 +11,28 @@ GET    /v1/jobs/{id}/events                 the stream
 POST   /v1/jobs/{id}/cancel                 cancel the job, or some of its items
 POST   /v1/jobs/{id}/stream-token           a URL of the stream that needs no header, for some minutes
 GET    /healthz, /readyz, /metrics          for operators
+
+Starlette routes requests, checks methods, adds CORS headers and turns exceptions into responses. Its rules and ours:
+
+Starlette                                        | here
+-------------------------------------------------+---------------------------------------------------------------------
+404, 405 and 500 are texts                       | problems (TW-ERR-001)
+500 is sent outside of the CORS middleware       | inside: a page can read it (TW-BRW-005)
+`Allow` has the methods of one route             | all methods of the URL, and OPTIONS (TW-JOB-003)
+a later route that takes the method wins over 405| 405 (TW-JOB-003)
+a URL with a slash too many is redirected        | 404: a URL has one form
+a response runs within router and middleware     | so it does, but for an event stream (see `EventStream.__call__`)
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from starlette.requests import Request
+from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route, Router
+from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidewire.protocol import messages
@@ -29,11 +42,12 @@ from tidewire.protocol.resources import API_ROOT, JobResource, StreamToken
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.http import request_parameters, requests_and_responses
+from tidewire_server.http.cors import METHODS, Cors
 from tidewire_server.http.discovery import DiscoveryDocuments
-from tidewire_server.http.event_stream import EventStream
-from tidewire_server.http.problem_stream import send_problem
+from tidewire_server.http.event_stream import STREAM, EventStream
+from tidewire_server.http.problem_stream import problem_stream
 from tidewire_server.http.replay_plan import NOTHING, plan_replay
-from tidewire_server.http.requests_and_responses import Resource, answer, read_body, root_of
+from tidewire_server.http.requests_and_responses import answer, failure, problem_answer, read_body, root_of
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.admission.submit_body import read_json
 from tidewire_server.jobs.job_resource import timestamp
@@ -46,6 +60,15 @@ from tidewire_server.store.open_store import open_store
 
 _PAGE = 50
 _MAX_PAGE = 1000
+
+
+class _LinkName(StringConvertor):
+    """Not `jobs`: Starlette prefers a later route that takes the method to a 405 of this one (TW-JOB-003)."""
+
+    regex = "(?!jobs$)[^/]+"
+
+
+register_url_convertor("tidewire_link", _LinkName())
 
 
 class TidewireApp:
@@ -80,25 +103,36 @@ class TidewireApp:
         self.metrics = Metrics()
         self.metrics.measure("items_running", "Items whose function runs.", lambda: self._depths(0))
         self.metrics.measure("items_waiting", "Items that wait in the queue.", lambda: self._depths(1))
-        self._router = Router(
-            [
-                # What is asked for most comes first: they are tried in this order.
-                self._route(f"{API_ROOT}/endpoints/{{name}}/jobs", POST=self._submit),
-                self._route(f"{API_ROOT}/jobs/{{id}}/events", public=True, GET=self._events),
-                self._route(f"{API_ROOT}/jobs/{{id}}", GET=self._read, DELETE=self._purge),
-                self._route(API_ROOT, GET=self._descriptions.discover),
-                self._route(f"{API_ROOT}/endpoints/{{name}}", GET=self._descriptions.describe),
-                self._route(f"{API_ROOT}/endpoints/{{name}}/{{resource}}", GET=self._descriptions.further),
-                self._route(f"{API_ROOT}/jobs", GET=self._list),
-                self._route(f"{API_ROOT}/jobs/{{id}}/cancel", POST=self._cancel),
-                self._route(f"{API_ROOT}/jobs/{{id}}/stream-token", POST=self._make_stream_token),
-                self._route("/healthz", public=True, GET=self._healthz),
-                self._route("/readyz", public=True, GET=self._readyz),
-                self._route("/metrics", GET=self._metrics),
-            ],
-            redirect_slashes=False,
-            default=Resource(None, admit=_nobody, failed=self._count_problem),
-        )
+        route = self._route
+        self._routes = [
+            # Starlette tries them in this order: the most frequent come first.
+            route("POST", f"{API_ROOT}/endpoints/{{name}}/jobs", self._submit),
+            route("GET", f"{API_ROOT}/jobs/{{id}}/events", self._events, public=True),
+            route("GET", f"{API_ROOT}/jobs/{{id}}", self._read),
+            route("DELETE", f"{API_ROOT}/jobs/{{id}}", self._purge),
+            route("GET", API_ROOT, self._descriptions.discover),
+            route("GET", f"{API_ROOT}/endpoints/{{name}}", self._descriptions.describe),
+            route(
+                "GET", f"{API_ROOT}/endpoints/{{name}}/{{resource:tidewire_link}}", self._descriptions.further
+            ),
+            route("GET", f"{API_ROOT}/jobs", self._list),
+            route("POST", f"{API_ROOT}/jobs/{{id}}/cancel", self._cancel),
+            route("POST", f"{API_ROOT}/jobs/{{id}}/stream-token", self._make_stream_token),
+            route("GET", "/healthz", self._healthz, public=True),
+            route("GET", "/readyz", self._readyz, public=True),
+            route("GET", "/metrics", self._metrics),
+        ]
+        handlers: dict[Any, Any] = {
+            404: self._not_found,
+            405: self._method_not_allowed,
+            ProblemError: self._refused,
+            ClientDisconnect: self._disconnected,
+            Exception: self._failed,
+        }
+        # Not `Starlette`: it handles `Exception` outside of all middleware, and a page could not read a 500 (TW-BRW-005).
+        self._http: ASGIApp = ExceptionMiddleware(Router(self._routes, redirect_slashes=False), handlers)
+        if settings.cors_origins:  # no origin by default (TW-BRW-006)
+            self._http = Cors(self._http, settings.cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or live through one lifespan."""
@@ -108,15 +142,15 @@ class TidewireApp:
             if self._service is None:  # an ASGI server that has no lifespan
                 await self.start()
             _take_prefix_off(scope)
+            scope["app"] = self  # with it, as under `Starlette`, the router raises 404 and 405
             scope["tidewire.http.response"] = connection = UvicornConnection(
                 send, bounded=self.send_buffers_bounded
             )
             send = connection.framed(scope, receive, send)
-            send = requests_and_responses.with_privacy(send, scope)
             try:
-                await self._router(
-                    scope, receive, requests_and_responses.with_cors(send, scope, self._settings.cors_origins)
-                )
+                await self._http(scope, receive, requests_and_responses.with_privacy(send, scope))
+                if (stream := scope.pop(STREAM, None)) is not None:
+                    await stream(send)
             finally:
                 del scope["tidewire.http.response"]  # which leads back to the scope
         else:
@@ -296,20 +330,14 @@ class TidewireApp:
         ):
             return await self._open(request, asked)
 
-        async def with_problems_in_band(scope: Scope, receive: Receive, send: Send) -> None:
-            try:
-                answers = await self._open(request, asked)
-            except ProblemError as error:
-                found = error.problem
-            except Exception:  # noqa: BLE001 - logged, and told inside the stream
-                found = requests_and_responses.failure(request)
-            else:
-                await answers(scope, receive, send)
-                return
-            self._count_problem(scope, found)
-            await send_problem(send, found, retry=self._settings.retry)
-
-        return with_problems_in_band
+        try:
+            return await self._open(request, asked)
+        except ProblemError as error:
+            found = error.problem
+        except Exception as error:  # noqa: BLE001 - logged, and sent inside the stream
+            found = failure(request, error)
+        self._count_problem(found)
+        return problem_stream(found, retry=self._settings.retry)
 
     async def _open(self, request: Request, asked: str | None) -> ASGIApp:
         if asked == str(ENDED_BY_PROBLEM):
@@ -371,14 +399,46 @@ class TidewireApp:
             return []
         return [(name, self._service.depth(name)[which]) for name in self._endpoints]
 
-    def _count_problem(self, _scope: Scope, found: Problem) -> None:
+    # ---- problems ----------------------------------------------------------------------------------------------
+
+    async def _not_found(self, request: Request, _error: Exception) -> Response:
+        what = f"there is nothing at {request.url.path[:200]!r}; all begins at {root_of(request)}"
+        return await self._refused(request, refuse("not_found", what))
+
+    async def _method_not_allowed(self, request: Request, _error: Exception) -> Response:
+        # Starlette's `Allow` has the methods of one route, and a URL may have two.
+        routes = (each for each in self._routes if each.matches(request.scope)[0] is Match.PARTIAL)
+        taken = {"OPTIONS"}.union(*(each.methods or () for each in routes))
+        allow = {"allow": ", ".join(method for method in METHODS if method in taken)}
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers={"cache-control": "no-store"} | allow)
+        detail = f"{request.method[:20]} is not taken here, but {allow['allow']}"
+        return await self._refused(request, refuse("method_not_allowed", detail, headers=allow))
+
+    async def _refused(self, _request: Request, error: ProblemError) -> Response:
+        self._count_problem(error.problem)
+        return problem_answer(error.problem, error.headers)
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        return await self._refused(request, ProblemError(failure(request, error)))
+
+    async def _disconnected(self, _request: Request, _error: Exception) -> None:
+        """The client left while it sent its body: there is nobody to respond to."""
+
+    def _count_problem(self, found: Problem) -> None:
         self.metrics.problems.labels(found.code).inc()
 
     # ---- who is let in -----------------------------------------------------------------------------------------
 
-    def _route(self, path: str, *, public: bool = False, **handlers: requests_and_responses.Handler) -> Route:
-        admit = _nobody if public else self._admit
-        return Route(path, Resource(handlers, admit=admit, failed=self._count_problem))
+    def _route(
+        self, method: str, path: str, handler: requests_and_responses.Handler, *, public: bool = False
+    ) -> Route:
+        async def admitted(request: Request) -> ASGIApp:
+            if not public:
+                self._admit(request)
+            return await handler(request)
+
+        return Route(path, admitted, methods=[method])
 
     def _admit(self, request: Request) -> None:
         request.state.principal = self._tokens.principal(
@@ -391,10 +451,6 @@ class TidewireApp:
         self.service.stream_tokens.check(request_parameters.text(request, "token"), job)
         found = await self.service.store.jobs.get(job)
         request.state.principal = ANONYMOUS if found is None else found.principal
-
-
-def _nobody(_request: Request) -> None:
-    """Nobody is asked who they are."""
 
 
 def _as_read(job: JobResource) -> dict[str, Any]:

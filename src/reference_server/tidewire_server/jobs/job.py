@@ -36,7 +36,6 @@ from tidewire_server.endpoints.invocation import keep_what_was_yielded, run
 from tidewire_server.endpoints.yieldables import UNSET, Unset
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.jobs.ephemeral_events import forget_progress, publish_progress, publish_queue_position
-from tidewire_server.jobs.item_run_state import Item, ItemEnd
 from tidewire_server.jobs.outcomes import (
     add_usage,
     done_of,
@@ -46,8 +45,9 @@ from tidewire_server.jobs.outcomes import (
     too_large,
     write_failure,
 )
+from tidewire_server.jobs.unfinished_item import Item, ItemEnd
+from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter
-from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.value_errors import said_of_value
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import HeadMovedError, JobRecord, Log, QueueEntry
@@ -93,7 +93,7 @@ class Job:
         self._items = [
             Item(
                 value,
-                Stream(
+                ItemWriter(
                     journal,
                     index,
                     columns=columns[index],
@@ -167,9 +167,9 @@ class Job:
         """Where an item stands among those that it may share a batch with."""
         return self.endpoint.place(self._items[index].value)
 
-    def stream(self, index: int) -> Stream[Any]:
-        """What an item's value is written to."""
-        return self._items[index].stream
+    def writer(self, index: int) -> ItemWriter:
+        """The writer of an item's value."""
+        return self._items[index].writer
 
     def begin(
         self, index: int, *, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
@@ -199,7 +199,7 @@ class Job:
 
     async def _outcome(self, item: Item) -> JsonValue | Unset | BaseException:
         """What an item's function gave or raised."""
-        work = run(self.endpoint, item.value, item.stream, self._journal)
+        work = run(self.endpoint, item.value, item.writer, self._journal)
         if not self.endpoint.is_async:
             # A thread cannot be cancelled, so it needs no task: that would be three turns of the loop before the next.
             try:
@@ -235,8 +235,8 @@ class Job:
         item = self._items[index]
         if item.status in ENDED or self._suspended:
             return
-        if item.stream.failure is not None:
-            await self._fail_all(too_large(item.stream.failure))
+        if item.writer.failure is not None:
+            await self._fail_all(too_large(item.writer.failure))
         elif item.cancelled:
             await self._end_item(index, "cancelled")
         elif isinstance(outcome, BaseException):
@@ -266,7 +266,7 @@ class Job:
         for item, was in zip(self._items, items, strict=True):
             item.status = was["status"]
             if item.status in ENDED:
-                item.stream.close()
+                item.writer.close()
                 self._left -= 1
             if "error" in was:
                 self._errors.append(Problem.model_validate(was["error"]))
@@ -368,7 +368,7 @@ class Job:
         if item.status in ENDED or self._suspended:
             return
         if status != "succeeded" and self.endpoint.is_async:
-            keep_what_was_yielded(item.stream)
+            keep_what_was_yielded(item.writer)
         place = f"/items/{index}"
         ends: list[Any] = [["s", f"{place}/status", status]]
         try:
@@ -383,7 +383,7 @@ class Job:
                     self._errors.append(write_failure(self._journal, place, ends, error))
                 item.status = status
                 self._left -= 1
-                used = item.stream.close()
+                used = item.writer.close()
             item.stop_timers()
             item.leave = None
             forget_progress(self._log, index)

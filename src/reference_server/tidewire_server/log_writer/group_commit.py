@@ -1,4 +1,4 @@
-"""When jobs commit: one callback of the event loop for all jobs that have something pending, and one timer.
+"""Group commit: one callback of the event loop for all jobs that have something pending, and one timer.
 
 A callback, a timer or a task for each job and event would cost more than the event itself.
 
@@ -29,7 +29,7 @@ class Writer(Protocol):
     """A job that writes a log."""
 
     urgent: bool
-    """What is pending does not wait for the window."""
+    """Whether pending changes commit without waiting for the window."""
     committed_at: float
     """When it committed last, in seconds of the loop's."""
     waits_until: float | None
@@ -49,9 +49,9 @@ class GroupCommit:
         """Begin with none.
 
         Args:
-            logged: Told, once for all jobs that commit together, how many events and bytes were logged.
+            logged: Called once for all jobs that commit together, with the number of events and bytes.
             window: Seconds between two events of one stream, at least; 0 for none.
-            clock: Seconds. That of the loop stands still while it runs what is due.
+            clock: Seconds. The loop's own clock does not advance while it runs callbacks.
         """
         self.logged = logged
         self.spacing = window

@@ -1,39 +1,60 @@
-"""One large op as several small ones: each fits in an event, and together they do the same.
+"""Split a large op into several that each fit in an event and together have the same effect.
 
-A large text is set in part and then appended to; a large array or object is set empty and then filled.
+The first op sets a part of a large text, and the others append to it; a large array or object is set empty and then
+filled.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import orjson
 
 from tidewire.protocol.diff import Op
+from tidewire.protocol.document import Document
 from tidewire.protocol.document.json_pointer import escape
+from tidewire.protocol.document.json_values import common_prefix
+from tidewire_server.log_writer.text_check_schedule import is_array, is_text
 
-_WORST_BYTES = 6
-"""Bytes of JSON that one code point may take: an escaped control character."""
+MAX_ESCAPED_BYTES: Final = 6
+"""Worst-case JSON size of one code point: an escaped control character such as ``\\u0001``."""
 
 _BRACKETS = 16
-"""Bytes of an op beside its path and its value, and some to spare."""
+"""Bytes of an op next to its path and its value, and some to spare."""
 
 
 def split_text(text: str, limit: int) -> Iterator[str]:
     """Cut a text into parts whose JSON takes at most `limit` bytes each."""
-    step = max(1, limit // _WORST_BYTES)
+    step = max(1, limit // MAX_ESCAPED_BYTES)
     for start in range(0, len(text), step):
         yield text[start : start + step]
+
+
+def split_in_document(op: Op, limit: int, document: Document) -> Iterable[Op]:
+    """Cut an op as `split_op` does, for the document that the op will change: call before the op is applied."""
+    if _size(op) <= limit:
+        return [op]
+    path = str(op[1])
+    if op[0] == "s" and type(op[2]) is str and is_text(document, path):
+        # In parts, what both begin with has to stay: it may be promised (TW-DIF-057).
+        old = str(document.value(path))
+        kept = common_prefix(old, op[2])
+        dropped = [["t", path, len(old) - kept]] if kept < len(old) else []
+        added = op[2][kept:]
+        more = split_op(["a", path, added], limit) if added or not dropped else ()
+        return [*dropped, *more]
+    grows = op[0] == "a" and is_array(document, path)
+    return split_op(op, limit, start=document.array_length(path) if grows else 0)
 
 
 def split_op(op: Op, limit: int, *, start: int = 0) -> Iterator[Op]:
     """Cut an op into ops whose JSON takes at most `limit` bytes each.
 
-    An op that is small comes out as it is. So does one whose path alone passes the limit: there is no smaller form.
+    A small op is not changed. Nor is one whose path alone passes the limit: it has no smaller form.
 
     Args:
         op: Any op.
         limit: Bytes of the JSON of one op.
-        start: Elements that stand already in the array that an `a` appends to.
+        start: Length of the array that an `a` appends to.
     """
     if len(op) < 3 or op[0] not in {"a", "s", "i"} or _size(op) <= limit:
         yield op

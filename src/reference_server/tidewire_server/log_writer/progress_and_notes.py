@@ -1,7 +1,6 @@
-"""What a function reports beside its value, checked where it is reported: how far it is, a note, what it used.
+"""Validation of what a function reports in addition to its value: progress, notes and usage.
 
-No reader could take what is no JSON, or of another type than the protocol says: that is an error of the function, and
-not one of the stream.
+The call that reports raises the error. Otherwise readers would receive an event that violates the protocol.
 """
 
 import math
@@ -21,10 +20,10 @@ _LEVELS: Final = ("info", "warning", "error")
 
 
 def progress(current: Any, total: Any, unit: Any, phase: Any, item: int) -> messages.Progress:
-    """How far an item is.
+    """A progress report of an item.
 
     Raises:
-        ValueError: A number is none, or a text is none or too long.
+        ValueError: A number is not finite, or a text is not valid or too long.
     """
     return messages.Progress(
         current=_number("current", current),
@@ -36,10 +35,10 @@ def progress(current: Any, total: Any, unit: Any, phase: Any, item: int) -> mess
 
 
 def note(text: Any, level: Any) -> dict[str, JsonValue]:
-    """A note, as it stands in a job's state.
+    """A note, as a job's state holds it.
 
     Raises:
-        ValueError: The text is none, or the level another.
+        ValueError: The text is not valid, or the level is unknown.
     """
     if level not in _LEVELS:
         raise ValueError(f"a note's level is 'info', 'warning' or 'error', not {level!r}")
@@ -49,10 +48,10 @@ def note(text: Any, level: Any) -> dict[str, JsonValue]:
 
 
 def usage(numbers: dict[str, Any]) -> dict[str, int | float]:
-    """What was used, by name.
+    """Usage numbers by name.
 
     Raises:
-        ValueError: Something is no number, or passes ±2^53.
+        ValueError: Something is not a number, or passes ±2^53.
     """
     checked: dict[str, int | float] = plain(numbers)
     for name, number in checked.items():

@@ -1,36 +1,18 @@
-"""What an endpoint's function writes to: `Stream[T]`.
+"""`Stream[T]`: the object through which an endpoint's function writes its value.
 
+A facade: it holds the item's `ItemWriter`, which the server uses as well, and shows only what functions may call.
 Every call is O(1) in what was written before, and may come from the event loop or from a worker thread. A change that
-does not fit the value is refused where it is made, with a `ValueError` that says why, and changes nothing.
+does not fit the value raises a `ValueError` at the call, and changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
-
-from tidewire.protocol import strict_json
-from tidewire.protocol.diff import DiffError, Op
-from tidewire.protocol.document.json_pointer import escape, parse
-from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH
-from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
-from tidewire_server.log_writer import progress_and_notes
-from tidewire_server.log_writer.append_buffer import NO_ROWS, NO_TEXTS
-from tidewire_server.log_writer.differ import NotPlainError, ShadowCopy
-from tidewire_server.log_writer.user_values import PLAIN, plain
-from tidewire_server.log_writer.value_errors import said_of_value
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from tidewire.protocol import messages
-    from tidewire_server.log_writer.log_writer import LogWriter
+    from tidewire_server.log_writer.item_writer import ItemWriter
 
 T = TypeVar("T")
-
-NO_ROLLBACK: Final = (
-    "this endpoint says that text which was written is never taken back; "
-    "if it may be, declare that: @server.endpoint(capabilities={'rollback': True})"
-)
 
 
 class Stream(Generic[T]):
@@ -39,74 +21,16 @@ class Stream(Generic[T]):
     A function gets one by having a parameter annotated `Stream[T]`.
     """
 
-    __slots__ = (
-        "_cancelled",
-        "_closed",
-        "_column_is_text",
-        "_columns",
-        "_converts",
-        "_growing",
-        "_index",
-        "_journal",
-        "_lock",
-        "_notes",
-        "_place",
-        "_rollback",
-        "_row_run",
-        "_shadow",
-        "_stable",
-        "_tell",
-        "_text_run",
-        "_to_json",
-        "_usage",
-        "_yielded",
-        "failure",
-    )
+    __slots__ = ("_writer",)
 
-    def __init__(
-        self,
-        journal: LogWriter,
-        index: int,
-        *,
-        columns: Sequence[str],
-        rollback: bool,
-        tell: Callable[[int, messages.Progress], None],
-        to_json: Callable[[Any], Any],
-    ) -> None:
-        self._journal = journal
-        self._lock = journal.lock
-        self._place = f"/items/{index}/value"
-        self._index = index
-        self._columns = tuple(self._place + column for column in columns)
-        self._growing = self._columns[0] if len(self._columns) == 1 else self._place
-        self._rollback = rollback
-        self._column_is_text: tuple[bool, ...] | None = None
-        self._tell = tell
-        self._to_json = to_json
-        self._shadow: ShadowCopy | None = None
-        self._yielded: Any = None
-        """The value that the shadow follows."""
-        self._converts = False
-        """Whether values that are yielded have to be made JSON."""
-        self._stable: dict[str, int] = {}
-        self._text_run = NO_TEXTS
-        self._row_run = NO_ROWS
-        self._closed = False
-        self._cancelled = False
-        self._usage: dict[str, int | float] = {}
-        self._notes = 0
-        self.failure: StateTooLargeError | None = None
-        """Set where a write was refused because the state would pass its limit: the job fails of it."""
-
-    # ---- the value ---------------------------------------------------------------------------------------------
+    def __init__(self, writer: ItemWriter) -> None:
+        self._writer = writer
 
     @property
     def value(self) -> T:
-        """The value as it is now, made anew at each call: reading costs what the value is long."""
-        with suppress(StreamClosedError):
-            self.catch_up()
-        value: Any = self._journal.value(self._place)
-        return value  # type: ignore[no-any-return]
+        """The current value, as a new copy at each call: reading costs time in proportion to its length."""
+        value: T = self._writer.value
+        return value
 
     def append(self, x: str | list[Any], *, at: str | None = None) -> None:
         """Append a string to a text, or elements to an array.
@@ -119,16 +43,7 @@ class Stream(Generic[T]):
             ValueError: There is nothing there that grows by `x`.
             StreamClosedError: The item has ended.
         """
-        if type(x) is str:
-            if self._shadow is not None:
-                self._let_go()
-            path = self._growing if at is None else self._path(at)
-            with self._lock:
-                if self._text_run.path != path or not self._text_run.add(x):
-                    self._extend(path, x)
-        else:
-            self._let_go()
-            self._write(self._journal.append, [(self._path(at), plain(x))])
+        self._writer.append(x, at)
 
     def truncate(self, n_last: int, *, at: str | None = None) -> None:
         """Take back the last code points of a text, or the last elements of an array.
@@ -141,11 +56,7 @@ class Stream(Generic[T]):
             ValueError: There are fewer, or no text and no array; or it is a text, and the endpoint has no rollback.
             StreamClosedError: The item has ended.
         """
-        self._let_go()
-        path = self._path(at)
-        if n_last:
-            self._hold_text(path)
-        self._write(self._journal.change, [["t", path, n_last]])
+        self._writer.truncate(n_last, at)
 
     def row(self, *members: Any) -> None:
         """Grow each of the endpoint's columns by one: a text by a string, an array by one element.
@@ -154,18 +65,7 @@ class Stream(Generic[T]):
             ValueError: There are not as many members as columns, or one does not fit.
             StreamClosedError: The item has ended.
         """
-        if self._shadow is not None:
-            self._let_go()
-        with self._lock:
-            if self._row_run.add(members):
-                return
-        row = [member if type(member) in PLAIN else plain(member) for member in members]
-        if self._columns == self._journal.columns:
-            with self._lock:
-                self._write(self._journal.row, row)
-                self._row_run = self._journal.row_run()
-        else:
-            self._write(self._journal.append, self._as_appends(row))
+        self._writer.row(members)
 
     def set(self, pointer: str, value: Any) -> None:
         """Set one place; its parent exists. An index equal to an array's length appends.
@@ -175,20 +75,16 @@ class Stream(Generic[T]):
             value: JSON, or what pydantic turns into JSON.
 
         Raises:
-            ValueError: There is no such place, or the value is no JSON; or a text is there that this would take back,
-                and the endpoint has no rollback.
+            ValueError: There is no such place, or the value is not JSON; or a text is there that this would take
+                back, and the endpoint has no rollback.
             StreamClosedError: The item has ended.
         """
-        value = self._to_json(value) if pointer == "" else plain(value)
-        self._let_go()
-        path = self._path(pointer)
-        self._hold_text(path, value)
-        self._write(self._journal.change, [["s", path, value]])
+        self._writer.set(pointer, value)
 
     def stable(self, n_first: int | None = None, *, at: str | None = None) -> None:
         """Promise that the beginning of a text stays: whatever is written later, these code points are not taken back.
 
-        Readers hand them over as final at once, where the endpoint may take text back. A promise never shrinks: a
+        Readers deliver them as final at once, where the endpoint may take text back. A promise never shrinks: a
         smaller number than before changes nothing, and `truncate`, `set` or a yielded value that would break one is
         refused.
 
@@ -200,231 +96,44 @@ class Stream(Generic[T]):
             ValueError: There is no text, or it has fewer.
             StreamClosedError: The item has ended.
         """
-        path = self._path(at)
-        pointer = path[len(self._place) :]
-        with self._lock:
-            try:
-                length = self._journal.text_length(path)
-            except LookupError as error:
-                raise ValueError(f"only a text can be stable: {error}") from None
-            n = length if n_first is None else n_first
-            if type(n) is not int or not 0 <= n <= length:
-                raise ValueError(f"{n!r} code points of {length} cannot be stable")
-            if n <= self._stable.get(pointer, 0):
-                self._check_open()
-                return
-            promises = f"/items/{self._index}/stable"
-            op: Op = (
-                ["s", f"{promises}/{escape(pointer)}", n] if self._stable else ["s", promises, {pointer: n}]
-            )
-            self._write(self._journal.change, [op])
-            self._stable[pointer] = n
-
-    # ---- beside the value --------------------------------------------------------------------------------------
+        self._writer.stable(n_first, at)
 
     def progress(
         self, current: float, total: float | None = None, *, unit: str | None = None, phase: str | None = None
     ) -> None:
-        """Tell how far the function is. Readers see the latest; earlier ones may be lost.
+        """Report how far the function is. Readers see the latest report; earlier ones may be lost.
 
         Raises:
             ValueError: A number is not finite, or an integer passes ±2^53; or a text has more than 1000 characters.
             StreamClosedError: The item has ended.
         """
-        self._check_open()
-        self._tell(self._index, progress_and_notes.progress(current, total, unit, phase, self._index))
+        self._writer.progress(current, total, unit=unit, phase=phase)
 
     def note(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
-        """Leave a note for whoever reads the job; it is part of the job's state.
+        """Leave a note for all who read the job; it is part of the job's state.
 
         Raises:
-            ValueError: It is no text, or the level is another.
+            ValueError: It is not a text, or the level is another.
             StreamClosedError: The item has ended.
         """
-        self._write(self._journal.change, [["a", "/notes", [progress_and_notes.note(text, level)]]])
+        self._writer.note(text, level)
 
     def usage(self, **numbers: float) -> None:
         """Report what was used (`prompt_tokens=12`). A later call replaces numbers of the same name; the job's usage
         is the sum over its items.
 
         Raises:
-            ValueError: Something is no number, or passes ±2^53.
+            ValueError: Something is not a number, or passes ±2^53.
             StreamClosedError: The item has ended.
         """
-        self._check_open()
-        self._usage |= progress_and_notes.usage(numbers)
+        self._writer.usage(numbers)
 
     @property
     def cancelled(self) -> bool:
         """Whether the item was cancelled: a function in a worker thread ends by itself when it sees this."""
-        return self._cancelled
-
-    # ---- for the server ----------------------------------------------------------------------------------------
-
-    def cancel(self) -> None:
-        """Let the function know."""
-        self._cancelled = True
-
-    def replace(self, value: Any) -> None:
-        """Make this the value, writing only what changed.
-
-        Raises:
-            InvalidValueError: It is no JSON.
-            StateTooLargeError: The state would pass its limit.
-            StreamClosedError: The item has ended.
-        """
-        # Looking for what changed can take long, and the event loop must not wait for it: only writing takes the lock.
-        shadow, self._shadow = self._shadow or self._new_shadow(), None
-        try:
-            ops: list[Op] | None = None
-            if not self._converts:
-                try:
-                    ops = shadow.step(value)
-                except NotPlainError:
-                    self._converts, shadow = True, self._new_shadow()
-            if ops is None:
-                ops = shadow.step(self._to_json(value))
-            with self._lock:
-                self._put(ops)
-                self._shadow, self._yielded = shadow, value
-        except ValueError as error:
-            raise self._refused(value, error) from None
-
-    def catch_up(self) -> None:
-        """Bring in what was found of the last value only in part, as it is now.
-
-        Raises:
-            InvalidValueError: It is no JSON.
-            StateTooLargeError: The state would pass its limit.
-            StreamClosedError: The item has ended.
-        """
-        shadow = self._shadow
-        if shadow is None or not shadow.behind:
-            return
-        self._shadow = None
-        try:
-            ops = shadow.catch_up()
-            with self._lock:
-                self._put(ops)
-                self._shadow = shadow
-        except NotPlainError:
-            self._converts = True
-            self.replace(self._yielded)
-        except ValueError as error:
-            raise self._refused(self._yielded, error) from None
-
-    def _refused(self, value: Any, error: ValueError) -> InvalidValueError:
-        """What is wrong with a value that could not be made the document's."""
-        if isinstance(error, InvalidValueError):
-            return error
-        try:  # what the document was to be changed by names other places than the value has
-            strict_json.check(self._to_json(value), max_depth=MAX_VALUE_DEPTH)
-        except ValueError as found:
-            error = found
-        return InvalidValueError(said_of_value(error, self._place))
-
-    def _let_go(self) -> None:
-        """What is written now is not what was yielded: the next value is compared with the document."""
-        self.catch_up()
-        self._shadow = self._yielded = None
-
-    def _new_shadow(self) -> ShadowCopy:
-        return ShadowCopy(self._journal.value(self._place), self._place)
-
-    def close(self) -> dict[str, int | float]:
-        """Refuse whatever is written later; returns what was used."""
-        with self._lock:
-            self._closed = True
-            self._end_runs()
-        return self._usage
-
-    def _extend(self, path: str, text: str) -> None:
-        with self._lock:
-            run = self._text_run
-            if run.path == path and run.add(text):
-                return
-            self._write(self._journal.append, [(path, text)])
-            self._text_run = self._journal.text_run(path)
-
-    def _end_runs(self) -> None:
-        """Whatever is written next goes the long way, and is checked for everything."""
-        self._text_run.close()
-        self._row_run.end()
-
-    def _put(self, ops: list[Op]) -> None:
-        if not ops:
-            return
-        if len(ops) == 1 and ops[0][0] == "a" and type(text := ops[0][2]) is str:
-            self._extend(str(ops[0][1]), text)
-        elif any(op[0] != "a" for op in ops):
-            for op in ops:
-                if op[0] == "t" or op[0] == "s":
-                    self._hold_text(str(op[1]), op[2] if op[0] == "s" else None)
-            self._write(self._journal.change, ops)
-        elif (row := self._as_row(ops)) is not None:
-            self._write(self._journal.row, row)
-        else:
-            self._write(self._journal.append, [(op[1], op[2]) for op in ops])
-
-    def _as_appends(self, row: list[Any]) -> list[tuple[str, Any]]:
-        """A row of an item whose job has no columns, because it has other items."""
-        columns = self._columns
-        if len(row) != len(columns):
-            raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
-        if self._column_is_text is None:
-            self._column_is_text = tuple(map(self._journal.is_text, columns))
-        kinds = self._column_is_text
-        return [(path, x if text else [x]) for path, x, text in zip(columns, row, kinds, strict=True)]
-
-    def _as_row(self, ops: list[Op]) -> list[Any] | None:
-        """The members of a row, if these appends grow each column by one."""
-        columns = self._journal.columns
-        grown: dict[Any, Any] = {op[1]: op[2] for op in ops}
-        if len(columns) < 2 or grown.keys() != set(columns):
-            return None
-        if any(type(x) is list and len(x) != 1 for x in grown.values()):
-            return None
-        return [x if type(x := grown[column]) is str else x[0] for column in columns]
-
-    def _write(self, write: Callable[[Any], None], change: Any) -> None:
-        with self._lock:
-            self._journal.wait_for_room()
-            self._check_open()
-            try:
-                write(change)
-            except StateTooLargeError as error:
-                self.failure = error
-                self._end_runs()
-                raise
-            except DiffError as error:
-                raise ValueError(said_of_value(error, self._place)) from None
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StreamClosedError("this item has ended: nothing more can be written to its stream")
-        if self.failure is not None:
-            raise self.failure
-
-    def _hold_text(self, path: str, value: Any = None) -> None:
-        """Refuse to take back a text that grows, where readers were promised that none is."""
-        if self._rollback:
-            return
-        for column in self._columns:
-            if (column == path or column.startswith(f"{path}/")) and self._journal.is_text(column):
-                old, new = self._journal.value(column), _at(value, column[len(path) :])
-                if old and not (isinstance(new, str) and new.startswith(str(old))):
-                    raise ValueError(NO_ROLLBACK)
-
-    def _path(self, pointer: str | None) -> str:
-        if pointer is None:
-            return self._growing
-        if pointer:
-            parse(pointer)
-        return self._place + pointer
+        return self._writer.cancelled
 
 
-def _at(value: Any, pointer: str) -> Any:
-    """The place within a value, None where there is none."""
-    for token in parse(pointer):
-        value = value.get(token) if isinstance(value, dict) else None
-    return value
+def writer_of(stream: Stream[Any]) -> ItemWriter:
+    """The writer behind a stream, for endpoints that are part of the server."""
+    return stream._writer

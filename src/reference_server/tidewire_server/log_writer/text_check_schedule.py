@@ -2,6 +2,8 @@
 
 A text that grew or shrank since its last check owes one. It is due in an event that truncates the text, with the 64th
 logged change since the last one, and when its item ends. What sets or deletes a text settles what it owes.
+
+`Owed` counts the logged changes of each text since its last check. The functions update it for one event.
 """
 
 from collections.abc import Iterable
@@ -13,82 +15,69 @@ from tidewire.protocol.document import Document
 CHECK_EVERY: Final = 64
 """Logged changes of a text after which a check has been sent."""
 
+Owed = dict[str, int]
 
-class CheckSchedule:
-    """The texts of one job that owe a check."""
 
-    __slots__ = ("_changes",)
-
-    def __init__(self) -> None:
-        """Begin with nothing owed."""
-        self._changes: dict[str, int] = {}
-        """Logged changes of each text since its last check."""
-
-    def grew(self, paths: Iterable[str]) -> list[str]:
-        """Some texts grew in one event; returns those whose check is due in it."""
-        due: dict[str, None] = {}
-        for path in paths:
-            self._count(path, due)
-        return self._settled(due)
-
-    def grew_one(self, path: str) -> bool:
-        """One text grew in one event; returns whether its check is due in it."""
-        changes = self._changes.get(path, 0) + 1
+def note_growth(owed: Owed, paths: Iterable[str]) -> list[str]:
+    """Count that texts grew in one event; returns those whose check is due in it."""
+    due = []
+    for path in paths:
+        changes = owed.get(path, 0) + 1
         if changes < CHECK_EVERY:
-            self._changes[path] = changes
-            return False
-        self._changes.pop(path, None)
-        return True
+            owed[path] = changes
+        else:
+            owed.pop(path, None)
+            due.append(path)
+    return due
 
-    def changed(self, ops: Iterable[Op], document: Document) -> list[str]:
-        """These ops, applied in one event, led to this document; returns the texts whose check is due in it."""
-        due: dict[str, None] = {}
-        for op in ops:
-            self._account(op, document, due)
-        return self._settled(due)
 
-    def below(self, place: str) -> list[str]:
-        """Settle whatever is owed at or below a place; returns the texts."""
-        return self._settled(dict.fromkeys(path for path in self._changes if _within(path, place)))
-
-    def _settled(self, due: dict[str, None]) -> list[str]:
-        for path in due:
-            self._changes.pop(path, None)
-        return list(due)
-
-    def _account(self, op: Op, document: Document, due: dict[str, None]) -> None:
+def note_change(owed: Owed, ops: Iterable[Op], document: Document) -> list[str]:
+    """Count what ops changed in one event that led to this document; returns the texts whose check is due in it."""
+    due: dict[str, None] = {}
+    for op in ops:
         letter, path = op[0], str(op[1])
         if letter == "a" and type(op[2]) is str:
-            self._count(path, due)
+            owed[path] = owed.get(path, 0) + 1
+            if owed[path] >= CHECK_EVERY:
+                due[path] = None
         elif letter == "t" and is_text(document, path):
             due[path] = None
         elif letter in {"s", "d"}:
-            for gone in [owing for owing in self._changes if _within(owing, path)]:
-                del self._changes[gone]
-            for gone in [owing for owing in due if _within(owing, path)]:
-                del due[gone]
+            _drop(owed, path)
+            _drop(due, path)
         if letter in {"i", "d"}:
-            self._shift(path, document, 1 if letter == "i" else -1)
+            _shift(owed, path, document, 1 if letter == "i" else -1)
+    for path in due:
+        owed.pop(path, None)
+    return list(due)
 
-    def _count(self, path: str, due: dict[str, None]) -> None:
-        changes = self._changes.get(path, 0) + 1
-        self._changes[path] = changes
-        if changes >= CHECK_EVERY:
-            due[path] = None
 
-    def _shift(self, path: str, document: Document, by: int) -> None:
-        """An element came or went: what is owed in those that follow it is owed at another index."""
-        parent, _, index = path.rpartition("/")
-        if not index.isdigit() or not is_array(document, parent):
-            return
-        moved: dict[str, int] = {}
-        for owing, changes in self._changes.items():
-            place, *rest = owing[len(parent) + 1 :].split("/") if _within(owing, parent) else [""]
-            if place.isdigit() and int(place) >= int(index):
-                moved["/".join([parent, str(int(place) + by), *rest])] = changes
-            else:
-                moved[owing] = changes
-        self._changes = moved
+def settle_below(owed: Owed, place: str) -> list[str]:
+    """The texts at or below a place that owe a check; they owe none afterwards."""
+    return _drop(owed, place)
+
+
+def _drop(paths: dict[str, int] | dict[str, None], place: str) -> list[str]:
+    dropped = [path for path in paths if _within(path, place)]
+    for path in dropped:
+        del paths[path]
+    return dropped
+
+
+def _shift(owed: Owed, path: str, document: Document, by: int) -> None:
+    """Move what the elements after an inserted or deleted one owe to their new index."""
+    parent, _, index = path.rpartition("/")
+    if not index.isdigit() or not is_array(document, parent):
+        return
+    moved: Owed = {}
+    for owing, changes in owed.items():
+        place, *rest = owing[len(parent) + 1 :].split("/") if _within(owing, parent) else [""]
+        if place.isdigit() and int(place) >= int(index):
+            moved["/".join([parent, str(int(place) + by), *rest])] = changes
+        else:
+            moved[owing] = changes
+    owed.clear()
+    owed.update(moved)
 
 
 def is_text(document: Document, path: str) -> bool:

@@ -1,6 +1,6 @@
-"""What functions write, as JSON's own Python types.
+"""Conversion of what functions write to JSON's own Python types.
 
-A NaN or a lone surrogate passes here as itself and is refused by the document, which says where it stands.
+A NaN or a lone surrogate is not converted: the document refuses it, and says where it is.
 """
 
 from functools import lru_cache
@@ -14,17 +14,17 @@ from tidewire_server.errors import InvalidValueError
 from tidewire_server.log_writer.value_errors import said_of_part
 
 PLAIN: Final = frozenset({str, int, float, bool, type(None)})
-"""Types that are JSON already, and cannot change."""
+"""Immutable types that are JSON already."""
 
 _MAX_MODELS: Final = 256
-"""Models whose serializers are kept."""
+"""Models whose serializers are cached."""
 
 
 def plain(value: Any) -> Any:
-    """JSON's own Python types of a value: models, dataclasses, tuples, dates, and arrays of numpy or torch.
+    """Convert a value to JSON's own Python types: models, dataclasses, tuples, dates, and arrays of numpy or torch.
 
     Raises:
-        InvalidValueError: There is no JSON for it.
+        InvalidValueError: It has no JSON form.
     """
     if type(value) in PLAIN:
         return value
@@ -47,10 +47,10 @@ _rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
 
 
 def made_by(rows: TypeAdapter[list[Any]], value: Any) -> Any:
-    """The same by what makes JSON of one type.
+    """Convert a value by the serializer of one type.
 
     Raises:
-        ValueError: There is no JSON for it.
+        ValueError: It has no JSON form.
         TypeError: Likewise.
     """
     return converted(rows, value, _from_array)

@@ -1,4 +1,4 @@
-"""What is wrong with a value, in the words of whoever gave it: the place within the value, and nothing of documents."""
+"""Rewrite internal errors as paths relative to the user's value."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -15,11 +15,11 @@ _AT: Final = re.compile(r"at (['\"])(.*?)\1: ", re.DOTALL)
 
 
 def said_of_value(error: ValueError, place: str = "") -> str:
-    """An error about a value, without the document in which it was to be written.
+    """The message of an error about a value, with paths relative to the value.
 
     Args:
-        error: Of `strict_json`, or of the document.
-        place: Where the value stands in the document.
+        error: Raised by `strict_json` or by the document.
+        place: The path of the value in the document.
     """
     reason, pointer = str(error), ""
     if isinstance(error, DiffError):
@@ -32,17 +32,17 @@ def said_of_value(error: ValueError, place: str = "") -> str:
 
 
 def said_of_part(value: Any, makes: Callable[[Any], Any], reason: str) -> str:
-    """Why there is no JSON for a value, and which part of it has none."""
+    """The message for a value that has no JSON form: the path of the part, and the reason."""
     return f"{named(_place(value, makes, 0))}: this is no JSON: {reason}"
 
 
 def named(pointer: str) -> str:
-    """A place within a value, as it begins a sentence."""
+    """A path within a value, as an error message begins with it."""
     return pointer or "the value"
 
 
 def _place(value: Any, makes: Callable[[Any], Any], depth: int) -> str:
-    """The pointer to the innermost part for which there is no JSON."""
+    """The pointer to the innermost part that has no JSON form."""
     if depth < MAX_DEPTH:
         for name, member in _parts(value):
             try:

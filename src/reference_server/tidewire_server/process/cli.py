@@ -1,7 +1,6 @@
 """`tidewire serve`: a command line over `Server`.
 
-Every setting is a flag, an environment variable and a name in a file (see `configuration`). Exit codes: 0 after a
-signal, 1 where it cannot serve, 2 where the command is wrong.
+Exit codes: 0 after a signal, 1 if it cannot serve, 2 for wrong usage.
 """
 
 import importlib
@@ -12,71 +11,94 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+import typer.core
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from tidewire.protocol.messages import describe
-from tidewire_server.process.configuration import (
+from tidewire_server.process.flags import (
     ENV_PREFIX,
+    FIELDS,
+    FLAGS,
     SINGULAR,
-    Configuration,
-    ConfigurationError,
-    Launch,
     allowed,
-    configure,
     flag_of,
+    not_a_flag,
     shown,
     unknown,
 )
-from tidewire_server.settings import GROUPS, Settings
+from tidewire_server.settings import Settings
 
 if TYPE_CHECKING:
+    from tidewire_server.process.configuration import Configuration
     from tidewire_server.server import Server
 
 _LAST_GRACE = 1.0
 """Seconds that threads have to end once the server has."""
 
 
+class _ServeCommand(typer.core.TyperCommand):
+    """The command. For a setting without a flag it prints the line for the file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if error := not_a_flag(args):
+            _fail(error, code=2)
+        return super().parse_args(ctx, args)
+
+
+serve = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+"""The command, for the `tidewire` command line."""
+
+
+@serve.command("serve", cls=_ServeCommand)
 def _serve(
     context: typer.Context,
-    config: Path | None = None,
-    show_config: bool = False,
+    target: Annotated[str | None, typer.Argument(help=FIELDS["target"].description)] = None,  # noqa: ARG001 - in context
+    config: Annotated[
+        Path | None,
+        typer.Option(envvar=f"{ENV_PREFIX}CONFIG", show_envvar=False, help="TOML file with settings."),
+    ] = None,
+    show_config: Annotated[
+        bool,
+        typer.Option("--show-config", help="Print each setting and where it comes from; start nothing."),
+    ] = False,
+    **_: Any,
 ) -> None:
     """Serve endpoints until Ctrl-C or SIGTERM.
 
-    Every option can also stand in the environment (TIDEWIRE_MAX_QUEUE_SIZE=100)
-    or in a TOML file (max_queue_size = 100). A flag wins over the environment,
-    the environment over the file, the file over the server's own code.
-
-    tidewire serve                          the model that ships
+    tidewire serve                          the model that comes along
     tidewire serve mine.py:server           your own endpoints
     tidewire serve mine:server --host 0.0.0.0 --token ann:s3cret
-    tidewire serve --config tidewire.toml   what a file says
-    tidewire serve --config tidewire.toml --show-config
+    tidewire serve --config tidewire.toml   settings from a file
+    tidewire serve --show-config            all settings and their origin
+
+    Every setting can be set in the environment (TIDEWIRE_MAX_THREADS=8) or in a
+    TOML file (max_threads = 8); the most used ones have a flag. Precedence: flag,
+    environment, file, the server's code, default.
     """
-    flags = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in context.params.items()
-        if name in {*Launch.model_fields, *Settings.model_fields} and _is_on_command_line(context, name)
-    }
     try:
-        configuration = configure(flags, os.environ, config)
-    except ConfigurationError as error:
-        _fail(str(error), code=2)
-    _set_up_logging(configuration.launch.log_level)
-    try:
-        from tidewire_server.process.banner import startup_banner  # noqa: PLC0415 - the command's help needs no server
+        # `--help` needs neither the server nor pydantic-settings, which costs 0.15 s of CPU.
+        from tidewire_server.process.banner import startup_banner  # noqa: PLC0415
+        from tidewire_server.process.configuration import ConfigurationError, configure  # noqa: PLC0415
         from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
-        from tidewire_server.serving import serve  # noqa: PLC0415
+        from tidewire_server.serving import serve as serving  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
         from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
     except ModuleNotFoundError as error:
         _missing(error, "server")
+    flags = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in context.params.items()
+        if name in FIELDS and value not in (None, False, (), [])
+    }
+    try:
+        configuration = configure(flags, config)
+    except ConfigurationError as error:
+        _fail(str(error), code=2)
+    _set_up_logging(configuration.launch.log_level)
     launch = configuration.launch
     if show_config and launch.target is None:
         _show(configuration, Settings(**configuration.settings))
@@ -95,11 +117,11 @@ def _serve(
         _show(configuration, server.settings)
         return
     try:
-        listener = serve.bind(launch.host, launch.port, free="--port 0")
+        listener = serving.bind(launch.host, launch.port, free="--port 0")
     except OSError as error:
         _fail(str(error.strerror))
     try:
-        serve.serve(
+        serving.serve(
             server.app,
             server.settings,
             listener=listener,
@@ -112,35 +134,29 @@ def _serve(
     _leave()
 
 
-def _is_on_command_line(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _show(configuration: Configuration, settings: Settings) -> None:
-    """Print each setting, its value and where that comes from."""
+def _show(configuration: "Configuration", settings: Settings) -> None:
+    """Print each setting, its value and its origin."""
     rows = [("setting", "value", "from"), *configuration.table(settings)]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     for name, value, origin in rows:
         print(f"{name:<{widths[0]}}  {value:<{widths[1]}}  {origin}")
 
 
-def _configure_endpoints(server: "Server", configuration: Configuration) -> None:
-    """Let the file have the last word on single endpoints.
+def _configure_endpoints(server: "Server", configuration: "Configuration") -> None:
+    """Apply the settings that the file has for single endpoints, over those of the code.
 
     Raises:
-        ConfigurationError: There is no such endpoint.
-        ValueError: Endpoints of one group have different limits now.
+        ValueError: There is no such endpoint, or endpoints of one group have different limits now.
     """
     from tidewire_server.jobs.endpoint_queues_and_groups import group_limits  # noqa: PLC0415 - the command's help needs no server
 
     for name, values in configuration.endpoints.items():
         endpoint = server.endpoints.get(name)
         if endpoint is None:
-            origin = next((given.origin for given in values.values()), f"[endpoints.{name}]")
-            raise ConfigurationError(f"{origin}: endpoints: {unknown(name, server.endpoints)}")
-        for member, given in values.items():
-            setattr(endpoint, member, given.value)
+            origin = configuration.origin("endpoints", name)
+            raise ValueError(f"{origin}: endpoints: {unknown(name, server.endpoints)}")
+        for member in values.model_fields_set:
+            setattr(endpoint, member, getattr(values, member))
     group_limits(server.endpoints.values())
 
 
@@ -198,7 +214,7 @@ def _load_file(path: Path) -> types.ModuleType:
     return module
 
 
-def _default_server(configuration: Configuration) -> "Server":
+def _default_server(configuration: "Configuration") -> "Server":
     """A server of text generation."""
     from tidewire_server.server import Server  # noqa: PLC0415
 
@@ -240,80 +256,33 @@ def _fail(message: str, *, code: int = 1) -> NoReturn:
 # ---- flags from settings -----------------------------------------------------------------------------------------
 
 
-def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for whatever can be configured. Each is a text at first: `configuration` judges it."""
-    options = [
-        _parameter("context", typer.Context, inspect.Parameter.empty),
-        _parameter(
-            "target", Annotated[str | None, typer.Argument(help=_help(Launch.model_fields["target"]))]
-        ),
-        _parameter(
-            "config",
-            Annotated[
-                Path | None,
-                typer.Option(
-                    envvar=f"{ENV_PREFIX}CONFIG", help="TOML file with settings.", show_default=False
-                ),
-            ],
-        ),
-        _parameter(
-            "show_config",
-            Annotated[
-                bool, typer.Option("--show-config", help="Print each setting and where it comes from.")
-            ],
-            default=False,
-        ),
-    ]
-    options += [
-        _option(name, field, "Start") for name, field in Launch.model_fields.items() if name != "target"
-    ]
-    group = ""
-    for name, field in Settings.model_fields.items():
-        group = GROUPS.get(name, group)
-        options.append(_option(name, field, group))
-
-    def serve(context: typer.Context, config: Path | None, show_config: bool, **_: Any) -> None:
-        command(context, config, show_config)
-
-    serve.__doc__ = command.__doc__
-    serve.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    serve.__annotations__ = {each.name: each.annotation for each in options}
-    return serve
+_METAVARS = {"a whole number": "INT", "a number": "SECONDS"}
 
 
-def _option(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
+def _flag(name: str, group: str) -> inspect.Parameter:
+    """A parameter for typer. Its value stays text, which `configure` validates; its help is the first sentence."""
+    field = FIELDS[name]
     kind: Any = bool if field.annotation is bool else list[str] if name in SINGULAR else str
+    metavar = next((word for start, word in _METAVARS.items() if allowed(field).startswith(start)), "TEXT")
+    text, default = (field.description or "").partition(". ")[0].rstrip("."), ""
+    if kind is str and field.default:
+        default = f" (default {shown(name, field.default)})"
     option = typer.Option(
         flag_of(name),
-        envvar=ENV_PREFIX + name.upper(),
-        help=_help(field)
-        if name in SINGULAR or kind is bool
-        else f"{_help(field)} (default {shown(name, field.default)})",
+        help=f"{text}.{' Repeatable.' if name in SINGULAR else default}",
         show_default=False,
-        show_envvar=False,
         rich_help_panel=group,
-        metavar=None if kind is bool else _metavar(field),
+        metavar=None if kind is bool else metavar,
     )
-    return _parameter(name, Annotated[kind | None, option])
+    annotation = Annotated[kind | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _help(field: FieldInfo) -> str:
-    return field.description or ""
-
-
-def _metavar(field: FieldInfo) -> str:
-    words = allowed(field)
-    return "INTEGER" if words.startswith("a whole") else "NUMBER" if words.startswith("a number") else "TEXT"
-
-
-serve = _with_settings(_serve)
-"""The command, for the `tidewire` command line."""
+_own = [each for each in inspect.signature(_serve).parameters.values() if each.name != "_"]
+_flags = [_flag(name, group) for group, names in FLAGS.items() for name in names]
+_serve.__signature__ = inspect.Signature([*_own, *_flags])  # type: ignore[attr-defined]
 
 
 def main() -> None:
     """Run the command by itself: `python -m tidewire_server`."""
-    typer.run(serve)
+    serve()

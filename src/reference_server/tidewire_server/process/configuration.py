@@ -1,72 +1,76 @@
-"""Where each setting of `tidewire serve` comes from: a flag, the environment, a file, the server's own code, a default.
+"""Configuration of `tidewire serve`: pydantic-settings merges flags, the environment and a TOML file.
 
-The same names serve in all: `max_queue_size` in a file, `TIDEWIRE_MAX_QUEUE_SIZE` in the environment and
-`--max-queue-size` on the command line. The first of these that has one holds, in this order: flag, environment, file,
-the code of the server, default. What nobody knows or nothing allows is refused with the place where it stands.
+Precedence: flag, environment, file, the server's own code, default. One name serves in all: `max_queue_size` in the
+file, `TIDEWIRE_MAX_QUEUE_SIZE` in the environment, `--max-queue-size` on the command line. An unknown name or a
+rejected value is reported with its place: the flag, the variable, or the line of the file.
+
+Import this module only to serve: pydantic-settings costs 0.15 s of CPU.
 """
 
 import difflib
+import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Final, get_args
 
-from annotated_types import Ge, Gt, Le, MinLen
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
-from tidewire_server.settings import SWITCH_INTERVAL, Settings
+from tidewire_server.process.flags import (
+    ENV_PREFIX,
+    FIELDS,
+    SECRET,
+    allowed,
+    flag_of,
+    shown,
+    unknown,
+    variable_of,
+)
+from tidewire_server.settings import Launch, Settings
 
-ENV_PREFIX: Final = "TIDEWIRE_"
 DEFAULT: Final = "default"
 
-SECRET: Final = frozenset({"tokens", "stream_token_secret"})
-"""Settings that are never shown."""
-
-SINGULAR: Final = {"tokens": "token", "cors_origins": "cors_origin"}
-"""Settings that a person gives once for each value go by the singular on the command line."""
-
 _ENDPOINTS: Final = "endpoints"
-_LIKE: Final = 0.75
+_SIMILAR: Final = 0.75
+"""Similarity from which an unknown `TIDEWIRE_` variable counts as a typo: other programs may use the prefix, too."""
+_MAX_SHOWN: Final = 80
+_ENDPOINT_MEMBER: Final = 3
+"""Length of a path such as `endpoints.double.time_limit`."""
+_HEADER: Final = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#|$)")
+_KEY: Final = re.compile(r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'")
 
 
 class ConfigurationError(ValueError):
-    """What is wrong with a configuration: one line for each fault, with the place where it stands."""
+    """One line for each fault of a configuration, with its place."""
 
 
-class Launch(BaseModel):
-    """What `tidewire serve` needs to know beside the settings of the server."""
+class _FromText(BaseModel):
+    """Base of models whose values come from text: `none` is None where that is allowed; true and false are not 1 and 0."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    target: str | None = Field(
-        None, description="MODULE:SERVER or FILE.py:SERVER; without it, text generation with a model."
-    )
-    host: str = Field("127.0.0.1", description="Address to bind to; 0.0.0.0 for all.")
-    port: int = Field(8000, ge=0, le=65535, description="Port; 0 takes a free one.")
-    port_file: Path | None = Field(
-        None, description="File that gets the port's number once requests are answered."
-    )
-    model: Path | None = Field(
-        None, description="Folder of a Hugging Face checkpoint; without it, the model that ships."
-    )
-    device: str = Field("auto", description="Where the model runs: auto, cpu, cuda, cuda:1, mps.")
-    script: bool = Field(False, description="Offer tidewire.script as well, which does what its input says.")
-    switch_interval: float = Field(
-        SWITCH_INTERVAL,
-        ge=0.00001,
-        le=1,
-        description="Time after which Python takes a busy thread's turn away. Shorter than Python's own 0.005, so that "
-        "plain functions that compute do not keep streams waiting.",
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="What is written to stderr: debug, info, warning or error."
-    )
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read(cls, value: Any, info: ValidationInfo) -> Any:
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and kind is not bool:
+            raise PydanticCustomError("not_bool", "not a boolean")
+        if isinstance(value, str) and value.lower() == "none" and type(None) in get_args(kind):
+            return None
+        return value
 
 
-class EndpointSettings(BaseModel):
-    """What a file may say of one endpoint, over its code: `[endpoints.NAME]`."""
+class EndpointSettings(_FromText):
+    """Settings of one endpoint in the file, over its code: `[endpoints.NAME]`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -79,239 +83,143 @@ class EndpointSettings(BaseModel):
     )
 
 
-class Given(NamedTuple):
-    """A value and the place where it was given."""
+class _Environment(EnvSettingsSource):
+    """The environment. Several values of one setting are separated by spaces."""
 
-    value: Any
-    origin: str
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        return value.split()
 
 
+@dataclass(frozen=True)
 class Configuration:
-    """What was given, validated."""
+    """The validated configuration and the origin of each value."""
 
-    def __init__(self, given: Mapping[str, Given], endpoints: Mapping[str, Mapping[str, Given]]) -> None:
-        self._given = given
-        self.endpoints = endpoints
-        """By endpoint, then by name."""
-        self.launch = Launch(
-            **{name: each.value for name, each in given.items() if name in Launch.model_fields}
-        )
-        self.settings = {name: each.value for name, each in given.items() if name in Settings.model_fields}
-        """The settings that were given, by name."""
+    launch: Launch
+    settings: dict[str, Any]
+    """Settings of the server that were set, by name."""
+    endpoints: dict[str, EndpointSettings]
+    origin: Callable[..., str]
+    """Place where a value was set, by its path (`"port"` or `"endpoints", NAME, "time_limit"`): a flag, a variable, or
+    file and line."""
 
     def table(self, settings: Settings) -> Iterator[tuple[str, str, str]]:
-        """Each name, its value as it is shown, and where it comes from.
+        """Each name, its value as it may be shown, and its origin.
 
         Args:
-            settings: Those that hold: what was given, over what the server's code says.
+            settings: The server's settings: what was set, over the server's own code.
         """
+        was_set = self.launch.model_fields_set | self.settings.keys()
         for model in (self.launch, settings):
             for name, field in type(model).model_fields.items():
                 value = getattr(model, name)
-                given = self._given.get(name)
-                code = DEFAULT if value == field.default else "the server's code"
-                yield name, shown(name, value), code if given is None else given.origin
+                default = DEFAULT if value == field.default else "the server's code"
+                yield name, shown(name, value), self.origin(name) if name in was_set else default
         for endpoint, values in self.endpoints.items():
-            for name, given in values.items():
-                yield f"{_ENDPOINTS}.{endpoint}.{name}", shown(name, given.value), given.origin
+            for name in sorted(values.model_fields_set):
+                path = (_ENDPOINTS, endpoint, name)
+                yield ".".join(path), shown(name, getattr(values, name)), self.origin(*path)
 
 
-def configure(
-    flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None
-) -> Configuration:
-    """Bring together what was given.
+def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configuration:
+    """Merge and validate flags, `os.environ` and a file.
 
     Args:
         flags: Values by name, as text where they come from the command line.
-        environment: All variables of the environment.
         file: A TOML file.
 
     Raises:
         ConfigurationError: A name is unknown, or a value is not allowed.
     """
-    faults: list[str] = []
-    raw, endpoints = ({}, {}) if file is None else _read(file, faults)
-    raw |= _from_environment(environment, faults)
-    raw |= {name: Given(value, flag_of(name)) for name, value in flags.items()}
-    given = {
-        name: Given(
-            _validated(Launch if name in Launch.model_fields else Settings, name, each, faults), each.origin
-        )
-        for name, each in raw.items()
-    }
-    of_endpoints = {
-        endpoint: {
-            name: Given(_validated(EndpointSettings, name, each, faults), each.origin)
-            for name, each in values.items()
-        }
-        for endpoint, values in endpoints.items()
-    }
-    if faults:
-        raise ConfigurationError("\n".join(faults))
-    return Configuration(given, of_endpoints)
+    text, tables = ("", {}) if file is None else _load(file)
 
+    class Sources(_FromText, Launch, Settings, BaseSettings):
+        model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, case_sensitive=True)
+        endpoints: dict[str, EndpointSettings] = {}
 
-def unknown(name: str, known: Iterable[str]) -> str:
-    """Says that a name is none, and which one was perhaps meant."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"there is no {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        @classmethod
+        def settings_customise_sources(  # type: ignore[override]  # takes two of the five sources
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            **_: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            environment = _Environment(settings_cls, case_sensitive=False)
+            return init_settings, environment, InitSettingsSource(settings_cls, tables)
 
+    variables = {variable.upper(): variable for variable, value in os.environ.items() if value}
 
-def shown(name: str, value: Any) -> str:
-    """A value as it may be shown."""
-    if value is None:
-        return "none"
-    if name in SECRET:
-        return (
-            f"{len(value)}, not shown"
-            if isinstance(value, tuple) and value
-            else "not shown"
-            if value
-            else "none"
-        )
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value) or "''"
+    def origin(*path: str) -> str:
+        if path[0] in flags:
+            return flag_of(path[0])
+        return variables.get(variable_of(path[0])) or _place(file, text, path)
 
-
-def allowed(field: FieldInfo) -> str:
-    """What a setting may be, in words: `a number from 0.001 to 300`."""
-    kinds = get_args(field.annotation) or (field.annotation,)
-    if get_origin(field.annotation) is Literal:
-        return " or ".join(map(str, kinds))
-    what = "a list of texts" if get_origin(field.annotation) is tuple else _KINDS[kinds[0]]
-    words = f"{what} {_bounds(field.metadata)}".rstrip()
-    return f"{words}, or none" if type(None) in kinds else words
-
-
-_KINDS: Final = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a text",
-    Path: "a path",
-}
-
-
-def _bounds(metadata: Iterable[Any]) -> str:
-    most = next((f"{bound.le:g}" for bound in metadata if isinstance(bound, Le)), None)
-    for bound in metadata:
-        if isinstance(bound, Ge):
-            return f"of at least {bound.ge:g}" if most is None else f"from {bound.ge:g} to {most}"
-        if isinstance(bound, Gt):
-            return f"above {bound.gt:g}" + ("" if most is None else f" and at most {most}")
-        if isinstance(bound, MinLen):
-            return f"of at least {bound.min_length} characters"
-        if pattern := getattr(bound, "pattern", None):
-            return f"like `{pattern}`"
-    return ""
-
-
-def _fields() -> dict[str, FieldInfo]:
-    return dict(Launch.model_fields) | dict(Settings.model_fields)
-
-
-def flag_of(name: str) -> str:
-    """How a name stands on the command line."""
-    return "TARGET" if name == "target" else f"--{SINGULAR.get(name, name).replace('_', '-')}"
-
-
-def _from_environment(environment: Mapping[str, str], faults: list[str]) -> dict[str, Given]:
-    known = {ENV_PREFIX + name.upper(): name for name in _fields()}
-    given = {}
-    for variable, text in environment.items():
-        if name := known.get(variable):
-            if text.strip():
-                value = tuple(text.split()) if name in SINGULAR else text
-                given[name] = Given(value, variable)
-            elif name in SECRET:
-                # A deployment whose secret was not filled in must not be open to all.
-                faults.append(f"{variable} is empty: set it, or take it out of the environment")
-        elif variable.startswith(ENV_PREFIX) and variable not in {*known, f"{ENV_PREFIX}CONFIG"}:
-            # Others may keep theirs under this prefix, too: only what looks like one of ours is taken for a slip.
-            near = difflib.get_close_matches(variable, known, 1, _LIKE)
-            if near:
-                faults.append(f"{variable}: there is no such setting; did you mean {near[0]}?")
-    return given
-
-
-def _read(path: Path, faults: list[str]) -> tuple[dict[str, Given], dict[str, dict[str, Given]]]:
+    faults = _environment_faults()
+    values = None
     try:
-        text = path.read_text(encoding="utf-8")
-        tables = tomllib.loads(text)
+        values = Sources(**flags)
+    except ValidationError as error:
+        faults += [_fault(each, origin) for each in error.errors()]
+    if values is None or faults:
+        raise ConfigurationError("\n".join(dict.fromkeys(faults)))
+    given = {name: getattr(values, name) for name in values.model_fields_set}
+    launch = Launch(**{name: value for name, value in given.items() if name in Launch.model_fields})
+    settings = {name: value for name, value in given.items() if name in Settings.model_fields}
+    return Configuration(launch, settings, values.endpoints, origin)
+
+
+def _load(file: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a file, which may be a pipe, and its tables."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
     except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from None
+        raise ConfigurationError(f"cannot read {file}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{path} is not UTF-8") from None
+        raise ConfigurationError(f"{file} is not UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-    endpoints = tables.pop(_ENDPOINTS, {})
-    given = _known(tables, _fields(), path, text, (), faults)
-    if not isinstance(endpoints, dict):
-        faults.append(f"{_place(path, text, (), _ENDPOINTS)}: tables are meant: [endpoints.NAME]")
-        endpoints = {}
-    of_endpoints: dict[str, dict[str, Given]] = {}
-    for name, table in endpoints.items():
-        if isinstance(table, dict):
-            header = (_ENDPOINTS, name)
-            of_endpoints[name] = _known(table, EndpointSettings.model_fields, path, text, header, faults)
-        else:
-            faults.append(f"{_place(path, text, (_ENDPOINTS,), name)}: a table is meant: [endpoints.{name}]")
-    return given, of_endpoints
+        raise ConfigurationError(f"{file}: {error}") from None
 
 
-def _known(
-    table: Mapping[str, Any],
-    fields: Mapping[str, FieldInfo],
-    path: Path,
-    text: str,
-    header: tuple[str, ...],
-    faults: list[str],
-) -> dict[str, Given]:
-    given = {}
-    for name, value in table.items():
-        place = _place(path, text, header, name)
-        if name in fields:
-            given[name] = Given(tuple(value) if isinstance(value, list) else value, place)
-        else:
-            faults.append(f"{place}: {unknown(name, [*fields, *([] if header else [_ENDPOINTS])])}")
-    return given
+def _environment_faults() -> list[str]:
+    """Variables that are likely typos, and empty secrets: one that was not filled in must not open the server to all."""
+    known = [f"{ENV_PREFIX}CONFIG", *map(variable_of, FIELDS)]
+    secret = {*map(variable_of, SECRET)}
+    faults = []
+    for variable, value in os.environ.items():
+        if variable.upper() in secret and not value.strip():
+            faults.append(f"{variable} is empty: set it, or take it out of the environment")
+        elif variable.startswith(ENV_PREFIX) and variable not in {*known, variable_of(_ENDPOINTS)}:
+            near = difflib.get_close_matches(variable, known, 1, _SIMILAR)
+            faults += [f"{variable}: there is no such setting; did you mean {each}?" for each in near]
+    return faults
 
 
-def _place(path: Path, text: str, header: tuple[str, ...], name: str) -> str:
-    """The file, and the line on which a name is set; the file alone where it is written in some other way."""
-    here: tuple[str, ...] = ()
+def _fault(error: ErrorDetails, origin: Callable[..., str]) -> str:
+    path = [part for part in error["loc"] if isinstance(part, str)]
+    name, place = path[-1], origin(*path)
+    fields = EndpointSettings.model_fields if len(path) == _ENDPOINT_MEMBER else FIELDS
+    if error["type"] == "extra_forbidden":
+        return f"{place}: {unknown(name, [*fields, _ENDPOINTS] if fields is FIELDS else fields)}"
+    if path[0] == _ENDPOINTS and fields is FIELDS:
+        return (
+            f"{place}: must be a table in the file: [{_ENDPOINTS}.{'NAME' if name == _ENDPOINTS else name}]"
+        )
+    allows = f"must be {allowed(fields[name])}"
+    if error["type"] == "value_error":
+        allows = error["msg"].removeprefix("Value error, ")
+    value = "" if name in SECRET else f" = {error['input']!r}"[:_MAX_SHOWN]
+    return f"{place}: {name}{value}: {allows}"
+
+
+def _place(file: Path | None, text: str, path: Sequence[str]) -> str:
+    """File and line of a key; the file alone where the key is not at the beginning of a line."""
+    table: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
-        if match := _HEADER.match(line):
-            here = tuple(part.strip("\"'") for part in _KEY.findall(match[1]))
-            found = here[: len(header) + 1] == (*header, name)
+        if header := _HEADER.match(line):
+            table = keys = [part.strip("\"'") for part in _KEY.findall(header[1])]
         else:
-            match = _KEY.match(line.lstrip())
-            found = here == header and match is not None and match[0].strip("\"'") == name
-        if found:
-            return f"{path}:{number}"
-    return str(path)
-
-
-_HEADER: Final = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#|$)")
-_KEY: Final = re.compile(r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'")
-
-
-def _validated(model: type[BaseModel], name: str, given: Given, faults: list[str]) -> Any:
-    field = model.model_fields[name]
-    value = given.value
-    if isinstance(value, str) and value.lower() == "none" and type(None) in get_args(field.annotation):
-        value = None
-    try:
-        if isinstance(value, bool) and field.annotation is not bool:
-            raise TypeError
-        return getattr(model(**{name: value}), name)
-    except (ValidationError, TypeError) as error:
-        said = f"must be {allowed(field)}"
-        if isinstance(error, ValidationError) and error.errors()[0]["type"] == "value_error":
-            said = error.errors()[0]["msg"].removeprefix("Value error, ")
-        what = "" if name in SECRET else f" = {given.value!r}"[:80]
-        faults.append(f"{given.origin}: {name}{what}: {said}")
-        return None
+            key = _KEY.match(line.lstrip())
+            keys = [*table, key[0].strip("\"'")] if key else []
+        if keys[: len(path)] == list(path):
+            return f"{file}:{number}"
+    return str(file)

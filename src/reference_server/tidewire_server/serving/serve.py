@@ -21,8 +21,8 @@ except ModuleNotFoundError as error:
     ) from None
 
 from tidewire_server.http.routes import TidewireApp
-from tidewire_server.http.uvicorn.request_head import http_protocol
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
+from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
 from tidewire_server.serving.daemon_threads import DaemonThreads
 from tidewire_server.serving.fd_limit import room_for
 from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors

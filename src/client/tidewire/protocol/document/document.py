@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import JsonValue
 
-from tidewire.protocol.document import diff_shapes, stable_prefix
+from tidewire.protocol.document import check_stable_prefix, diff_shapes
 from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, DiffApplier, Tokens, find, length_of, place
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.digests import verify
@@ -129,7 +129,7 @@ class Document(DiffApplier):
             shape = diff_shapes.read(diff, self.columns)
             self._run(shape.ops)
             if self._top is not before._top:
-                stable_prefix.hold(before, View(self._top, LATEST), self._touched)
+                check_stable_prefix.hold(before, View(self._top, LATEST), self._touched)
             verify(self, shape.check)
             if self._own:
                 # What this diff made and could change in place is from now on shared with views.

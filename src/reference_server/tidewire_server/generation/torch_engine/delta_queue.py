@@ -30,7 +30,7 @@ class DeltaQueue:
         delta, self._delta = self._delta, None
         if delta is None:
             if self._error is None:
-                raise RuntimeError("a mailbox was woken for nothing")
+                raise RuntimeError("a delta queue was woken without a delta")
             raise self._error
         if self._error is None:
             self._news.clear()

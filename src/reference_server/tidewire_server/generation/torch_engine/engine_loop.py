@@ -52,7 +52,7 @@ class Request(RunningSequence):
     asked: Generate
     text: TextStream
     loop: asyncio.AbstractEventLoop
-    mailbox: DeltaQueue = field(default_factory=DeltaQueue)
+    deltas: DeltaQueue = field(default_factory=DeltaQueue)
 
 
 class TorchEngine:
@@ -183,7 +183,7 @@ class TorchEngine:
         self._submit(job)
         try:
             while True:
-                delta = await job.mailbox.take()
+                delta = await job.deltas.take()
                 yield delta
                 if delta.finish_reason is not None:
                     return
@@ -371,7 +371,7 @@ def _deliver(news: list[tuple[Request, Delta | EngineError]]) -> None:
 
 def _put_all(news: list[tuple[Request, Delta | EngineError]]) -> None:
     for job, result in news:
-        job.mailbox.put(result)
+        job.deltas.put(result)
 
 
 def _rounded(logprob: float, decimals: int) -> float | None:

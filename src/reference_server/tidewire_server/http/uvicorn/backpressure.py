@@ -31,10 +31,14 @@ class StalledError(Exception):
 class BackpressuredSender:
     """One answer's head and body. Each method raises `GoneError` or `StalledError` where nobody takes it."""
 
-    __slots__ = ("_connection", "_head", "_listener", "_loop", "_send", "_stall_timeout", "gone", "sent_at")
+    __slots__ = (
+        *("_connection", "_head", "_listener", "_loop", "_send", "_send_head", "_stall_timeout"),
+        *("gone", "sent_at"),
+    )
 
     def __init__(
         self,
+        send_head: Send,
         send: Send,
         receive: Receive,
         connection: UvicornConnection,
@@ -45,12 +49,14 @@ class BackpressuredSender:
         """Begin to listen for the reader's leaving; `close` ends that.
 
         Args:
-            send: Of the ASGI server.
+            send_head: Sends the head: `send` behind middleware, which adds headers.
+            send: Of the ASGI server; sends the body.
             receive: Of the ASGI server.
             connection: What lies beneath them.
             stall_timeout: Seconds in which the reader takes at least one byte.
             gone: Called when it has left.
         """
+        self._send_head = send_head
         self._send = send
         self._connection = connection
         self._stall_timeout = stall_timeout
@@ -102,7 +108,7 @@ class BackpressuredSender:
             if self._head is not None:
                 head, self._head = self._head, None
                 self._connection.gather()
-                await self._send(head)
+                await self._send_head(head)
                 self._connection.begun()
                 await self._send(message)
                 self._connection.hold_little()

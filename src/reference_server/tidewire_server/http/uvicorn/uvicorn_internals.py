@@ -1,9 +1,12 @@
-"""What lies beneath an ASGI server's `send`: the one file that looks under the interface, and only at uvicorn.
+"""Access to uvicorn's connection behind an ASGI `send`, for what the ASGI interface cannot do.
 
-Seven things cannot be done through ASGI: to see that a body is here, or a reader behind, to tell a slow one from one
-that takes nothing, to drop the latter with what is buffered for it, to notice that a reader has gone who had asked for
-more behind its stream, to send a body of unknown length to HTTP/1.0, which knows no chunks, and to hand over a part of
-a body from a callback, where nothing can wait. Under another ASGI server they are left out.
+- see whether the request's body has arrived, and whether the reader is behind;
+- distinguish a slow reader from one that takes no byte, and drop the latter with what is buffered for it;
+- notice that a reader has left that had pipelined another request behind its stream;
+- send a body of unknown length to an HTTP/1.0 reader, which knows no chunks;
+- write a part of a body from a callback, where nothing can wait.
+
+Under another ASGI server these are left out, and a stream uses `send` alone.
 """
 
 import asyncio

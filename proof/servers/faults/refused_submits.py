@@ -14,7 +14,7 @@ def _fits(given):
     )
 
 
-@faulty_server("TW-JOB-014", "submits.an_input_that_does_not_fit_is_refused")
+@faulty_server("TW-JOB-014", "refused_submits.an_input_that_does_not_fit_is_refused")
 def invalid_input_is_taken(hooks):
     """An input that breaks the schema is taken, and fails later."""
     good = {"input": {"script": [{"fail": "a wrong input"}]}}
@@ -32,7 +32,7 @@ def invalid_input_is_taken(hooks):
     hooks.requests.append(forgive)
 
 
-@faulty_server("TW-JOB-017", "submits.accept_decides_the_form_of_the_answer")
+@faulty_server("TW-JOB-017", "refused_submits.accept_decides_the_form_of_the_answer")
 def accept_is_searched_for_a_word(hooks):
     """`Accept` is searched for the media type, whatever its weight."""
 
@@ -43,7 +43,7 @@ def accept_is_searched_for_a_word(hooks):
     hooks.requests.append(search)
 
 
-@faulty_server("TW-JOB-016", "submits.a_submit_of_another_shape_is_refused")
+@faulty_server("TW-JOB-016", "refused_submits.a_submit_of_another_shape_is_refused")
 def no_pointer(hooks):
     """422 without a pointer."""
 
@@ -58,13 +58,13 @@ def no_pointer(hooks):
     hooks.bodies.append(drop)
 
 
-@faulty_server("TW-JOB-083", "submits.a_submit_of_another_shape_is_refused")
+@faulty_server("TW-JOB-083", "refused_submits.a_submit_of_another_shape_is_refused")
 def a_deadline_of_nothing(hooks):
     """A deadline of 0 or less is taken for none."""
     drop_member(hooks, "deadline_ms", lambda value: isinstance(value, int) and value <= 0)
 
 
-@faulty_server("TW-JOB-083", "submits.a_submit_of_another_shape_is_refused")
+@faulty_server("TW-JOB-083", "refused_submits.a_submit_of_another_shape_is_refused")
 def any_word_on_disconnect(hooks):
     """`on_disconnect` may be any word."""
     drop_member(
@@ -72,43 +72,43 @@ def any_word_on_disconnect(hooks):
     )
 
 
-@faulty_server("TW-JOB-083", "submits.a_submit_of_another_shape_is_refused")
+@faulty_server("TW-JOB-083", "refused_submits.a_submit_of_another_shape_is_refused")
 def a_deadline_with_a_fraction(hooks):
     """A deadline may have a fraction."""
     rewrite_request_body(hooks, rb'("deadline_ms": ?600000)\.5', rb"\1")
 
 
-@faulty_server("TW-JOB-083", "submits.a_submit_of_another_shape_is_refused")
+@faulty_server("TW-JOB-083", "refused_submits.a_submit_of_another_shape_is_refused")
 def a_deadline_of_true(hooks):
     """A deadline of true is one of 1, as in Python."""
     rewrite_request_body(hooks, rb'("deadline_ms": ?)true', rb"\g<1>1")
 
 
-@faulty_server("TW-JOB-083", "submits.a_submit_of_another_shape_is_refused")
+@faulty_server("TW-JOB-083", "refused_submits.a_submit_of_another_shape_is_refused")
 def a_grace_in_words(hooks):
     """`grace_ms` may be a text of digits, as a library that converts reads it."""
     rewrite_request_body(hooks, rb'("grace_ms": ?)"60000"', rb"\g<1>60000")
 
 
-@faulty_server("TW-JOB-083", "submits.a_submit_of_another_shape_is_refused")
+@faulty_server("TW-JOB-083", "refused_submits.a_submit_of_another_shape_is_refused")
 def a_grace_with_a_fraction(hooks):
     """`grace_ms` may have a fraction."""
     rewrite_request_body(hooks, rb'("grace_ms": ?60000)\.5', rb"\1")
 
 
-@faulty_server("TW-JOB-079", "submits.a_submit_of_another_shape_is_refused")
+@faulty_server("TW-JOB-079", "refused_submits.a_submit_of_another_shape_is_refused")
 def inputs_of_null_are_none(hooks):
     """`inputs` of null beside `input` is taken for no `inputs`."""
     drop_member(hooks, "inputs", lambda inputs: inputs is None)
 
 
-@faulty_server("TW-JOB-079", "submits.a_submit_of_another_shape_is_refused")
+@faulty_server("TW-JOB-079", "refused_submits.a_submit_of_another_shape_is_refused")
 def shared_of_null_is_none(hooks):
     """`shared` of null is taken for no `shared`."""
     drop_member(hooks, "shared", lambda shared: shared is None)
 
 
-@faulty_server("TW-JOB-016", "submits.an_input_that_does_not_fit_is_refused")
+@faulty_server("TW-JOB-016", "refused_submits.an_input_that_does_not_fit_is_refused")
 def a_pointer_is_escaped_like_a_url(hooks):
     """A name with `/` stands in a pointer with `%2F`, as in a URL."""
     hooks.bodies.append(

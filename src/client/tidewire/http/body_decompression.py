@@ -28,7 +28,7 @@ class BoundedDecompressor:
         body: What was unpacked, up to one byte more than `most`.
 
     Raises:
-        UnpackingError: It is no coding that was asked for.
+        DecompressionError: It is no coding that was asked for.
     """
 
     def __init__(self, coding: str, most: int) -> None:
@@ -51,7 +51,7 @@ class BoundedDecompressor:
         """Take what has come.
 
         Raises:
-            UnpackingError: It is not what its coding says.
+            DecompressionError: It is not what its coding says.
         """
         self._came = True
         if self._packed is None:
@@ -71,7 +71,7 @@ class BoundedDecompressor:
         """The whole body.
 
         Raises:
-            UnpackingError: Its end is missing.
+            DecompressionError: Its end is missing.
         """
         # An answer without a body may name a coding all the same.
         if self._packed is not None and self._came and not self._packed.eof:

@@ -1,24 +1,24 @@
-"""One item of a job while it has not ended: its input, its stream, and what runs for it."""
+"""One item of a job while it has not ended: its input, its writer, and what runs for it."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, JsonValue
 
 from tidewire_server.endpoints.yieldables import Unset
-from tidewire_server.log_writer.stream import Stream
+from tidewire_server.log_writer.item_writer import ItemWriter
 
 ItemEnd = Literal["succeeded", "failed", "cancelled"]
 
 
 @dataclass(slots=True)
 class Item:
-    """An item, by the table of `jobs`."""
+    """An item, by the table of `job`."""
 
     value: BaseModel
-    stream: Stream[Any]
+    writer: ItemWriter
     status: str = "queued"
     task: asyncio.Task[JsonValue | Unset] | None = None
     """Its function, where that can be cancelled."""
@@ -33,7 +33,7 @@ class Item:
 
     def stop(self) -> None:
         """Let the function know that nobody waits any more, in each way that there is."""
-        self.stream.cancel()
+        self.writer.cancel()
         if self.leave is not None:
             self.leave()
         elif self.task is not None:

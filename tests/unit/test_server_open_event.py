@@ -1,4 +1,4 @@
-"""Appends that are kept as they came: refused where they are made, bounded, in order, whoever looks in between."""
+"""Appends to the open event: refused by the call that makes them, bounded, in order, also with reads in between."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from support.stream_harness import Written, on_a_loop
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
-from tidewire_server.log_writer.append_buffer import MAX_RUN
+from tidewire_server.log_writer.log_writer import MAX_BUDGET
 from tidewire_server.log_writer.stream import Stream
 
 KIB = 1024
@@ -65,7 +65,7 @@ async def test_the_bound_of_the_state_is_met_by_the_same_append_whether_or_not_a
 
 
 @on_a_loop
-async def test_no_event_passes_its_bound_however_much_a_run_takes():
+async def test_no_event_passes_its_bound_however_much_is_appended():
     job = Written("", max_event_bytes=KIB, merge_window=1.0)
     for number in range(3000):
         job.stream.append(f"{number}\x01 ")
@@ -83,22 +83,22 @@ async def test_no_event_passes_its_bound_however_much_a_run_takes():
 
 
 @on_a_loop
-async def test_a_run_takes_no_more_than_its_bound_before_somebody_looks():
+async def test_an_open_event_takes_no_more_than_its_budget_before_it_is_closed():
     job = Written("", merge_window=1.0)
     job.stream.append("x")
     waiting = job.journal.backlog
-    for _ in range(2 * MAX_RUN):
+    for _ in range(2 * MAX_BUDGET):
         job.stream.append("y")
-    assert job.journal.backlog >= waiting + MAX_RUN
-    assert job.stream.value == "x" + "y" * (2 * MAX_RUN)
+    assert job.journal.backlog >= waiting + MAX_BUDGET
+    assert job.stream.value == "x" + "y" * (2 * MAX_BUDGET)
 
 
 @on_a_loop
-async def test_nothing_follows_a_close_though_a_run_was_open():
+async def test_nothing_follows_the_close_of_an_item_though_an_event_is_open():
     job = Written({"text": "", "ids": []}, ("/text", "/ids"))
     job.stream.row("a", 1)
     job.stream.row("b", 2)
-    job.stream.close()
+    job.writer.close()
     for write in (lambda: job.stream.row("c", 3), lambda: job.stream.append("c", at="/text")):
         with pytest.raises(StreamClosedError):
             write()
@@ -106,7 +106,7 @@ async def test_nothing_follows_a_close_though_a_run_was_open():
     job = Written("")
     job.stream.append("a")
     job.stream.append("b")
-    job.stream.close()
+    job.writer.close()
     with pytest.raises(StreamClosedError):
         job.stream.append("c")
     assert await job.read() == "ab"
@@ -117,11 +117,63 @@ async def test_what_is_no_plain_json_is_made_json_also_where_it_is_found_only_in
     job = Written([{"n": n} for n in range(500)], ())
     live: list[Any] = [{"n": n} for n in range(500)]
     for _ in range(4):
-        job.stream.replace(live)
+        job.writer.replace(live)
     live[250] = {"n": ("a", "tuple")}
     live[251] = {"n": True}
     # So soon after the last look, the middle is not looked at again.
-    job.stream.replace(live)
+    job.writer.replace(live)
     expected = [{"n": n} for n in range(500)]
     expected[250], expected[251] = {"n": ["a", "tuple"]}, {"n": True}
     assert json.dumps(job.stream.value) == json.dumps(expected) == json.dumps(await job.read())
+
+
+A, B, ROW, CHANGE, READ, COMMIT = "append to a", "append to b", "row", "change", "read", "commit"
+
+
+@pytest.mark.parametrize(
+    ("calls", "events"),
+    [
+        ([A, A, B, A], [[["a", "/items/0/value/a", "xxx"], ["a", "/items/0/value/b", [1]]]]),
+        ([ROW, ROW], [[["r", "y", 2], ["r", "y", 2]]]),
+        ([A, ROW, A], [[["a", "/items/0/value/a", "x"]], [["r", "y", 2]], [["a", "/items/0/value/a", "x"]]]),
+        ([A, CHANGE, A], [[["a", "/items/0/value/a", "x"]], CHANGE, [["a", "/items/0/value/a", "x"]]]),
+        ([ROW, CHANGE, ROW], [[["r", "y", 2]], CHANGE, [["r", "y", 2]]]),
+        ([CHANGE, CHANGE], [CHANGE, CHANGE]),
+        ([A, READ, A, READ], [[["a", "/items/0/value/a", "xx"]]]),
+        ([ROW, READ, ROW], [[["r", "y", 2], ["r", "y", 2]]]),
+        ([A, READ, COMMIT, A], [[["a", "/items/0/value/a", "x"]], [["a", "/items/0/value/a", "x"]]]),
+        ([A, COMMIT, A, A], [[["a", "/items/0/value/a", "x"]], [["a", "/items/0/value/a", "xx"]]]),
+        ([A, COMMIT, ROW], [[["a", "/items/0/value/a", "x"]], [["r", "y", 2]]]),
+        ([A, COMMIT, COMMIT, CHANGE], [[["a", "/items/0/value/a", "x"]], CHANGE]),
+    ],
+)
+@on_a_loop
+async def test_which_calls_share_an_event(calls, events):
+    """The rows of the table at the top of `log_writer`; an append to an array comes before those to texts."""
+    job = Written({"a": "", "b": []}, ("/a", "/b"), merge_window=1.0)
+    for call in calls:
+        match call:
+            case "append to a":
+                job.stream.append("x", at="/a")
+            case "append to b":
+                job.stream.append([1], at="/b")
+            case "row":
+                job.stream.row("y", 2)
+            case "change":
+                job.stream.note("n")
+            case "read":
+                assert job.stream.value
+            case "commit":
+                await job.journal.commit()
+    change = [["a", "/notes", [{"level": "info", "text": "n"}]]]
+    wanted = [change if event is CHANGE else sorted(event, key=str) for event in events]
+    assert [sorted(event, key=str) for event in await job.events()] == wanted
+
+
+@on_a_loop
+async def test_without_merging_each_call_is_an_event_of_its_own():
+    job = Written({"a": "", "b": []}, ("/a", "/b"), merge_window=0.0)
+    for _ in range(3):
+        job.stream.append("x", at="/a")
+        job.stream.row("y", 2)
+    assert len(await job.events()) == 6

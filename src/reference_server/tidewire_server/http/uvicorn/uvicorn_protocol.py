@@ -1,8 +1,7 @@
-"""Bounds on what comes before anybody is known: on connections, and on the head of a request, its request line and
-headers; on what comes after an answer that did not wait for the whole body; and on an answer that nobody takes.
+"""uvicorn's HTTP protocol with limits on connections, request heads, pipelined requests, and responses nobody reads.
 
-uvicorn's fast parser keeps what it gets until the head is whole, however long and however slow it comes; nor does
-uvicorn bound its connections. Its other parser, h11, is not taken: these bounds hold for one.
+uvicorn's httptools parser buffers a request head until it is complete, however long and however slow it arrives, and
+uvicorn does not limit connections. The limits hold for this parser only, so h11 is not offered.
 """
 
 import asyncio

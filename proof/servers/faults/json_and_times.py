@@ -4,20 +4,22 @@ from proof.servers.fault_helpers import rewrite_body, rewrite_events
 from proof.servers.faults import faulty_server
 
 
-@faulty_server("TW-OVR-002", "notation.all_json_is_that_of_section_1_4")
+@faulty_server("TW-OVR-002", "json_and_times.all_json_is_that_of_section_1_4")
 def nan_in_an_event(hooks):
     """NaN in an event."""
     rewrite_events(hooks, b'"heartbeat_ms":400', b'"heartbeat_ms":NaN')
 
 
-@faulty_server("TW-OVR-004", "notation.all_json_is_that_of_section_1_4")
+@faulty_server("TW-OVR-004", "json_and_times.all_json_is_that_of_section_1_4")
 def a_member_twice(hooks):
     """A member stands twice."""
     rewrite_events(hooks, b'{"protocol"', b'{"job":"x","protocol"')
 
 
 @faulty_server(
-    "TW-OVR-026", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job"
+    "TW-OVR-026",
+    "json_and_times.null_and_times_are_written_as_said",
+    "jobs.a_submit_is_answered_with_the_job",
 )
 def null_where_there_is_no_value(hooks):
     """Null in place of a member that is not there."""
@@ -25,7 +27,9 @@ def null_where_there_is_no_value(hooks):
 
 
 @faulty_server(
-    "TW-OVR-011", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job"
+    "TW-OVR-011",
+    "json_and_times.null_and_times_are_written_as_said",
+    "jobs.a_submit_is_answered_with_the_job",
 )
 def times_with_an_offset(hooks):
     """Times with an offset in place of `Z`."""
@@ -33,7 +37,9 @@ def times_with_an_offset(hooks):
 
 
 @faulty_server(
-    "TW-OVR-010", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job"
+    "TW-OVR-010",
+    "json_and_times.null_and_times_are_written_as_said",
+    "jobs.a_submit_is_answered_with_the_job",
 )
 def integers_with_a_fraction(hooks):
     """Integers of the protocol have a fraction, as of a language with one kind of number."""
@@ -41,7 +47,9 @@ def integers_with_a_fraction(hooks):
 
 
 @faulty_server(
-    "TW-OVR-011", "notation.null_and_times_are_written_as_said", "jobs.a_submit_is_answered_with_the_job"
+    "TW-OVR-011",
+    "json_and_times.null_and_times_are_written_as_said",
+    "jobs.a_submit_is_answered_with_the_job",
 )
 def months_from_zero(hooks):
     """Months are counted from 0."""

@@ -34,7 +34,7 @@ async def test_whatever_is_written_in_whatever_order_is_what_readers_fold(seed):
             case 2:
                 expected["text"] += piece
                 expected["ids"] = [*expected["ids"], {"n": step}]
-                job.stream.replace(json.loads(json.dumps(expected)))
+                job.writer.replace(json.loads(json.dumps(expected)))
             case 3:
                 assert job.stream.value == expected
             case 4:
@@ -47,7 +47,7 @@ async def test_whatever_is_written_in_whatever_order_is_what_readers_fold(seed):
                 expected["other"] += piece
             case 12 | 13 | 14 | 15:
                 expected["other"] += piece
-                job.stream.replace(expected)
+                job.writer.replace(expected)
                 expected = json.loads(json.dumps(expected))
             case _:
                 job.stream.row(piece, [step])

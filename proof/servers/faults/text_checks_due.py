@@ -6,7 +6,9 @@ from proof.servers.fault_helpers import change_data
 from proof.servers.faults import faulty_server
 
 
-@faulty_server("TW-DIF-051", "proofs.checks_come_when_they_are_owed", "framing.a_job_ends_by_one_done")
+@faulty_server(
+    "TW-DIF-051", "text_checks_due.checks_come_when_they_are_owed", "framing.a_job_ends_by_one_done"
+)
 def no_checks(hooks):
     """No check ever comes."""
 
@@ -16,7 +18,7 @@ def no_checks(hooks):
     change_data(hooks, drop)
 
 
-@faulty_server("TW-DIF-051", "proofs.the_64th_change_is_proved")
+@faulty_server("TW-DIF-051", "text_checks_due.the_64th_change_is_proved")
 def texts_are_proved_at_their_end_alone(hooks):
     """A text that only grows is proved when its item ends."""
 

@@ -1,0 +1,48 @@
+"""CORS: which pages of other origins may read responses (spec/10-browsers.md, section 10.2)."""
+
+from collections.abc import Collection
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from tidewire.protocol.problems import problem
+from tidewire_server.http.requests_and_responses import problem_answer
+
+METHODS: Final = ("GET", "POST", "DELETE", "HEAD", "OPTIONS")
+ALLOW_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID")  # TW-BRW-008
+EXPOSE_HEADERS: Final = ("Location", "Content-Location", "Retry-After", "Idempotency-Replayed")  # TW-BRW-009
+PREFLIGHT_MAX_AGE: Final = 600  # TW-BRW-010
+
+
+class Cors(CORSMiddleware):
+    """Starlette's CORS middleware, with this protocol's responses to preflights.
+
+    Starlette sends texts with 200 and 400. Here a preflight gets 204 without a body, a refused one gets a problem, as
+    every error does (TW-ERR-001), and both carry the headers of section 10.5.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=METHODS,
+            allow_headers=ALLOW_HEADERS,
+            expose_headers=EXPOSE_HEADERS,
+            max_age=PREFLIGHT_MAX_AGE,
+        )
+        own = {"Access-Control-Allow-Headers": ", ".join(ALLOW_HEADERS), "Vary": "Origin"}
+        self.preflight_headers |= own | self.simple_headers
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        decided = super().preflight_response(request_headers)
+        if decided.status_code == 200:
+            answer = Response(status_code=204, headers={"cache-control": "no-store"})
+        else:
+            detail = f"{bytes(decided.body).decode()}: pages of the origins in cors_origins may send "
+            detail += f"{', '.join(METHODS)} with the headers {', '.join(ALLOW_HEADERS)}"
+            answer = problem_answer(problem("bad_parameter", detail))
+        answer.headers.update({k: v for k, v in decided.headers.items() if not k.startswith("content-")})
+        return answer

@@ -1,0 +1,349 @@
+"""The writer of one item: conversion to JSON, diffs of yielded values, promises, and the end of the item.
+
+`Stream` is what an endpoint's function sees of it; the job and the batch call the rest. Methods may be called from the
+event loop or from a worker thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from tidewire.protocol import strict_json
+from tidewire.protocol.diff import DiffError, Op
+from tidewire.protocol.document.json_pointer import escape, parse
+from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH
+from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.log_writer import progress_and_notes
+from tidewire_server.log_writer.differ import NotPlainError, ShadowCopy
+from tidewire_server.log_writer.user_values import PLAIN, plain
+from tidewire_server.log_writer.value_errors import said_of_value
+
+if TYPE_CHECKING:
+    from tidewire.protocol import messages
+    from tidewire_server.log_writer.log_writer import LogWriter
+
+NO_ROLLBACK: Final = (
+    "this endpoint says that text which was written is never taken back; "
+    "if it may be, declare that: @server.endpoint(capabilities={'rollback': True})"
+)
+
+
+class ItemWriter:
+    """Writes the value of one item while its function runs."""
+
+    __slots__ = (
+        "_cancelled",
+        "_closed",
+        "_column_is_text",
+        "_columns",
+        "_converts",
+        "_growing",
+        "_index",
+        "_journal",
+        "_lock",
+        "_place",
+        "_refuses",
+        "_rollback",
+        "_shadow",
+        "_stable",
+        "_tell",
+        "_to_json",
+        "_usage",
+        "_writes_rows",
+        "_yielded",
+        "failure",
+    )
+
+    def __init__(
+        self,
+        journal: LogWriter,
+        index: int,
+        *,
+        columns: Sequence[str],
+        rollback: bool,
+        tell: Callable[[int, messages.Progress], None],
+        to_json: Callable[[Any], Any],
+    ) -> None:
+        self._journal = journal
+        self._lock = journal.lock
+        self._place = f"/items/{index}/value"
+        self._index = index
+        self._columns = tuple(self._place + column for column in columns)
+        self._growing = self._columns[0] if len(self._columns) == 1 else self._place
+        self._writes_rows = self._columns == journal.columns
+        """Whether a row of this item is one of the job: not where the job has several items."""
+        self._rollback = rollback
+        self._column_is_text: tuple[bool, ...] | None = None
+        self._tell = tell
+        self._to_json = to_json
+        self._shadow: ShadowCopy | None = None
+        self._yielded: Any = None
+        """The value that the shadow follows."""
+        self._converts = False
+        """Whether yielded values must be converted to JSON."""
+        self._stable: dict[str, int] = {}
+        self._closed = False
+        self._refuses = False
+        """Whether writes raise: the item is closed, or a write has failed it."""
+        self._cancelled = False
+        self._usage: dict[str, int | float] = {}
+        self.failure: StateTooLargeError | None = None
+        """Set when a write would have made the state pass its limit: the job fails with it."""
+
+    # ---- the value ---------------------------------------------------------------------------------------------
+
+    @property
+    def value(self) -> Any:
+        """See `Stream.value`."""
+        with suppress(StreamClosedError):
+            self.catch_up()
+        return self._journal.value(self._place)
+
+    def append(self, x: str | list[Any], at: str | None = None) -> None:
+        """See `Stream.append`."""
+        if type(x) is str:
+            if self._shadow is not None:
+                self._let_go()
+            path = self._growing if at is None else self._path(at)
+            with self._lock:
+                if self._refuses or not self._journal.append_text(path, x):
+                    self._write(self._journal.append, [(path, x)])
+        else:
+            self._let_go()
+            self._write(self._journal.append, [(self._path(at), plain(x))])
+
+    def truncate(self, n_last: int, at: str | None = None) -> None:
+        """See `Stream.truncate`."""
+        self._let_go()
+        path = self._path(at)
+        if n_last:
+            self._hold_text(path)
+        self._write(self._journal.change, [["t", path, n_last]])
+
+    def row(self, members: Sequence[Any]) -> None:
+        """See `Stream.row`."""
+        if self._shadow is not None:
+            self._let_go()
+        if self._writes_rows:
+            with self._lock:
+                if not self._refuses and self._journal.append_row(members):
+                    return
+        row = [member if type(member) in PLAIN else plain(member) for member in members]
+        if self._writes_rows:
+            self._write(self._journal.row, row)
+        else:
+            self._write(self._journal.append, self._as_appends(row))
+
+    def set(self, pointer: str, value: Any) -> None:
+        """See `Stream.set`."""
+        value = self._to_json(value) if pointer == "" else plain(value)
+        self._let_go()
+        path = self._path(pointer)
+        self._hold_text(path, value)
+        self._write(self._journal.change, [["s", path, value]])
+
+    def stable(self, n_first: int | None = None, at: str | None = None) -> None:
+        """See `Stream.stable`."""
+        path = self._path(at)
+        pointer = path[len(self._place) :]
+        with self._lock:
+            try:
+                length = self._journal.text_length(path)
+            except LookupError as error:
+                raise ValueError(f"only a text can be stable: {error}") from None
+            n = length if n_first is None else n_first
+            if type(n) is not int or not 0 <= n <= length:
+                raise ValueError(f"{n!r} code points of {length} cannot be stable")
+            if n <= self._stable.get(pointer, 0):
+                self._check_open()
+                return
+            promises = f"/items/{self._index}/stable"
+            op: Op = (
+                ["s", f"{promises}/{escape(pointer)}", n] if self._stable else ["s", promises, {pointer: n}]
+            )
+            self._write(self._journal.change, [op])
+            self._stable[pointer] = n
+
+    # ---- next to the value ------------------------------------------------------------------------------------
+
+    def progress(
+        self, current: float, total: float | None = None, *, unit: str | None = None, phase: str | None = None
+    ) -> None:
+        """See `Stream.progress`."""
+        self._check_open()
+        self._tell(self._index, progress_and_notes.progress(current, total, unit, phase, self._index))
+
+    def note(self, text: str, level: str = "info") -> None:
+        """See `Stream.note`."""
+        self._write(self._journal.change, [["a", "/notes", [progress_and_notes.note(text, level)]]])
+
+    def usage(self, numbers: dict[str, float]) -> None:
+        """See `Stream.usage`."""
+        self._check_open()
+        self._usage |= progress_and_notes.usage(numbers)
+
+    @property
+    def cancelled(self) -> bool:
+        """See `Stream.cancelled`."""
+        return self._cancelled
+
+    # ---- for the server ----------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Set `cancelled`, which the function may read."""
+        self._cancelled = True
+
+    def replace(self, value: Any) -> None:
+        """Replace the value, writing only what changed.
+
+        Raises:
+            InvalidValueError: It is not JSON.
+            StateTooLargeError: The state would pass its limit.
+            StreamClosedError: The item has ended.
+        """
+        # Looking for what changed can take long, and the event loop must not wait for it: only writing takes the lock.
+        shadow, self._shadow = self._shadow or self._new_shadow(), None
+        try:
+            ops: list[Op] | None = None
+            if not self._converts:
+                try:
+                    ops = shadow.step(value)
+                except NotPlainError:
+                    self._converts, shadow = True, self._new_shadow()
+            if ops is None:
+                ops = shadow.step(self._to_json(value))
+            with self._lock:
+                self._put(ops)
+                self._shadow, self._yielded = shadow, value
+        except ValueError as error:
+            raise self._refused(value, error) from None
+
+    def catch_up(self) -> None:
+        """Write the elements of the last yielded value that its diff did not look at, as they are now.
+
+        Raises:
+            InvalidValueError: It is not JSON.
+            StateTooLargeError: The state would pass its limit.
+            StreamClosedError: The item has ended.
+        """
+        shadow = self._shadow
+        if shadow is None or not shadow.behind:
+            return
+        self._shadow = None
+        try:
+            ops = shadow.catch_up()
+            with self._lock:
+                self._put(ops)
+                self._shadow = shadow
+        except NotPlainError:
+            self._converts = True
+            self.replace(self._yielded)
+        except ValueError as error:
+            raise self._refused(self._yielded, error) from None
+
+    def _refused(self, value: Any, error: ValueError) -> InvalidValueError:
+        """The error for a value that the document refused, with paths relative to the value."""
+        if isinstance(error, InvalidValueError):
+            return error
+        try:  # what the document was to be changed by names other places than the value has
+            strict_json.check(self._to_json(value), max_depth=MAX_VALUE_DEPTH)
+        except ValueError as found:
+            error = found
+        return InvalidValueError(said_of_value(error, self._place))
+
+    def _let_go(self) -> None:
+        """Forget the last yielded value, since another write follows: the next one is compared with the document."""
+        self.catch_up()
+        self._shadow = self._yielded = None
+
+    def _new_shadow(self) -> ShadowCopy:
+        return ShadowCopy(self._journal.value(self._place), self._place)
+
+    def close(self) -> dict[str, int | float]:
+        """Refuse later writes; returns the usage."""
+        with self._lock:
+            self._closed = self._refuses = True
+        return self._usage
+
+    def _put(self, ops: list[Op]) -> None:
+        if not ops:
+            return
+        if len(ops) == 1 and ops[0][0] == "a" and type(text := ops[0][2]) is str:
+            path = str(ops[0][1])
+            with self._lock:
+                if self._refuses or not self._journal.append_text(path, text):
+                    self._write(self._journal.append, [(path, text)])
+        elif any(op[0] != "a" for op in ops):
+            for op in ops:
+                if op[0] == "t" or op[0] == "s":
+                    self._hold_text(str(op[1]), op[2] if op[0] == "s" else None)
+            self._write(self._journal.change, ops)
+        elif (row := self._as_row(ops)) is not None:
+            self._write(self._journal.row, row)
+        else:
+            self._write(self._journal.append, [(op[1], op[2]) for op in ops])
+
+    def _as_appends(self, row: list[Any]) -> list[tuple[str, Any]]:
+        """A row as appends, for an item of a job with several items, which has no columns."""
+        columns = self._columns
+        if len(row) != len(columns):
+            raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
+        if self._column_is_text is None:
+            self._column_is_text = tuple(map(self._journal.is_text, columns))
+        kinds = self._column_is_text
+        return [(path, x if text else [x]) for path, x, text in zip(columns, row, kinds, strict=True)]
+
+    def _as_row(self, ops: list[Op]) -> list[Any] | None:
+        """The members of a row, if these appends grow each column by one."""
+        columns = self._journal.columns
+        grown: dict[Any, Any] = {op[1]: op[2] for op in ops}
+        if len(columns) < 2 or grown.keys() != set(columns):
+            return None
+        if any(type(x) is list and len(x) != 1 for x in grown.values()):
+            return None
+        return [x if type(x := grown[column]) is str else x[0] for column in columns]
+
+    def _write(self, write: Callable[[Any], None], change: Any) -> None:
+        with self._lock:
+            self._journal.wait_for_room()
+            self._check_open()
+            try:
+                write(change)
+            except StateTooLargeError as error:
+                self.failure = error
+                self._refuses = True
+                raise
+            except DiffError as error:
+                raise ValueError(said_of_value(error, self._place)) from None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StreamClosedError("this item has ended: nothing more can be written to its stream")
+        if self.failure is not None:
+            raise self.failure
+
+    def _hold_text(self, path: str, value: Any = None) -> None:
+        """Refuse to take back text of a column where the endpoint declares that it has no rollback."""
+        if self._rollback:
+            return
+        for column in self._columns:
+            if (column == path or column.startswith(f"{path}/")) and self._journal.is_text(column):
+                old, new = self._journal.value(column), _at(value, column[len(path) :])
+                if old and not (isinstance(new, str) and new.startswith(str(old))):
+                    raise ValueError(NO_ROLLBACK)
+
+    def _path(self, pointer: str | None) -> str:
+        if pointer is None:
+            return self._growing
+        if pointer:
+            parse(pointer)
+        return self._place + pointer
+
+
+def _at(value: Any, pointer: str) -> Any:
+    """The member at a pointer, None if there is none."""
+    for token in parse(pointer):
+        value = value.get(token) if isinstance(value, dict) else None
+    return value
