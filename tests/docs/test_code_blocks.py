@@ -5,6 +5,7 @@
 ```console           the `tidewire` commands in it are run; `tidewire serve` is started, reached, and stopped
 """
 
+import gc
 import os
 import re
 import runpy
@@ -85,6 +86,8 @@ def site(tmp_path_factory):
         assert process.wait(20) == 0
 
 
+# Python hides a ResourceWarning by default: a page may use a client without closing it.
+@pytest.mark.filterwarnings("ignore:a tidewire client was not closed:ResourceWarning")
 @pytest.mark.usefixtures("nothing_is_left")
 @pytest.mark.parametrize("page", with_language("python"), ids=name_of)
 def test_the_python_of_a_page_runs(page, site, tmp_path, monkeypatch):
@@ -105,6 +108,8 @@ def test_the_python_of_a_page_runs(page, site, tmp_path, monkeypatch):
             # Leading newlines make the line numbers of a traceback those of the page.
             exec(compile("\n" * block.line + text, str(page), "exec"), names)
     finally:
+        names.clear()
+        gc.collect()
         for name in set(sys.modules) - known:
             if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
                 del sys.modules[name]

@@ -141,7 +141,8 @@ def test_what_was_not_set_is_not_sent():
     module = made(described("say", schema, {"type": "string"}))
     with FakeServer() as server:
         server.endpoint("say").returns("hello")
-        assert module.TypedClient(Client(server.url)).run("say", module.SayInput(a="x")) == "hello"
+        with Client(server.url) as client:
+            assert module.TypedClient(client).run("say", module.SayInput(a="x")) == "hello"
         assert server.submits[0].input == {"a": "x"}
 
 

@@ -70,7 +70,6 @@ class Connection:
         headers: Names in lower case.
         resumable: Whether a `read` that was cancelled may be followed by another one.
         waited_for: Whether somebody waits for its next bytes.
-        closed: Whether it was closed, or given up.
     """
 
     def __init__(
@@ -98,7 +97,6 @@ class Connection:
         self.method, self.url, self.status, self.headers = answer
         self.resumable: bool = body.resumable
         self.waited_for: bool = False
-        self.closed: bool = False
         self._body = body
         self._raw = raw
         self._owner = owner
@@ -148,7 +146,6 @@ class Connection:
 
     async def aclose(self) -> None:
         """Close, also when the caller is being cancelled."""
-        self.closed = True
         self._count_as_read()
         self._owner.open.discard(self)
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
@@ -160,7 +157,6 @@ class Connection:
 
         The other side sees the close at once. The event loop closes the rest, if it still runs.
         """
-        self.closed = True
         # A forked process has the same socket: a shutdown there would end it for the reader in this one.
         if not self._owner.loop.forked:
             hang_up(self._raw)
