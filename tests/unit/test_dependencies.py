@@ -61,7 +61,10 @@ def test_the_base_install_is_what_importing_tidewire_needs():
     ("extra", "brings"),
     [
         ("cli", {"rich", "typer"}),
-        ("server", {"orjson", "prometheus-client", "pydantic-settings", "starlette", "uvicorn", "rich", "typer"}),
+        (
+            "server",
+            {"orjson", "prometheus-client", "pydantic-settings", "starlette", "uvicorn", "rich", "typer"},
+        ),
         ("conformance", {"jsonschema", "rich", "typer"}),
         ("codegen", {"datamodel-code-generator", "rich", "typer"}),
     ],
