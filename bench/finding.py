@@ -32,8 +32,8 @@ from typing import Any
 from measured import save
 
 from tidewire.protocol.diff import apply
+from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.differ import ShadowCopy
-from tidewire_server.log_writer.group_commit import GroupCommit
 from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter, first_block
 from tidewire_server.log_writer.stream import Stream, writer_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
-from tidewire_server.log_writer.group_commit import GroupCommit
+from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter, first_block
 from tidewire_server.log_writer.stream import Stream

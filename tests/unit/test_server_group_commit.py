@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tidewire_server.log_writer.group_commit import WIDEST, GroupCommit
+from tidewire_server.log_writer.commit_schedule import WIDEST, GroupCommit
 
 WINDOW = 0.005
 """Seconds, as all here."""

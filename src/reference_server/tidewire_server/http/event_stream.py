@@ -32,7 +32,7 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Goaway, Hello, Ping, SnapshotReason, ephemeral_frame
 from tidewire_server.http.event_merging import EventMerger
 from tidewire_server.http.replay_plan import ReplayPlan, ReplayStart
-from tidewire_server.http.uvicorn.backpressure import BackpressuredSender, GoneError, StalledError
+from tidewire_server.http.uvicorn.slow_reader_sender import BackpressuredSender, GoneError, StalledError
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.log_writer.log_writer import snapshot_frame

@@ -33,7 +33,7 @@ from tidewire_server.jobs.loop_watchdog import LoopWatchdog
 from tidewire_server.jobs.outcomes import ROOM_FOR_END
 from tidewire_server.jobs.recovery import AdmittedJob, admit_again, complete_record, recovery_plan_of
 from tidewire_server.jobs.retention import JobCleanup
-from tidewire_server.log_writer.group_commit import GroupCommit
+from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.log_writer import LogWriter, epoch_block, first_block
 from tidewire_server.metrics import Metrics
 from tidewire_server.settings import Settings

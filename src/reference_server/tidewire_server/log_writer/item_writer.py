@@ -15,7 +15,7 @@ from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document.json_pointer import escape, parse
 from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
-from tidewire_server.log_writer import progress_and_notes
+from tidewire_server.log_writer import progress_note_usage
 from tidewire_server.log_writer.differ import NotPlainError, ShadowCopy
 from tidewire_server.log_writer.user_values import PLAIN, plain
 from tidewire_server.log_writer.value_errors import said_of_value
@@ -173,16 +173,16 @@ class ItemWriter:
     ) -> None:
         """See `Stream.progress`."""
         self._check_open()
-        self._tell(self._index, progress_and_notes.progress(current, total, unit, phase, self._index))
+        self._tell(self._index, progress_note_usage.progress(current, total, unit, phase, self._index))
 
     def note(self, text: str, level: str = "info") -> None:
         """See `Stream.note`."""
-        self._write(self._journal.change, [["a", "/notes", [progress_and_notes.note(text, level)]]])
+        self._write(self._journal.change, [["a", "/notes", [progress_note_usage.note(text, level)]]])
 
     def usage(self, numbers: dict[str, float]) -> None:
         """See `Stream.usage`."""
         self._check_open()
-        self._usage |= progress_and_notes.usage(numbers)
+        self._usage |= progress_note_usage.usage(numbers)
 
     @property
     def cancelled(self) -> bool:

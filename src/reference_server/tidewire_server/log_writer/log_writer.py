@@ -50,8 +50,8 @@ from tidewire.protocol.document.json_values import is_text as is_unicode
 from tidewire.protocol.messages import Done, SnapshotReason
 from tidewire.protocol.sse import encode
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
+from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.event_encoding import append_op, shape, to_json
-from tidewire_server.log_writer.group_commit import GroupCommit
 from tidewire_server.log_writer.op_splitting import MAX_ESCAPED_BYTES, split_in_document, split_text
 from tidewire_server.log_writer.text_check_schedule import (
     is_array,
