@@ -110,6 +110,13 @@ def main() -> None:
             tables.log,
         ),
         section(
+            "Starting a process",
+            "CPU time of a fresh interpreter up to the first response of a local server, beside httpx doing the same request.\n"
+            "`python bench/start.py`. The bars are 1.4 × httpx, 0.3 s for `tidewire --version`, and 50 ms for the event loop;\n"
+            "the first and the last are not met yet.",
+            tables.start,
+        ),
+        section(
             "Many short jobs",
             "One server, 100 jobs under way at once, through everything but sockets: what it holds does not grow with the\n"
             "jobs that it has done. `python bench/jobs.py`.",

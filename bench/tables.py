@@ -321,6 +321,20 @@ def log() -> str:
     )
 
 
+def start() -> str:
+    result = json.loads((HERE / "results/start.json").read_text())
+    base = result["cpu_seconds"]["httpx"]["median"]
+    head = ["a fresh process", "CPU, s", "of httpx"]
+    rows = [
+        [f"`{name}`", f"{row['median']:.2f}", f"{row['median'] / base:.2f} ×"]
+        for name, row in result["cpu_seconds"].items()
+    ]
+    return (
+        f"{table(head, rows)}\n\nMedians of {result['runs']} runs. The first call of an `AsyncClient`, imports included, holds the "
+        f"event loop for {result['loop_held_seconds'] * 1000:.0f} ms at most. Python {result['python']}.\n"
+    )
+
+
 def jobs() -> str:
     result = json.loads((HERE / "results/jobs.json").read_text())
     head = ["jobs", "a second", "memory, MiB"]

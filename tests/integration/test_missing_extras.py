@@ -6,6 +6,7 @@ A finder in a fresh interpreter hides packages: it raises the ModuleNotFoundErro
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -80,13 +81,13 @@ def test_without_the_extra_cli_the_command_prints_one_line(lacking, start, argum
 
 
 def test_a_half_of_the_extra_cli_is_reported_too(lacking):
-    done = lacking(["rich"], *SCRIPT, "--version")
+    done = lacking(["rich"], *SCRIPT, "--help")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "tidewire: the command line needs rich: pip install 'tidewire[cli]'\n"
 
 
 def test_a_broken_base_install_is_not_taken_for_a_missing_extra(lacking):
-    done = lacking(["httpx"], *SCRIPT, "--version")
+    done = lacking(["httpx"], *SCRIPT, "--help")
     assert done.returncode == 1
     assert "tidewire[cli]" not in done.stderr
     assert "httpx" in done.stderr.splitlines()[-1]
@@ -177,3 +178,8 @@ def test_the_plugin_for_tests_of_applications_needs_no_extra(lacking, tmp_path):
     plugin = ["-p", "tidewire.testing.pytest_plugin", "-p", "no:cacheprovider"]
     done = lacking(ALL, "-m", "pytest", "-q", *plugin, "test_mine.py")
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_the_version_is_printed_without_any_extra_and_without_importing_the_command_line(lacking):
+    done = lacking((*CLI, *SERVER, *SUITE, *ENGINE, *CODEGEN), *SCRIPT, "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{metadata.version('tidewire')}\n", "")

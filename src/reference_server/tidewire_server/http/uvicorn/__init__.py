@@ -7,7 +7,7 @@ module             | uses
 -------------------+------------------------------------------------------------------------------------------------
 uvicorn_protocol   | `HttpToolsProtocol` as a base class: its parser callbacks, `pipeline`, `cycle`, `flow`
 uvicorn_internals  | `RequestResponseCycle` behind an ASGI `send`: `transport`, `flow`, `more_body`, `chunked_encoding`
-backpressure       | nothing private; it waits and writes through `uvicorn_internals`
+slow_reader_sender | nothing private; it waits and writes through `uvicorn_internals`
 
 A protocol of our own on httptools would be longer: it would have to repeat uvicorn's request and response cycle, and
 `uvicorn_internals` would remain for applications that mount `server.app` under uvicorn's own protocol.
