@@ -52,7 +52,7 @@ ORDER = {
         {"report"},
         {"clients"},
         {"checks"},
-        {"runner", "registry", "session", "cli_options"},
+        {"runner", "registry", "session", "parse_option_values"},
         {"judging"},
         {"wire"},
         {"specification"},

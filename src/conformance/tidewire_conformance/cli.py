@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tidewire_conformance import cli_options, registry
+from tidewire_conformance import parse_option_values, registry
 from tidewire_conformance.clients.client_mode.choose_and_judge_client import (
     NoSuchNameError,
     choose,
@@ -177,9 +177,9 @@ def conformance(
     for path, _ in writers:
         if path is not None and not path.resolve().parent.is_dir():
             _fail(f"{path} cannot be written: there is no folder {path.resolve().parent}", USAGE)
-    chosen_by = cli_options.part(only or (), skip or (), profile or ())
+    chosen_by = parse_option_values.part(only or (), skip or (), profile or ())
     try:
-        known = cli_options.baseline(baseline)
+        known = parse_option_values.baseline(baseline)
         if client or variants:
             if (
                 url
@@ -197,20 +197,20 @@ def conformance(
             client_plan = ClientPlan(client, seed, repeat, patience, budget, lanes or CLIENT_LANES)
             report = _client(client_plan, only or [], skip or [], variants or [], known, console, list_checks)
             _tell(replace(report, part=chosen_by), writers, console, verbose)
-        chosen = cli_options.chosen(only or (), skip or (), profile or ())
+        chosen = parse_option_values.chosen(only or (), skip or (), profile or ())
         if list_checks:
             _list(console, chosen)
             return
         if not url:
             _fail("give the URL of a server, or --client", USAGE)
-        plan = cli_options.plan(
+        plan = parse_option_values.plan(
             url, header=header or (), second_header=second_header or (), example=example or (),
             endpoint=endpoint or (), restart=restart_cmd, expire=expire_cmd, replica_url=replica_url, origin=origin,
             patience=patience, seed=seed, repeat=repeat, budget=budget, lanes=lanes or LANES,
         )  # fmt: skip
-    except cli_options.NothingNamedError as error:
+    except parse_option_values.NothingNamedError as error:
         _fail(str(error), NOTHING_RAN)
-    except cli_options.UsageError as error:
+    except parse_option_values.UsageError as error:
         _fail(str(error), USAGE)
     except registry.BrokenChecksError as error:
         _fail(str(error), UNREACHABLE)

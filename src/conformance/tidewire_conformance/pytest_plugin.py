@@ -26,7 +26,7 @@ from typing import Any, Final
 import pytest
 
 try:
-    from tidewire_conformance import cli_options, registry
+    from tidewire_conformance import parse_option_values, registry
     from tidewire_conformance.judging.grade import Report, grade
     from tidewire_conformance.judging.server_probe import ProbeError
     from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"tidewire_{area}: a check of the area {area}")
     option = config.option
     try:
-        plan = cli_options.plan(
+        plan = parse_option_values.plan(
             option.tidewire_url,
             header=option.tidewire_header,
             second_header=option.tidewire_second_header,
@@ -92,9 +92,9 @@ def pytest_configure(config: pytest.Config) -> None:
             patience=option.tidewire_patience,
             seed=option.tidewire_seed,
         )
-        known = cli_options.baseline(option.tidewire_baseline)
-        chosen = cli_options.chosen((), (), option.tidewire_profile)
-    except cli_options.UsageError as error:
+        known = parse_option_values.baseline(option.tidewire_baseline)
+        chosen = parse_option_values.chosen((), (), option.tidewire_profile)
+    except parse_option_values.UsageError as error:
         raise pytest.UsageError(f"tidewire: {error}") from None
     config.stash[_RUN] = _Background(plan, chosen, known)
 

@@ -25,7 +25,7 @@ from tidewire.protocol.resources import (
     LogprobsCapability,
 )
 from tidewire.testing.fake_endpoint import FakeEndpoint
-from tidewire.testing.fake_job import FakeJob, Signal
+from tidewire.testing.fake_server_job import FakeJob, Signal
 from tidewire.testing.fake_transport import FakeTransport
 from tidewire.testing.generation_values import TokenIds
 from tidewire.testing.http_messages import FakeRequest, FakeResponse

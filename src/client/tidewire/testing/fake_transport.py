@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import anyio
 import httpx
 
-from tidewire.testing.fake_job import Signal
+from tidewire.testing.fake_server_job import Signal
 from tidewire.testing.http_messages import FakeRequest, FakeResponse
 
 

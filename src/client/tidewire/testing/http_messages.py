@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tidewire.testing.fake_job import Signal
+from tidewire.testing.fake_server_job import Signal
 
 
 @dataclass(frozen=True, slots=True)

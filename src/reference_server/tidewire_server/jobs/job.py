@@ -36,6 +36,7 @@ from tidewire_server.endpoints.invocation import keep_what_was_yielded, run
 from tidewire_server.endpoints.yieldables import UNSET, Unset
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.jobs.ephemeral_events import forget_progress, publish_progress, publish_queue_position
+from tidewire_server.jobs.live_item import Item, ItemEnd
 from tidewire_server.jobs.outcomes import (
     add_usage,
     done_of,
@@ -45,7 +46,6 @@ from tidewire_server.jobs.outcomes import (
     too_large,
     write_failure,
 )
-from tidewire_server.jobs.unfinished_item import Item, ItemEnd
 from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter
 from tidewire_server.log_writer.value_errors import said_of_value

@@ -5,7 +5,7 @@ from pathlib import Path
 from tidewire_server.store.interfaces import Durability, Jobs, Queue, Retention
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.sqlite import sqlite_file
-from tidewire_server.store.sqlite.job_tables import Counts, SqliteJobs
+from tidewire_server.store.sqlite.sqlite_jobs import Counts, SqliteJobs
 from tidewire_server.store.sqlite.writer_thread import WriterThread
 
 
