@@ -136,7 +136,7 @@ def told(tmp_path_factory):
         server.cases = lambda: [
             {"name": "cuts", "base": proxies["cuts"].url, "job": start(ours, "talk", words=120, slow=True), **plain},
             {"name": "resets", "base": proxies["resets"].url, "job": start(ours, "hesitate", words=40), **plain},
-            {"name": "token", "base": proxies["token"].url, "job": start(locked, "talk", bearer, words=500, slow=True),
+            {"name": "token", "base": proxies["token"].url, "job": start(locked, "talk", bearer, words=1000, slow=True),
              "query": "", "authorization": bearer["authorization"]},
             {"name": "gone", "base": ours, "job": UNKNOWN, **plain},
             {"name": "lingers", "base": ours, "job": UNKNOWN, "lingers": True, **plain},
@@ -174,7 +174,7 @@ def test_text_that_is_taken_back_survives_resets(told):
 
 def test_a_page_whose_stream_token_has_expired_gets_another_and_goes_on_where_it_was(told):
     found, proxies = told
-    assert (found["token"]["status"], found["token"]["value"]) == ("succeeded", sentence(500))
+    assert (found["token"]["status"], found["token"]["value"]) == ("succeeded", sentence(1000))
     assert len(proxies["token"].cuts) >= 1
     first, *later = found["token"]["cursors"]
     assert first == "", "a page that holds no state names no cursor"
