@@ -239,3 +239,11 @@ def test_a_server_that_stops_says_so_with_the_same_headers(known):
             assert answer.headers["access-control-allow-origin"] == PAGE
     finally:
         server.app.service.draining = False
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs/nothing/events?errors=inband", "/v1/jobs/{ended}/events"])
+def test_an_event_stream_has_no_length_so_that_an_intermediary_may_respell_it(known, path):
+    _, peer, ids = known
+    response = peer.http.get(path.format(**ids), headers={"accept": "text/event-stream"})
+    assert response.status_code == 200
+    assert "content-length" not in response.headers

@@ -16,4 +16,7 @@ def problem_stream(found: Problem, *, retry: float) -> Response:
     wait = found.retry_after_ms if found.retryable and found.retry_after_ms else round(retry * 1000)
     last = None if found.retryable else str(ENDED_BY_PROBLEM)
     frame = ephemeral_frame("problem", found, id=last, retry_ms=wait)
-    return Response(frame, headers={name.decode(): value.decode() for name, value in HEADERS})
+    response = Response(frame, headers={name.decode(): value.decode() for name, value in HEADERS})
+    # Like every event stream: an intermediary that adds comments or changes line ends would break a length.
+    del response.headers["content-length"]
+    return response
