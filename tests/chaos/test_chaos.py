@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 
+from support.client_timing import with_timing
 from support.faulty_proxy import WEIGHTS, FaultyProxy
 from support.received_updates import Run
 from support.sample_server import sentence, served
@@ -170,7 +171,7 @@ class Chaos:
 async def storm(url, broken, count, seed):
     async with (
         AsyncClient(url) as straight,
-        AsyncClient(broken.url, retry=RETRY, _timing=TIMING) as client,
+        with_timing(AsyncClient(broken.url, retry=RETRY), TIMING) as client,
     ):
         mapped, _ = await straight.run("most_runs_of_an_input")
         chaos = Chaos(seed, straight, mapped)
@@ -208,7 +209,7 @@ def test_jobs_through_a_network_that_breaks_equal_clean_runs(url, broken, backen
 def test_the_blocking_client_in_many_threads_equals_clean_runs(url, broken):
     draw = random.Random(SEED)
     sizes = [draw.randrange(4, 60) for _ in range(JOBS // 5)]
-    with Client(broken.url, retry=RETRY, _timing=TIMING) as client:
+    with with_timing(Client(broken.url, retry=RETRY), TIMING) as client:
         broken.active = False
         client.describe("talk")
         broken.active = True
@@ -233,7 +234,7 @@ def test_each_fault_of_the_proxy_happens_and_is_survived(url, fault):
     with FaultyProxy((parts.hostname, parts.port), SEED, weights=weights, reach=600) as broken:
 
         async def some():
-            async with AsyncClient(broken.url, retry=RETRY, _timing=TIMING) as client:
+            async with with_timing(AsyncClient(broken.url, retry=RETRY), TIMING) as client:
                 broken.active = False
                 await client.describe("talk")
                 broken.active = True

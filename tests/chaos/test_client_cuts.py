@@ -14,6 +14,7 @@ import anyio
 import httpx
 import pytest
 
+from support.client_timing import with_timing
 from support.received_updates import Run
 from support.sample_server import sentence, served
 from support.scripted_server import hurried
@@ -63,7 +64,7 @@ def beginning(url, job):
     with httpx.stream("GET", f"{url}/v1/jobs/{job}/events", params={"after": "0-0"}) as answer:
         events = Decoder().feed(answer.read())
     snapshot = next(event for event in events if event.type == "snapshot")
-    saved = Checkpoint.model_validate_json(
+    saved = Checkpoint.from_json(
         f'{{"job":"{job}","cursor":"{snapshot.id}",'
         + snapshot.data.removeprefix("{").replace(',"reason":"start"', "")
     )
@@ -93,7 +94,7 @@ async def test_a_short_job_cut_at_every_byte_is_read_whole(url, anyio_backend):
     timing, _ = hurried()
     knife = Knife()
     with FaultProxy(address(url), knife) as proxy:
-        async with AsyncClient(url) as straight, AsyncClient(proxy.url, _timing=timing) as client:
+        async with AsyncClient(url) as straight, with_timing(AsyncClient(proxy.url), timing) as client:
             job = await straight.submit("talk", words=3)
             final = await job.result()
             saved, size = beginning(url, job.id)
@@ -120,7 +121,7 @@ async def test_a_submit_cut_at_random_bytes_starts_one_job(url):
         before = await starts(url)
         for _ in range(25):
             # A connection of its own for each: a kept one would count on where it stands.
-            async with AsyncClient(proxy.url, _timing=timing) as client:
+            async with with_timing(AsyncClient(proxy.url), timing) as client:
                 # At most two: a submit is attempted four times.
                 knife.cuts = [
                     Cut(after=rng.randrange(1000), how=rng.choice(["fin", "rst"]))
@@ -166,7 +167,7 @@ async def test_long_jobs_cut_at_random_bytes_are_read_whole(url):
     with FaultProxy(address(url), knife) as proxy:
         async with (
             AsyncClient(url) as straight,
-            AsyncClient(proxy.url, retry=patient, _timing=soon) as client,
+            with_timing(AsyncClient(proxy.url, retry=patient), soon) as client,
             anyio.create_task_group() as tasks,
         ):
             for _ in range(3):

@@ -77,8 +77,9 @@ async def test_async_no_input_runs_twice_either(url):
 def test_a_script_that_died_in_the_middle_finds_its_jobs_again(url):
     def run(take):
         with Client(url) as client:
-            named = client.with_options(idempotency_key="tonight", headers={"Authorization": "Bearer me"})
-            values = named.map("double", ({"x": x} for x in range(1000)), batch_size=100)
+            named = client.with_options(headers={"Authorization": "Bearer me"})
+            inputs = ({"x": x} for x in range(1000))
+            values = named.map("double", inputs, batch_size=100, idempotency_key="tonight")
             return [value for value, _ in zip(values, range(take), strict=False)]
 
     run(150)

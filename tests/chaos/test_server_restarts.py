@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from support.client_timing import with_timing
 from support.faulty_proxy import FaultyProxy
 from support.killable_server import killed_server, said
 from support.received_updates import Run
@@ -61,7 +62,7 @@ async def live(server, proxy, draw):
 
     async with (
         AsyncClient(server.url, retry=RETRY) as straight,
-        AsyncClient(proxy.url, retry=RETRY, _timing=TIMING) as client,
+        with_timing(AsyncClient(proxy.url, retry=RETRY), TIMING) as client,
     ):
         await client.describe("shout")
         proxy.active = True

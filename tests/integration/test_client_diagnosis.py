@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from support.client_timing import with_timing
 from support.scripted_server import CLOSE, HOLD, ScriptedServer, answer, hurried, problem
 from tidewire import AsyncClient
 from tidewire.errors import (
@@ -51,7 +52,7 @@ def free_port():
 async def test_nothing_listening_is_told_after_a_few_quick_attempts_and_says_what_to_check(contact):
     port = free_port()
     timing, waits = hurried()
-    async with AsyncClient(f"http://127.0.0.1:{port}", _timing=timing) as client:
+    async with with_timing(AsyncClient(f"http://127.0.0.1:{port}"), timing) as client:
         with pytest.raises(
             TransportError, match=rf"nothing listens at 127.0.0.1:{port} .*Check that the server runs"
         ) as caught:
@@ -63,7 +64,7 @@ async def test_nothing_listening_is_told_after_a_few_quick_attempts_and_says_wha
 
 async def test_a_host_that_is_not_known_is_told(contact):
     timing, _ = hurried()
-    async with AsyncClient("http://no-such-host.invalid", _timing=timing) as client:
+    async with with_timing(AsyncClient("http://no-such-host.invalid"), timing) as client:
         with pytest.raises(TransportError, match=r"the host of http://no-such-host\.invalid"):
             await contact(client)
 
@@ -114,7 +115,7 @@ async def test_a_server_of_another_kind_is_told_at_once_with_what_came(contact, 
     said, what = STRANGERS[name]
     timing, waits = hurried()
     with ScriptedServer(lambda _: iter([said])) as server:
-        async with AsyncClient(server.url, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url), timing) as client:
             with pytest.raises(NotATidewireServerError, match=what) as caught:
                 await contact(client)
         assert server.url in str(caught.value)
@@ -125,7 +126,7 @@ async def test_a_server_of_another_kind_is_told_at_once_with_what_came(contact, 
 async def test_a_submit_answered_with_no_content_is_told_at_once():
     timing, waits = hurried()
     with ScriptedServer(lambda _: iter([b"HTTP/1.1 204 No Content\r\n\r\n"])) as server:
-        async with AsyncClient(server.url, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url), timing) as client:
             with pytest.raises(NotATidewireServerError, match="204"):
                 await client.submit("count")
     assert waits == []
@@ -142,7 +143,7 @@ async def test_a_submit_answered_with_no_content_is_told_at_once():
 async def test_what_does_not_speak_http_is_told_with_what_it_said(contact, said, told):
     timing, _ = hurried()
     with ScriptedServer(lambda _: iter([said, CLOSE])) as server:
-        async with AsyncClient(server.url, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url), timing) as client:
             with pytest.raises(
                 NotATidewireServerError, match=rf"127.0.0.1:{server.port} does not speak HTTP: .*{told}"
             ):
@@ -163,7 +164,7 @@ async def test_tls_to_a_server_without_is_told_and_says_what_to_check():
         thread = threading.Thread(target=refuse)
         thread.start()
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-        async with AsyncClient(url, verify=ssl.create_default_context(), _timing=timing) as client:
+        async with with_timing(AsyncClient(url, verify=ssl.create_default_context()), timing) as client:
             with pytest.raises(TransportError, match=r"TLS with .* failed: .*Check the scheme"):
                 await client.discover()
         thread.join(5)
@@ -172,7 +173,7 @@ async def test_tls_to_a_server_without_is_told_and_says_what_to_check():
 async def test_a_server_that_says_nothing_is_a_time_out():
     with ScriptedServer(lambda _: iter([HOLD])) as server:
         timing, _ = hurried(hello_timeout=0.05)
-        async with AsyncClient(server.url, connect_timeout=0.05, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url, connect_timeout=0.05), timing) as client:
             with pytest.raises(SilenceTimeoutError):
                 await client.job("j1").result()
 
@@ -187,7 +188,7 @@ async def test_a_gateway_in_front_of_a_server_that_starts_is_waited_for():
         yield next(turns, problem(404, "job_not_found"))
 
     with ScriptedServer(script) as server:
-        async with AsyncClient(server.url, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url), timing) as client:
             with pytest.raises(Exception, match="job_not_found"):
                 await client.job("j1").status()
     assert len(waits) == 2

@@ -5,6 +5,7 @@ import logging
 import anyio
 import pytest
 
+from support.client_timing import session_of, with_timing
 from support.scripted_server import (
     CLOSE,
     STREAM,
@@ -109,7 +110,7 @@ def test_a_request_that_was_not_answered_is_told_with_its_error():
     timing, _ = hurried()
     with ScriptedServer(lambda _: [CLOSE]) as server:
         with (
-            Client(server.url, hooks=noting(told), _timing=timing) as client,
+            with_timing(Client(server.url, hooks=noting(told)), timing) as client,
             pytest.raises(Exception, match="broke"),
         ):
             client.discover()
@@ -135,7 +136,7 @@ def test_a_resync_is_told_and_warned_of_and_the_reconnect_after_it(caplog):
     timing, _ = hurried()
     with (
         ScriptedServer(resyncing) as server,
-        Client(server.url, hooks=noting(told), _timing=timing) as client,
+        with_timing(Client(server.url, hooks=noting(told)), timing) as client,
     ):
         assert client.run("count") == 1
     assert kinds(told) == ["Request", "Request", "Resync", "Reconnect", "Request", "End"]
@@ -170,4 +171,4 @@ async def test_a_hook_that_is_cancelled_leaves_no_connection_open():
             found = await client.submit("count")
             with anyio.move_on_after(0.2):
                 await found.result()
-            assert not client._exchange.transport.open
+            assert not session_of(client).transport.open

@@ -6,6 +6,7 @@ import math
 import anyio
 import pytest
 
+from support.client_timing import with_timing
 from tidewire import AsyncClient, Client
 from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, RequestError
 from tidewire.http.api_session import Timing
@@ -273,19 +274,19 @@ def test_a_blocking_loop_that_is_left_cancels_what_runs(server):
 
 
 def test_a_key_of_the_users_own_leaves_the_jobs_to_the_next_attempt(server, client):
-    named = client.with_options(idempotency_key="tonight")
-    for _ in named.map("double", range(20), batch_size=5):
+    for _ in client.map("double", range(20), batch_size=5, idempotency_key="tonight"):
         break
-    assert list(named.map("double", range(20), batch_size=5)) == [2 * x for x in range(20)]
+    again = client.map("double", range(20), batch_size=5, idempotency_key="tonight")
+    assert list(again) == [2 * x for x in range(20)]
     assert server.cancels == []
     assert [submit.replayed for submit in server.submits] == [False] * 4 + [True] * 4
     assert len({submit.idempotency_key for submit in server.submits}) == 4
 
 
 def test_other_inputs_under_the_same_key_are_other_jobs(server, client):
-    named = client.with_options(idempotency_key="k" * 255)
-    assert list(named.map("double", [1, 2, 3], batch_size=2)) == [2, 4, 6]
-    assert list(named.map("double", [1, 2, 4], batch_size=2)) == [2, 4, 8]
+    for inputs in ([1, 2, 3], [1, 2, 4]):
+        values = client.map("double", inputs, batch_size=2, idempotency_key="k" * 255)
+        assert list(values) == [2 * x for x in inputs]
     assert [submit.replayed for submit in server.submits] == [False, False, True, False]
 
 
@@ -331,7 +332,7 @@ async def test_what_has_ended_is_read_before_its_turn_so_that_the_server_may_for
 
     async with (
         AsyncClient(server.url) as other,
-        AsyncClient(server.url, _timing=Timing(sleep=nap)) as client,
+        with_timing(AsyncClient(server.url), Timing(sleep=nap)) as client,
     ):
         values = client.map("slow", [1, 2])
 

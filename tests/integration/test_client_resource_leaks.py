@@ -11,13 +11,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from support.client_timing import session_of
 from support.leak_checks import drop
 from support.scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
 from tidewire import AsyncClient, Client, sync
 from tidewire.blocking import event_loop_thread
 from tidewire.blocking.read_ahead import AHEAD, AHEAD_BYTES
 from tidewire.errors import ClientClosedError
-from tidewire.jobs.job_base import BLOCK
+from tidewire.jobs.job_reader import BLOCK
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -68,7 +69,7 @@ async def closed_while_another_task_waits(client):
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        while not client._exchange.transport.open:
+        while not session_of(client).transport.open:
             await anyio.sleep(0.01)
         await client.aclose()
 
@@ -193,7 +194,7 @@ def test_loops_that_are_left_by_break_hold_no_socket_while_the_client_lives(serv
                 async for _ in client.job("j1"):
                     break
             with anyio.fail_after(10):
-                while client._exchange.transport.open or server.open:
+                while session_of(client).transport.open or server.open:
                     await anyio.sleep(0.01)
 
     anyio.run(live, backend=backend)
@@ -206,7 +207,7 @@ def test_a_loop_that_is_dropped_in_another_thread_closes_its_connection(server):
             await anext(held[0])
             await anyio.to_thread.run_sync(held.clear)
             await anyio.to_thread.run_sync(server.wait_until_none_is_open)
-            assert not client._exchange.transport.open
+            assert not session_of(client).transport.open
 
     anyio.run(live)
 
@@ -336,7 +337,7 @@ def test_a_slow_reader_is_read_ahead_for_so_far_and_no_further():
         reading = client.submit("count")
         updates = iter(reading)
         next(updates)
-        follower = reading._job._stream.follower
+        follower = reading._inner[1]._reader._stream.follower
         while follower.cursor.seq < AHEAD:
             reading.status()
         for _ in range(20):
@@ -359,12 +360,13 @@ def test_of_large_values_a_slow_reader_is_brought_few():
         reading = client.job("j1")
         updates = iter(reading)
         next(updates)
-        follower = reading._job._stream.follower
+        thread, inner = reading._inner
+        follower = inner._reader._stream.follower
         while follower.cursor.seq < 4:
-            reading._thread.call(anyio.lowlevel.checkpoint)
+            thread.call(anyio.lowlevel.checkpoint)
         for _ in range(200):
             # Each of these takes turns with the reading, on its own thread.
-            reading._thread.call(anyio.lowlevel.checkpoint)
+            thread.call(anyio.lowlevel.checkpoint)
         assert follower.cursor.seq <= 5
         for seq in range(2, many + 2):
             assert next(updates).value.startswith(f"{seq}b")

@@ -3,6 +3,7 @@
 import anyio
 import pytest
 
+from support.client_timing import with_timing
 from support.scripted_server import (
     CLOSE,
     STREAM,
@@ -63,7 +64,7 @@ def asked(does, server, **settings):
     timing, waits = hurried()
 
     async def live():
-        async with AsyncClient(server.url, _timing=timing, **settings) as client:
+        async with with_timing(AsyncClient(server.url, **settings), timing) as client:
             await does(client)
 
     anyio.run(live)

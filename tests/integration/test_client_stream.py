@@ -11,6 +11,7 @@ import pytest
 
 import tidewire.http.fast_body_reader
 import tidewire.jobs.reconnecting_stream
+from support.client_timing import session_of, with_timing
 from support.scripted_server import (
     CLOSE,
     HOLD,
@@ -82,7 +83,7 @@ async def follow(script, **options):
     """Read job j1 to its end; gives the texts, the cursors asked with, and the waits."""
     timing, waits = hurried(**options.pop("timing", {}))
     with ScriptedServer(script) as server:
-        async with AsyncClient(server.url, _timing=timing, **options) as client:
+        async with with_timing(AsyncClient(server.url, **options), timing) as client:
             following = client.job("j1")
             texts = [update.text async for update in following]
             assert await following.result() == "Hello world"
@@ -116,7 +117,7 @@ async def test_a_stream_over_plain_http_is_read_as_it_comes_from_the_socket():
         async with AsyncClient(server.url) as client:
             async with client.job("j1").updates() as updates:
                 assert (await anext(updates)).text == "Hel"
-                (connection,) = client._exchange.transport.open
+                (connection,) = session_of(client).transport.open
                 assert isinstance(connection._body, FastBody)
 
 
@@ -218,8 +219,8 @@ async def test_two_pings_about_events_that_do_not_come_are_a_cut():
 async def test_a_server_that_never_answers_is_given_up_with_a_time_out():
     timing, _ = hurried(hello_timeout=0.05)
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, CLOSE], [HOLD])) as server:
-        async with AsyncClient(
-            server.url, _timing=timing, retry=RetryPolicy(max_attempts=2), connect_timeout=0.05
+        async with with_timing(
+            AsyncClient(server.url, retry=RetryPolicy(max_attempts=2), connect_timeout=0.05), timing
         ) as client:
             following = client.job("j1")
             with pytest.raises(SilenceTimeoutError, match="no answer within") as caught:
@@ -232,7 +233,7 @@ async def test_after_giving_up_the_job_can_be_read_on():
     timing, _ = hurried()
     turns = [[STREAM + OPENING + FIRST, CLOSE], *([[CLOSE]] * 4), [REST, CLOSE]]
     with ScriptedServer(by_turn(*turns)) as server:
-        async with AsyncClient(server.url, _timing=timing, retry=RetryPolicy(max_attempts=3)) as client:
+        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(max_attempts=3)), timing) as client:
             following = client.job("j1")
             texts, into = read_into(following)
             with pytest.raises(TransportError, match="3 attempts without progress") as caught:
@@ -292,7 +293,7 @@ async def test_a_snapshot_that_is_larger_than_may_be_held_says_so():
     timing, _ = hurried()
     large = STREAM + hello() + snapshot("1-1", state("x" * 2**20), columns=[TEXT])
     with ScriptedServer(by_turn([large, HOLD])) as server:
-        async with AsyncClient(server.url, _timing=timing, max_state_bytes=1000) as client:
+        async with with_timing(AsyncClient(server.url, max_state_bytes=1000), timing) as client:
             with pytest.raises(StateTooLargeError, match=r"max_event_bytes=1048576 .*max_state_bytes=…"):
                 await client.job("j1").result()
 
@@ -300,7 +301,7 @@ async def test_a_snapshot_that_is_larger_than_may_be_held_says_so():
 async def test_a_server_that_keeps_sending_nonsense_is_given_up():
     timing, _ = hurried()
     with ScriptedServer(by_turn([STREAM + OPENING + event("gap", id="1-7"), CLOSE])) as server:
-        async with AsyncClient(server.url, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url), timing) as client:
             with pytest.raises(ProtocolError, match=r"1-7 does not continue from 1-1") as caught:
                 await client.job("j1").result()
             assert caught.value.where.url == f"{server.url}/v1/jobs/j1/events"
@@ -342,7 +343,7 @@ async def test_faults_between_are_given_up_after_a_bounded_number_in_a_row():
     timing, _ = hurried()
     fault = answer(502, b"<html>bad gateway", media="text/html")
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, CLOSE], [fault])) as server:
-        async with AsyncClient(server.url, _timing=timing, retry=RetryPolicy(max_attempts=50)) as client:
+        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(max_attempts=50)), timing) as client:
             with pytest.raises(RequestError, match="502 text/html: '<html>bad gateway'") as caught:
                 await client.job("j1").result()
             assert caught.value.status_code == 502
@@ -432,7 +433,7 @@ async def test_refusals_are_typed_and_carry_their_evidence(refusal, error):
 async def test_a_job_that_expires_midway_keeps_what_was_received():
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, CLOSE], [problem(410, "job_expired")])) as server:
         timing, _ = hurried()
-        async with AsyncClient(server.url, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url), timing) as client:
             following = client.job("j1")
             texts, into = read_into(following)
             with pytest.raises(JobExpiredError) as caught:
@@ -450,7 +451,7 @@ async def test_a_job_that_a_server_has_forgotten_midway_is_told_from_an_id_that_
     ):
         with ScriptedServer(by_turn(*answers)) as server:
             timing, _ = hurried()
-            async with AsyncClient(server.url, _timing=timing) as client:
+            async with with_timing(AsyncClient(server.url), timing) as client:
                 with pytest.raises(JobNotFoundError, match=advice):
                     await client.job("j1").result()
 
@@ -467,7 +468,7 @@ async def test_a_server_that_stays_busy_is_given_up():
     timing, _ = hurried()
     busy = problem(429, "too_many_streams", retry_after="1", retryable=True)
     with ScriptedServer(by_turn([busy])) as server:
-        async with AsyncClient(server.url, _timing=timing, retry=RetryPolicy(max_attempts=2)) as client:
+        async with with_timing(AsyncClient(server.url, retry=RetryPolicy(max_attempts=2)), timing) as client:
             with pytest.raises((RateLimitError, TransportError)) as caught:
                 await client.job("j1").result()
             assert caught.value.retryable
@@ -621,7 +622,7 @@ async def test_waits_that_are_cancelled_again_and_again_see_a_silent_connection_
     opening = hello(heartbeat_ms=1000) + OPENING.removeprefix(hello())
     timing, waits = hurried()
     with ScriptedServer(by_turn([STREAM + opening + FIRST, HOLD], [REST, CLOSE])) as server:
-        async with AsyncClient(server.url, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url), timing) as client:
             updates = client.job("j1").updates()
             texts = []
             with anyio.fail_after(20):

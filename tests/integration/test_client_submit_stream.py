@@ -4,6 +4,7 @@ import gc
 
 import pytest
 
+from support.client_timing import with_timing
 from support.scripted_server import (
     CLOSE,
     HOLD,
@@ -85,7 +86,7 @@ async def test_a_cut_in_that_stream_is_resumed_by_get_with_the_cursor_and_never_
     rest = [STREAM + hello() + event("lo", id="1-3") + END]
     timing, _ = hurried()
     with ScriptedServer(by_turn(cut, streams=[rest])) as server:
-        async with AsyncClient(server.url, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url), timing) as client:
             texts = [update.text async for update in await client.submit("count")]
         assert "".join(texts) == "Hello"
         assert [(one.method, one.cursor) for one in server.requests] == [("POST", None), ("GET", "1-2")]
@@ -95,7 +96,7 @@ async def test_a_cut_in_that_stream_is_resumed_by_get_with_the_cursor_and_never_
 async def test_a_submit_cut_before_its_head_is_whole_is_repeated_with_its_key(how):
     timing, _ = hurried()
     with ScriptedServer(by_turn([stream()[:40], how], [stream(), WHOLE])) as server:
-        async with AsyncClient(server.url, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url), timing) as client:
             assert await client.run("count") == "Hello"
         posts = [one for one in server.requests if one.method == "POST"]
         assert len({(one.headers["idempotency-key"], one.body) for one in posts}) == 1
@@ -148,7 +149,7 @@ async def test_at_the_limit_of_streams_a_job_is_submitted_all_the_same():
     refusal = [problem(429, "too_many_streams", retry_after="5", retryable=True)]
     timing, waits = hurried()
     with ScriptedServer(by_turn(refusal, [answer(201, job())])) as server:
-        async with AsyncClient(server.url, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url), timing) as client:
             assert (await client.submit("count")).id == "j1"
         assert (asked(server), waits) == ([True, False], [])
         assert len({one.headers["idempotency-key"] for one in server.requests}) == 1
@@ -183,7 +184,7 @@ async def test_links_to_another_origin_are_not_followed_from_a_head_either():
     rest = [STREAM + hello() + event("Hel", id="1-2") + event("lo", id="1-3") + END]
     timing, _ = hurried()
     with ScriptedServer(by_turn([head, OPENING, CLOSE], streams=[rest])) as server:
-        async with AsyncClient(server.url, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url), timing) as client:
             assert await client.run("count") == "Hello"
         assert server.paths() == ["/v1/jobs/j1/events"]
 
@@ -198,7 +199,7 @@ async def test_a_stream_of_another_job_is_fatal():
 async def test_a_submit_that_says_nothing_more_is_not_waited_for_beyond_a_hello(monkeypatch):
     timing, waits = hurried(hello_timeout=0.05)
     with ScriptedServer(by_turn([stream(), HOLD], streams=[[STREAM, WHOLE]])) as server:
-        async with AsyncClient(server.url, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url), timing) as client:
             assert await client.run("count") == "Hello"
         assert len(waits) == 1
 

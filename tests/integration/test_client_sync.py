@@ -35,7 +35,7 @@ from support.scripted_server import (
 from tidewire import Checkpoint, Client, Hooks
 from tidewire.blocking import event_loop_thread
 from tidewire.errors import ClientClosedError, ConcurrentReadError, JobNotFoundError, TotalTimeoutError
-from tidewire.jobs.job_base import BLOCK
+from tidewire.jobs.job_reader import BLOCK
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -449,7 +449,7 @@ async def live():
     client = AsyncClient(sys.argv[1])
     updates = (await client.submit("count")).updates()
     await anext(updates)
-    (connection,) = client._exchange.transport.open
+    (connection,) = session_of(client).transport.open
     twin = socket.socket(fileno=os.dup(connection._raw.fileno()))
     child = os.fork()
     if not child:

@@ -9,6 +9,7 @@ from collections import Counter
 import anyio
 import pytest
 
+from support.client_timing import with_timing
 from support.scripted_server import (
     CLOSE,
     HOLD,
@@ -99,7 +100,7 @@ async def test_silence_ends_in_its_own_error_when_the_attempts_are_spent():
     timing, waits = hurried()
     policy = RetryPolicy(max_attempts=2)
     with ScriptedServer(streams(QUEUED, HOLD)) as server:
-        async with AsyncClient(server.url, retry=policy, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url, retry=policy), timing) as client:
             with pytest.raises(SilenceTimeoutError, match="2 attempts without progress"):
                 await client.run("count")
         assert len(server.paths()) == 3
@@ -110,7 +111,7 @@ async def test_silence_counts_against_the_seconds_of_the_policy():
     timing, waits = hurried()
     policy = RetryPolicy(max_attempts=100, max_seconds=0.3)
     with ScriptedServer(streams(QUEUED, HOLD)) as server:
-        async with AsyncClient(server.url, retry=policy, _timing=timing) as client:
+        async with with_timing(AsyncClient(server.url, retry=policy), timing) as client:
             with pytest.raises(SilenceTimeoutError):
                 await client.run("count")
     # 0.125 s of silence each: the third one is beyond.
@@ -125,7 +126,7 @@ async def test_a_longer_wait_than_the_policy_has_ends_the_attempts_at_once():
         (lambda client: client.job("j1").result(), TransportError, "asked to wait 3600 s"),
     ):
         with ScriptedServer(lambda _: iter([busy])) as server:
-            async with AsyncClient(server.url, _timing=timing) as client:
+            async with with_timing(AsyncClient(server.url), timing) as client:
                 with pytest.raises(error, match=words):
                     await ask(client)
             assert len(server.requests) == 1
@@ -145,7 +146,9 @@ async def test_an_answer_that_trickles_in_is_bounded_as_a_whole():
 
     timing, _ = hurried(whole_answer_timeout=0.2)
     with ScriptedServer(script) as server:
-        async with AsyncClient(server.url, retry=RetryPolicy(submit_attempts=1), _timing=timing) as client:
+        async with with_timing(
+            AsyncClient(server.url, retry=RetryPolicy(submit_attempts=1)), timing
+        ) as client:
             with pytest.raises(SilenceTimeoutError, match="no whole answer within 0.2 s"):
                 await client.discover()
 
@@ -204,7 +207,7 @@ async def test_a_password_in_an_address_becomes_a_header_and_stands_nowhere_else
     with ScriptedServer(streams(QUEUED + RUNNING, CLOSE)) as server:
         url = server.url.replace("http://", "http://us%40er:pa%3Ass@")
         timing, _ = hurried()
-        async with AsyncClient(url, retry=RetryPolicy(max_attempts=1), _timing=timing) as client:
+        async with with_timing(AsyncClient(url, retry=RetryPolicy(max_attempts=1)), timing) as client:
             started = await client.submit("count")
             with pytest.raises(Exception, match="gave up") as caught:
                 await started.result()
@@ -238,7 +241,7 @@ async def test_the_timeout_counts_once_for_all_that_a_call_asks(call, endpoint):
         ends.add(anyio.current_effective_deadline())
 
     with ScriptedServer(busy_at_first) as server:
-        async with AsyncClient(server.url, timeout=60, _timing=Timing(sleep=sleep)) as client:
+        async with with_timing(AsyncClient(server.url, timeout=60), Timing(sleep=sleep)) as client:
             given = ([{}],) if call == "submit_batch" else ()
             with pytest.raises(EndpointNotFoundError):
                 await getattr(client, call)(endpoint, *given)

@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 
+from support.client_timing import with_timing
 from support.scripted_server import (
     CLOSE,
     STREAM,
@@ -34,7 +35,7 @@ CREDENTIALS = {"Authorization": "Bearer secret"}
 
 def hurrying(url, **arguments):
     timing, _ = hurried()
-    return Client(url, headers=CREDENTIALS, _timing=timing, **arguments)
+    return with_timing(Client(url, headers=CREDENTIALS, **arguments), timing)
 
 
 def with_stream(stream):

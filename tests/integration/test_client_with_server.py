@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -116,17 +117,16 @@ def test_a_checkpoint_of_a_job_that_another_server_does_not_know(url):
         saved = client.submit("count").checkpoint()
         with served() as other, Client(other) as stranger:
             with pytest.raises(JobNotFoundError):
-                stranger.job(checkpoint=saved.model_copy(update={"url": None})).result()
+                stranger.job(checkpoint=replace(saved, url=None)).result()
 
 
 def test_an_idempotency_key_makes_a_repeated_submit_the_same_job(url):
     with Client(url) as client:
-        keyed = client.with_options(idempotency_key="a" * 40)
-        first, second = keyed.submit("talk", words=9), keyed.submit("talk", words=9)
+        first, second = (client.submit("talk", words=9, idempotency_key="a" * 40) for _ in range(2))
         assert first.id == second.id
         assert "".join(update.text for update in second) == "".join(first.iter_text()) == sentence(9)
         with pytest.raises(RequestError, match="idempotency_key_reused"):
-            keyed.submit("talk", words=10)
+            client.submit("talk", words=10, idempotency_key="a" * 40)
 
 
 def test_a_job_is_cancelled(url):

@@ -103,10 +103,9 @@ def test_outcomes_that_are_errors_are_read_as_before(client):
 
 def test_jobs_and_idempotency_keys_are_remembered(client):
     assert {job.id for job in client.jobs()} >= set(IDS.values()) - {IDS["purged"]}
-    named = client.with_options(idempotency_key="fixture")
-    assert named.submit("shout", text="once").id == IDS["keyed"]
+    assert client.submit("shout", text="once", idempotency_key="fixture").id == IDS["keyed"]
     with pytest.raises(RequestError) as refused:
-        named.submit("shout", text="something else")
+        client.submit("shout", text="something else", idempotency_key="fixture")
     assert refused.value.status_code == 422
 
 

@@ -5,6 +5,7 @@ import threading
 import httpx
 import pytest
 
+from support.client_timing import with_timing
 from tidewire import AsyncClient, Client, TextDelta
 from tidewire.errors import (
     AuthenticationError,
@@ -172,7 +173,7 @@ def test_a_submit_is_refused_as_often_as_it_was_scripted(server):
     ask = server.endpoint("ask")
     ask.returns(1)
     ask.refuses("queue_full", times=2)
-    with Client(server.url, _timing=Timing(sleep=nap)) as client:
+    with with_timing(Client(server.url), Timing(sleep=nap)) as client:
         assert client.run("ask") == 1
         ask.refuses("queue_full", times=99)
         with pytest.raises(QueueFullError):
@@ -213,10 +214,10 @@ def test_what_is_not_there_is_answered_as_a_server_does(server, client):
 
 def test_the_same_key_is_the_same_job(server, client):
     server.endpoint("ask").calls(lambda value: value)
-    named = client.with_options(idempotency_key="k")
-    assert named.submit("ask", n=1).id == named.submit("ask", n=1).id
+    first, second = (client.submit("ask", n=1, idempotency_key="k") for _ in range(2))
+    assert first.id == second.id
     with pytest.raises(RequestError, match="another body"):
-        named.submit("ask", n=2)
+        client.submit("ask", n=2, idempotency_key="k")
     assert [submit.replayed for submit in server.submits] == [False, True, False]
 
 
@@ -225,7 +226,7 @@ def test_the_same_key_is_the_same_job(server, client):
 
 def test_a_submit_tells_all_that_came(server, client):
     server.endpoint("ask").returns(1)
-    client.with_options(deadline=2.0, idempotency_key="k", headers={"X-Trace": "t"}).submit("ask", n=1)
+    client.with_options(deadline=2.0, headers={"X-Trace": "t"}).submit("ask", n=1, idempotency_key="k")
     client.submit_batch("ask", [{"a": 1}, {"a": 2}], b=3)
     one, many = server.submits
     assert (one.endpoint, one.input, one.batch, one.idempotency_key) == ("ask", {"n": 1}, False, "k")

@@ -20,7 +20,7 @@ EXAMPLE = "http://proxy.example:3128"
         ({"connect_timeout": None}, "connect_timeout is a number of seconds, not None"),
         ({"deadline": float("inf")}, "deadline .* leave it out"),
         ({"grace": float("inf")}, "grace .* leave it out"),
-        ({"idempotency_key": 5}, "visible ASCII characters, not 5"),
+        ({"idempotency_key": "k"}, "with_options.. got an unexpected keyword argument 'idempotency_key'"),
         ({"retry": 5}, "retry is a RetryPolicy, not 5"),
         ({"max_state_bytes": 1e6}, "max_state_bytes is a whole number of bytes, not 1000000.0"),
         ({"max_state_bytes": 0}, "max_state_bytes must be at least 1, not 0"),
@@ -34,7 +34,7 @@ EXAMPLE = "http://proxy.example:3128"
         ({"headers": {"X": "\N{SNOWMAN}"}}, "headers: the value of 'X' must be printable ASCII"),
         ({"headers": {"X": 5}}, "headers: the value of 'X' must be printable ASCII"),
         ({"headers": {"content-length": "5"}}, "'content-length' is sent by the client itself"),
-        ({"headers": {"Idempotency-Key": "k"}}, "with_options.idempotency_key="),
+        ({"headers": {"Idempotency-Key": "k"}}, "submit.*idempotency_key="),
         ({"headers": {"Last-Event-ID": "1-1"}}, "client.job.checkpoint="),
     ],
 )

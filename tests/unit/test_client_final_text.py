@@ -8,7 +8,7 @@ import pytest
 from tidewire.jobs.final_text import MAX_HELD, FinalTextReader
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.types import Position, ResultType, Update
+from tidewire.types import ItemChange, Position, ResultType
 
 TEXT = "/items/0/value"
 MANY = 4 * MAX_HELD
@@ -34,7 +34,7 @@ def told(document, seq, ops):
     changes = document.text_changes
     deleted, text = changes[0][1:] if changes else (0, "")
     place = Position(document.view(), (TEXT,), Cursor(1, seq))
-    return Update(place, ResultType(None), seq, deleted=deleted, text=text)
+    return ItemChange(place, ResultType(None), seq, deleted=deleted, text=text)
 
 
 @pytest.mark.parametrize("takes_back", [False, True], ids=["appends", "rollbacks"])
@@ -48,7 +48,7 @@ def test_much_that_is_held_back_becomes_few_updates_that_cover_each_event_once(f
         assert len(list(final.rest())) <= MAX_HELD
     held = list(final.rest())
     assert "".join(update.text for update in held) == document.value(TEXT)
-    assert [held[0].first_seq, *(update.seq + 1 for update in held)] == [
+    assert [held[0].first_seq, *(update.cursor.seq + 1 for update in held)] == [
         *(update.first_seq for update in held),
         MANY,
     ]
@@ -71,4 +71,4 @@ def test_what_becomes_stable_comes_also_where_neighbours_became_one(final, docum
             assert final.final.place.text(TEXT) == got
     assert document.value(TEXT).startswith(got)
     assert got + "".join(final.finish()) == document.value(TEXT)
-    assert final.settled(None)[-1].seq == MANY - 1
+    assert final.settled(None)[-1].cursor.seq == MANY - 1

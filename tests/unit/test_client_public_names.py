@@ -7,7 +7,7 @@ import pytest
 import tidewire
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.types import ItemUpdate, Position, ResultType, Update
+from tidewire.types import ItemChange, ItemUpdate, Position, ResultType, Update
 
 
 def test_errors_can_be_caught_without_another_import():
@@ -38,6 +38,6 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 def test_an_update_shows_what_is_new_or_where_no_text_is_its_value(value, told, shown):
     document = Document({"items": [{"status": "running", "value": value}]})
     place = Position(document.view(), (), Cursor(1, 3))
-    assert repr(Update(place, ResultType(None), 3, **told)) == shown
-    of_item = ItemUpdate(place, ResultType(None), 3, index=0, **told)
+    assert repr(Update(ItemChange(place, ResultType(None), 3, **told))) == shown
+    of_item = ItemUpdate(ItemChange(place, ResultType(None), 3, index=0, **told))
     assert repr(of_item) == shown.replace("Update", "ItemUpdate").replace(">", " index=0>")

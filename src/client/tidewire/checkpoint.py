@@ -1,8 +1,10 @@
-"""What a script saves to go on with a job later, in another process or on another machine."""
+"""`Checkpoint`: what a script stores to continue reading a job later, in another process or on another machine."""
 
-from typing import Any, ClassVar, Final, Literal, Self
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
 
 from tidewire.errors import CheckpointError
 from tidewire.protocol.cursor import Cursor
@@ -11,29 +13,31 @@ from tidewire.protocol.messages import PROTOCOL, MessageError, check_state, desc
 NO_CHECKPOINT: Final = "Give it what checkpoint.to_json() wrote."
 
 
-class Checkpoint(BaseModel):
-    """How far a job was read, with all that is needed to read on from there.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The position up to which a job was read, with everything needed to continue from there.
 
-    A cursor is worth as much as the state kept with it, so both are here. Nothing is lost or doubled where the
-    checkpoint is stored together with what was made of the updates before it, in one transaction; where it is not,
-    a crash between the two repeats what came between.
+    A cursor is worth as much as the state stored with it, so both are here. Nothing is lost or doubled if the
+    checkpoint is stored together with the results of the updates before it, in one transaction; if it is not, a crash
+    between the two repeats the updates between.
+
+    Attributes:
+        protocol: The protocol's version.
+        job: The job's id.
+        url: The server that it was read from; None fits every server.
+        state: The job's state at `cursor`; None: nothing was delivered yet.
+        columns: JSON Pointers of the state's columns.
+        cursor: The id of the last event that was delivered.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     protocol: Literal["tidewire/1"] = PROTOCOL
     job: str
-    """The job's id."""
     url: str | None = None
-    """The server that it was read from; None fits every server."""
     state: dict[str, Any] | None = None
-    """The job's state at `cursor`; None: nothing was handed over yet."""
     columns: tuple[str, ...] = ()
     cursor: str | None = None
-    """The id of the last event that was handed over."""
 
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def __post_init__(self) -> None:
         if (self.state is None) != (self.cursor is None):
             raise ValueError("state and cursor belong together: both, or neither")
         if self.cursor is not None:
@@ -42,20 +46,31 @@ class Checkpoint(BaseModel):
                 check_state(self.state, what="state")
             except MessageError as error:
                 raise ValueError(str(error)) from None
-        return self
 
     def to_json(self) -> str:
         """The checkpoint as compact JSON text."""
-        return self.model_dump_json(exclude_none=True)
+        members = {each.name: getattr(self, each.name) for each in fields(self)}
+        return to_json({name: value for name, value in members.items() if value is not None}).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """Read a checkpoint back.
 
         Raises:
-            CheckpointError: The text is none.
+            CheckpointError: The text is not a checkpoint.
         """
         try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            raise CheckpointError(f"this is no checkpoint: {describe(error)}", advice=NO_CHECKPOINT) from None
+            return TypeAdapter(cls).validate_python(_members(text, {each.name for each in fields(cls)}))
+        except ValueError as error:
+            why = describe(error) if isinstance(error, ValidationError) else error
+            raise CheckpointError(f"this is not a checkpoint: {why}", advice=NO_CHECKPOINT) from None
+
+
+def _members(text: str | bytes, names: set[str]) -> Any:
+    try:
+        members = from_json(text)
+    except ValueError as error:
+        raise ValueError(f"Invalid JSON: {error}") from None
+    if isinstance(members, dict) and (unknown := members.keys() - names):
+        raise ValueError(f"unknown members: {', '.join(sorted(unknown))}")
+    return members

@@ -1,4 +1,8 @@
-"""What can be set per client and per call, beside the input."""
+"""`Options`: what can be set per client and per call, in addition to the input.
+
+The text below each field is its documentation: `src/client/generate_signatures.py` copies the fields into the signatures
+and docstrings of the clients.
+"""
 
 import math
 import re
@@ -22,7 +26,7 @@ _OWN: Final = MappingProxyType(
         ("accept", "accept-encoding", "connection", "content-length", "content-type", "transfer-encoding"), ""
     )
     | {
-        "idempotency-key": ": use with_options(idempotency_key=…)",
+        "idempotency-key": ": use submit(…, idempotency_key=…)",
         "last-event-id": ": use client.job(checkpoint=…)",
     }
 )
@@ -34,42 +38,34 @@ class Options:
     """Settings that a client's calls share; `with_options` makes changed copies."""
 
     timeout: float | None = None
-    """Seconds that one call may take in all: a request with its repetitions, a `result()`, a loop over a job. When it
-    passes, the job keeps running on the server. None: no bound."""
+    """Seconds that one call may take in all: a request with its repetitions, a `result()`, a loop over a job. The job
+    continues on the server when they pass. None: no bound."""
     connect_timeout: float = CONNECT_TIMEOUT
     """Seconds for a connection to be made."""
     queue_timeout: float | None = None
-    """Seconds that one call waits while the job stands in the server's queue. When it passes, the job stays there.
-    None: no bound."""
-    idempotency_key: str | None = None
-    """Names a submit, so that a repetition of it starts nothing new, also from another process. By default each
-    submit draws a key of its own."""
+    """Seconds that one call waits while the job is in the server's queue. The job stays there when they pass. None: no
+    bound."""
     on_disconnect: OnDisconnect = "continue"
-    """What the server does with the job when nobody has read its stream for `grace`."""
+    """Whether the job continues (`"continue"`) or is cancelled (`"cancel"`) when nobody has read its stream for `grace`
+    seconds."""
     grace: float | None = None
-    """Seconds; see `on_disconnect`. At least 60."""
+    """Seconds without a reader before `on_disconnect` applies; at least 60. None: the server's default."""
     deadline: float | None = None
     """Seconds from the submit after which the server ends the job as failed. None: no deadline."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    """How often and how patiently failed requests and broken streams are repeated."""
     max_state_bytes: int = MAX_STATE_BYTES
-    """How large a job's state may become as JSON before it is given up."""
+    """How large the state of a job may become as JSON. A job that passes it, by a sixteenth at most, ends in a
+    StateTooLargeError here; it continues on the server."""
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Sent with every request, to this server's origin only."""
+    """Sent with every request, to this server's origin only: credentials, for example. `with_options` adds to those that
+    are set already."""
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout", "queue_timeout", "grace", "deadline"):
-            _check_seconds(name, getattr(self, name))
+            check_seconds(name, getattr(self, name))
         if self.on_disconnect not in {"continue", "cancel"}:
             raise ValueError(f"on_disconnect is 'continue' or 'cancel', not {self.on_disconnect!r}")
-        key = self.idempotency_key
-        if key is not None and not (
-            isinstance(key, str)
-            and 0 < len(key) <= 255
-            and key.isascii()
-            and key.isprintable()
-            and " " not in key
-        ):
-            raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters, not {key!r:.80}")
         if not isinstance(self.retry, RetryPolicy):
             raise TypeError(f"retry is a RetryPolicy, not {self.retry!r}")
         if type(self.max_state_bytes) is not int:
@@ -116,7 +112,29 @@ def overlaid(*layers: Mapping[str, str]) -> dict[str, str]:
     return dict(headers.values())
 
 
-def _check_seconds(name: str, seconds: Any) -> None:
+def check_key(key: Any) -> None:
+    """Refuse an idempotency key that the protocol does not allow.
+
+    Raises:
+        ValueError: It is not 1 to 255 visible ASCII characters.
+    """
+    if key is not None and not (
+        isinstance(key, str)
+        and 0 < len(key) <= 255
+        and key.isascii()
+        and key.isprintable()
+        and " " not in key
+    ):
+        raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters, not {key!r:.80}")
+
+
+def check_seconds(name: str, seconds: Any) -> None:
+    """Refuse a time that is not a number of seconds above 0; None is allowed where it means no bound.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is not above 0, or infinite where it is sent to the server.
+    """
     if seconds is None and name != "connect_timeout":
         return
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):

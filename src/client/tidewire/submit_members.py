@@ -22,6 +22,21 @@ def one_input(whole: Any, members: Mapping[str, Any]) -> JsonValue:
     return jsonable(whole, "/input")
 
 
+def shared_members(shared: Mapping[str, Any] | None, members: Mapping[str, Any]) -> dict[str, Any]:
+    """The members that all inputs share: those of `shared=` and those passed by keyword.
+
+    Raises:
+        TypeError: `shared` is not a mapping, or a member is in both.
+    """
+    if shared is None:
+        return dict(members)
+    if not isinstance(shared, Mapping):
+        raise TypeError(f"shared is a mapping from names of members to values, not {shared!r:.80}")
+    if twice := [name for name in members if name in shared]:
+        raise TypeError(f"passed both in shared and by keyword: {', '.join(twice)}")
+    return {**shared, **members}
+
+
 def many_inputs(given: Any) -> Iterable[Any]:
     """Inputs that were given as many.
 

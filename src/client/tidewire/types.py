@@ -105,17 +105,22 @@ class ResultType(Generic[T]):
             raise InvalidValueError(what, where=where, advice=advice) from error
 
 
-class Update(Generic[T]):
-    """How a job's value is at one event, and what became of it since the update before.
+class ItemChange(Generic[T]):
+    """An item's value at one event and its change since the previous one. The readers of a job pass these on;
+    `Update` shows them.
 
     Attributes:
-        text: What the value's first text column gained, after `deleted` code points were taken from its end.
-        deleted: Code points at the end of the text that have become void (a rollback, a restart).
-        first_seq: The seq of the first event that this update covers: the one after the update before.
-        cursor: The id of the last event that it covers.
+        place: The event, and the state there.
+        shape: What `parse` validates the value as.
+        first_seq: The seq of the first event that this change covers.
+        deleted: Code points retracted from the end of the text.
+        text: Text that was added after that.
+        index: The item.
+        visible: Whether the item's value or status changed; a loop over a job yields no other changes.
+        settles: Whether the reader has received everything up to `place` with this change.
     """
 
-    __slots__ = ("_shape", "cursor", "deleted", "first_seq", "index", "place", "settles", "text", "visible")
+    __slots__ = ("deleted", "first_seq", "index", "place", "settles", "shape", "text", "visible")
 
     def __init__(
         self,
@@ -130,75 +135,109 @@ class Update(Generic[T]):
         settles: bool = True,
     ) -> None:
         self.place: Position = place
-        self.settles: bool = settles
-        self._shape = shape
-        self.text: str = text
-        self.cursor: Cursor = place.cursor
-        self.deleted: int = deleted
+        self.shape: ResultType[T] = shape
         self.first_seq: int = first_seq
+        self.deleted: int = deleted
+        self.text: str = text
         self.index: int = index
         self.visible: bool = visible
+        self.settles: bool = settles
 
     @property
-    def seq(self) -> int:
-        """The seq of the last event that this update covers."""
-        return self.cursor.seq
-
-    @property
-    def id(self) -> str:
-        """The id of the last event that this update covers: `epoch-seq`."""
-        return str(self.cursor)
-
-    @property
-    def value(self) -> JsonValue:
-        """The whole value at this event, made anew when read; it stays right when the update is kept."""
-        return self.member("value")
-
-    def parse(self) -> T:
-        """The value at this event, validated as what the job `returns`.
-
-        Raises:
-            InvalidValueError: It is not valid, which midway may only mean that it is not whole yet.
-        """
-        where = Where(last_event_id=self.id)
-        return self._shape.validate(self.value, where=where, midway=self.status not in ENDED)
-
-    @property
-    def status(self) -> str:
-        """The status of what the value belongs to, at this event."""
-        return str(self.member("status"))
+    def cursor(self) -> Cursor:
+        """The id of the last event that this change covers."""
+        return self.place.cursor
 
     def member(self, name: str) -> JsonValue:
-        """A member of the item as it is at this event; None where there is none."""
+        """A member of the item at this event; None where the item does not have it."""
         try:
             return self.place.view.value(f"/items/{self.index}/{name}")
         except LookupError:
             return None
 
-    def with_text(self, text: str) -> "Update[T]":
-        """The same update, of whose text only a part is left to hand over."""
-        return type(self)(self.place, self._shape, self.first_seq, text=text, index=self.index)
+    def with_text(self, text: str) -> "ItemChange[T]":
+        """The same change with only a part of its text, which is still to be delivered."""
+        return ItemChange(self.place, self.shape, self.first_seq, text=text, index=self.index)
+
+
+class Update(Generic[T]):
+    """A job's value at one event, and its change since the previous update."""
+
+    __slots__ = ("_change",)
+
+    def __init__(self, change: ItemChange[T]) -> None:
+        self._change = change
+
+    @property
+    def text(self) -> str:
+        """What the value's first text column gained, after `deleted` code points were removed from its end."""
+        return self._change.text
+
+    @property
+    def deleted(self) -> int:
+        """Code points at the end of the text that were retracted (by a rollback or a new attempt)."""
+        return self._change.deleted
+
+    @property
+    def first_seq(self) -> int:
+        """The seq of the first event that this update covers: the one after the previous update."""
+        return self._change.first_seq
+
+    @property
+    def seq(self) -> int:
+        """The seq of the last event that this update covers."""
+        return self._change.place.cursor.seq
+
+    @property
+    def cursor(self) -> Cursor:
+        """The id of the last event that this update covers, as epoch and seq."""
+        return self._change.place.cursor
+
+    @property
+    def id(self) -> str:
+        """The id of the last event that this update covers: `epoch-seq`."""
+        return str(self._change.place.cursor)
+
+    @property
+    def status(self) -> str:
+        """The status of the item at this event."""
+        return str(self._change.member("status"))
+
+    @property
+    def value(self) -> JsonValue:
+        """The whole value at this event. Each access makes a new copy; a kept update keeps its value."""
+        return self._change.member("value")
+
+    def parse(self) -> T:
+        """The value at this event, validated as the type that the job `returns`.
+
+        Raises:
+            InvalidValueError: The value is not valid. While the job runs it may be incomplete.
+        """
+        where = Where(last_event_id=self.id)
+        return self._change.shape.validate(self.value, where=where, midway=self.status not in ENDED)
 
     def __repr__(self) -> str:
         if self.text or self.deleted:
-            void = f" deleted={self.deleted}" if self.deleted else ""
-            return f"<{type(self).__name__} {self.id}{void} text={self.text[:40]!r}>"
+            deleted = f" deleted={self.deleted}" if self.deleted else ""
+            return f"<{type(self).__name__} {self.id}{deleted} text={self.text[:40]!r}>"
         return f"<{type(self).__name__} {self.id} value={reprlib.repr(self.value)}>"
 
 
 class ItemUpdate(Update[T]):
-    """How one item of a batch is at one event, and what became of it since.
-
-    Attributes:
-        index: Which input, from 0.
-    """
+    """The value of one item of a batch at one event, and its change since the previous update of that item."""
 
     __slots__ = ()
 
     @property
+    def index(self) -> int:
+        """Which input, from 0."""
+        return self._change.index
+
+    @property
     def error(self) -> Problem | None:
-        """Why the item failed, if it did."""
-        error: Any = self.member("error")
+        """Why the item failed; None if it did not."""
+        error: Any = self._change.member("error")
         return None if error is None else Problem.model_validate(error)
 
     def __repr__(self) -> str:

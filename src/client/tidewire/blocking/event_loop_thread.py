@@ -73,7 +73,7 @@ class LoopThread:
                 crossing.give_up(self._state.portal())
             raise
 
-    def pump(self, reading: UpdateIterator[Any, X]) -> Iterator[X]:
+    def pump(self, reading: UpdateIterator[X]) -> Iterator[X]:
         """Loop over a reading, which is read ahead meanwhile."""
         ahead = ReadAhead(reading)
         try:

@@ -28,7 +28,7 @@ X = TypeVar("X")
 class ReadAhead(Generic[X]):
     """See the top of this file."""
 
-    def __init__(self, reading: UpdateIterator[Any, X]) -> None:
+    def __init__(self, reading: UpdateIterator[X]) -> None:
         self._reading = reading
         self._blocks: deque[UpdateBatch[X]] = deque()
         self._brought = self._taken = 0

@@ -166,8 +166,9 @@ def call(
         whole = UNSET if input_ is None else read_input(input_)
         if whole is not UNSET and members:
             raise ValueError("give the input with --input or as KEY=VALUE, not both")
-        options = client.with_options(deadline=deadline, idempotency_key=idempotency_key)
-        job = options.submit(endpoint, members if whole is UNSET else whole)
+        job = client.with_options(deadline=deadline).submit(
+            endpoint, members if whole is UNSET else whole, idempotency_key=idempotency_key
+        )
         if detach:
             screen.json({"job": job.id}) if as_json else screen.value(job.id)
             return
@@ -211,11 +212,19 @@ def map_(
         screen.bar(total) as move,
     ):
         _, shared = read_words(words or [])
-        named = client.with_options(idempotency_key=idempotency_key)
-        options: dict[str, Any] = {"concurrency": concurrency, "batch_size": batch_size, "progress": move}
+        results = client.map(
+            endpoint,
+            lines,
+            return_exceptions=True,
+            concurrency=concurrency,
+            batch_size=batch_size,
+            progress=move,
+            idempotency_key=idempotency_key,
+            shared=shared,
+        )
         done = failed = 0
         try:
-            for result in named.map(endpoint, lines, return_exceptions=True, **options, **shared):
+            for result in results:
                 line: dict[str, Any] = {"index": done}
                 if isinstance(result, ItemFailedError):
                     failed += 1

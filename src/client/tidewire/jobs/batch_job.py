@@ -1,99 +1,72 @@
 """`AsyncBatchJob`: one job of many inputs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
-
-from pydantic import JsonValue
+from collections.abc import Iterable
+from typing import Generic, Literal, TypeVar, overload
 
 from tidewire.errors import ItemFailedError
-from tidewire.jobs.job_base import JobReader
-from tidewire.jobs.reconnecting_stream import JobStream
-from tidewire.jobs.update_iterator import UpdateIterator, WholeUpdates
-from tidewire.protocol.document.json_values import same
-from tidewire.protocol.document.view import View
-from tidewire.protocol.follower_outcomes import Applied
-from tidewire.protocol.messages import ENDED, JobStatus
-from tidewire.protocol.problems import Problem
-from tidewire.protocol.strict_json import dumps
-from tidewire.types import ItemUpdate, Position, ResultType
-
-if TYPE_CHECKING:
-    from tidewire.http.api_session import ApiSession
-    from tidewire.options import Options
+from tidewire.jobs.batch_job_reader import BatchJobReader
+from tidewire.jobs.job_base import JobBase
+from tidewire.jobs.update_iterator import UpdateIterator
+from tidewire.protocol.messages import JobStatus
+from tidewire.types import ItemUpdate
 
 T = TypeVar("T")
 
 
-class AsyncBatchJob(JobReader[ItemUpdate[T]], Generic[T]):
+class AsyncBatchJob(JobBase[BatchJobReader[T]], Generic[T]):
     """A job of many inputs; its items are in the order of the inputs.
 
-    Looping over it gives an `ItemUpdate` for every change of an item's value. Items fail each for itself: a loop does
+    Looping over it yields an `ItemUpdate` for every change of an item's value. Items fail each for itself: a loop does
     not raise for them, `results()` does.
     """
 
-    def __init__(
-        self,
-        exchange: "ApiSession",
-        options: "Options",
-        stream: JobStream,
-        *,
-        cancel_url: str,
-        taken: Position | None,
-        begun: Applied | None,
-        shape: ResultType[T],
-    ) -> None:
-        super().__init__(exchange, options, stream, cancel_url=cancel_url, taken=taken)
-        self._shape = shape
-        self._ended_before = frozenset() if taken is None else _ended_in(taken.view)
-        """Items that had ended at the checkpoint that the job was attached with."""
-        if begun is not None:
-            self._receive(begun)
+    def __aiter__(self) -> UpdateIterator[ItemUpdate[T]]:
+        return self._reader.updates()
 
-    def __aiter__(self) -> UpdateIterator[ItemUpdate[T], ItemUpdate[T]]:
-        return self.updates()
+    def updates(self) -> UpdateIterator[ItemUpdate[T]]:
+        """The iterator that a loop over the job uses. `async with` closes it in good order when the loop is left early."""
+        return self._reader.updates()
 
-    def updates(self) -> UpdateIterator[ItemUpdate[T], ItemUpdate[T]]:
-        """What a loop over the job loops over."""
-        return UpdateIterator(self, WholeUpdates[ItemUpdate[T]]())
-
-    def as_completed(self) -> UpdateIterator[ItemUpdate[T], tuple[int, T | ItemFailedError]]:
+    def as_completed(self) -> UpdateIterator[tuple[int, T | ItemFailedError]]:
         """Each item when it has ended, in that order: its index, and its value or why it has none.
 
-        Each call begins with what has ended already; of a job from a checkpoint, with what had not ended there.
+        Each call begins with the items that have ended already; of a job from a checkpoint, with those that had not
+        ended there.
         """
-        return UpdateIterator(self, _Ended(self._item_result, self._items, self._ended_before))
+        return self._reader.as_completed()
 
     @overload
-    async def results(self, *, return_exceptions: Literal[False] = False) -> list[T]: ...
+    async def results(
+        self, *, return_exceptions: Literal[False] = False, timeout: float | None = None
+    ) -> list[T]: ...
 
     @overload
-    async def results(self, *, return_exceptions: Literal[True]) -> list[T | ItemFailedError]: ...
+    async def results(
+        self, *, return_exceptions: Literal[True], timeout: float | None = None
+    ) -> list[T | ItemFailedError]: ...
 
     @overload
-    async def results(self, *, return_exceptions: bool) -> list[T] | list[T | ItemFailedError]: ...
+    async def results(
+        self, *, return_exceptions: bool, timeout: float | None = None
+    ) -> list[T] | list[T | ItemFailedError]: ...
 
-    async def results(self, *, return_exceptions: bool = False) -> list[T] | list[T | ItemFailedError]:
+    async def results(
+        self, *, return_exceptions: bool = False, timeout: float | None = None
+    ) -> list[T] | list[T | ItemFailedError]:
         """Wait for the job's end and return the items' values, in the order of the inputs.
 
         Args:
             return_exceptions: Put the error of a failed item in its place, instead of raising the first.
+            timeout: Seconds for this call, instead of the client's `timeout`. The job continues when they pass.
 
         Raises:
             ItemFailedError: An item failed or was cancelled.
             InvalidValueError: A value is not of the type.
+            TotalTimeoutError: The timeout passed.
             TidewireError: The stream is over without the job's end.
         """
-        await self.wait()
-        return self.outcome(return_exceptions=return_exceptions)
-
-    def outcome(self, *, return_exceptions: bool) -> list[T] | list[T | ItemFailedError]:
-        """The values of a job whose end was received, or the error that `results` raises for it."""
-        results = [self._item_result(index, item) for index, item in enumerate(self._items())]
-        if not return_exceptions:
-            for result in results:
-                if isinstance(result, ItemFailedError):
-                    raise result
-        return results
+        await self._reader.wait(timeout)
+        return self._reader.outcome(return_exceptions=return_exceptions)
 
     async def cancel(self, items: Iterable[int] | None = None) -> JobStatus:
         """Ask the server to cancel the job, or some of its items; those that have ended stay as they are.
@@ -102,128 +75,7 @@ class AsyncBatchJob(JobReader[ItemUpdate[T]], Generic[T]):
             items: Their indices; None means all.
 
         Raises:
-            TypeError: They are no indices.
+            TypeError: They are not indices.
             InvalidInputError: The job has no such item; then none is cancelled.
         """
-        if items is None:
-            return await self._cancel(b"{}")
-        if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-            raise TypeError(f"items are indices such as [1, 3], not {items!r}")
-        return await self._cancel(dumps({"items": [*items]}).encode())
-
-    def raise_outcome(self) -> None:
-        """Nothing: items fail each for itself."""
-
-    def _updates(self, advance: Applied) -> Iterator[ItemUpdate[T]]:
-        place = self._place(advance)
-        diff = advance.diff
-        changed = self._changed(place) if diff is None else sorted(_items_of(diff, place))
-        for index in changed:
-            deleted, text = self._texts.change(index, place, advance.texts)
-            yield ItemUpdate(
-                place,
-                self._shape,
-                advance.first_seq,
-                deleted=deleted,
-                text=text,
-                index=index,
-                visible=advance.visible,
-                settles=index == changed[-1],
-            )
-
-    def _changed(self, place: Position) -> list[int]:
-        """The items that a snapshot changed."""
-        before: Any = [] if self._latest is None else self._latest.view.value("/items")
-        now: Any = place.view.value("/items")
-        return [
-            index for index, item in enumerate(now) if index >= len(before) or not same(item, before[index])
-        ]
-
-    def _item_result(self, index: int, item: Any) -> T | ItemFailedError:
-        status = item.get("status")
-        if status == "succeeded":
-            return self._shape.validate(item.get("value"), where=self._where)
-        problem = None if item.get("error") is None else Problem.model_validate(item["error"])
-        what = f"item {index} was cancelled" if status == "cancelled" else f"item {index} failed"
-        if problem is not None:
-            what += f": {problem.detail or problem.title} [{problem.code}]"
-        failed = ItemFailedError(what, where=self._where, problem=problem)
-        failed.index, failed.status, failed.value = index, status, item.get("value")
-        return failed
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} at {self._exchange.base}>"
-
-
-class _Ended(Generic[T]):
-    """Hands over each item once, when it has ended."""
-
-    silent = True
-
-    def __init__(
-        self,
-        result: Callable[[int, Any], T | ItemFailedError],
-        final: Callable[[], list[Any]],
-        before: frozenset[int],
-    ) -> None:
-        self._result = result
-        self._final = final
-        self._begun = False
-        self._given: set[int] = {*before}
-
-    async def prepare(self) -> None:
-        """Nothing to ask."""
-
-    def settled(self, update: ItemUpdate[T] | None) -> Sequence[ItemUpdate[T]]:
-        return () if update is None else (update,)
-
-    def give(self, update: ItemUpdate[T]) -> Iterator[tuple[int, T | ItemFailedError]]:
-        view = update.place.view
-        if self._begun:
-            yield from self._ended(update.index, view)
-            return
-        self._begun = True
-        for index in range(view.length("/items")):
-            yield from self._ended(index, view)
-
-    def finish(self) -> Iterator[tuple[int, T | ItemFailedError]]:
-        for index, item in enumerate(self._final()):
-            if index not in self._given:
-                self._given.add(index)
-                yield index, self._result(index, item)
-
-    def _ended(self, index: int, view: View) -> Iterator[tuple[int, T | ItemFailedError]]:
-        # The status first: a value that grows is made anew for each reader of it.
-        if index not in self._given and view.value(f"/items/{index}/status") in ENDED:
-            self._given.add(index)
-            yield index, self._result(index, view.value(f"/items/{index}"))
-
-    def rest(self) -> Iterable[ItemUpdate[T]]:
-        return ()
-
-
-def _ended_in(view: View) -> frozenset[int]:
-    """The items that have ended at a place."""
-    return frozenset(
-        index for index in range(view.length("/items")) if view.value(f"/items/{index}/status") in ENDED
-    )
-
-
-def _items_of(diff: JsonValue, place: Position) -> set[int]:
-    """The items that a diff touches."""
-    columns = place.columns
-    if isinstance(diff, str):
-        return _items_at(columns)
-    ops: Any = diff["ops"] if isinstance(diff, dict) else diff
-    if any(op[1] in ("", "/items") for op in ops if op[0] != "r"):
-        return {*range(place.view.length("/items"))}
-    return set().union(*(_items_at(columns) if op[0] == "r" else _items_at(op[1:2]) for op in ops))
-
-
-def _items_at(pointers: Iterable[str]) -> set[int]:
-    places = (pointer.split("/", 3) for pointer in pointers)
-    return {
-        int(tokens[2])
-        for tokens in places
-        if len(tokens) > 2 and tokens[1] == "items" and tokens[2].isdigit()
-    }
+        return await self._reader.cancel_items(items)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from tidewire.errors import VoidTextError, Where
-from tidewire.types import Update
+from tidewire.types import ItemChange
 
 _VALUE = "/items/0/value"
 
@@ -24,7 +24,7 @@ MAX_HELD: Final = 1024
 class _Held(NamedTuple):
     end: int
     """Code points of the whole text at this update."""
-    update: Update[Any]
+    update: ItemChange[Any]
 
 
 class FinalTextReader:
@@ -61,17 +61,17 @@ class FinalTextReader:
         self._followed = followed
         self._length = handed
         self._held: deque[_Held] = deque()
-        self.final: Update[Any] | None = None
-        self._released: list[Update[Any]] = []
+        self.final: ItemChange[Any] | None = None
+        self._released: list[ItemChange[Any]] = []
 
-    def settled(self, _update: Update[Any] | None) -> Sequence[Update[Any]]:
+    def settled(self, _update: ItemChange[Any] | None) -> Sequence[ItemChange[Any]]:
         released, self._released = self._released, []
         return released
 
     async def prepare(self) -> None:
         self._rollback = await self._ask()
 
-    def give(self, update: Update[Any]) -> Iterable[str]:
+    def give(self, update: ItemChange[Any]) -> Iterable[str]:
         kept = self._length - update.deleted
         if kept < self._handed:
             self._held.append(_Held(self._length, update))
@@ -84,12 +84,12 @@ class FinalTextReader:
             max(self._handed, self._stable(update) - self._followed) if self._rollback else self._length
         )
 
-    def void(self, what: str, update: Update[Any]) -> VoidTextError:
+    def void(self, what: str, update: ItemChange[Any]) -> VoidTextError:
         """The error for something that was handed over and did not stay."""
         text = f"{what} that were handed over as final have become void: the job started over"
-        return VoidTextError(text, where=Where(job_id=self._job_id, last_event_id=update.id))
+        return VoidTextError(text, where=Where(job_id=self._job_id, last_event_id=str(update.cursor)))
 
-    def _cut(self, update: Update[Any], kept: int) -> Update[Any]:
+    def _cut(self, update: ItemChange[Any], kept: int) -> ItemChange[Any]:
         """An update that deletes, as one with those that it deletes from."""
         text, first_seq = update.text, update.first_seq
         while self._held and self._held[-1].end > kept:
@@ -120,7 +120,7 @@ class FinalTextReader:
     def finish(self) -> Iterable[str]:
         return self._release(self._length)
 
-    def rest(self) -> Iterable[Update[Any]]:
+    def rest(self) -> Iterable[ItemChange[Any]]:
         return [held.update for held in self._held]
 
     def _release(self, final: int) -> Iterable[str]:
@@ -133,7 +133,7 @@ class FinalTextReader:
         text = "".join(texts)
         return (text,) if text else ()
 
-    def _stable(self, update: Update[Any]) -> int:
+    def _stable(self, update: ItemChange[Any]) -> int:
         column = self._column()
         promised = update.member("stable")
         if column is None or not isinstance(promised, dict):

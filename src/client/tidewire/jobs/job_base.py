@@ -1,100 +1,26 @@
-"""What a job of one input and a batch share: one job, one stream, one place up to which it was handed over.
+"""`JobBase`: the members that `AsyncJob` and `AsyncBatchJob` share."""
 
-Whoever waits drives: a loop over the job, or a `result()`, or both in turn. What a `result()` brings in while nobody
-takes it is folded into one update per item, which is a state before and a state after: nothing grows beside the state.
-"""
-
-import logging
-import weakref
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
-
-import anyio
+from collections.abc import Callable
+from typing import Final, Generic, NoReturn, TypeVar
 
 from tidewire.checkpoint import Checkpoint
-from tidewire.errors import (
-    ConcurrentReadError,
-    QueueTimeoutError,
-    TidewireError,
-    TotalTimeoutError,
-    Where,
-)
-from tidewire.jobs.item_text_changes import TextColumns
-from tidewire.jobs.reconnecting_stream import JobStream
-from tidewire.protocol.follower_outcomes import Applied, Notice
+from tidewire.jobs.job_reader import JobReader
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource
-from tidewire.types import Position, Update
 
-if TYPE_CHECKING:
-    from tidewire.http.api_session import ApiSession
-    from tidewire.options import Options
-
-BLOCK: Final = 64
-"""Updates that are handed to a reader, or across threads, at a time."""
-
-U = TypeVar("U", bound=Update[Any])
+R = TypeVar("R", bound=JobReader)
 
 NO_COPY: Final = (
-    "a job can be neither copied nor pickled: another reader takes client.job(job.id), and one that goes on where "
+    "a job can be neither copied nor pickled: another reader takes client.job(job.id), and one that continues where "
     "this one is client.job(checkpoint=job.checkpoint())"
 )
 
-log: Final = logging.getLogger("tidewire")
 
+class JobBase(Generic[R]):
+    """Holds a job's reader, and shows of it what every job has."""
 
-class ActiveIterator(Protocol):
-    """What a job needs of the reading that is under way."""
-
-    closed: bool
-    interrupted: bool
-
-    def settle(self) -> None:
-        """Report to the job what the reader has taken."""
-
-    def leave(self) -> None:
-        """Return to the job what the reader has not taken."""
-
-
-class JobReader(ABC, Generic[U]):
-    """See the top of this file.
-
-    Attributes:
-        listener: Called with each queue position and each progress report while somebody waits; in the blocking
-            client from a thread of its own.
-    """
-
-    def __init__(
-        self,
-        exchange: "ApiSession",
-        options: "Options",
-        stream: JobStream,
-        *,
-        cancel_url: str,
-        taken: Position | None,
-    ) -> None:
-        self.listener: Callable[[Queue | Progress], None] | None = None
-        self.queue: Queue | None = None
-        """The last that the server told of the job's place in its queue."""
-        self.progress: Progress | None = None
-        """The last that the server told of the job's progress."""
-        self._exchange = exchange
-        self._options = options
-        self._stream = stream
-        self._cancel_url = cancel_url
-        self._lock: anyio.Lock | None = None
-        self._ready: deque[U] = deque()
-        self._folded: dict[int, _MergedUpdate[U]] = {}
-        self._taken = taken
-        self._shown = taken is not None
-        """Whether anything was, or will be, handed over."""
-        self._latest = taken
-        """Where the stream is."""
-        self._reading: weakref.ref[ActiveIterator] | None = None
-        self._texts = TextColumns(taken)
+    def __init__(self, reader: R) -> None:
+        self._reader = reader
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(NO_COPY)
@@ -102,273 +28,63 @@ class JobReader(ABC, Generic[U]):
     @property
     def id(self) -> str:
         """The job's id on its server."""
-        job_id = self._stream.follower.job_id
-        if job_id is None:
-            raise RuntimeError("a job is followed by its id")
-        return job_id
+        return self._reader.id
 
     @property
     def ended(self) -> bool:
-        """Whether the job's end was received: what was handed over until then is all there is."""
-        return self._stream.ended
+        """Whether the job's end was received. Asks the server nothing."""
+        return self._reader.ended
 
     @property
     def item_count(self) -> int:
-        """How many items the job has; 0 as long as nothing of it was received."""
-        document = self._stream.follower.document
-        return 0 if document is None else document.array_length("/items")
+        """How many items the job has; 0 until something of it was received."""
+        return self._reader.item_count
+
+    @property
+    def queue(self) -> Queue | None:
+        """The last report of the job's position in the server's queue."""
+        return self._reader.queue
+
+    @property
+    def progress(self) -> Progress | None:
+        """The last report of the job's progress."""
+        return self._reader.progress
+
+    @property
+    def listener(self) -> Callable[[Queue | Progress], None] | None:
+        """Called with each queue position and each progress report while a call waits for the job.
+
+        The blocking client calls it on a thread of its own.
+        """
+        return self._reader.listener
+
+    @listener.setter
+    def listener(self, listener: Callable[[Queue | Progress], None] | None) -> None:
+        self._reader.listener = listener
 
     async def status(self) -> JobStatus:
         """Ask the server for the job's status."""
-        return (await self.read()).status
+        return (await self._reader.read()).status
 
     async def read(self) -> JobResource:
         """Ask the server for the whole job: status, state, times, attempt."""
-        with self.bounded(self.deadline()):
-            return await self._stream.read_job()
+        return await self._reader.read()
 
-    async def wait(self) -> None:
-        """Wait for the job's end, whatever it is. Hands nothing over."""
-        queue_until = self.queue_deadline()
-        try:
-            with self.bounded(self.deadline()):
-                while not self.ended:
-                    async with self._turn():
-                        await self._advance(queue_until, fold=True)
-        finally:
-            if self._active is None:
-                await self.pause()
-
-    def checkpoint(self) -> Checkpoint:
-        """How far the job was handed over: what to save to read on from there with `client.job(checkpoint=…)`."""
-        taken = self.taken
-        if taken is None:
-            return Checkpoint(job=self.id, url=self._exchange.base)
-        state: Any = taken.view.value()
-        return Checkpoint(
-            job=self.id, url=self._exchange.base, state=state, columns=taken.columns, cursor=str(taken.cursor)
-        )
-
-    @property
-    def received(self) -> int:
-        """Bytes of the job's stream that were read."""
-        return self._stream.received
-
-    @property
-    def taken(self) -> Position | None:
-        """Up to where the job was handed over."""
-        reading = self._active
-        if reading is not None:
-            reading.settle()
-        return self._taken
-
-    @property
-    def _active(self) -> ActiveIterator | None:
-        """The reading that was begun and not left."""
-        reading = None if self._reading is None else self._reading()
-        return None if reading is None or reading.closed else reading
-
-    async def _cancel(self, body: bytes) -> JobStatus:
-        with self.bounded(self.deadline()):
-            answer = await self._exchange.ask(
-                "POST", self._cancel_url, self._options, body=body, job_id=self.id
-            )
-        return self._exchange.read(JobResource, answer, what="job", job_id=self.id).status
-
-    # ---- for a reading -----------------------------------------------------------------------------------------
-
-    def acquire(self, reading: ActiveIterator) -> None:
-        """Let one reading begin.
-
-        Raises:
-            ConcurrentReadError: Another one is under way.
-        """
-        other = self._active
-        if other is not None and other is not reading:
-            if not other.interrupted:
-                raise ConcurrentReadError("this job is being read by another loop", where=self._where)
-            # A traceback may hold a loop that a cancellation ended. This one continues on its connection.
-            other.leave()
-        self._reading = weakref.ref(reading)
-
-    async def take(self, queue_until: float | None = None, *, silent: bool) -> list[U]:
-        """Wait for updates and return those that are there, oldest first; none when the job has ended.
+    async def wait(self, *, timeout: float | None = None) -> None:
+        """Wait for the job's end, whatever its status is. Delivers nothing: a loop before or after gets every update.
 
         Args:
-            queue_until: When the job must have left the server's queue, by the event loop's clock.
-            silent: Whether also those that changed no value.
+            timeout: Seconds for this call, instead of the client's `timeout`. The job continues when they pass.
 
         Raises:
-            QueueTimeoutError: It has not.
+            TotalTimeoutError: The timeout passed.
             TidewireError: The stream is over without the job's end.
         """
-        async with self._turn():
-            while not self._ready and not self._folded and not self.ended:
-                await self._advance(queue_until, silent=silent)
-            updates = [*self._ready, *self._unfold()]
-            self._ready.clear()
-            return updates
+        await self._reader.wait(timeout)
 
-    def commit(self, place: Position) -> None:
-        """The reader has taken what leads up to here: the checkpoint moves."""
-        self._taken = place
+    def checkpoint(self) -> Checkpoint:
+        """The position up to which updates were delivered: store it to continue there with `client.job(checkpoint=…)`."""
+        return self._reader.checkpoint()
 
-    def requeue(self, updates: Sequence[U]) -> None:
-        """Keep what a reading did not take for the next one."""
-        self._ready.extendleft(reversed(updates))
-
-    async def pause(self) -> None:
-        """Close the connection, unless a `result()` waits on it."""
-        if not self._driven:
-            await self._stream.aclose()
-
-    def pause_soon(self) -> None:
-        """The same, from where nothing can be awaited."""
-        if not self._driven:
-            self._stream.close_soon()
-
-    @abstractmethod
-    def raise_outcome(self) -> None:
-        """Raise what the job's end means to a reader that came to it, if it is no success."""
-
-    # ---- driving -----------------------------------------------------------------------------------------------
-
-    @property
-    def _driven(self) -> bool:
-        return self._lock is not None and self._lock.locked()
-
-    def _turn(self) -> anyio.Lock:
-        """Held by the task that reads the stream."""
-        self._exchange.transport.loop.check()
-        if self._lock is None:
-            self._lock = anyio.Lock(fast_acquire=True)
-        return self._lock
-
-    async def _advance(self, queue_until: float | None, *, silent: bool = False, fold: bool = False) -> None:
-        """Wait for what comes next, and take with it what can be had without waiting."""
-        if self.ended:
-            return
-        if queue_until is not None and self._queued:
-            block = await self._block_until(queue_until)
-        else:
-            block = await self._stream.block(BLOCK)
-        for told in block:
-            self._receive(told, silent=silent, fold=fold)
-        if self.ended:
-            await self._stream.aclose()
-            await self._stream.tell_end()
-
-    def _receive(self, told: Applied | Notice, *, silent: bool = False, fold: bool = False) -> None:
-        if isinstance(told, Notice):
-            self._tell(told.message)
-            return
-        place: Position | None = None
-        for update in self._updates(told):
-            place = update.place
-            if not update.visible and (fold or not silent):
-                continue
-            if update.visible:
-                self._shown = True
-            if fold or self._folded:
-                earlier = self._folded.get(update.index)
-                first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
-                # How the text changed is found between the two places: the change itself may be as long as the text.
-                update.deleted, update.text = 0, ""
-                self._folded[update.index] = _MergedUpdate(first_seq, base, update)
-            else:
-                self._ready.append(update)
-        self._latest = place or self._place(told)
-
-    def _unfold(self) -> list[U]:
-        """What was folded, as one update per item."""
-        folds = sorted(self._folded.values(), key=lambda fold: fold.latest.cursor)
-        self._folded.clear()
-        for first_seq, base, update in folds:
-            update.first_seq = min(first_seq, update.seq)
-            update.deleted, update.text = self._texts.between(update.index, base, update.place)
-            # The last one has the latest place: with it, all is handed over up to there.
-            update.settles = update is folds[-1].latest
-        return [fold.latest for fold in folds]
-
-    def _tell(self, message: Queue | Progress) -> None:
-        if isinstance(message, Queue):
-            self.queue = message
-        else:
-            self.progress = message
-        if self.listener is not None:
-            self.listener(message)
-
-    @abstractmethod
-    def _updates(self, advance: Applied) -> Iterable[U]:
-        """What an advance of the stream is to the items of this job."""
-
-    def _items(self) -> list[Any]:
-        """The items as they stand."""
-        document = self._stream.follower.document
-        items: Any = [] if document is None else document.value("/items")
-        return items  # type: ignore[no-any-return]
-
-    def _place(self, advance: Applied) -> Position:
-        return Position(advance.view, advance.columns, advance.cursor)
-
-    # ---- time --------------------------------------------------------------------------------------------------
-
-    def deadline(self) -> float | None:
-        """When a call that begins now must be over, by the event loop's clock."""
-        timeout = self._options.timeout
-        return None if timeout is None else anyio.current_time() + timeout
-
-    def queue_deadline(self) -> float | None:
-        """When a job must have left the server's queue in a call that begins now."""
-        timeout = self._options.queue_timeout
-        return None if timeout is None else anyio.current_time() + timeout
-
-    @property
-    def _queued(self) -> bool:
-        document = self._stream.follower.document
-        return document is not None and document.value("/status") == "queued"
-
-    async def _block_until(self, deadline: float) -> list[Applied | Notice]:
-        with anyio.CancelScope(deadline=deadline):
-            return await self._stream.block(BLOCK)
-        raise self.timed_out(f"the queue_timeout of {self._options.queue_timeout:g} s")
-
-    def bounded(self, deadline: float | None) -> AbstractContextManager[None]:
-        """End what takes longer.
-
-        Raises:
-            TotalTimeoutError: The deadline passed.
-        """
-        return nullcontext() if deadline is None else self._bounded(deadline)
-
-    @contextmanager
-    def _bounded(self, deadline: float) -> Iterator[None]:
-        with anyio.CancelScope(deadline=deadline) as scope:
-            yield
-        if scope.cancelled_caught:
-            raise self.timed_out()
-
-    def timed_out(self, what: str | None = None) -> TidewireError:
-        """The error for a wait that its caller's timeout ended."""
-        queued = self._queued
-        kind = QueueTimeoutError if queued else TotalTimeoutError
-        what = f"{what or f'the timeout of {self._options.timeout:g} s'} passed"
-        if queued:
-            what += " while the job waited in the server's queue"
-            if self.queue is not None:
-                what += f" at position {self.queue.position}"
-        advice = f"The job goes on: read it later with client.job({self.id!r}), or cancel it."
-        return kind(what, where=self._where, advice=advice)
-
-    @property
-    def _where(self) -> Where:
-        cursor = self._stream.follower.cursor
-        return Where("GET", self._stream.job_url, self.id, None if cursor is None else str(cursor))
-
-
-class _MergedUpdate(NamedTuple, Generic[U]):
-    """Updates of one item as one: from a place to the latest of them."""
-
-    first_seq: int
-    base: Position | None
-    latest: U
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} at {self._reader.base}>"

@@ -11,11 +11,36 @@ X = TypeVar("X")
 
 
 class AsyncMap(AsyncIterator[X], Generic[X]):
-    """What `AsyncClient.map` gives: an async iterator over values. `async with` cancels what runs when it is left.
+    """The values of a `map`, as an async iterator. `async with` cancels what runs when it is left.
 
     A loop that is left by `break` or an error without it closes its connection; what runs is cancelled when the client
     is closed.
     """
+
+    def __init__(self, work: MapWork[Any], inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
+        self._reader: _MapReader[X] = _MapReader(work, inputs)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> X:
+        return await self._reader.next()
+
+    async def aclose(self) -> None:
+        """Leave: close the connection, and cancel what runs."""
+        await self._reader.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class _MapReader(Generic[X]):
+    """Feeds the work of a map with inputs, and takes its values."""
 
     def __init__(self, work: MapWork[Any], inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
         self._work = work
@@ -25,10 +50,7 @@ class AsyncMap(AsyncIterator[X], Generic[X]):
         self._busy = False
         self._broken_off = False
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> X:
+    async def next(self) -> X:
         if self._busy:
             raise ConcurrentReadError("this map is being read by another loop", advice="Begin another.")
         if self._broken_off:
@@ -67,13 +89,4 @@ class AsyncMap(AsyncIterator[X], Generic[X]):
             self._work.feed(value)
 
     async def aclose(self) -> None:
-        """Leave: close the connection, and cancel what runs."""
         await self._work.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()

@@ -20,7 +20,7 @@ up to `concurrency` jobs are under way, and of these the first in order is read.
 import re
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -31,10 +31,10 @@ import anyio
 from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, TidewireError
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.update_iterator import UpdateIterator
-from tidewire.options import Options
+from tidewire.options import Options, check_key
 from tidewire.protocol.resources import EndpointDescription, Limits
 from tidewire.submit_members import encoded, jsonable, options_on_the_wire
-from tidewire.types import ItemUpdate, ResultType
+from tidewire.types import ResultType
 
 CONCURRENCY: Final = 4
 """Jobs that are under way at the same time, by default."""
@@ -92,7 +92,7 @@ class _Part:
     """How many of them there were."""
     handed: int = 0
     job: AsyncBatchJob[Any] | None = None
-    reading: UpdateIterator[ItemUpdate[Any], tuple[int, Any]] | None = None
+    reading: UpdateIterator[tuple[int, Any]] | None = None
 
     def add(self, number: int, content: bytes) -> None:
         self.inputs[number] = content
@@ -134,7 +134,7 @@ class MapWork(Generic[T]):
         starter: BatchStarter,
         endpoint: str | None,
         shape: ResultType[T],
-        shared: dict[str, Any],
+        shared: Mapping[str, Any],
         *,
         options: Options,
         sleep: Callable[[float], Awaitable[None]],
@@ -142,11 +142,13 @@ class MapWork(Generic[T]):
         batch_size: int,
         return_exceptions: bool,
         progress: Callable[[MapProgress], object] | None,
+        key: str | None,
         total: int | None,
     ) -> None:
         for name, value in (("concurrency", concurrency), ("batch_size", batch_size)):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} is a number of at least 1, not {value!r}")
+        check_key(key)
         self.finished: bool = False
         self.closed: bool = False
         self._starter = starter
@@ -154,7 +156,7 @@ class MapWork(Generic[T]):
         self._sleep = sleep
         self._endpoint = endpoint
         self._shape = shape
-        self._shared = jsonable(shared, "/shared")
+        self._shared: Any = jsonable(shared, "/shared")
         self._concurrency = concurrency
         self._batch_size = batch_size
         self._return_exceptions = return_exceptions
@@ -165,9 +167,8 @@ class MapWork(Generic[T]):
         self._batches = True
         self._max_body = 0
         self._visit = VISIT_EVERY
-        own = options.idempotency_key
-        self._leaves_running = own is not None
-        self._key = own or secrets.token_urlsafe(16)
+        self._leaves_running = key is not None
+        self._key = key or secrets.token_urlsafe(16)
         self._taken = self._ended = self._failed = 0
         self._exhausted = False
         self._part = _Part(0)
@@ -216,7 +217,7 @@ class MapWork(Generic[T]):
             return value
         if not isinstance(value, dict):
             raise InvalidInputError("shared members need inputs that are objects")
-        return {**self._shared, **value}  # type: ignore[dict-item]
+        return {**self._shared, **value}
 
     # ---- values ------------------------------------------------------------------------------------------------
 
@@ -377,7 +378,7 @@ class MapWork(Generic[T]):
         self._count(failed=failed)
 
     async def _read_beside(
-        self, reading: UpdateIterator[Any, tuple[int, Any]], others: Iterable[_Part]
+        self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[_Part]
     ) -> tuple[int, Any]:
         """Read the first job, and look after the others meanwhile."""
         fault: Exception | None = None

@@ -22,7 +22,7 @@ from tidewire.jobs.final_text import FinalTextReader
 from tidewire.options import Options
 from tidewire.protocol.document.view import View
 from tidewire.protocol.resources import EndpointDescription
-from tidewire.types import Update
+from tidewire.types import ItemChange
 
 _VALUE = "/items/0/value"
 ASK = "Ask for them in the submit: logprobs=True, or top_logprobs=n for the n most probable tokens at each place."
@@ -113,14 +113,14 @@ class TokenRows:
         self._vocabulary: Vocabulary | None = None
         self._where = where
 
-    def settled(self, update: Update[Any] | None) -> Sequence[Update[Any]]:
+    def settled(self, update: ItemChange[Any] | None) -> Sequence[ItemChange[Any]]:
         return self._text.settled(update)
 
     async def prepare(self) -> None:
         await self._text.prepare()
         self._vocabulary = await self._ask()
 
-    def give(self, update: Update[Any]) -> Iterable[Token]:
+    def give(self, update: ItemChange[Any]) -> Iterable[Token]:
         self._text.give(update)
         view = update.place.view
         if view.length(f"{_VALUE}/token_ids") < self._handed:
@@ -133,14 +133,14 @@ class TokenRows:
         self._text.finish()
         last = self._text.final
         # A job that failed has its own error, which comes next.
-        if last is not None and last.status == "succeeded" and not _asked_for(last.place.view):
+        if last is not None and last.member("status") == "succeeded" and not _asked_for(last.place.view):
             raise self._no_tokens()
         return self._fresh()
 
     def _no_tokens(self) -> TidewireError:
         return TidewireError("this job's value has no columns of tokens", where=self._where, advice=ASK)
 
-    def rest(self) -> Iterable[Update[Any]]:
+    def rest(self) -> Iterable[ItemChange[Any]]:
         return self._text.rest()
 
     def _fresh(self) -> Iterable[Token]:

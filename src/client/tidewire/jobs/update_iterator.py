@@ -5,62 +5,65 @@ arrives; what a reader leaves behind goes back to the job, and the next reading 
 """
 
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from tidewire.errors import ConcurrentReadError, TidewireError
-from tidewire.types import Position, TextDelta, Update
+from tidewire.types import ItemChange, Position, TextDelta, Update
 
 if TYPE_CHECKING:
-    from tidewire.jobs.job_base import JobReader
+    from tidewire.jobs.job_reader import JobReader
 
+Change = ItemChange[Any]
 U = TypeVar("U", bound=Update[Any])
-U_contra = TypeVar("U_contra", bound=Update[Any], contravariant=True)
 X = TypeVar("X")
 X_co = TypeVar("X_co", covariant=True)
 
 
-class Projection(Protocol[U_contra, X_co]):
+class Projection(Protocol[X_co]):
     """What one kind of reader gets for the updates of a job."""
 
     silent: bool
     """Whether it needs also the updates in which no value changed."""
 
-    def settled(self, update: U_contra | None) -> Sequence[Any]:
+    def settled(self, update: Change | None) -> Sequence[Change]:
         """The updates of which nothing is held back any more, since `update` was given, or (None) since the end."""
 
     async def prepare(self) -> None:
         """Ask what must be known before the first update."""
 
-    def give(self, update: U_contra) -> Iterable[X_co]:
+    def give(self, update: Change) -> Iterable[X_co]:
         """What the reader gets for an update."""
 
     def finish(self) -> Iterable[X_co]:
         """What the reader gets when the job has ended, whatever way."""
 
-    def rest(self) -> Iterable[Any]:
+    def rest(self) -> Iterable[Change]:
         """What was given and not handed over, as updates for the next reading."""
 
 
 class WholeUpdates(Generic[U]):
-    """Hands over the updates themselves."""
+    """Delivers every visible change, as the class of update that the job yields."""
 
     silent = False
+
+    def __init__(self, show: Callable[[Change], U]) -> None:
+        self.show: Callable[[Change], U] = show
 
     async def prepare(self) -> None:
         """Nothing to ask."""
 
-    def settled(self, update: U | None) -> Sequence[U]:
+    def settled(self, update: Change | None) -> Sequence[Change]:
         return () if update is None else (update,)
 
-    def give(self, update: U) -> Iterable[U]:
-        return (update,) if update.visible else ()
+    def give(self, update: Change) -> Iterable[U]:
+        return (self.show(update),) if update.visible else ()
 
     def finish(self) -> Iterable[U]:
         return ()
 
-    def rest(self) -> Iterable[U]:
+    def rest(self) -> Iterable[Change]:
         return ()
 
 
@@ -72,17 +75,17 @@ class TextDeltas:
     async def prepare(self) -> None:
         """Nothing to ask."""
 
-    def settled(self, update: Update[Any] | None) -> Sequence[Update[Any]]:
+    def settled(self, update: Change | None) -> Sequence[Change]:
         return () if update is None else (update,)
 
-    def give(self, update: Update[Any]) -> Iterable[TextDelta]:
+    def give(self, update: Change) -> Iterable[TextDelta]:
         text = update.text
         return (TextDelta(update.deleted, text),) if text or update.deleted else ()
 
     def finish(self) -> Iterable[TextDelta]:
         return ()
 
-    def rest(self) -> Iterable[Update[Any]]:
+    def rest(self) -> Iterable[Change]:
         return ()
 
 
@@ -95,43 +98,49 @@ class UpdateBatch(Generic[X]):
         received: Bytes of the stream that had been read when it was made, where somebody counts them.
     """
 
-    __slots__ = ("_covered", "at", "items", "received")
+    __slots__ = ("_changes", "_covered", "at", "items", "received")
 
-    def __init__(self, items: Sequence[X], covered: Sequence[Sequence[Update[Any]]] | None = None) -> None:
+    def __init__(
+        self,
+        items: Sequence[X],
+        covered: Sequence[Sequence[Change]] | None = None,
+        *,
+        changes: Sequence[Change] = (),
+    ) -> None:
         """Make a block.
 
         Args:
             items: What the reader gets.
-            covered: The updates that are handed over before the first item, and with each; None: the items are the
-                updates.
+            covered: The changes that are delivered before the first item, and with each; None: one with each.
+            changes: The change of each item, where `covered` is None.
         """
         self.items: Sequence[X] = items
         self.at: int = 0
         self.received: int = 0
         self._covered = covered
+        self._changes = changes
 
     def place(self) -> Position | None:
         """Up to where the job was handed over with what the reader has got; None: as far as before this block."""
         for at in range(self.at, -1, -1):
-            covered: Any = self.items[max(at - 1, 0) : at] if self._covered is None else self._covered[at]
+            covered = self._changes[max(at - 1, 0) : at] if self._covered is None else self._covered[at]
             for update in reversed(covered):
                 if update.settles:
-                    place: Position = update.place
-                    return place
+                    return update.place
         return None
 
-    def rest(self, *, entered: bool) -> list[Any]:
+    def rest(self, *, entered: bool) -> list[Change]:
         """The updates of which the reader has not got everything.
 
         Args:
             entered: Whether the reader has got all before this block.
         """
         if self._covered is None:
-            return [*self.items[self.at :]]
+            return [*self._changes[self.at :]]
         return [update for covered in self._covered[self.at + entered :] for update in covered]
 
 
-class UpdateIterator(AsyncIterator[X], Generic[U, X]):
+class UpdateIterator(AsyncIterator[X], Generic[X]):
     """See the top of this file. Leaving it early closes the connection, not the job.
 
     It is read by `async for`; or block by block: `fetch`, `made_of`, `acquire`, which may run on two threads.
@@ -144,14 +153,14 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
             begins before.
     """
 
-    def __init__(self, job: "JobReader[U]", hand: Projection[U, X]) -> None:
+    def __init__(self, job: "JobReader", hand: Projection[X]) -> None:
         self.block: UpdateBatch[X] = UpdateBatch(())
         self.finished: bool = False
         self.closed: bool = False
         self.interrupted: bool = False
         self._job = job
         self._hand = hand
-        self._behind_fault: list[U] = []
+        self._behind_fault: list[Change] = []
         """Updates behind one that could not be given."""
         self._fault: TidewireError | None = None
         self._prepared = False
@@ -206,7 +215,7 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
 
     # ---- block by block ----------------------------------------------------------------------------------------
 
-    async def fetch(self) -> list[U]:
+    async def fetch(self) -> list[Change]:
         """Wait for updates; none when the job has ended.
 
         Raises:
@@ -244,17 +253,17 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         with self._job.bounded(self._deadline):
             await self._hand.prepare()
 
-    def made_of(self, updates: Sequence[U]) -> UpdateBatch[X] | None:
+    def made_of(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
         """What the reader gets for updates that were fetched; for none, what is left at the end, and then None.
 
         Raises:
             TidewireError: There is nothing more to get, and why.
         """
         if isinstance(self._hand, WholeUpdates):
-            shown: Sequence[Any] = [update for update in updates if update.visible]
-            return UpdateBatch(shown) if updates else None
+            visible = [update for update in updates if update.visible]
+            return UpdateBatch([*map(self._hand.show, visible)], changes=visible) if updates else None
         items: list[X] = []
-        covered: list[Sequence[U]] = [()]
+        covered: list[Sequence[Change]] = [()]
         for at, update in enumerate(updates):
             try:
                 items += self._hand.give(update)
@@ -325,7 +334,7 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         # Last: from here on another reading may begin, in another thread, too.
         self.closed = True
 
-    def requeue(self, updates: Sequence[U]) -> None:
+    def requeue(self, updates: Sequence[Change]) -> None:
         """Keep what was not taken for the next reading."""
         self._job.requeue(updates)
 
@@ -343,7 +352,7 @@ class UpdateIterator(AsyncIterator[X], Generic[U, X]):
         await self.aclose()
 
 
-def _cover(items: Sequence[Any], covered: list[Sequence[Any]], settled: Sequence[Any]) -> None:
+def _cover(items: Sequence[Any], covered: list[Sequence[Change]], settled: Sequence[Change]) -> None:
     """Note the updates that are handed over with the last of the items."""
     covered += [()] * (len(items) + 1 - len(covered))
     if settled:

@@ -1,0 +1,326 @@
+"""`JobStarter`: submits jobs to a server, and attaches to jobs that run there."""
+
+import secrets
+from typing import Any, Self, TypeVar
+
+import anyio
+
+from tidewire.checkpoint import NO_CHECKPOINT, Checkpoint
+from tidewire.errors import (
+    CheckpointError,
+    EndpointNotFoundError,
+    InvalidInputError,
+    ProtocolError,
+    TidewireError,
+)
+from tidewire.http.api_session import ApiSession
+from tidewire.http.response import Connection
+from tidewire.http.urls import last_segment
+from tidewire.jobs.batch_job import AsyncBatchJob
+from tidewire.jobs.batch_job_reader import BatchJobReader
+from tidewire.jobs.map_work import MapWork, cancel_all
+from tidewire.jobs.reconnecting_stream import JobStream
+from tidewire.jobs.single_job_reader import SingleJobReader
+from tidewire.jobs.tokens import Vocabularies
+from tidewire.options import Options
+from tidewire.protocol.backoff import Backoff
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document.diff_shapes import DiffError
+from tidewire.protocol.follower import Follower
+from tidewire.protocol.follower_outcomes import Applied
+from tidewire.protocol.resources import EndpointDescription, JobResource, Limits
+from tidewire.protocol.status_table import RequestKind
+from tidewire.submit_members import encoded, options_on_the_wire
+from tidewire.types import Position, ResultType
+
+T = TypeVar("T")
+
+
+class JobStarter:
+    """One server and the options of the calls to it. A client holds one; views of the client share all but the options.
+
+    Attributes:
+        running: Jobs of maps that were neither read to their end nor cancelled. The client cancels them when it is
+            closed.
+    """
+
+    def __init__(self, exchange: ApiSession, options: Options) -> None:
+        self.exchange: ApiSession = exchange
+        self.options: Options = options
+        self.running: set[AsyncBatchJob[Any]] = set()
+        self._vocabularies = Vocabularies(exchange)
+
+    def with_options(self, options: Options) -> Self:
+        """The same server with other options."""
+        view = object.__new__(type(self))
+        view.exchange, view.options = self.exchange, options
+        view.running, view._vocabularies = self.running, self._vocabularies
+        return view
+
+    async def aclose(self) -> None:
+        """Cancel the jobs of maps that were left, and close all connections."""
+        transport = self.exchange.transport
+        if self.running:
+            transport.loop.check()
+            await cancel_all(self.running)
+        await transport.aclose()
+
+    # ---- endpoints ---------------------------------------------------------------------------------------------
+
+    async def endpoint(self, name: str | None, since: float | None = None) -> str:
+        """The name of an endpoint; for None that of the server's only one.
+
+        Raises:
+            EndpointNotFoundError: There is not exactly one.
+        """
+        if name is not None:
+            return _checked(name, "an endpoint's name")
+        discovery = await self.exchange.discover(self.options, since)
+        names = [endpoint.name for endpoint in discovery.endpoints]
+        if len(names) == 1:
+            return names[0]
+        what = (
+            f"this server has {len(names)} endpoints: {', '.join(names)}"
+            if names
+            else "this server has no endpoint"
+        )
+        advice = f"Name the one to use, such as {names[0]!r}." if names else "Ask whoever runs it."
+        raise EndpointNotFoundError(f"no endpoint was named, and {what}", advice=advice)
+
+    async def describe(self, name: str | None) -> EndpointDescription:
+        since = anyio.current_time()
+        return await self.exchange.describe(await self.endpoint(name, since), self.options, since)
+
+    async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
+        """The endpoint's name and description, and the server's limits."""
+        name = await self.endpoint(endpoint)
+        limits = (await self.exchange.discover(self.options)).limits
+        return name, limits, await self.describe(name)
+
+    # ---- starting ----------------------------------------------------------------------------------------------
+
+    async def submit(
+        self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[Any]
+    ) -> SingleJobReader[Any]:
+        """Submit one input. The response is the job's stream, where its reader finds it, or the job."""
+        since = anyio.current_time()
+        try:
+            name = await self.endpoint(endpoint, since)
+        except EndpointNotFoundError as error:
+            if isinstance(members["input"], dict) and "endpoint" in members["input"]:
+                error.advice = "Its name is the first argument, without a keyword: submit('…', …)."
+            raise
+        content = encoded(members | options_on_the_wire(self.options))
+        try:
+            answer = await self.exchange.submit(
+                self._jobs_url(name), self.options, headers=_key_header(key), body=content, since=since
+            )
+        except EndpointNotFoundError as error:
+            error.advice = await self._names(since, but=error.what)
+            raise
+        except InvalidInputError as error:
+            error.advice = error.advice or f"client.describe({name!r}).input_schema says what it takes."
+            raise
+        if isinstance(answer, Connection):
+            stream, begun = await self._streamed(answer), None
+        else:
+            job = self.exchange.read(JobResource, answer, what="submitted job")
+            name = job.endpoint
+            stream, begun = self._stream(job, answer.url)
+        return self._single(stream, None, shape, begun=begun, endpoint=name)
+
+    async def submit_batch(
+        self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[T]
+    ) -> AsyncBatchJob[T]:
+        """Submit many inputs; the response is the job."""
+        since = anyio.current_time()
+        name = await self.endpoint(endpoint, since)
+        body = encoded(members | options_on_the_wire(self.options))
+        return await self.start(name, body, key, shape, since)
+
+    async def start(
+        self, name: str, body: bytes, key: str | None, shape: ResultType[T], since: float | None = None
+    ) -> AsyncBatchJob[T]:
+        """Submit a body of many inputs."""
+        since = anyio.current_time() if since is None else since
+        try:
+            answer = await self.exchange.ask(
+                "POST",
+                self._jobs_url(name),
+                self.options,
+                asked=RequestKind.SUBMIT,
+                headers=_key_header(key),
+                body=body,
+                since=since,
+            )
+        except EndpointNotFoundError as error:
+            error.advice = await self._names(since, but=error.what)
+            raise
+        except InvalidInputError as error:
+            error.advice = error.advice or f"client.describe({name!r}).input_schema says what it takes."
+            raise
+        job = self.exchange.read(JobResource, answer, what="submitted job")
+        stream, begun = self._stream(job, answer.url)
+        return AsyncBatchJob(self._batch(stream, None, shape, begun=begun))
+
+    def map_work(
+        self, endpoint: str | None, shape: ResultType[Any], shared: dict[str, Any], **settings: Any
+    ) -> MapWork[Any]:
+        """The work of a `map`, which starts its jobs here."""
+        return MapWork(
+            self,
+            endpoint,
+            shape,
+            shared,
+            options=self.options,
+            sleep=self.exchange.timing.sleep,
+            **settings,
+        )
+
+    async def _streamed(self, connection: Connection) -> JobStream:
+        """The stream that answered a submit."""
+        headers = connection.headers
+        job_id = last_segment(headers.get("location", ""))
+        if not job_id:
+            await connection.aclose()
+            what = "the stream that answers a submit names no job in Location"
+            advice = "The job may run: see client.jobs(), where the server has that."
+            raise ProtocolError(what, where=connection.where(), advice=advice)
+        link = headers.get("content-location")
+        try:
+            stream = self._stream_of(job_id, events=None if link is None else (connection.url, link))
+        except ProtocolError:
+            await connection.aclose()
+            raise
+        await stream.take_over(connection)
+        return stream
+
+    async def _names(self, since: float, *, but: str) -> str:
+        """Advice that lists the server's endpoints, unless the error lists them already."""
+        try:
+            discovery = await self.exchange.discover(self.options, since)
+            names = [endpoint.name for endpoint in discovery.endpoints]
+        except TidewireError:
+            return ""
+        if names and all(name in but for name in names):
+            return ""
+        return f"This server has: {', '.join(names)}." if names else "This server has no endpoint."
+
+    def _jobs_url(self, endpoint: str) -> str:
+        return f"{self.exchange.endpoint_url(endpoint)}/jobs"
+
+    # ---- attaching ---------------------------------------------------------------------------------------------
+
+    def attach(
+        self, job_id: str | None, checkpoint: Checkpoint | None, shape: ResultType[T]
+    ) -> SingleJobReader[T]:
+        """The reader of a job that exists. Sends nothing."""
+        return self._single(*self._attached(job_id, checkpoint), shape)
+
+    def attach_batch(
+        self, job_id: str | None, checkpoint: Checkpoint | None, shape: ResultType[T]
+    ) -> BatchJobReader[T]:
+        """The reader of a job of many inputs that exists. Sends nothing."""
+        return self._batch(*self._attached(job_id, checkpoint), shape)
+
+    def _attached(
+        self, job_id: str | None, checkpoint: Checkpoint | None
+    ) -> tuple[JobStream, Position | None]:
+        if job_id is not None:
+            _checked(job_id, "a job's id")
+        if checkpoint is None:
+            if job_id is None:
+                raise TypeError("give the job's id, or a checkpoint of it")
+            return self._stream_of(job_id), None
+        if not isinstance(checkpoint, Checkpoint):
+            raise TypeError(
+                f"checkpoint is a Checkpoint, not {type(checkpoint).__name__}: read it with Checkpoint.from_json(text)"
+            )
+        if job_id is not None and checkpoint.job != job_id:
+            raise CheckpointError(f"the checkpoint is of job {checkpoint.job}, not of {job_id}")
+        if checkpoint.url is not None and checkpoint.url != self.exchange.base:
+            advice = "If it is the same server, pass dataclasses.replace(checkpoint, url=None)."
+            raise CheckpointError(
+                f"the checkpoint is of {checkpoint.url}, not of {self.exchange.base}", advice=advice
+            )
+        stream = self._stream_of(checkpoint.job)
+        if checkpoint.cursor is None or checkpoint.state is None:
+            return stream, None
+        cursor = Cursor.parse(checkpoint.cursor)
+        try:
+            view = stream.follower.restore(checkpoint.state, checkpoint.columns, cursor)
+        except DiffError as error:
+            raise CheckpointError(f"this is not a checkpoint: {error}", advice=NO_CHECKPOINT) from None
+        return stream, Position(view, checkpoint.columns, cursor)
+
+    # ---- readers and their streams -----------------------------------------------------------------------------
+
+    def _single(
+        self,
+        stream: JobStream,
+        taken: Position | None,
+        shape: ResultType[T],
+        *,
+        begun: Applied | None = None,
+        endpoint: str | None = None,
+    ) -> SingleJobReader[T]:
+        return SingleJobReader(
+            self.exchange,
+            self.options,
+            stream,
+            cancel_url=f"{stream.job_url}/cancel",
+            taken=taken,
+            begun=begun,
+            vocabularies=self._vocabularies,
+            endpoint=endpoint,
+            shape=shape,
+        )
+
+    def _batch(
+        self,
+        stream: JobStream,
+        taken: Position | None,
+        shape: ResultType[T],
+        *,
+        begun: Applied | None = None,
+    ) -> BatchJobReader[T]:
+        return BatchJobReader(
+            self.exchange,
+            self.options,
+            stream,
+            cancel_url=f"{stream.job_url}/cancel",
+            taken=taken,
+            begun=begun,
+            shape=shape,
+        )
+
+    def _stream(self, job: JobResource, base: str) -> tuple[JobStream, Applied | None]:
+        """The stream of a job that was just submitted, from the state that came with the response."""
+        stream = self._stream_of(job.id, events=(base, job.links.events))
+        begun = stream.follower.adopt(job)
+        return stream, begun if isinstance(begun, Applied) else None
+
+    def _stream_of(self, job_id: str, *, events: tuple[str, str] | None = None) -> JobStream:
+        """The stream of a job; `events` is the URL of a response, and the link to the stream in it."""
+        exchange = self.exchange
+        job_url = exchange.job_url(job_id)
+        follower = Follower(
+            backoff=Backoff(self.options.retry, exchange.timing.rng),
+            job_id=job_id,
+            max_state_bytes=self.options.max_state_bytes,
+        )
+        events_url = f"{job_url}/events" if events is None else exchange.here(*events, f"{job_url}/events")
+        return JobStream(exchange, follower, self.options, job_url=job_url, events_url=events_url)
+
+
+def _key_header(key: str | None) -> dict[str, str]:
+    return {"Idempotency-Key": key or secrets.token_urlsafe(16)}
+
+
+def _checked(name: Any, what: str) -> str:
+    """Refuse a name that cannot be a segment of a URL's path."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is a text, not {name!r}")
+    if not name:
+        raise ValueError(f"{what} is empty")
+    return name
