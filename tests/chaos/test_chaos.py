@@ -87,7 +87,7 @@ class Chaos:
         held = await self.straight.job(job.id).read()
         [item] = held.state["items"]
         assert run.value == item["value"] == await job.result()
-        assert digest(held.state["items"]) == held.done.digest == job._stream.follower.done.digest
+        assert digest(held.state["items"]) == held.done.digest == job._reader._stream.follower.done.digest
         if text is not None:
             assert run.text == run.value == text
 

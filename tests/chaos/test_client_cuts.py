@@ -107,7 +107,10 @@ async def test_a_short_job_cut_at_every_byte_is_read_whole(url, anyio_backend):
                 knife.cuts = [Cut(after=at, how=how)]
                 run, reader = await read(client, saved)
                 assert run == clean, f"cut by {how} after {at} bytes"
-                assert reader._stream.follower.document.value() == job._stream.follower.document.value()
+                assert (
+                    reader._reader._stream.follower.document.value()
+                    == job._reader._stream.follower.document.value()
+                )
         # The reader itself closes at `done`, which may be before the last few bytes pass.
         assert len(proxy.cuts) >= size - 10
 
@@ -156,10 +159,10 @@ async def test_long_jobs_cut_at_random_bytes_are_read_whole(url):
         held = await straight.job(job.id).read()
         [item] = held.state["items"]
         assert run.value == item["value"] == await job.result()
-        assert digest(held.state["items"]) == held.done.digest == job._stream.follower.done.digest
+        assert digest(held.state["items"]) == held.done.digest == job._reader._stream.follower.done.digest
         if endpoint == "talk":
             assert run.text == sentence(members["words"])
-        repeats.append(job._stream.follower.repeats)
+        repeats.append(job._reader._stream.follower.repeats)
 
     repeats = []
     patient = RetryPolicy(max_attempts=100, submit_attempts=100, initial=0.01, maximum=0.1)

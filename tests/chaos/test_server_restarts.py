@@ -49,7 +49,7 @@ async def talk(client, straight, words, when_it_runs):
     assert run.assert_whole()[0] == 1
     assert run.text == run.value == await job.result() == said(words)
     held = await straight.job(job.id).read()
-    assert digest(held.state["items"]) == held.done.digest == job._stream.follower.done.digest
+    assert digest(held.state["items"]) == held.done.digest == job._reader._stream.follower.done.digest
 
 
 async def live(server, proxy, draw):

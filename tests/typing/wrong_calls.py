@@ -18,7 +18,7 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
     client.with_options(timeout="30")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     client.with_options(on_disconnect="stop")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     client.with_options(time=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    checkpoint.cursor = "1-1"  # type: ignore[misc]
+    checkpoint.cursor = "1-1"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
     job = client.submit("caption", returns=Caption)
     job.result().txt  # type: ignore[attr-defined]  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
@@ -26,7 +26,7 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
     # Without `returns` a value is JSON, and not anything.
     client.run("caption")["text"]  # type: ignore[index, call-overload]  # pyright: ignore[reportIndexIssue, reportOptionalSubscript, reportArgumentType, reportCallIssue]
     for update in job:
-        update.text = "other", number  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+        update.text = "other", number  # type: ignore[misc, assignment]  # pyright: ignore[reportAttributeAccessIssue]
     for _, result in client.submit_batch("caption", [], returns=Caption).as_completed():
         result.text  # type: ignore[union-attr]  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 

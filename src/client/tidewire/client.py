@@ -102,7 +102,7 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close all connections. Jobs continue on the server, except those of a `map` that was left early."""
-        await self._starter.aclose()
+        await self._starter.closing()()
 
     def with_options(
         self,

@@ -89,7 +89,7 @@ class Client:
             hooks=hooks,
         )
         # The thread lives as long as this client, so it must not hold it.
-        self._inner = (LoopThread(client._starter.aclose), client)
+        self._inner = (LoopThread(client._starter.closing()), client)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(NO_COPY)

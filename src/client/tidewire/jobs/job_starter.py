@@ -1,6 +1,8 @@
 """`JobStarter`: submits jobs to a server, and attaches to jobs that run there."""
 
 import secrets
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import anyio
@@ -15,6 +17,7 @@ from tidewire.errors import (
 )
 from tidewire.http.api_session import ApiSession
 from tidewire.http.response import Connection
+from tidewire.http.transport import Transport
 from tidewire.http.urls import last_segment
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.batch_job_reader import BatchJobReader
@@ -57,13 +60,13 @@ class JobStarter:
         view.running, view._vocabularies = self.running, self._vocabularies
         return view
 
-    async def aclose(self) -> None:
-        """Cancel the jobs of maps that were left, and close all connections."""
-        transport = self.exchange.transport
-        if self.running:
-            transport.loop.check()
-            await cancel_all(self.running)
-        await transport.aclose()
+    def closing(self) -> Callable[[], Awaitable[None]]:
+        """A function that cancels the jobs of maps that were left, and closes all connections.
+
+        It refers to nothing of the user's, such as hooks: these may refer to the client, which would then never be
+        garbage-collected.
+        """
+        return partial(_close, self.running, self.exchange.transport)
 
     # ---- endpoints ---------------------------------------------------------------------------------------------
 
@@ -311,6 +314,13 @@ class JobStarter:
         )
         events_url = f"{job_url}/events" if events is None else exchange.here(*events, f"{job_url}/events")
         return JobStream(exchange, follower, self.options, job_url=job_url, events_url=events_url)
+
+
+async def _close(running: set[AsyncBatchJob[Any]], transport: Transport) -> None:
+    if running:
+        transport.loop.check()
+        await cancel_all(running)
+    await transport.aclose()
 
 
 def _key_header(key: str | None) -> dict[str, str]:
