@@ -34,10 +34,11 @@ proof: $(STAMP)  ## proves the suite: every faulty server and client, and twenty
 	$(BIN)/python -m proof clients
 	$(BIN)/python -m proof traceability
 
-check: $(STAMP)  ## lint, format, types, drift of the specification and of its traceability
+check: $(STAMP)  ## lint, format, types, drift of the specification, of its traceability and of generated signatures
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy && $(BIN)/mypy --strict tests/typing
 	$(BIN)/python spec/extract.py --check
+	$(BIN)/python src/client/generate_signatures.py --check
 	$(BIN)/python -m proof traceability --check
 
 fix: $(STAMP)  ## mend what the linter can mend

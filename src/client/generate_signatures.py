@@ -91,12 +91,9 @@ def of_endpoint(source: str) -> str:
     _, overload, _ = functions(source, "Server", "endpoint")
     source = with_arguments(source, overload, parameters, {})
     *_, method = functions(source, "Server", "endpoint")
-    function = {
-        "function": "The function, where this is used as a decorator without options.",
-    }
-    return with_arguments(
-        source, method, parameters, function | {name: option.text for name, option in options.items()}
-    )
+    texts = {"function": "The function, where this is used as a decorator without options."}
+    texts |= {name: option.text for name, option in options.items()}
+    return with_arguments(source, method, parameters, texts)
 
 
 def with_arguments(source: str, place: "Place", parameters: list[str], texts: dict[str, str]) -> str:
@@ -262,7 +259,7 @@ def generated() -> Iterator[tuple[Path, str]]:
     """Each file, and what it must contain."""
     steps: tuple[tuple[Path, Callable[[str], str]], ...] = (
         (CLIENT / "client.py", lambda source: of_view(of_constructor(source))),
-        # (SERVER / "server.py", of_endpoint),
+        (SERVER / "server.py", of_endpoint),
     )
     sources = {path: formatted(path, make(path.read_text())) for path, make in steps}
     for async_file, async_class, file, name in PAIRS:

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar, overload
 from pydantic import JsonValue
 
 from tidewire.protocol import strict_json
-from tidewire_server.endpoints.batch_options import read_batching
 from tidewire_server.endpoints.endpoint import (
     DEFAULT,
     Columns,
@@ -135,27 +134,29 @@ class Server:
         returns, yields, or from `T`. The docstring is the endpoint's description.
 
         Args:
-            function: The function, where this is used as a bare decorator.
+            function: The function, where this is used as a decorator without options.
             name: The endpoint's name; the function's by default.
             concurrency_limit: Calls that run at a time; None for any number. By default the server's
                 `default_concurrency_limit`.
-            concurrency_group: Endpoints of one group share their slots: `concurrency_limit`, named at one of them, is
+            concurrency_group: Endpoints of one group share their slots: `concurrency_limit`, set at one of them, is
                 that of all together. A GPU that two models share is a group of its own.
             max_queue_size: Items that may wait, 0 for none; by default the server's.
             time_limit: Seconds that the function may take for one item; then it fails with `deadline_exceeded`, and
                 the function is cancelled. None for any time.
             on_restart: What becomes of items that ran when the server stopped, where jobs outlive it: they run again
                 from the start, or, with "fail", fail with `worker_lost`: for functions that must not run twice.
-            columns: JSON Pointers, within the value, of the places that grow; or a function of the input that gives
+            columns: JSON Pointers, within the value, of the places that grow; or a function of the input that returns
                 them. A value that is a text is its own column.
-            initial: The value of an item before its function has given one; or a function of the input.
-            validate: Called with each validated input before it is queued. What it raises as a `ValueError` refuses
-                the submit; the error's `member` and `code`, if it has them, say what is wrong. So does an `ItemError`.
-            capabilities: What discovery says of it beyond what is known: `{"logprobs": {"max_top": 20}}`,
-                `{"rollback": False}`. Where `rollback` (text that was written may be taken back) is not said, it holds
-                for generators, whose values may replace each other, and for streams whose function names `truncate`.
+            initial: The value of an item before its function has returned or written one; or a function of the input.
+            validate: Called with each validated input before it is queued. A `ValueError` that it raises refuses the
+                submit; the error's `member` and `code`, if it has them, say what is wrong. So does an `ItemError`.
+            capabilities: Capabilities for discovery, in addition to those that the server finds: `{"logprobs":
+                {"max_top": 20}}`, `{"rollback": False}`. Without `rollback` (text that was written may be taken
+                back), it holds for generators, whose values may replace each other, and for streams whose function
+                names `truncate`.
             examples: Valid inputs.
-            links: Further resources under the endpoint's URL, by name: bytes, JSON, or a function that gives either.
+            links: Further resources under the endpoint's URL, by name: bytes, JSON, or a function that returns
+                either.
             batch: The function takes many inputs in one call: a list of a pydantic model, or one list for each member
                 of the input. It returns as many values, in the same order; one that is an `ItemError` or another
                 exception fails its own input alone. A generator yields `{row: value}`, with `Append` and `Last`.
@@ -163,49 +164,23 @@ class Server:
             max_batch_size: Inputs in one call, at most. 16, or the largest of `sizes`.
             batch_timeout: Seconds that the oldest input waits for others, from its arrival, while a worker is idle.
                 0: none; batches form while one runs.
-            sizes: Sizes that a call may have; a smaller batch is filled up, and what comes for the rows that fill it is
-                dropped. For functions that are compiled for certain shapes.
+            sizes: Sizes that a call may have; a smaller batch is filled up, and the values of the rows that fill it
+                are dropped. For functions that are compiled for certain shapes.
             pad: The input that fills a batch up; by default the last one of the batch again.
-            cost: What an input takes of `max_cost`: its tokens, its pixels. Called with the input, at the submit and
-                again when it is queued.
+            cost: The share of `max_cost` that an input takes: its tokens, its pixels. Called with the input, at the
+                submit and again when it is queued.
             max_cost: What the inputs of one call may cost together. One that costs more is refused at the submit.
             key: Only inputs with equal keys share a call: a shape, the name of an adapter. Called as `cost` is.
-            bisect: Where the function raises, call it again with each half of the inputs, until only those that make it
-                raise have failed. The function is then called several times with one input.
+            bisect: Where the function raises, call it again with each half of the inputs, until only those that make
+                it raise have failed. The function is then called several times with one input.
 
         Raises:
             TypeError: The signature cannot be an endpoint's.
             ValueError: An option is wrong, or the name is taken.
             RuntimeError: The server runs.
         """
-        of_batches = {
-            "max_batch_size": max_batch_size,
-            "batch_timeout": batch_timeout,
-            "sizes": sizes,
-            "pad": pad,
-            "cost": cost,
-            "max_cost": max_cost,
-            "key": key,
-        }
-        batching = None
-        if batch:
-            batching = read_batching(**of_batches, bisect=bisect)
-        elif given := [name for name, value in of_batches.items() if value is not None] + ["bisect"] * bisect:
-            raise ValueError(f"{', '.join(given)}: of batched functions; say batch=True as well")
         options = Options(
-            name=name,
-            concurrency_limit=concurrency_limit,
-            concurrency_group=concurrency_group,
-            max_queue_size=max_queue_size,
-            time_limit=time_limit,
-            on_restart=on_restart,
-            columns=columns,
-            initial=initial,
-            validate=validate,
-            capabilities=capabilities,
-            examples=examples,
-            links=links,
-            batching=batching,
+            **{name: value for name, value in locals().items() if name not in {"self", "function"}}
         )
 
         def register(function: F) -> F:

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, JsonValue
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import escape, parse
 from tidewire.protocol.resources import Batch, EndpointCapabilities, EndpointDescription, EndpointSummary
-from tidewire_server.endpoints.batch_options import Batching, BatchSlot
+from tidewire_server.endpoints.batch_options import Batching, BatchSlot, read_batching
 from tidewire_server.endpoints.batch_signature import batch_shapes_of
 from tidewire_server.endpoints.signature_schemas import (
     InputShape,
@@ -47,21 +47,83 @@ _ANYWHERE: Final = BatchSlot()
 
 @dataclass(frozen=True)
 class Options:
-    """What `@server.endpoint(…)` takes; see `Server.endpoint`."""
+    """The options of `Server.endpoint`.
+
+    The text below each field is its documentation: `src/client/generate_signatures.py` copies the fields into the
+    signature and docstring there.
+    """
 
     name: str | None = None
+    """The endpoint's name; the function's by default."""
     concurrency_limit: int | Default | None = DEFAULT
+    """Calls that run at a time; None for any number. By default the server's `default_concurrency_limit`."""
     concurrency_group: str | None = None
+    """Endpoints of one group share their slots: `concurrency_limit`, set at one of them, is that of all together. A GPU
+    that two models share is a group of its own."""
     max_queue_size: int | None = None
+    """Items that may wait, 0 for none; by default the server's."""
     time_limit: float | None = None
+    """Seconds that the function may take for one item; then it fails with `deadline_exceeded`, and the function is
+    cancelled. None for any time."""
     on_restart: OnRestart = "rerun"
+    """What becomes of items that ran when the server stopped, where jobs outlive it: they run again from the start, or,
+    with "fail", fail with `worker_lost`: for functions that must not run twice."""
     columns: Columns | None = None
+    """JSON Pointers, within the value, of the places that grow; or a function of the input that returns them. A value
+    that is a text is its own column."""
     initial: Any = DEFAULT
+    """The value of an item before its function has returned or written one; or a function of the input."""
     validate: Callable[[Any], Any] | None = None
+    """Called with each validated input before it is queued. A `ValueError` that it raises refuses the submit; the
+    error's `member` and `code`, if it has them, say what is wrong. So does an `ItemError`."""
     capabilities: Mapping[str, Any] | None = None
+    """Capabilities for discovery, in addition to those that the server finds: `{"logprobs": {"max_top": 20}}`,
+    `{"rollback": False}`. Without `rollback` (text that was written may be taken back), it holds for generators, whose
+    values may replace each other, and for streams whose function names `truncate`."""
     examples: Iterable[JsonValue] = ()
+    """Valid inputs."""
     links: Mapping[str, Resource] | None = None
-    batching: Batching | None = None
+    """Further resources under the endpoint's URL, by name: bytes, JSON, or a function that returns either."""
+    batch: bool = False
+    """The function takes many inputs in one call: a list of a pydantic model, or one list for each member of the input.
+    It returns as many values, in the same order; one that is an `ItemError` or another exception fails its own input
+    alone. A generator yields `{row: value}`, with `Append` and `Last`. Callers see no difference: they send one input,
+    or many. The other options are for these."""
+    max_batch_size: int | None = None
+    """Inputs in one call, at most. 16, or the largest of `sizes`."""
+    batch_timeout: float | None = None
+    """Seconds that the oldest input waits for others, from its arrival, while a worker is idle. 0: none; batches form
+    while one runs."""
+    sizes: Iterable[int] | None = None
+    """Sizes that a call may have; a smaller batch is filled up, and the values of the rows that fill it are dropped. For
+    functions that are compiled for certain shapes."""
+    pad: Any = None
+    """The input that fills a batch up; by default the last one of the batch again."""
+    cost: Callable[[Any], float] | None = None
+    """The share of `max_cost` that an input takes: its tokens, its pixels. Called with the input, at the submit and again
+    when it is queued."""
+    max_cost: float | None = None
+    """What the inputs of one call may cost together. One that costs more is refused at the submit."""
+    key: Callable[[Any], Hashable] | None = None
+    """Only inputs with equal keys share a call: a shape, the name of an adapter. Called as `cost` is."""
+    bisect: bool = False
+    """Where the function raises, call it again with each half of the inputs, until only those that make it raise have
+    failed. The function is then called several times with one input."""
+
+    def batching(self) -> Batching | None:
+        """How items are batched; None for a function that takes one input.
+
+        Raises:
+            TypeError: An option is of another kind than it should be.
+            ValueError: One is out of bounds, or is an option of batched functions while `batch` is not set.
+        """
+        names = ("max_batch_size", "batch_timeout", "sizes", "pad", "cost", "max_cost", "key")
+        options = {name: getattr(self, name) for name in names}
+        if self.batch:
+            return read_batching(**options, bisect=self.bisect)
+        if given := [name for name, value in options.items() if value is not None] + ["bisect"] * self.bisect:
+            raise ValueError(f"{', '.join(given)}: of batched functions; say batch=True as well")
+        return None
 
 
 @dataclass(frozen=True)
@@ -99,12 +161,12 @@ class Endpoint:
             )
         self.input: InputShape
         self.value: ValueShape
-        self.batching = options.batching
+        self.batching = options.batching()
         """How its items are batched; None for a function that takes one input."""
         self.outputs: int | None = None
         self.takes_late_joiners = False
         self._only_appends = False
-        if options.batching is None:
+        if self.batching is None:
             self.input, self.value = shapes_of(function, self.name)
         else:
             shapes = batch_shapes_of(function, self.name)
