@@ -99,6 +99,25 @@ def options() -> str:
     return "\n".join(["| option | meaning |", "|---|---|", *rows])
 
 
+def arguments_of_client() -> str:
+    from tidewire import AsyncClient
+
+    rows = ["| argument | meaning | default |", "|---|---|---|"]
+    parameters = inspect.signature(AsyncClient).parameters
+    for name, meaning in arguments_of(AsyncClient.__init__).items():
+        default = parameters[name].default
+        shown = "" if default is inspect.Parameter.empty else f"`{default!r}`"
+        rows.append(f"| `{name}` | {meaning} | {shown} |")
+    return "\n".join(rows)
+
+
+def client_options() -> str:
+    from tidewire import AsyncClient
+
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in arguments_of(AsyncClient.with_options).items()]
+    return "\n".join(["| option | meaning |", "|---|---|", *rows])
+
+
 def methods(of: str, called: str, *left_out: str) -> Callable[[], str]:
     def table() -> str:
         import tidewire_server
@@ -168,7 +187,13 @@ def plugin_options() -> str:
 
 PARTS = {
     "conformance.md": {"options": suite_options, "plugin": plugin_options},
-    "client.md": {"statuses": statuses, "actions": actions, "errors": errors},
+    "client.md": {
+        "arguments": arguments_of_client,
+        "client_options": client_options,
+        "statuses": statuses,
+        "actions": actions,
+        "errors": errors,
+    },
     "server.md": {
         "options": options,
         "stream": methods("Stream", "stream"),

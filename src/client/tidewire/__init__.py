@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tidewire.hooks import Hooks
     from tidewire.jobs.batch_job import AsyncBatchJob
     from tidewire.jobs.job import AsyncJob
+    from tidewire.jobs.logprob_arrays import Logprobs
+    from tidewire.jobs.map_iterator import AsyncMap
     from tidewire.jobs.map_work import MapProgress
     from tidewire.jobs.tokens import Token
     from tidewire.protocol.backoff import RetryPolicy
@@ -34,12 +36,14 @@ __all__ = [
     "AsyncBatchJob",
     "AsyncClient",
     "AsyncJob",
+    "AsyncMap",
     "BatchJob",
     "Checkpoint",
     "Client",
     "Hooks",
     "ItemUpdate",
     "Job",
+    "Logprobs",
     "MapProgress",
     "RetryPolicy",
     "TextDelta",
@@ -52,12 +56,14 @@ _HOMES = {
     "AsyncBatchJob": "tidewire.jobs.batch_job",
     "AsyncClient": "tidewire.client",
     "AsyncJob": "tidewire.jobs.job",
+    "AsyncMap": "tidewire.jobs.map_iterator",
     "BatchJob": "tidewire.blocking.blocking_jobs",
     "Checkpoint": "tidewire.checkpoint",
     "Client": "tidewire.sync",
     "Hooks": "tidewire.hooks",
     "ItemUpdate": "tidewire.types",
     "Job": "tidewire.blocking.blocking_jobs",
+    "Logprobs": "tidewire.jobs.logprob_arrays",
     "MapProgress": "tidewire.jobs.map_work",
     "RetryPolicy": "tidewire.protocol.backoff",
     "TextDelta": "tidewire.types",

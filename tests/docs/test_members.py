@@ -1,0 +1,96 @@
+"""The members of the exported classes are those in the reference, and no others."""
+
+import dataclasses
+import inspect
+import re
+from typing import Generic, NamedTuple, TypeVar
+
+import pytest
+
+import tidewire
+from docs import reference
+from tidewire import Checkpoint, Client, Hooks, MapProgress, RetryPolicy, TextDelta, TidewireError, Token
+from tidewire.errors import NOWHERE
+from tidewire.jobs.logprob_arrays import logprobs_of
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document import Document
+from tidewire.types import ItemChange, ItemUpdate, Position, ResultType, Update
+
+T = TypeVar("T")
+
+
+class OfGenerics(Generic[T]):
+    """What every generic class has."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OfDataclasses:
+    """What every dataclass has."""
+
+
+class OfNamedTuples(NamedTuple):
+    """What every named tuple has."""
+
+
+def change():
+    document = Document({"items": [{"status": "running", "value": "a"}]})
+    return ItemChange(Position(document.view(), (), Cursor(1, 3)), ResultType(None), 3)
+
+
+INSTANCES = {
+    "AsyncBatchJob": lambda: tidewire.AsyncClient("http://127.0.0.1:1").batch_job("j"),
+    "AsyncClient": lambda: tidewire.AsyncClient("http://127.0.0.1:1"),
+    "AsyncJob": lambda: tidewire.AsyncClient("http://127.0.0.1:1").job("j"),
+    "AsyncMap": lambda: tidewire.AsyncClient("http://127.0.0.1:1").map("e", []),
+    "BatchJob": lambda: Client("http://127.0.0.1:1").batch_job("j"),
+    "Checkpoint": lambda: Checkpoint(job="j"),
+    "Client": lambda: Client("http://127.0.0.1:1"),
+    "Hooks": Hooks,
+    "ItemUpdate": lambda: ItemUpdate(change()),
+    "Job": lambda: Client("http://127.0.0.1:1").job("j"),
+    "Logprobs": lambda: logprobs_of({"token_ids": [1]}, NOWHERE),
+    "MapProgress": lambda: MapProgress(0, 0, 0, 0, None),
+    "RetryPolicy": RetryPolicy,
+    "TextDelta": lambda: TextDelta(0, "a"),
+    "TidewireError": lambda: TidewireError("broken"),
+    "Token": lambda: Token("a", 1),
+    "Update": lambda: Update(change()),
+}
+
+
+def members(instance):
+    """`dir()` of an instance without the members of its built-in bases, and of what Python adds to each class."""
+    cls = type(instance)
+    left_out = {*dir(OfGenerics()), "__slots__", "__annotations__", "__post_init__"}
+    for base in cls.__mro__:
+        if not base.__module__.startswith("tidewire"):
+            left_out.update(dir(base))
+    if dataclasses.is_dataclass(cls):
+        left_out.update(dir(OfDataclasses()))
+    if issubclass(cls, tuple):
+        left_out.update(dir(OfNamedTuples()))
+    return {*dir(instance)} - left_out
+
+
+def written():
+    """Class → members, from the table of the reference."""
+    page = (reference.REFERENCE / "client.md").read_text()
+    table = page.partition("\n## Members of the classes\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|([^|]*)\|$", table, re.MULTILINE)
+    return {name: {*re.findall(r"`(\w+)`", f"{public} {private}")} for name, public, private in rows}
+
+
+@pytest.mark.parametrize("name", tidewire.__all__)
+def test_an_instance_has_the_members_that_the_reference_lists(name):
+    assert members(INSTANCES[name]()) == written()[name]
+
+
+@pytest.mark.parametrize("name", tidewire.__all__)
+def test_an_instance_shows_at_most_one_private_name(name):
+    shown = members(INSTANCES[name]())
+    assert len([member for member in shown if re.match(r"_(?!_)", member)]) <= 1
+
+
+@pytest.mark.parametrize("cls", [tidewire.AsyncClient, Client])
+def test_a_client_takes_no_private_argument(cls):
+    assert not [name for name in inspect.signature(cls).parameters if name.startswith("_")]

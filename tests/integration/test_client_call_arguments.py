@@ -1,0 +1,230 @@
+"""`timeout=` of the calls that wait, and `idempotency_key=` and `shared=` of those that start jobs, with a real server."""
+
+import time
+
+import pytest
+from pydantic import BaseModel
+
+from support.sample_server import sentence, served
+from tidewire import AsyncClient, Client
+from tidewire.errors import InvalidInputError, QueueTimeoutError, RequestError, TotalTimeoutError
+from tidewire_server import Server
+
+SHORT = 0.2
+BEARER = {"Authorization": "Bearer me"}
+
+
+@pytest.fixture(scope="module")
+def url():
+    with served() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def echo():
+    """The URL of a server with endpoints that take members with the names of arguments."""
+    server = Server()
+
+    @server.endpoint
+    async def echo(returns: str, idempotency_key: str = "", shared: str = "") -> list[str]:
+        return [returns, idempotency_key, shared]
+
+    @server.endpoint
+    async def sizes(concurrency: int, batch_size: int, progress: str) -> list[str]:
+        return [str(concurrency), str(batch_size), progress]
+
+    with server.running() as url:
+        yield url
+
+
+# ---- timeout= ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["result", "wait"])
+def test_a_timeout_ends_the_call_and_not_the_job(url, call):
+    with Client(url) as client:
+        job = client.submit("forever")
+        begun = time.monotonic()
+        with pytest.raises(TotalTimeoutError, match=r"the timeout of 0.2 s passed.*The job goes on"):
+            getattr(job, call)(timeout=SHORT)
+        assert SHORT <= time.monotonic() - begun < 5
+        assert job.status() == "running"
+        assert next(iter(job)).text
+        job.cancel()
+        job.wait(timeout=10)
+        assert (job.ended, job.status()) == (True, "cancelled")
+
+
+@pytest.mark.parametrize("call", ["results", "wait"])
+def test_a_timeout_ends_the_call_of_a_batch(url, call):
+    with Client(url) as client:
+        batch = client.submit_batch("forever", [{}, {}])
+        with pytest.raises(TotalTimeoutError, match="the timeout of 0.2 s passed"):
+            getattr(batch, call)(timeout=SHORT)
+        assert batch.cancel() is not None
+        batch.wait(timeout=10)
+        assert [error.status for error in batch.results(return_exceptions=True, timeout=5)] == [
+            "cancelled"
+        ] * 2
+
+
+@pytest.mark.anyio
+async def test_the_async_calls_take_a_timeout(url):
+    async with AsyncClient(url) as client:
+        job = await client.submit("forever")
+        with pytest.raises(TotalTimeoutError, match="the timeout of 0.2 s passed"):
+            await job.result(timeout=SHORT)
+        await job.cancel()
+        await job.wait(timeout=10)
+        batch = await client.submit_batch("double", [{"x": 1}, {"x": 2}])
+        assert await batch.results(timeout=10) == [2, 4]
+
+
+def test_the_timeout_of_a_call_takes_precedence_over_the_clients(url):
+    with Client(url, timeout=0.001) as hurried, Client(url) as client:
+        job = hurried.job(client.submit("talk", words=2).id)
+        assert job.result(timeout=10) == sentence(2)
+
+
+def test_a_timeout_that_passes_in_the_queue_says_so():
+    server = Server(default_concurrency_limit=1)
+
+    @server.endpoint
+    async def first(stream_for: float = 0.5) -> float:
+        import anyio
+
+        await anyio.sleep(stream_for)
+        return stream_for
+
+    with server.running() as url, Client(url) as client:
+        client.submit("first")
+        waiting = client.submit("first", stream_for=0.0)
+        with pytest.raises(QueueTimeoutError, match="the timeout of 0.1 s passed while the job waited"):
+            waiting.result(timeout=0.1)
+        assert waiting.result(timeout=10) == 0.0
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "5", True])
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_timeout_that_cannot_be_is_refused(url, wrong, ended):
+    with Client(url) as client:
+        job = client.submit("talk", words=1)
+        if ended:
+            job.wait()
+        for call in (job.result, job.wait):
+            with pytest.raises((TypeError, ValueError), match="timeout is"):
+                call(timeout=wrong)
+
+
+def test_wait_raises_nothing_for_a_job_that_failed_and_delivers_nothing(url):
+    with Client(url) as client:
+        failed = client.submit("point", x=1, fail=True)
+        assert failed.wait() is None
+        assert failed.status() == "failed"
+        job = client.submit("talk", words=3)
+        job.wait()
+        assert "".join(update.text for update in job) == sentence(3)
+
+
+def test_wait_needs_no_connection_when_the_job_has_ended(url):
+    client = Client(url)
+    job = client.submit("talk", words=1)
+    job.wait()
+    client.close()
+    job.wait(timeout=1)
+    assert job.result(timeout=1) == sentence(1)
+
+
+# ---- idempotency_key= --------------------------------------------------------------------------------------------
+
+
+def test_a_key_names_one_submit_and_not_the_next(url):
+    with Client(url, headers=BEARER) as client:
+        first = client.submit("talk", words=2, idempotency_key="one")
+        assert client.submit("talk", words=2, idempotency_key="one").id == first.id
+        assert client.submit("talk", words=2).id != first.id
+        with pytest.raises(RequestError, match="idempotency_key_reused"):
+            client.submit("talk", words=3, idempotency_key="one")
+
+
+def test_run_and_submit_batch_take_a_key(url):
+    with Client(url, headers=BEARER) as client:
+        before = client.run("starts_so_far")
+        for _ in range(2):
+            assert client.run("talk", words=2, idempotency_key="run") == sentence(2)
+        assert client.run("starts_so_far") == before + 1
+        batches = [client.submit_batch("double", [{"x": 1}], idempotency_key="batch") for _ in range(2)]
+        assert batches[0].id == batches[1].id
+
+
+@pytest.mark.anyio
+async def test_the_async_calls_take_a_key(url):
+    async with AsyncClient(url, headers=BEARER) as client:
+        jobs = [await client.submit("talk", words=2, idempotency_key="async") for _ in range(2)]
+        assert jobs[0].id == jobs[1].id
+        assert await client.run("talk", words=2, idempotency_key="async") == sentence(2)
+
+
+def test_one_key_names_the_whole_map(url):
+    inputs = [{"x": x} for x in range(1000, 1012)]
+    with Client(url, headers=BEARER) as client:
+        known = len(client.jobs())
+        for _ in range(2):
+            values = client.map("double", inputs, batch_size=5, idempotency_key="night")
+            assert list(values) == [2 * one["x"] for one in inputs]
+        assert len(client.jobs()) == known + 3
+        assert list(client.map("double", inputs, batch_size=5, idempotency_key="day")) == [
+            *range(2000, 2024, 2)
+        ]
+        assert len(client.jobs()) == known + 6
+
+
+# ---- shared= and members with the names of arguments ---------------------------------------------------------------
+
+
+def test_shared_members_come_as_a_mapping_by_keyword_or_both(url):
+    with Client(url) as client:
+        for passed in ({"shared": {"x": 2, "fail": False}}, {"shared": {"x": 2}, "fail": False}, {"x": 2}):
+            batch = client.submit_batch("point", [{}, {"x": 1}], **passed)
+            assert [value["x"] for value in batch.results()] == [2, 1]
+            values = client.map("point", [{}, {"x": 1}], **passed)
+            assert [value["x"] for value in values] == [2, 1]
+
+
+@pytest.mark.parametrize("call", ["submit_batch", "map"])
+def test_shared_members_that_cannot_be_are_refused(url, call):
+    with Client(url) as client:
+        with pytest.raises(TypeError, match="shared is a mapping"):
+            getattr(client, call)("point", [{}], shared=[("x", 2)])
+        with pytest.raises(TypeError, match="both in shared and by keyword: x"):
+            getattr(client, call)("point", [{}], shared={"x": 2}, x=3)
+
+
+def test_a_member_with_the_name_of_an_argument_goes_into_the_input(echo):
+    with Client(echo) as client:
+        value = {"returns": "a", "idempotency_key": "b", "shared": "c"}
+        assert client.run("echo", value) == ["a", "b", "c"]
+        assert client.run("echo", value, returns=list[str]) == ["a", "b", "c"]
+        # Of a submit, `shared` is a member as any other.
+        with pytest.raises(InvalidInputError, match="returns"):
+            client.run("echo", shared="c")
+
+
+def test_a_shared_member_with_the_name_of_an_argument_goes_into_shared(echo):
+    with Client(echo) as client:
+        members = {"returns": "a", "idempotency_key": "b", "shared": "c"}
+        assert client.submit_batch("echo", [{}, {"shared": "d"}], shared=members).results() == [
+            ["a", "b", "c"],
+            ["a", "b", "d"],
+        ]
+        sizes = {"concurrency": 1, "batch_size": 2, "progress": "p"}
+        assert list(client.map("sizes", [{}], shared=sizes)) == [["1", "2", "p"]]
+
+
+class Caption(BaseModel):
+    x: float
+
+
+def test_a_result_type_and_a_timeout_go_together(url):
+    with Client(url) as client:
+        assert client.submit("point", {"x": 1}, returns=Caption).result(timeout=10) == Caption(x=1)
