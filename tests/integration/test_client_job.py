@@ -1,7 +1,7 @@
 """What a job hands to its reader: updates, text, results, checkpoints."""
 
 import itertools
-from dataclasses import FrozenInstanceError, asdict, replace
+from dataclasses import FrozenInstanceError, asdict, is_dataclass, replace
 
 import anyio
 import pytest
@@ -600,6 +600,28 @@ def test_a_checkpoint_that_was_changed_by_hand_is_refused_where_it_is_given(stat
     changed = Checkpoint(job="j1", state=state_of_it, columns=columns, cursor="1-2")
     with pytest.raises(CheckpointError, match=f"this is not a checkpoint: .*{what}.*to_json"):
         AsyncClient("http://127.0.0.1:1").job(checkpoint=changed)
+
+
+def test_a_checkpoint_is_a_dataclass_with_the_json_that_it_always_had():
+    value = {"a": None, "b": [1.5, "né 😀"]}
+    saved = Checkpoint(
+        job="j1",
+        url="http://127.0.0.1:1",
+        state={"status": "running", "items": [{"status": "running", "value": value}]},
+        columns=["/items/0/value/a"],
+        cursor="1-2",
+    )
+    text = (
+        '{"protocol":"tidewire/1","job":"j1","url":"http://127.0.0.1:1","state":{"status":"running","items":'
+        '[{"status":"running","value":{"a":null,"b":[1.5,"né 😀"]}}]},"columns":["/items/0/value/a"],"cursor":"1-2"}'
+    )
+    assert saved.to_json() == text
+    assert Checkpoint.from_json(text) == Checkpoint.from_json(text.encode()) == saved
+    assert Checkpoint(job="j1").to_json() == '{"protocol":"tidewire/1","job":"j1","columns":[]}'
+    assert is_dataclass(saved)
+    assert replace(saved, url=None).url is None
+    with pytest.raises(ValueError, match="state and cursor belong together"):
+        Checkpoint(job="j1", cursor="1-1")
 
 
 def test_a_checkpoint_is_frozen():

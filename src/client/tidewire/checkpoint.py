@@ -38,6 +38,8 @@ class Checkpoint:
     cursor: str | None = None
 
     def __post_init__(self) -> None:
+        # A list, as JSON has it, is taken as well.
+        object.__setattr__(self, "columns", tuple(self.columns))
         if (self.state is None) != (self.cursor is None):
             raise ValueError("state and cursor belong together: both, or neither")
         if self.cursor is not None:
