@@ -8,6 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 import pytest
 
 import tidewire
+import tidewire_server
 from docs import reference
 from tidewire import Checkpoint, Client, Hooks, MapProgress, RetryPolicy, TextDelta, TidewireError, Token
 from tidewire.errors import NOWHERE
@@ -55,6 +56,12 @@ INSTANCES = {
     "TidewireError": lambda: TidewireError("broken"),
     "Token": lambda: Token("a", 1),
     "Update": lambda: Update(change()),
+    "Append": lambda: tidewire_server.Append("a"),
+    "Context": tidewire_server.Context,
+    "ItemError": lambda: tidewire_server.ItemError("no"),
+    "Last": lambda: tidewire_server.Last("a"),
+    "Server": tidewire_server.Server,
+    "Stream": lambda: tidewire_server.Stream(None),
 }
 
 
@@ -74,13 +81,15 @@ def members(instance):
 
 def written():
     """Class → members, from the table of the reference."""
-    page = (reference.REFERENCE / "client.md").read_text()
-    table = page.partition("\n## Members of the classes\n")[2].partition("\n## ")[0]
+    table = ""
+    for page in ("client.md", "server.md"):
+        text = (reference.REFERENCE / page).read_text()
+        table += text.partition("\n## Members of the classes\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|([^|]*)\|$", table, re.MULTILINE)
     return {name: {*re.findall(r"`(\w+)`", f"{public} {private}")} for name, public, private in rows}
 
 
-@pytest.mark.parametrize("name", tidewire.__all__)
+@pytest.mark.parametrize("name", [*tidewire.__all__, *tidewire_server.__all__])
 def test_an_instance_has_the_members_that_the_reference_lists(name):
     assert members(INSTANCES[name]()) == written()[name]
 
