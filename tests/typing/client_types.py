@@ -10,17 +10,17 @@ from tidewire import (
     AsyncBatchJob,
     AsyncClient,
     AsyncJob,
+    AsyncMap,
     BatchJob,
     Checkpoint,
     Client,
     ItemUpdate,
     Job,
+    Logprobs,
     TextDelta,
     Update,
 )
 from tidewire.errors import ItemFailedError
-from tidewire.jobs.logprob_arrays import Logprobs
-from tidewire.jobs.map_iterator import AsyncMap
 from tidewire.jobs.tokens import Alternative, Token
 from tidewire.testing import Answer, FakeServer, FakeToken, Submit
 
@@ -52,7 +52,12 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
     for delta in job.iter_text_deltas():
         assert_type(delta, TextDelta)
 
+    assert_type(job.result(timeout=3), Caption)
+    job.wait(timeout=3)
+
     assert_type(client.submit(), Job[JsonValue])
+    assert_type(client.submit("caption", returns=Caption, idempotency_key="k", tone="dry"), Job[Caption])
+    assert_type(client.run("caption", idempotency_key="k", returns=Caption), Caption)
     assert_type(client.submit("generate", prompt="x").result(), JsonValue)
     assert_type(client.submit("either", returns=EITHER), Job[int | str])
     assert_type(client.submit("list", returns=list[int]).result(), list[int])
@@ -66,6 +71,11 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
     assert_type(batch, BatchJob[Caption])
     assert_type(batch.results(), list[Caption])
     assert_type(batch.results(return_exceptions=True), list[Caption | ItemFailedError])
+    assert_type(batch.results(timeout=3), list[Caption])
+    assert_type(batch.results(return_exceptions=True, timeout=3), list[Caption | ItemFailedError])
+    shared = {"tone": "dry"}
+    keyed = client.submit_batch("caption", [], returns=Caption, shared=shared, idempotency_key="k")
+    assert_type(keyed, BatchJob[Caption])
     for index, result in batch.as_completed():
         assert_type(index, int)
         assert_type(result, Caption | ItemFailedError)
@@ -77,6 +87,9 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
     inputs = ({"image": str(number)} for number in range(3))
     assert_type(client.map("caption", inputs, returns=Caption, tone="dry"), Iterator[Caption])
     assert_type(client.map("caption", inputs), Iterator[JsonValue])
+    assert_type(
+        client.map("caption", inputs, returns=Caption, shared=shared, idempotency_key="k"), Iterator[Caption]
+    )
     both = client.map("caption", inputs, returns=Caption, return_exceptions=True)
     assert_type(both, Iterator[Caption | ItemFailedError])
     assert_type(
@@ -95,7 +108,8 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
 async def asynchronous(client: AsyncClient) -> None:
     job = await client.submit("caption", {"image": "…"}, returns=Caption)
     assert_type(job, AsyncJob[Caption])
-    assert_type(await job.result(), Caption)
+    assert_type(await job.result(timeout=3), Caption)
+    await job.wait(timeout=3)
     async for update in job:
         assert_type(update, Update[Caption])
     async for text in job.iter_text():

@@ -17,6 +17,7 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
     client.job(checkpoint="{}")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     client.with_options(timeout="30")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     client.with_options(on_disconnect="stop")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    client.with_options(idempotency_key="k")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     client.with_options(time=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     checkpoint.cursor = "1-1"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -35,7 +35,8 @@ class Client:
 
     It may be used from many threads, and without `with`: then `close()`, or the end of the program, ends its
     connections; a client that made requests and is garbage-collected before that emits a ResourceWarning. On a thread
-    whose event loop runs it works too, but blocks that loop; it says so once.
+    whose event loop runs it works too, but blocks that loop; it says so once. `map` takes its inputs, and calls
+    `progress`, on the thread that loops over it.
     """
 
     def __init__(
