@@ -16,12 +16,12 @@ The writer owns the *open event*: appends, or rows, that it accepted and will me
   ROWS     | rows                 | close, begin APPENDS     | add; if it is full,      | close, then an event of its
            |                      |                          | close and begin ROWS     | own
 
-  A commit and the job's end close the event, and reading the value flushes it. After a commit the texts of an APPENDS
-  event stay open without pieces, since the next append most often continues one of them. Without merging
-  (`merge_window` is 0) the state is always NONE, and each append or row is an event of its own.
+  A commit, reading the value, and the end of an item or of the job close the event. After a commit or a read, a new
+  APPENDS event opens at once for the texts that grew, since the next append most often continues one of them. Without
+  merging (`merge_window` is 0) the state is always NONE, and each append or row is a separate event.
 
-Flushing applies pieces and rows to the document, which elements of arrays reach at once. Closing flushes the event,
-encodes it, and adds the checks that are due in it (see `text_check_schedule`).
+Closing an event applies its pieces and rows to the document (array elements are applied as they arrive), encodes the
+event as JSON, and adds the checks that are due in it (see `text_check_schedule`).
 
 The event has a *budget*: bytes that it may still take, at most `MAX_BUDGET`, before any limit (event size, state size)
 could be reached. Within the budget an addition needs only the checks that concern itself. One that exceeds the budget
@@ -156,7 +156,6 @@ class LogWriter:
         "_document",
         "_ended",
         "_envelope",
-        "_flushed",
         "_head",
         "_lock",
         "_log",
@@ -208,7 +207,7 @@ class LogWriter:
         self._ended = False
 
         self._document = document
-        """The state, without the pieces and rows that are not flushed."""
+        """The state, without the texts and rows of the open event."""
         self._columns = document.columns
         self._sole = self._columns[0] if len(self._columns) == 1 else None
         """The one column, where a diff that is a bare string goes."""
@@ -229,15 +228,13 @@ class LogWriter:
         self._state = _NONE
         self._budget = 0
         self._texts: dict[str, list[str]] = {}
-        """Of an APPENDS event: the pieces for each text that are not flushed."""
-        self._flushed: dict[str, list[bytes]] = {}
-        """Of an APPENDS event: what was flushed for each text, as the inside of its JSON."""
+        """Of an APPENDS event: the pieces of each text."""
         self._arrays: dict[str, list[bytes]] = {}
-        """Of an APPENDS event: the elements for each array, as the inside of its JSON."""
+        """Of an APPENDS event: the elements of each array, encoded without the brackets around them."""
         self._row_members: list[list[Any]] = []
-        """Of a ROWS event: the members of each row that is not flushed."""
+        """Of a ROWS event: the members of each row."""
         self._row_ops: list[bytes] = []
-        """Of a ROWS event: all its rows, each as the JSON of its op."""
+        """Of a ROWS event: each row as the JSON of its op."""
         self._closed: list[bytes] = []
         """Events that wait for a commit, each as the JSON of its diff."""
         self._owed: dict[str, int] = {}
@@ -277,7 +274,9 @@ class LogWriter:
     @property
     def document(self) -> Document:
         """The state with all changes. Call with the lock held."""
-        self._flush()
+        texts = self._texts
+        self._close()
+        self._reopen(texts)
         return self._document
 
     def value(self, pointer: str) -> JsonValue:
@@ -305,26 +304,32 @@ class LogWriter:
 
     # ---- writing, from any thread ------------------------------------------------------------------------------
 
-    def append_text(self, path: str, piece: str) -> bool:
-        """Add a piece to a text of the open event. Call with the lock held.
+    def append_text(self, path: str | None, piece: str) -> bool:
+        """Add a piece to a text of the open event.
 
         The fast path of `append`, for consecutive tokens. The bar is 0.5 µs for `Stream.append`, merging included:
         0.40 µs with this method, 2.5 µs if each piece takes `append`, 1.1 µs with this method if each piece is
-        flushed by itself (bench/finding.py: CPU time, Python 3.11, two cores under load).
+        applied by itself (bench/finding.py: CPU time, Python 3.11, two cores under load).
 
         Returns:
-            False if the piece must take `append`: its text is not in the open event, it exceeds the budget, it is
-            empty, or it is not valid text.
+            False if the piece must take `append`: its text is not in the open event, it exceeds the budget, or it is
+            not a string, empty, or not valid Unicode.
         """
-        budget = self._budget - MAX_ESCAPED_BYTES * len(piece)
-        pieces = self._texts.get(path)
-        if pieces is None or budget < 0 or not piece or not (piece.isascii() or is_unicode(piece)):
-            return False
-        self._budget = budget
-        pieces.append(piece)
-        if not self._signalled:
-            self._signal()
-        return True
+        with self._lock:
+            try:
+                pieces = self._texts[path]  # type: ignore[index]
+            except KeyError:
+                return False
+            if type(piece) is not str:
+                return False
+            budget = self._budget - MAX_ESCAPED_BYTES * len(piece)
+            if budget < 0 or not piece or not (piece.isascii() or is_unicode(piece)):
+                return False
+            self._budget = budget
+            pieces.append(piece)
+            if not self._signalled:
+                self._signal()
+            return True
 
     def append(self, additions: Sequence[tuple[str, str | list[Any]]]) -> None:
         """Append to places, in one event.
@@ -344,8 +349,8 @@ class LogWriter:
     def append_row(self, members: Sequence[Any]) -> bool:
         """Add a row to an open event of rows. Call with the lock held.
 
-        The bar is 1.6 µs for `Stream.row` with three columns: 1.3 µs with the rows of an event flushed together,
-        3.8 µs if each row is flushed by itself (bench/finding.py, as in `append_text`).
+        The bar is 1.6 µs for `Stream.row` with three columns: 1.3 µs with the rows of an event applied together,
+        3.8 µs if each row is applied by itself (bench/finding.py, as in `append_text`).
 
         Returns:
             False if the row must take `row`: no event of rows is open, it exceeds the budget, it does not fit the
@@ -401,6 +406,10 @@ class LogWriter:
             self._check_not_ended()
             self._change(ops, settle, ends=ends)
             self._signal(urgent=True)
+
+    def close_event(self) -> None:
+        """Close the open event, so that the next addition takes `append` or `row`. Call with the lock held."""
+        self._close()
 
     def wait_for_room(self) -> None:
         """Block a worker thread while too much is pending. Call with the lock held, before any check.
@@ -501,43 +510,49 @@ class LogWriter:
     def _grows(self, path: str) -> bool:
         return is_text(self._document, path) or is_array(self._document, path)
 
-    def _flush(self) -> None:
-        """Apply pieces and rows to the document. The event stays open."""
-        for path, pieces in self._texts.items():
-            if pieces:
-                text = "".join(pieces)
-                pieces.clear()
-                self._document.apply(text if path == self._sole else [["a", path, text]])
-                part = orjson.dumps(text)[1:-1]
-                self._flushed.setdefault(path, []).append(part)
-                self._state_bytes += len(part)
-                self.backlog += len(part)
-        if self._row_members:
-            rows, self._row_members = self._row_members, []
-            self._document.grow(rows)
-            self._grew(sum(map(len, self._row_ops[-len(rows) :])))
-
     def _close(self) -> None:
-        """Flush the open event, encode it, and keep it for the next commit. No event is open afterwards."""
-        if self._state is _NONE:
-            return
-        self._flush()
+        """Apply the open event to the document and encode it for the next commit. No event is open afterwards."""
         state, self._state, self._budget = self._state, _NONE, 0
-        if state is _ROWS:
-            rows, self._row_ops = self._row_ops, []
+        if state is _APPENDS:
+            texts, self._texts = self._texts, {}
+            if len(texts) == 1 and self._sole in texts and not self._arrays:
+                if pieces := texts[self._sole]:
+                    text = "".join(pieces)
+                    encoded = orjson.dumps(text)
+                    self._document.apply(text)
+                    self._grew(len(encoded))
+                    self._log_text(encoded, texts)
+            else:
+                self._close_appends(texts)
+        elif state is _ROWS:
+            rows, self._row_members = self._row_members, []
+            ops, self._row_ops = self._row_ops, []
             if rows:
-                self._log_ops(rows, filter(self.is_text, self._columns))
+                self._document.grow(rows)
+                self._grew(sum(map(len, ops)))
+                self._log_ops(ops, filter(self.is_text, self._columns))
+
+    def _close_appends(self, texts: dict[str, list[str]]) -> None:
+        arrays, self._arrays = self._arrays, {}
+        joined: list[Any] = [["a", path, "".join(pieces)] for path, pieces in texts.items() if pieces]
+        if not arrays and not joined:
             return
-        texts, self._texts, self._flushed = self._flushed, {}, {}
-        arrays = self._arrays
-        if not arrays and len(texts) == 1 and self._sole in texts:
-            self._log_text(b'"%b"' % b"".join(texts[self._sole]), texts)
-        elif arrays or texts:
-            self._arrays = {}
-            # Arrays first: a text may be in an element that came with this event.
-            ops = [append_op(path, b"[%b]" % b",".join(parts)) for path, parts in arrays.items()]
-            ops += [append_op(path, b'"%b"' % b"".join(parts)) for path, parts in texts.items()]
-            self._log_ops(ops, texts)
+        self._document.apply(joined)
+        encoded = [append_op(path, orjson.dumps(text)) for _, path, text in joined]
+        self._grew(sum(map(len, encoded)))
+        # Arrays first: a text may be in an element that came with this event.
+        ops = [append_op(path, b"[%b]" % b",".join(parts)) for path, parts in arrays.items()]
+        self._log_ops(ops + encoded, [path for _, path, _ in joined])
+
+    def _reopen(self, texts: dict[str, list[str]]) -> None:
+        """Open an APPENDS event for those texts of the last event that grew in it."""
+        open_texts: dict[str, list[str]] = {}
+        for path, pieces in texts.items():
+            if pieces:
+                open_texts[path] = []
+        if open_texts and not self._ended:
+            self._state, self._texts = _APPENDS, open_texts
+            self._budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
 
     def _log_text(self, encoded: bytes, grown: Iterable[str]) -> None:
         """Log the growth of the one column, a text: without a check, a bare string does."""
@@ -550,13 +565,10 @@ class LogWriter:
 
     def take(self) -> list[bytes]:
         """The diffs that wait, each as JSON; none wait afterwards. Call with the lock held."""
-        texts, grown = self._texts, self._flushed
+        texts = self._texts
         self._close()
         taken, self._closed, self.backlog = self._closed, [], 0
-        if grown and not self._ended:
-            self._state = _APPENDS
-            self._budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
-            self._texts = texts if len(texts) == len(grown) else {path: [] for path in grown}
+        self._reopen(texts)
         return taken
 
     # ---- changes as events of their own ------------------------------------------------------------------------
@@ -684,7 +696,8 @@ class LogWriter:
             if not diffs:
                 return None
             view = self._document.view()
-            self._wake_threads()
+            if self._backlog_fell is not None:
+                self._wake_threads()
         self.committed_at = now
         epoch, seq = self._head
         if len(diffs) == 1:

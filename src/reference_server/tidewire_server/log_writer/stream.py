@@ -43,7 +43,9 @@ class Stream(Generic[T]):
             ValueError: There is nothing there that grows by `x`.
             StreamClosedError: The item has ended.
         """
-        self._writer.append(x, at)
+        writer = self._writer
+        if at is not None or not writer.log_writer.append_text(writer.open_text, x):  # type: ignore[arg-type]
+            writer.append(x, at)
 
     def truncate(self, n_last: int, *, at: str | None = None) -> None:
         """Take back the last code points of a text, or the last elements of an array.
