@@ -66,7 +66,7 @@ def job(value: Any, columns: tuple[str, ...]) -> tuple[LogWriter, Stream[Any]]:
         commits=GroupCommit(lambda _e, _b: None, settings.merge_window),
     )
     writer = ItemWriter(
-        journal, 0, columns=columns, rollback=True, tell=lambda _k, _m: None, to_json=lambda v: v
+        journal, 0, columns=columns, rollback=True, report=lambda _k, _m: None, to_json=lambda v: v
     )
     return journal, Stream(writer)
 

@@ -1,8 +1,8 @@
-"""A generation with its log-probabilities, through a network that breaks: nothing lost, nothing twice.
+"""Generate text with log-probabilities over a network that breaks: nothing is lost, nothing arrives twice.
 
-Starts the reference server with the model that ships, and between it and the client a proxy that cuts the connection
-in the middle of an event, three times. At the end the text that arrived is compared with the server's own, and the
-server's counters tell that it generated once and was asked to go on from a cursor.
+The program starts the reference server with the default model, and puts a proxy between server and client that cuts
+three connections in the middle of an event. At the end it compares the received text with the server's, and reads from
+the server's counters that the text was generated once and that the client resumed from a cursor.
 """
 
 import contextlib
@@ -26,15 +26,16 @@ from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 PROMPT = "import os\nimport sys\n\n\nclass Reader:\n    def __init__(self, "
 CUTS = 3
+MAX_TOKENS = 96
 START_LIMIT = 120.0
-"""Seconds: the first start compiles Python files and reads PyTorch from a cold disk."""
+"""Seconds. The first start compiles Python files and reads PyTorch from a cold disk."""
 
 console = Console(highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
 def reference_server() -> Iterator[str]:
-    """Run `tidewire serve` on a free port; yields its URL, and stops it as Ctrl-C would."""
+    """Run `tidewire serve` on a free port, yield its URL, and stop the server with SIGTERM."""
     with tempfile.TemporaryDirectory() as folder:
         port_file, log = Path(folder, "port"), Path(folder, "log")
         command = [sys.executable, "-m", "tidewire", "serve", "--port", "0", "--port-file", str(port_file)]
@@ -50,7 +51,7 @@ def reference_server() -> Iterator[str]:
 
 
 def wait_for_port(server: "subprocess.Popen[bytes]", port_file: Path, log: Path) -> int:
-    """The port on which the server listens, once it does."""
+    """Wait until the server listens, and return its port."""
     deadline = time.monotonic() + START_LIMIT
     while time.monotonic() < deadline:
         if server.poll() is not None:
@@ -62,31 +63,31 @@ def wait_for_port(server: "subprocess.Popen[bytes]", port_file: Path, log: Path)
 
 
 def cut_inside_events(connection: int) -> Cut | None:
-    """The first connections break nine bytes into the data of the fifth event that passes."""
+    """Cut each of the first connections nine bytes into the data of its fifth event."""
     return Cut(mark=b"\ndata:", occurrence=5, after=9) if connection < CUTS else None
 
 
 class Display:
-    """One line for each token: its probability, its text, and what else it could have been."""
+    """Prints a line for each token: its probability, its text, and the most likely alternatives."""
 
     def __init__(self) -> None:
         self.tokens = 0
 
     def show(self, value: dict[str, Any]) -> None:
-        """Print the tokens that came since the last call."""
+        """Print the tokens that have arrived since the last call."""
         while self.tokens < len(value["token_ids"]):
             at, self.tokens = self.tokens, self.tokens + 1
             probability = math.exp(value["logprobs"][at])
             line = Text(f"  {probability:7.2%}  ")
-            line.append(f"{value['token_text'][at]!r:<16}", style=colour(probability))
+            line.append(f"{value['token_text'][at]!r:<16}", style=color(probability))
             for text, logprob in zip(value["top_text"][at], value["top_logprobs"][at], strict=True):
                 share = 0.0 if logprob is None else math.exp(logprob)
                 line.append(f"  {text!r} {share:.0%}", style="dim")
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
 
 
-def colour(probability: float) -> str:
-    """Green where the model was sure, red where it was not."""
+def color(probability: float) -> str:
+    """Map a probability to a color between green (likely) and red (unlikely)."""
     for bound, style in ((0.9, "bold green"), (0.5, "green"), (0.2, "yellow"), (0.05, "dark_orange")):
         if probability >= bound:
             return style
@@ -94,15 +95,15 @@ def colour(probability: float) -> str:
 
 
 def counter(metrics: str, name: str, **labels: str) -> int:
-    """One counter of the server's `/metrics`, summed over what the labels leave open; 0 where it never counted."""
+    """Read a counter from the text of `/metrics`, summed over all rows with these labels; 0 if there is none."""
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     rows = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", metrics, re.MULTILINE)
     return int(sum(float(number) for found, number in rows if all(label in found for label in wanted)))
 
 
-def main() -> None:
-    """Run the demonstration; the exit code is 1 if anything was lost, doubled or generated twice."""
-    console.print("[bold]Starting the reference server with the model that ships …[/bold]")
+def main(*, hints: bool = True) -> None:
+    """Run the demonstration. The exit code is 1 if anything was lost, repeated or generated twice."""
+    console.print("[bold]Starting the reference server with the default model …[/bold]")
     with reference_server() as url:
         address = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
         with FaultProxy(address, cut_inside_events) as proxy, Client(proxy.url) as client:
@@ -110,6 +111,8 @@ def main() -> None:
     console.print()
     if faults:
         sys.exit("\n".join(f"FAILED: {fault}" for fault in faults))
+    if not hints:
+        return
     console.print(
         "[bold]What to try next[/bold]\n"
         "  source .venv/bin/activate\n"
@@ -118,15 +121,21 @@ def main() -> None:
         "  tidewire call http://127.0.0.1:8000 generate prompt='import ' max_tokens=200\n"
         "  curl -N http://127.0.0.1:8000/v1/endpoints/generate/jobs -H 'Accept: text/event-stream' \\\n"
         "       -H 'Content-Type: application/json' -d '{\"input\": {\"max_tokens\": 20}}'\n"
-        "  docs/tutorial/first-stream.md                                    # your own endpoint, in ten minutes"
+        "  docs/tutorial/first-stream.md                                    # your own endpoint in ten minutes"
     )
 
 
 def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
-    """Generate through the proxy and judge the outcome; returns what is wrong with it."""
+    """Generate text through the proxy; return the faults of the result, none if all is well."""
     console.print(f"[bold]Generating through a proxy that cuts {CUTS} connections inside an event[/bold]\n")
     job = client.submit(
-        "generate", prompt=PROMPT, max_tokens=96, temperature=0.7, seed=11, top_logprobs=5, token_text=True
+        "generate",
+        prompt=PROMPT,
+        max_tokens=MAX_TOKENS,
+        temperature=0.7,
+        seed=11,
+        top_logprobs=5,
+        token_text=True,
     )
     display, received, cuts = Display(), "", 0
     for update in job:
@@ -137,7 +146,7 @@ def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
         received += update.text
         display.show(update.value)
 
-    console.print("\n[bold]The text, as it arrived[/bold]")
+    console.print("\n[bold]The text that arrived[/bold]")
     console.print(Text(PROMPT, style="dim") + Text(received), soft_wrap=True)
 
     held = httpx.get(f"{url}/v1/jobs/{job.id}").json()["state"]["items"][0]["value"]
@@ -145,11 +154,11 @@ def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
     started = counter(metrics, "tidewire_jobs_started_total", endpoint="generate")
     resumed = counter(metrics, "tidewire_stream_requests_total", cursor="yes")
     console.print(
-        f"\n[bold]Judgement[/bold]\n"
+        f"\n[bold]Result[/bold]\n"
         f"  connections cut inside an event   {len(proxy.cuts)}\n"
         f"  generations started (server)      {started}\n"
         f"  GETs with a cursor (server)       {resumed}\n"
-        f"  characters received / held        {len(received)} / {len(held['text'])}"
+        f"  characters received / on server   {len(received)} / {len(held['text'])}"
     )
     checks = {
         f"the connection was cut {len(proxy.cuts)} times, fewer than 2": len(proxy.cuts) >= 2,
@@ -161,12 +170,12 @@ def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
     }
     faults = [fault for fault, holds in checks.items() if not holds]
     if not faults:
-        console.print("  [bold green]nothing was lost, nothing came twice[/bold green]")
+        console.print("  [bold green]nothing was lost, nothing arrived twice[/bold green]")
     return faults
 
 
 def inside(tail: bytes) -> bool:
-    """Whether the last bytes before a cut are the middle of an event."""
+    """Whether a connection that ended with these bytes was cut inside an event."""
     return not tail.endswith(b"\n\n")
 
 

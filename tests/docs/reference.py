@@ -55,6 +55,19 @@ def actions() -> str:
     return "\n".join(rows)
 
 
+def faults() -> str:
+    """The rows of the fault table, each with the docstring below its fault."""
+    import tidewire.protocol.request_policy as module
+
+    rows = ["| fault | at first contact | later |", "|---|---|---|"]
+    meanings = dict(
+        re.findall(r' = "(\w+)"\n    """(.*?)"""', inspect.getsource(module.RequestFault), re.DOTALL)
+    )
+    for fault, (first, later) in module.FAULT_TABLE.items():
+        rows.append(f"| {' '.join(meanings[fault.value].split())} | `{first.value}` | `{later.value}` |")
+    return "\n".join(rows)
+
+
 def settings() -> str:
     from tidewire_server.settings import Settings
 
@@ -192,6 +205,7 @@ PARTS = {
         "client_options": client_options,
         "statuses": statuses,
         "actions": actions,
+        "faults": faults,
         "errors": errors,
     },
     "server.md": {

@@ -17,7 +17,7 @@ from tidewire.errors import (
     SilenceTimeoutError,
     TransportError,
 )
-from tidewire.http.connection_diagnosis import FIRST_ATTEMPTS
+from tidewire.protocol.request_policy import FIRST_ATTEMPTS
 
 pytestmark = pytest.mark.anyio
 

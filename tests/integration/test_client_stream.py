@@ -320,7 +320,7 @@ async def test_a_server_of_another_protocol_version_is_told_apart():
 async def test_the_stream_of_another_job_is_refused():
     with ScriptedServer(by_turn([STREAM + hello("j2"), HOLD])) as server:
         async with AsyncClient(server.url) as client:
-            with pytest.raises(ProtocolError, match="asked for job j1, the stream is that of job j2"):
+            with pytest.raises(ProtocolError, match="requested job j1, but the stream is of job j2"):
                 await client.job("j1").result()
 
 

@@ -25,14 +25,14 @@ class Box(BaseModel):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"a": [1, {"b": object()}]}, "/a/1/b: this is no JSON: object has no JSON form"),
-        (Box(held=[1, {2: object()}]), "/held/1/2: this is no JSON: object has no JSON form"),
-        ([{"a/b": b"\xff"}], "/0/a~1b: this is no JSON: 'utf-8' codec can't decode"),
+        ({"a": [1, {"b": object()}]}, "/a/1/b: not JSON: object has no JSON form"),
+        (Box(held=[1, {2: object()}]), "/held/1/2: not JSON: object has no JSON form"),
+        ([{"a/b": b"\xff"}], "/0/a~1b: not JSON: 'utf-8' codec can't decode"),
         ({"a": ["x", "b\ud800"]}, "/a/1: lone surrogate at character 1"),
-        ({"a": [{"b\ud800": 1}]}, "/a/0: this is no JSON: lone surrogate in the name"),
+        ({"a": [{"b\ud800": 1}]}, "/a/0: not JSON: lone surrogate in the name"),
         ([1, {"it's": math.nan}], "/1/it's: nan is not a JSON number"),
         (2**60, "the value: integer beyond ±2^53; send it as a string"),
-        (object(), "the value: this is no JSON: object has no JSON form"),
+        (object(), "the value: not JSON: object has no JSON form"),
         ([[1]] * 2 + [nested(80)], "nested deeper than 56 levels"),
     ],
 )

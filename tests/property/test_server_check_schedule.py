@@ -67,7 +67,7 @@ async def test_any_mixture_of_changes_folds_to_the_writers_document(seed, merge)
                 made.change([["s", OTHER, word], ["a", OTHER, word]])
         if rng.random() < 0.1:
             taken += made.take()
-    made.change([["s", "/items/0/status", "succeeded"]], settle="/items/0/value", ends=True)
+    made.change([["s", "/items/0/status", "succeeded"]], check_below="/items/0/value", ends=True)
     taken += made.take()
     document, checks = fold(taken, columns)
     assert document.value() == made.document.value()

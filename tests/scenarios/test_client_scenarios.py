@@ -127,7 +127,9 @@ def test_client_does_what_the_scenario_demands(scenario, client, verdicts, reque
 def test_wrong_client_is_caught_for_its_reason(wrong, verdicts, request):
     verdict = verdicts[request.node.name].result()
     assert verdict.outcome in {Outcome.FAIL, Outcome.WARN}, describe(verdict)
-    assert wrong.kind in {finding.kind for finding in verdict.findings}, describe(verdict)
+    # On a busy machine, a client whose work is quadratic may not end before the scenario does.
+    kinds = {wrong.kind, "hung"} if wrong.is_costly else {wrong.kind}
+    assert kinds & {finding.kind for finding in verdict.findings}, describe(verdict)
     told = verdict_of(verdict)
     settle(told)
     assert told.outcome in {Outcome.FAIL, Outcome.WARN}

@@ -63,7 +63,7 @@ class Written:
             0,
             columns=columns,
             rollback=True,
-            tell=lambda _key, _message: None,
+            report=lambda _key, _message: None,
             to_json=plain,
         )
         self.stream: Stream[Any] = Stream(self.writer)

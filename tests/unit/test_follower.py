@@ -398,9 +398,7 @@ def test_after_a_resync_the_snapshot_hands_over_only_the_rest(begun):
 def test_more_resyncs_than_allowed_are_fatal(begun):
     for _ in range(MAX_RESYNCS):
         assert begun.follower.malformed("nonsense").cause is Cause.RESYNC
-    assert begun.follower.malformed("nonsense") == Fatal(
-        FatalKind.PROTOCOL, "nonsense (after 3 fresh starts)"
-    )
+    assert begun.follower.malformed("nonsense") == Fatal(FatalKind.PROTOCOL, "nonsense (after 3 resyncs)")
 
 
 def test_more_resyncs_over_what_is_unknown_are_told_apart(begun):

@@ -5,7 +5,13 @@ import random
 import pytest
 
 from tidewire.protocol.backoff import Backoff, RetryPolicy
-from tidewire.protocol.request_policy import MAX_REDIRECTS, RequestPolicy
+from tidewire.protocol.request_policy import (
+    FIRST_ATTEMPTS,
+    FIRST_WAIT,
+    MAX_REDIRECTS,
+    RequestFault,
+    RequestPolicy,
+)
 from tidewire.protocol.status_table import (
     MAX_SERVER_FAULTS,
     STATUS_TABLE,
@@ -71,15 +77,44 @@ def test_server_faults_of_a_read_are_limited_by_its_attempts_alone():
 def test_the_waits_double_until_the_attempts_are_used_up():
     one = policy(RequestKind.SUBMIT, submit_attempts=4, initial=1.0)
     assert [one.wait() for _ in range(4)] == [1.0, 2.0, 4.0, None]
-    assert one.failures == 3
 
 
 def test_the_wait_at_first_contact_counts_as_an_attempt():
-    one = policy(RequestKind.SUBMIT, submit_attempts=3, initial=1.0)
-    assert [one.wait(exactly=0.1), one.wait(exactly=0.2), one.wait(exactly=0.4)] == [0.1, 0.2, None]
+    one = policy(RequestKind.SUBMIT, submit_attempts=2, initial=1.0)
+    one.fault(RequestFault.NO_CONNECTION, contacted=False)
+    assert one.wait() == FIRST_WAIT
+    assert one.wait() is None
 
 
 def test_a_wait_that_the_server_asks_for_is_honored_or_ends_the_attempts():
     one = policy(RequestKind.REQUEST, max_seconds=10.0)
     assert one.wait(at_least=7.0) == 7.0
     assert one.wait(at_least=7.0) is None
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", list(RequestFault))
+def test_a_fault_after_first_contact_is_a_cut(fault):
+    assert policy(RequestKind.SUBMIT).fault(fault, contacted=True) is Action.CUT
+
+
+@pytest.mark.parametrize("fault", [RequestFault.TIMEOUT, RequestFault.NOT_TIDEWIRE])
+def test_a_server_that_says_nothing_or_something_else_at_first_contact_is_not_tried_again(fault):
+    assert policy(RequestKind.REQUEST).fault(fault, contacted=False) is Action.FATAL
+
+
+def test_a_server_that_cannot_be_reached_is_tried_three_times_with_doubled_waits():
+    one, waits = policy(RequestKind.REQUEST), []
+    while one.fault(RequestFault.NO_CONNECTION, contacted=False) is Action.CUT:
+        waits.append(one.wait())
+    assert waits == [FIRST_WAIT * 2**n for n in range(FIRST_ATTEMPTS - 1)]
+
+
+def test_a_response_after_a_fault_at_first_contact_is_followed_by_the_usual_waits():
+    one = policy(RequestKind.REQUEST, initial=8.0, maximum=8.0)
+    one.fault(RequestFault.NO_CONNECTION, contacted=False)
+    assert one.wait() == FIRST_WAIT
+    one.action(503)
+    assert one.wait() == 8.0

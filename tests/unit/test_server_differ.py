@@ -238,5 +238,5 @@ async def test_a_check_follows_its_text_when_elements_move():
     made.change([["d", "/rows/0"]])
     made.change([["i", "/rows/1", "new"]])
     assert made.document.value("/rows") == ["b", "new", "c!"]
-    assert made.checks_owed("/rows") == [["/rows/2", 2, crc32(b"c!")]]
-    assert made.checks_owed("/rows") == []
+    assert made.pending_checks("/rows") == [["/rows/2", 2, crc32(b"c!")]]
+    assert made.pending_checks("/rows") == []

@@ -9,7 +9,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 from urllib.parse import quote
 
 import anyio
@@ -27,7 +27,7 @@ from tidewire.errors import (
 from tidewire.hooks import Hooks, watched
 from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
-from tidewire.http.connection_diagnosis import first_wait, no_http
+from tidewire.http.connection_diagnosis import fault_of, no_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, origin
 from tidewire.http.urls import apart, resolve, same_origin
@@ -172,22 +172,17 @@ class ApiSession:
         policy = RequestPolicy(request.asked, backoff, is_get=request.method == "GET")
         while True:
             at_least: float | None = None
-            first: float | None = None
             try:
                 answer = await self._once(request, options)
-            except NotATidewireServerError as error:
+            except (TransportError, NotATidewireServerError) as error:
                 fault: TidewireError = error
-                if not self.contacted:
-                    raise
-            except TransportError as error:
-                fault = error
-                if not self.contacted:
-                    first = first_wait(error, policy.failures)
-                    if first is None:
-                        raise await self.first_fault(error) from error
-                if request.asked is RequestKind.SUBMIT and error.sent and not await self._keeps_keys(options):
-                    error.advice = _UNKEPT
-                    raise await self.first_fault(error) from error
+                fatal = policy.fault(fault_of(error), contacted=self.contacted) is Action.FATAL
+                sent = isinstance(error, TransportError) and error.sent
+                if not fatal and request.asked is RequestKind.SUBMIT and sent:
+                    fatal = not await self._keeps_keys(options)
+                    error.advice = _UNKEPT if fatal else error.advice
+                if fatal:
+                    await self.raise_fault(error)
             else:
                 action = policy.action(answer.status)
                 if action is Action.USE or isinstance(answer, Connection):
@@ -209,7 +204,7 @@ class ApiSession:
                     fault.advice = _UNKEPT
                     raise fault
                 at_least = retry_after(answer.headers.get("retry-after"))
-            pause = policy.wait(at_least=at_least, exactly=first)
+            pause = policy.wait(at_least=at_least)
             if pause is None:
                 raise fault.placed(job_id=request.job_id)
             log.info("%s %s: %s; again in %.2f s", request.method, request.url, fault.what, pause)
@@ -301,13 +296,20 @@ class ApiSession:
         """The error for an answer that no server of this protocol gives."""
         return status_errors.not_tidewire(self.base, answer)
 
-    async def first_fault(self, error: TransportError) -> TidewireError:
-        """What it means that a server never answered: it may speak something else."""
-        said = await self.transport.sniff(self.base) if error.sent and not self.contacted else b""
-        if said[:5] == b"HTTP/"[: len(said)]:
-            return error
-        _, host, port = origin(self.base)
-        return no_http(f"{host}:{port}", f"it said {said.decode('utf-8', 'replace')!r}", error.where)
+    async def raise_fault(self, error: TransportError | NotATidewireServerError) -> NoReturn:
+        """Raise a fault of a request that is not repeated, or what it means at first contact.
+
+        Raises:
+            NotATidewireServerError: The server has never answered, and does not speak HTTP.
+            TidewireError: The fault itself, in all other cases.
+        """
+        if isinstance(error, TransportError) and error.sent and not self.contacted:
+            said = await self.transport.sniff(self.base)
+            if said[:5] != b"HTTP/"[: len(said)]:
+                _, host, port = origin(self.base)
+                instead = f"it said {said.decode('utf-8', 'replace')!r}"
+                raise no_http(f"{host}:{port}", instead, error.where) from error
+        raise error
 
     # ---- what the server says of itself ------------------------------------------------------------------------
 

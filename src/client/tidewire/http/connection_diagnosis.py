@@ -1,4 +1,4 @@
-"""A server that has not answered yet: how often it is tried, and what it may be instead."""
+"""Diagnosis of a server that cannot be reached, or that is not a Tidewire server."""
 
 import contextlib
 import socket
@@ -10,11 +10,8 @@ from typing import Final
 import anyio
 
 from tidewire.errors import NotATidewireServerError, TidewireError, TransportError, Where
+from tidewire.protocol.request_policy import RequestFault
 
-FIRST_ATTEMPTS: Final = 3
-"""Attempts to connect to a server that has not answered yet."""
-FIRST_WAIT: Final = 0.25
-"""Seconds between them, doubled each time."""
 OVERHEAR_TIMEOUT: Final = 1.0
 """Seconds that a server that does not answer in HTTP has to say anything at all."""
 
@@ -23,11 +20,11 @@ UNREACHABLE: Final = (
 )
 
 
-def first_wait(error: TransportError, failures: int) -> float | None:
-    """Seconds before the next attempt to reach a server that has not answered yet; None: no further one."""
-    if isinstance(error, TimeoutError) or failures + 1 >= FIRST_ATTEMPTS:
-        return None
-    return FIRST_WAIT * 2.0**failures
+def fault_of(error: TransportError | NotATidewireServerError) -> RequestFault:
+    """The row of `FAULT_TABLE` for an error of the transport."""
+    if isinstance(error, NotATidewireServerError):
+        return RequestFault.NOT_TIDEWIRE
+    return RequestFault.TIMEOUT if isinstance(error, TimeoutError) else RequestFault.NO_CONNECTION
 
 
 async def sniff(host: str, port: int) -> bytes:

@@ -27,7 +27,7 @@ from tidewire.errors import (
 )
 from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
 from tidewire.http.api_session import ApiSession
-from tidewire.http.connection_diagnosis import first_wait
+from tidewire.http.connection_diagnosis import fault_of
 from tidewire.http.response import Connection, Response
 from tidewire.http.urls import resolve, same_origin
 from tidewire.options import Options
@@ -292,16 +292,12 @@ class JobStream:
         self._decoder = Decoder(max_event_bytes=most, last_event_id=cursor)
         self._waited_for_hello = self._silence = 0.0
 
-    async def _no_answer(self, error: TidewireError) -> Outcome:
-        if not self._exchange.contacted:
-            if not isinstance(error, TransportError):
-                raise error
-            wait = first_wait(error, self.follower.backoff.failures)
-            if wait is None:
-                raise (await self._exchange.first_fault(error)).placed(job_id=self.follower.job_id) from error
-            self.follower.backoff.failures += 1
-            return Reconnect(wait, Cause.CUT, error.what)
-        return self._cut(error)
+    async def _no_answer(self, error: TransportError | NotATidewireServerError) -> Outcome:
+        contacted = self._exchange.contacted
+        if self._policy.fault(fault_of(error), contacted=contacted) is Action.FATAL:
+            error.placed(job_id=self.follower.job_id)
+            await self._exchange.raise_fault(error)
+        return self._cut(error) if contacted else Reconnect(self._policy.first_wait(), Cause.CUT, error.what)
 
     async def _judge(self, what: Action, answer: Response) -> Outcome:
         """What follows a response that is not a stream."""

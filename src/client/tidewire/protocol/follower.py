@@ -1,30 +1,35 @@
-"""How a reader follows one job's stream: the client's table, without sockets, clock or logging.
+"""The client's state machine for one job's event stream, without sockets, clock or logging.
 
-A `Follower` keeps `(job, document, columns, cursor)` and moves them together, one event at a time. Whoever drives it
-reads bytes, decodes events, and does what each outcome says. The table (ids: see `cursor`; HTTP: see `status_table`):
+A `Follower` holds the document (the job's state), its columns and the cursor, and updates them together, one event at a
+time. The caller reads bytes, decodes events, passes each event to `receive`, and performs the outcome that it returns.
+`cursor` describes event ids, `status_table` HTTP responses. The table of events:
 
-  it sees                                                   | outcome
+  event                                                     | outcome
   ----------------------------------------------------------+--------------------------------------------------------
-  a logged event that continues from here                   | Applied
-  a logged event at or below mine                           | Ignored, counted (but a `rewound` snapshot goes back)
-  a base that is not mine, a malformed event, a failed      | Reconnect(RESYNC): nothing of it is handed over, the
-    check or digest, a breach of `stable`, an unknown       |   cursor is dropped. More than `MAX_RESYNCS` without
-    logged event or op, a logged event before `hello`       |   `RESYNC_HEALED` applied events between: Fatal
-  what would make the state larger than `max_state_bytes`   | Fatal, nothing of it is applied
-  `done`                                                    | Applied with `done`: close at once, never reconnect
-  `hello` of another protocol or another job                | Fatal
-  `goaway`                                                  | Reconnect(GOAWAY) after its `retry_ms`; a failure only
-                                                            |   if this connection made no progress
-  two pings running whose head is above mine, no logged     | Reconnect(CUT): the subscription is deaf or lags
-    event between                                           |
-  `problem`: retryable / not                                | Reconnect(CUT) / Fatal
+  a logged event that continues from the cursor             | Applied
+  a logged event at or before the cursor                    | Ignored and counted; a snapshot with reason `rewound`
+                                                            |   is Applied and moves the cursor back
+  a logged event that does not continue from the cursor,    | Reconnect(RESYNC): the event is discarded, and the next
+    that is malformed, unknown, or received before `hello`; |   request has no cursor. After more than `MAX_RESYNCS`,
+    an unknown op; a failed check or digest; an event that  |   with fewer than `RESYNC_HEALED` applied events since
+    changes a stable prefix                                 |   the first of them: Fatal
+  an event that would make the state larger than            | Fatal; the event is not applied
+    `max_state_bytes`                                       |
+  `done`                                                    | Applied with `done`: close, and never reconnect
+  `hello` of another protocol version or another job        | Fatal
+  `goaway`                                                  | Reconnect(GOAWAY) after its `retry_ms`; counted as a
+                                                            |   failure only if this connection made no progress
+  two pings in a row whose head is after the cursor,        | Reconnect(CUT): the connection delivers no events
+    without a logged event between them                     |
+  `problem`, retryable or not                               | Reconnect(BUSY) or Fatal
   `queue`, `progress`                                       | Notice
-  an unknown event without an id of its own                 | Ignored
-  end of file, reset, silence, no `hello`: `lost(...)`      | Reconnect(CUT), with the cursor; never success
-  204: `read_job(...)`: ended / still running               | Applied with `done` / Reconnect(CUT) without a cursor
+  an unknown event without a new id                         | Ignored
+  end of file, reset, silence, no `hello`: call `lost`      | Reconnect(CUT) with the cursor; never a success
+  204, then a read of the job: call `read_job`              | Applied with `done` if the job has ended, otherwise
+                                                            |   Reconnect(CUT) without a cursor
 
-Too many failures in a row without progress are Fatal. Progress is a logged event, not the snapshot that opened a
-connection, that moved the cursor forward.
+Too many failures in a row without progress are Fatal. Progress means that a logged event moved the cursor forward; the
+snapshot that opens a connection does not count.
 """
 
 from collections.abc import Callable, Sequence
@@ -77,32 +82,33 @@ __all__ = [
 
 Advance = Applied
 Told = Notice
-"""Earlier names of two outcomes, which documented programs import from here."""
+"""Former names of `Applied` and `Notice`, kept for programs that import them."""
 
 MAX_RESYNCS = 3
+"""Resyncs before the next one is fatal."""
 RESYNC_HEALED = 256
-"""Applied events after which earlier resyncs are forgotten."""
+"""Applied events after which the count of resyncs starts at zero again."""
 SILENT_HEARTBEATS = 2.5
-"""Heartbeats without one byte that are a cut."""
+"""Silence after which a connection counts as lost, in heartbeat intervals."""
 HELLO_TIMEOUT = 10.0
-"""Seconds without a status line, or without `hello`, that are a cut."""
+"""Seconds to wait for the status line, and then for `hello`, before a connection counts as lost."""
 DEFAULT_HEARTBEAT = 15.0
-"""Seconds, until `hello` says otherwise."""
+"""Heartbeat interval in seconds before `hello` has named one."""
 
 
 @dataclass(slots=True)
 class _Connection:
-    """What is forgotten with a connection."""
+    """State of one connection."""
 
     hello: bool = False
     opening: bool = True
-    """No logged event came yet."""
+    """Whether no logged event has arrived yet."""
     progress: bool = False
     pings_above: int = 0
     last_id: str = ""
 
 
-# What `Applied._make` does, without the Python frame that it costs per event.
+# Like `Applied._make`, without its Python-level call for each event.
 _advance_from: Callable[[tuple[Any, ...]], Applied] = partial(tuple.__new__, Applied)
 
 
@@ -114,60 +120,60 @@ class _Broken(Exception):  # noqa: N818 - never leaves this file
 
 @dataclass(slots=True)
 class Follower:
-    """One job's stream as a reader holds it; see the table at the top of this file."""
+    """The reader's state of one job's event stream; see the table at the top of this module."""
 
     backoff: Backoff = field(default_factory=Backoff)
     job_id: str | None = None
     cursor: Cursor | None = None
-    """The id up to which `document` is; None: the next GET asks for a snapshot."""
+    """Id of the last event applied to `document`; None if the next request must ask for a snapshot."""
     document: Document | None = None
     done: Done | None = None
     heartbeat: float = DEFAULT_HEARTBEAT
-    """Seconds, from the last `hello`."""
+    """Heartbeat interval in seconds, from the last `hello`."""
     events_url: str | None = None
-    """URI reference from the last `hello`."""
+    """URI reference of the event stream, from the last `hello`."""
     repeats: int = 0
-    """Logged events that were dropped because they were known."""
+    """Number of logged events that were ignored because they had been applied before."""
     resyncs: int = 0
-    """Resyncs since the stream last healed."""
+    """Number of resyncs since `RESYNC_HEALED` events were last applied without one."""
     max_state_bytes: int = MAX_STATE_BYTES
-    """How large the state may become as JSON; see `document.size_limits`."""
+    """Limit of the size of the state as JSON; see `document.state_size`."""
     _room: int = 0
-    """Bytes that may come before the state is measured."""
+    """Bytes that may still arrive before the state must be measured."""
     _healing: int = 0
-    _handed: Cursor | None = None
+    _delivered: Cursor | None = None
     _connection: _Connection = field(default_factory=_Connection)
 
-    # ---- where it starts ---------------------------------------------------------------------------------------
+    # ---- start ---------------------------------------------------------------------------------------
 
     def restore(
         self, state: JsonValue, columns: Sequence[str], cursor: Cursor, done: Done | None = None
     ) -> View:
-        """Go on from a kept state: that of a checkpoint, or of a job read.
+        """Continue from the state of a checkpoint, or of a job that was read.
 
         Raises:
-            MessageError: The state has not the shape that the protocol gives it.
+            MessageError: The state does not have the members that the protocol requires.
         """
         messages.check_state(state, what="state")
         self.document = Document(state, columns)
-        self.cursor = self._handed = cursor
+        self.cursor = self._delivered = cursor
         self.done = done
         self._room = 0
         return self.document.view()
 
     def connected(self) -> None:
-        """A new connection begins: what belonged to the last one is forgotten."""
+        """Reset the state of the connection, because a new one begins."""
         self._connection = _Connection(last_id="" if self.cursor is None else str(self.cursor))
 
     @property
     def greeted(self) -> bool:
-        """Whether `hello` came on this connection."""
+        """Whether `hello` has arrived on this connection."""
         return self._connection.hello
 
-    # ---- what comes in -----------------------------------------------------------------------------------------
+    # ---- events and losses -----------------------------------------------------------------------------------------
 
     def receive(self, event: Event) -> Outcome:
-        """Judge one event and, if it continues from here, apply it."""
+        """Apply one event if it continues from the cursor; return the outcome by the table at the top."""
         here = self._connection
         if event[0] == "message" and event[1][:1] == '"' and here.hello and (grown := self._grown(event)):
             return grown
@@ -176,7 +182,7 @@ class Follower:
         try:
             if event.type == "snapshot":
                 cursor, snapshot, size = self._logged_id(event), _snapshot_in(event), cost(event.data)
-                # Its data may be as long as the document. Nothing may hold it beside what is made of it.
+                # Release the event's data before the document is built: both can be as large as the state limit.
                 event = event._replace(data="")
                 return self._snapshot(event, snapshot, cursor, size, fresh_id=fresh_id)
             if event.type in messages.LOGGED:
@@ -191,33 +197,33 @@ class Follower:
         return Ignored(f"unknown event {event.type!r}")
 
     def lost(self, why: str, *, at_least: float | None = None, spent: float = 0.0) -> Outcome:
-        """The connection ended without `done` or `goaway`, or could not be opened: a cut, never success.
+        """Report that the connection ended without `done` or `goaway`, or could not be opened.
 
         Args:
-            why: What was seen, for people.
-            at_least: Seconds that the server asked to wait (Retry-After).
-            spent: Seconds that it took to see it, such as a silence.
+            why: Description of the failure, for logs and errors.
+            at_least: Seconds that the server asked the client to wait (Retry-After).
+            spent: Seconds that it took to detect the failure, such as a silence.
         """
         self.backoff.spent += spent
         return self._reconnect(Cause.CUT if at_least is None else Cause.BUSY, why, at_least=at_least)
 
     def malformed(self, why: str) -> Outcome:
-        """What came cannot be used: the cursor was refused (400)."""
+        """Report that the server rejected the cursor (400)."""
         return self._resync(why)
 
     def oversized(self, why: str) -> Outcome:
-        """An event is larger than may be held: a snapshot may say the same in less."""
+        """Report an event that exceeds the size limit. A snapshot of the same state may be smaller."""
         return self._resync(why, kind=FatalKind.TOO_LARGE)
 
     def read_job(self, job: JobResource) -> Outcome:
-        """The stream had nothing for this cursor (204), so the job was read."""
+        """Take the job that was read because the stream had no events after this cursor (204)."""
         if job.done is None:
             self.cursor = None
             return self._reconnect(Cause.CUT, "204 for a job that still runs")
         return self.adopt(job)
 
     def adopt(self, job: JobResource) -> Outcome:
-        """Take the state of a job that was read, as if a snapshot had brought it. An ended one ends the stream."""
+        """Take the state of a job that was read, as from a snapshot. If the job has ended, so does the stream."""
         try:
             cursor = Cursor.parse(job.cursor)
             messages.check_state(job.state, what="job")
@@ -225,16 +231,16 @@ class Follower:
                 _verify_digest(job.state, job.done)
             document = Document(job.state, job.columns)
         except (CursorError, MessageError, DiffError, IntegrityError) as error:
-            return self._resync(f"the job as read: {error}")
+            return self._resync(f"the job that was read: {error}")
         if not self._fits(document, self.max_state_bytes, room=0):
-            return self._too_large(f"the job as read, {job.cursor}")
+            return self._too_large(f"the job that was read, at {job.cursor},")
         return self._replace(document, cursor, reason=None, done=job.done)
 
     # ---- logged events -----------------------------------------------------------------------------------------
 
     def _logged_id(self, event: Event) -> Cursor:
         if not self._connection.hello:
-            raise _Broken(f"{event.type} {event.id} before hello: whose it is nothing has told")
+            raise _Broken(f"received {event.type} {event.id} before hello, so its job is unknown")
         try:
             return Cursor.parse(event.id)
         except CursorError as error:
@@ -246,13 +252,13 @@ class Follower:
         try:
             state = messages.check_state(snapshot.state, what="snapshot")
             if state.status in ENDED:
-                raise _Broken("a snapshot whose job has ended: only done may end a job")
+                raise _Broken("a snapshot of a job that has ended; only done may end a job")
             rewound = snapshot.reason == "rewound"
-            # Without an id of its own it has that of the event before, and would replace the state under it.
+            # Without a new id it carries the id of the previous event, and would replace the state of that id.
             if rewound and not fresh_id:
-                raise _Broken("a snapshot, rewound, without an id of its own")
-            standing = continuity_of_snapshot(self.cursor, cursor, rewound=rewound)
-            if standing is Continuity.REPEAT:
+                raise _Broken("a snapshot with reason rewound, but without a new id")
+            continuity = continuity_of_snapshot(self.cursor, cursor, rewound=rewound)
+            if continuity is Continuity.REPEAT:
                 return self._repeat(event)
             document = Document(snapshot.state, snapshot.columns)
         except (MessageError, DiffError) as error:
@@ -269,11 +275,11 @@ class Follower:
         on = diff.get("on") if type(diff) is dict else None
         if on is not None and (type(on) is not int or not 0 <= on < cursor.seq):
             raise _Broken(f"diff {event.id}: on is {on!r}")
-        standing = continuity_of_change(self.cursor, cursor, on=on)
-        if standing is Continuity.REPEAT:
+        continuity = continuity_of_change(self.cursor, cursor, on=on)
+        if continuity is Continuity.REPEAT:
             return self._repeat(event)
         document = self.document
-        if standing is Continuity.BROKEN or document is None:
+        if continuity is Continuity.BROKEN or document is None:
             raise _Broken(f"diff {event.id} does not continue from {self._place()}")
         before = document.view()
         try:
@@ -292,7 +298,7 @@ class Follower:
         return self._moved(cursor, document, document.text_changes, visible=changes_value(diff), diff=diff)
 
     def _grown(self, event: Event) -> Applied | None:
-        """Apply the commonest event, a bare string that comes next; None where it is another, and `_diff` judges it."""
+        """Fast path for the most frequent event, a diff that is only a string. None if `receive` must take the slow path."""
         _, data, id_ = event
         document, mine = self.document, self.cursor
         if document is None or mine is None or "\\" in data:
@@ -307,7 +313,7 @@ class Follower:
                 return None
             document.apply(text)
         except (ValueError, DiffError, IntegrityError):
-            # Nothing was applied: the exact way says what is wrong.
+            # Nothing was applied. The slow path reports the error.
             return None
         self._room -= size
         self._connection.last_id = id_
@@ -317,14 +323,14 @@ class Follower:
         try:
             done: Done = messages.read(Done, event.data, what="done")
             if done.status == "failed" and done.error is None:
-                raise MessageError("done of a job that failed lacks its error")
+                raise MessageError("done has the status failed, but no error")
         except MessageError as error:
             raise _Broken(str(error)) from None
-        standing = continuity_of_change(self.cursor, cursor)
-        if standing is Continuity.REPEAT:
+        continuity = continuity_of_change(self.cursor, cursor)
+        if continuity is Continuity.REPEAT:
             return self._repeat(event)
         document = self.document
-        if standing is Continuity.BROKEN or document is None:
+        if continuity is Continuity.BROKEN or document is None:
             raise _Broken(f"done {event.id} does not continue from {self._place()}")
         try:
             verify(document, done.check_)
@@ -363,11 +369,11 @@ class Follower:
 
     def _hello(self, hello: Hello) -> Outcome:
         if hello.protocol != messages.PROTOCOL:
-            why = f"the server speaks {hello.protocol!r}, this client {messages.PROTOCOL!r}"
+            why = f"the server uses protocol {hello.protocol!r}, this client {messages.PROTOCOL!r}"
             return Fatal(FatalKind.UNSUPPORTED, why)
         if self.job_id is not None and hello.job != self.job_id:
             return Fatal(
-                FatalKind.PROTOCOL, f"asked for job {self.job_id}, the stream is that of job {hello.job}"
+                FatalKind.PROTOCOL, f"requested job {self.job_id}, but the stream is of job {hello.job}"
             )
         self.job_id = hello.job
         self.events_url = hello.events
@@ -384,11 +390,11 @@ class Follower:
         here.pings_above = here.pings_above + 1 if above else 0
         if here.pings_above >= 2:
             return self._reconnect(
-                Cause.CUT, f"the head is {ping.head}, but nothing after {self._place()} comes"
+                Cause.CUT, f"the server's head is {ping.head}, but no event after {self._place()} arrives"
             )
         return Ignored("ping")
 
-    # ---- moving, and giving a connection up --------------------------------------------------------------------
+    # ---- transitions --------------------------------------------------------------------
 
     def _replace(
         self, document: Document, cursor: Cursor, *, reason: str | None, done: Done | None = None
@@ -401,7 +407,7 @@ class Follower:
             old, new = _values(before), _values(document)
             visible = len(old) != len(new) or not all(map(holds, old, new))
         else:
-            # What an item holds while it waits is where it starts from, and nothing that it gave.
+            # The value of a queued item is its initial value, not output of its function.
             visible = document.value("/status") != "queued" and any(
                 value is not None for value in _values(document)
             )
@@ -429,20 +435,20 @@ class Follower:
         if self._healing >= RESYNC_HEALED:
             self.resyncs = self._healing = 0
         seq = cursor.seq
-        first = 1 if self._handed is None else self._handed.seq + 1
+        first = 1 if self._delivered is None else self._delivered.seq + 1
         self.cursor = cursor
         self.done = done
         if visible or done is not None:
-            self._handed = cursor
+            self._delivered = cursor
         view, columns = document.view(), document.columns
         return _advance_from((min(first, seq), cursor, view, texts, visible, snapshot, done, diff, columns))
 
     def _repeat(self, event: Event) -> Outcome:
         self.repeats += 1
-        return Ignored(f"{event.type} {event.id} is known already")
+        return Ignored(f"{event.type} {event.id} was applied before")
 
     def _fits(self, document: Document, size: int, *, room: int) -> bool:
-        """Whether a document that grew by so many bytes at most, where there was room for so many, may be held."""
+        """Whether a document is within the size limit, after it grew by at most `size` bytes of the `room` it had."""
         self._room = room - size
         if self._room < 0:
             measured = document.json_bytes()
@@ -460,7 +466,7 @@ class Follower:
         self._healing = 0
         self.cursor = None
         if self.resyncs > MAX_RESYNCS:
-            return Fatal(kind, f"{why} (after {MAX_RESYNCS} fresh starts)")
+            return Fatal(kind, f"{why} (after {MAX_RESYNCS} resyncs)")
         return self._reconnect(Cause.RESYNC, why)
 
     def _reconnect(self, cause: Cause, why: str, *, at_least: float | None = None) -> Outcome:
@@ -468,7 +474,7 @@ class Follower:
             return Fatal(FatalKind.EXHAUSTED, f"{why} ({self.backoff.failures} attempts without progress)")
         if not self.backoff.allows(at_least):
             most = self.backoff.policy.max_seconds
-            asked = f"asked to wait {at_least:g} s, and the retry policy has {most:g} s in all"
+            asked = f"asked to wait {at_least:g} s; the retry policy allows {most:g} s in total"
             return Fatal(FatalKind.EXHAUSTED, f"{why} ({asked})")
         return Reconnect(self.backoff.failed(at_least=at_least), cause, why)
 
@@ -499,6 +505,6 @@ def _verify_digest(state: Any, done: Done) -> None:
 
 
 def _values(document: Document) -> list[Any]:
-    """What the tree holds as the values of the items, nothing of it copied."""
+    """The values of all items, as nodes of the tree, without copying them."""
     items = document.view().node(("items",))
     return [item.get("value") for item in (items if type(items) is list else items.items_at(LATEST))]

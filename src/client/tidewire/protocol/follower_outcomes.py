@@ -1,6 +1,6 @@
-"""What a follower says of what it was given: the outcomes of the table in `follower`.
+"""Outcomes of the follower's table: what its caller must do after an event.
 
-Whoever drives a follower does what each of them says, and decides nothing.
+The caller performs an outcome as it is and makes no decisions.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tidewire.protocol.problems import Problem
 
 
 class Cause(Enum):
-    """Why a connection is given up and another is opened."""
+    """Why the client closes a connection and opens another."""
 
     CUT = "cut"
     RESYNC = "resync"
@@ -26,7 +26,7 @@ class Cause(Enum):
 
 
 class FatalKind(Enum):
-    """Whose fault ends a stream without its job's end."""
+    """Why a stream ends before its job does."""
 
     PROTOCOL = "protocol"
     UNSUPPORTED = "unsupported"
@@ -36,49 +36,49 @@ class FatalKind(Enum):
 
 
 class Applied(NamedTuple):
-    """The state moved. `first_seq`…`cursor.seq` is covered by this advance and by no other that is visible."""
+    """An event was applied. No other visible outcome covers the seqs from `first_seq` to `cursor.seq`."""
 
     first_seq: int
     cursor: Cursor
     view: View
     texts: tuple[TextChange, ...]
     visible: bool
-    """Whether a value changed: an advance that is not visible is covered by the next one that is."""
+    """Whether the value of an item changed. If not, the next visible outcome covers these seqs, too."""
     snapshot: str | None = None
-    """The reason of the snapshot that this was, if it was one."""
+    """The reason, if the event was a snapshot."""
     done: Done | None = None
     diff: JsonValue = None
-    """The diff that this was, if it was one."""
+    """The diff, if the event was one."""
     columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A `queue` or `progress` event: it may be shown, it changes nothing."""
+    """A `queue` or `progress` event. It does not change the state."""
 
     message: messages.Queue | messages.Progress
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """Nothing to do."""
+    """An event without effect."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """Close, wait, and GET again with `Follower.cursor` (None: without a cursor)."""
+    """Close the connection, wait, and request the stream again with `Follower.cursor` (without one if it is None)."""
 
     wait: float
-    """Seconds."""
+    """Seconds to wait."""
     cause: Cause
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """Give up. The last state stays readable, marked incomplete."""
+    """End the stream with an error. The last state stays readable and is marked incomplete."""
 
     kind: FatalKind
     why: str

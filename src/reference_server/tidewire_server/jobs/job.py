@@ -98,7 +98,7 @@ class Job:
                     index,
                     columns=columns[index],
                     rollback=endpoint.rollback,
-                    tell=partial(publish_progress, log, self._loop),
+                    report=partial(publish_progress, log, self._loop),
                     to_json=endpoint.value.to_json,
                 ),
             )
@@ -378,7 +378,7 @@ class Job:
                 if value is not UNSET:
                     self._journal.change([["s", f"{place}/value", value], *ends])
                 elif error is None:
-                    self._journal.change(ends, settle=place, ends=True)
+                    self._journal.change(ends, check_below=place, ends=True)
                 else:
                     self._errors.append(write_failure(self._journal, place, ends, error))
                 item.status = status

@@ -95,7 +95,7 @@ def write_failure(journal: "LogWriter", place: str, ends: Sequence[Any], error: 
 
 
 def _write_error(journal: "LogWriter", place: str, ends: Sequence[Any], error: Problem) -> None:
-    journal.change([*ends, ["s", f"{place}/error", problems.to_json(error)]], settle=place, ends=True)
+    journal.change([*ends, ["s", f"{place}/error", problems.to_json(error)]], check_below=place, ends=True)
 
 
 def without_details(error: Problem) -> Problem:

@@ -1,1 +1,1 @@
-"""What a function writes becomes events in its job's log."""
+"""The write path: changes that functions make become events in the log of their job."""

@@ -1,14 +1,14 @@
-"""Group commit: one callback of the event loop for all jobs that have something pending, and one timer.
+"""Group commit: one event-loop callback and one timer for all jobs that have pending changes.
 
 A callback, a timer or a task for each job and event would cost more than the event itself.
 
-How long a job waits between two events is widened where the server is behind: then all that has come meanwhile is one
-event, and the jobs together cost less.
+When the server is overloaded, the time between two events of a stream grows. More appends are then merged into one
+event, and all jobs together cost less.
 
   a round of commits takes      | between two events of one stream
   ------------------------------+-------------------------------------
   less than half the window     | the window
-  more                          | twice what rounds took of late, at most `WIDEST`
+  more                          | twice the recent duration of a round, at most `WIDEST`
 """
 
 import asyncio
@@ -19,43 +19,43 @@ from time import monotonic
 from typing import Final, Protocol
 
 WIDEST: Final = 0.05
-"""Seconds to which the time between two events of one stream is widened."""
+"""Longest time between two events of one stream, in seconds."""
 
 _FADES: Final = 8
-"""Rounds in which what one took is forgotten, about."""
+"""Time constant of the average duration of a round, in rounds."""
 
 
 class Writer(Protocol):
-    """A job that writes a log."""
+    """A log writer, as `GroupCommit` uses it."""
 
     urgent: bool
     """Whether pending changes commit without waiting for the window."""
     committed_at: float
-    """When it committed last, in seconds of the loop's."""
+    """Time of the last commit, by the event loop's clock."""
     waits_until: float | None
-    """When it is to commit, while it waits for that."""
+    """Time of the scheduled commit, by the event loop's clock; None if the writer does not wait."""
 
     def commit_now(self, now: float) -> tuple[int, int]:
-        """Commit what is pending, or see to it that this is done; returns the events and bytes that were logged."""
+        """Commit the pending changes, or start a task that does; return the number of events and bytes logged."""
         ...
 
 
 class GroupCommit:
-    """The jobs of one event loop that have something pending. Used on that loop."""
+    """Schedules the commits of all jobs of one event loop. Use it on that loop only."""
 
     def __init__(
         self, logged: Callable[[int, int], None], window: float, clock: Callable[[], float] = monotonic
     ) -> None:
-        """Begin with none.
+        """Create a schedule without jobs.
 
         Args:
             logged: Called once for all jobs that commit together, with the number of events and bytes.
-            window: Seconds between two events of one stream, at least; 0 for none.
-            clock: Seconds. The loop's own clock does not advance while it runs callbacks.
+            window: Shortest time between two events of one stream, in seconds; 0 commits every append at once.
+            clock: Measures the duration of rounds, in seconds.
         """
         self.logged = logged
         self.spacing = window
-        """Seconds between two events of one stream, as it is now: see the table above. A window of 0 stays 0."""
+        """Current time between two events of one stream, in seconds, by the table above. A window of 0 stays 0."""
         self._window = window
         self._clock = clock
         self._took = 0.0
@@ -67,7 +67,7 @@ class GroupCommit:
         self._fires_at = inf
 
     def soon(self, writer: Writer) -> None:
-        """Have a job commit once whatever runs now on the loop has run, or when its window is over."""
+        """Schedule a commit of a job: after the callbacks that are ready now, or when its window ends."""
         if not self._due:
             self._loop.call_soon(self._commit)
         self._due.append(writer)
@@ -117,7 +117,7 @@ class GroupCommit:
         for writer in writers:
             try:
                 of_this, bytes_of_this = writer.commit_now(now)
-            except Exception as error:  # noqa: BLE001 - the others must not suffer for one
+            except Exception as error:  # noqa: BLE001 - a fault of one job must not prevent the commits of the others
                 self._loop.call_exception_handler({"message": "a job's commit failed", "exception": error})
                 continue
             events += of_this

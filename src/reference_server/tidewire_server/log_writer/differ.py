@@ -1,27 +1,28 @@
-"""From whole values to diffs: what a generator yielded, against what it yielded before.
+"""Diffs between the whole values that a generator yields.
 
-A generator may mutate one object and yield it again and again, so the old value must be kept apart from the new one.
-A shadow copies containers and shares the leaves that did not change, which are immutable: a step copies only what
-changed, and what changed is all that it writes.
+A generator may mutate one object and yield it repeatedly, so the previous value must be a copy. `ShadowCopy` copies
+containers and shares unchanged leaves, which are immutable. A step therefore copies and writes only what changed.
 
-To look at every place of a long history would cost more than the step itself. What is found when:
+Comparing all elements of a long history at every yield would cost more than the yield itself. Long arrays and objects
+(more than 64 elements) are compared in part:
 
-  what changed                                      | is found
+  change                                            | found
   --------------------------------------------------+----------------------------------------------------------------
-  anything outside long arrays and objects          | in its step
-  in a long one (more than 64 elements): its        | in its step
-  length, its first 3 elements, its last 3          |
-  any other element: a value                        | in the first step after 50 times the time that it takes to
-                                                    | compare them all have passed since that was done last
-  any other element: a type alone (1, 1.0, true)    | likewise, but that takes about ten times as long
-  any of these                                      | by `catch_up`, which is called at the end, whatever it is; not where
-                                                    | an item ends before its function in a thread has: then these
-                                                    | elements are those of an earlier yield, and never of none
+  outside long arrays and objects                   | at the next yield
+  the length of a long one, or one of its first 3   | at the next yield
+  or last 3 elements                                |
+  the value of any other element                    | by a full comparison. After one that took t seconds, the next
+                                                    | happens at the first yield at least 50 t seconds later
+  only the type of any other element (1, 1.0, true) | by an exact comparison, which takes about ten times as long and
+                                                    | is scheduled in the same way
+  any of these                                      | by `catch_up`, at the end of the function. Exception: if an item
+                                                    | ends while its function still runs in a thread, these elements
+                                                    | keep the values of an earlier yield
 
-So looking takes a fiftieth of the time at most, and a function that yields every 20 ms is followed exactly through
-some 10,000 elements. One that yields in a tight loop is followed exactly at the ends, and between them that much
-later. What is found late is found whole: an element is as it was when it was looked at. Where the length shrank, or
-all the elements at the end changed, the step looks at everything.
+Full comparisons therefore take at most a fiftieth of the time. For a function that yields every 20 ms they are exact up to
+about 10,000 elements. If a function yields in a tight loop, changes between the ends appear later. An element is always
+copied whole, as it is at the time of the comparison. If an array became shorter, or all of its last elements changed,
+the step compares everything.
 """
 
 import time
@@ -38,33 +39,33 @@ from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH, common_prefi
 from tidewire.protocol.strict_json import StrictJsonError
 
 LONG: Final = 64
-"""Elements of an array, or members of an object, that are looked at in every step, exactly."""
+"""Arrays and objects of up to this many elements are compared completely in every step."""
 
 ENDS: Final = 3
-"""Elements at either end of a longer one that are looked at in every step, exactly."""
+"""Elements at each end of a longer array or object that every step compares."""
 
 PATIENCE: Final = 50
-"""Times the time that a look at all elements took, before the next one."""
+"""Pause between two full comparisons, as a multiple of the duration of the first."""
 
 _MISSING: Final = object()
 
 
 class NotPlainError(StrictJsonError):
-    """A value holds something beyond JSON's own Python types (a tuple, a model, an array); it must be converted."""
+    """A value contains a Python type that is not plain JSON (a tuple, a model, an array) and must be converted first."""
 
 
 class ShadowCopy:
-    """The last value of one place, kept apart from the object that its writer goes on changing."""
+    """A copy of the last value at one path, independent of the object that the function keeps mutating."""
 
     def __init__(
         self, value: JsonValue, pointer: str = "", *, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        """Begin with a value.
+        """Copy the current value.
 
         Args:
-            value: What the place holds now.
-            pointer: Where the place stands; the paths of all ops begin with it.
-            clock: Tells seconds.
+            value: The current value at the path.
+            pointer: JSON Pointer of the path in the document, with which the paths of all ops begin.
+            clock: Returns the time in seconds.
         """
         self._value: Any = _copy(value, MAX_VALUE_DEPTH)
         self._pointer = pointer
@@ -73,18 +74,18 @@ class ShadowCopy:
 
         self._ops: list[Op] = []
         self._skims = self._walks = True
-        """How this step looks at long ones: at all elements, and then at their types, too."""
+        """Whether this step compares long arrays and objects fully, and whether it also compares types."""
         self._long = False
-        """Whether this step looked at all elements of a long one."""
+        """Whether this step compared a long array or object fully."""
         self._behind: list[tuple[Any, Any, str, int]] = []
-        """The long ones that were looked at in part: what is kept, what was yielded, where, and its room."""
+        """Arrays and objects compared in part: the copy, the yielded object, its path, and the nesting still allowed."""
 
     def step(self, value: Any) -> list[Op]:
-        """The ops that turn the last value into this one, which is then the last.
+        """Return the ops that lead from the last value to this one, and keep this one as the last value.
 
         Raises:
-            NotPlainError: The value holds something that is not JSON's own. The shadow is of no use any more.
-            StrictJsonError: It is nested too deep, perhaps in itself. The shadow is of no use any more.
+            NotPlainError: The value contains a type that is not plain JSON. The copy must not be used afterwards.
+            StrictJsonError: The value is nested too deep, or contains itself. The copy must not be used afterwards.
         """
         began = self._clock()
         self._walks = began >= self._walk_due
@@ -102,18 +103,18 @@ class ShadowCopy:
 
     @property
     def behind(self) -> bool:
-        """Whether there are elements that the last step did not look at."""
+        """Whether the last step left elements uncompared."""
         return bool(self._behind)
 
     def catch_up(self) -> list[Op]:
-        """The ops that bring in what the last step did not look at, as it is now.
+        """Compare the elements that the last step left out, as they are now, and return the ops for their changes.
 
-        What was yielded may have changed since. Where a length has, nothing is taken from there: the value was yielded
-        with another.
+        The yielded object may have changed since the yield. An array or object whose length has changed is skipped,
+        because it was yielded with another length.
 
         Raises:
-            NotPlainError: As `step`.
-            StrictJsonError: As `step`.
+            NotPlainError: See `step`.
+            StrictJsonError: See `step`.
         """
         behind, self._behind, self._ops = self._behind, [], []
         self._skims = self._walks = True
@@ -126,10 +127,10 @@ class ShadowCopy:
                     old[name] = self._walk(old[name], new[name], f"{path}/{escape(name)}", room)
         return self._ops
 
-    # ---- looking -----------------------------------------------------------------------------------------------
+    # ---- comparing -----------------------------------------------------------------------------------------------
 
     def _walk(self, old: Any, new: Any, path: str, room: int) -> Any:
-        """Write the ops from old to new; return what to keep of new."""
+        """Add the ops that lead from `old` to `new`; return the copy of `new` to keep."""
         kind = type(new)
         if kind is dict and type(old) is dict:
             return self._object(old, new, path, _deeper(room))
@@ -186,8 +187,8 @@ class ShadowCopy:
             if len(new) < len(old) and alike == len(new):
                 self._ops.append(["t", path, len(old) - len(new)])
                 return old[: len(new)]
-            # Growth at the end, perhaps with a change of what was last, is the common case; all else is for the exact
-            # diff.
+            # Growth at the end, perhaps with a change of the former last element, is the common case. Insertions and
+            # deletions elsewhere need an alignment.
             if alike < len(old) - 1 or len(new) < len(old):
                 return self._aligned(old, new, path, room)
         kept = [
@@ -238,7 +239,7 @@ class ShadowCopy:
         kept: dict[str, Any] = {}
         for name, member in new.items():
             known = old.get(name, _MISSING)
-            # What is kept shares nothing with what was yielded but what cannot change.
+            # The copy may share only immutable leaves with the yielded object, which the function may still mutate.
             if known is member:
                 kept[name] = member
             elif known is _MISSING:
@@ -255,10 +256,10 @@ class ShadowCopy:
 
 
 def _differing(old: Collection[Any], new: Collection[Any]) -> list[int]:
-    """The places at which two are not equal, as far as the shorter goes; all, where that cannot be told."""
+    """Indexes at which two sequences differ, up to the end of the shorter; all indexes if they cannot be compared."""
     try:
         return list(compress(range(len(old)), map(ne, old, new)))
-    except Exception:  # noqa: BLE001 - something beyond JSON compares in its own way; the exact look tells what
+    except Exception:  # noqa: BLE001 - a foreign type may raise anything in a comparison; the walk reports it
         return list(range(len(old)))
 
 

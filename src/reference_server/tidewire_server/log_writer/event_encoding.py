@@ -1,4 +1,4 @@
-"""The wire form of a diff, from parts that are JSON already."""
+"""Encoding of diffs from parts that are already JSON."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from tidewire.protocol.diff import DiffError
 
 
 def append_op(path: str, x: bytes) -> bytes:
-    """An append to a place, by a JSON string or array."""
+    """Encode an append op; `x` is the JSON of a string or an array."""
     return b'["a",%b,%b]' % (to_json(path), x)
 
 
 def shape(ops: bytes, checks: list[JsonValue]) -> bytes:
-    """A diff: ops and the checks of its event."""
+    """Encode a diff from its encoded ops and the checks of its event."""
     return b'{"ops":%b,"check":%b}' % (ops, to_json(checks)) if checks else ops
 
 
 def to_json(value: Any) -> bytes:
-    """Compact JSON. What orjson would write silently in another form (NaN as null) is refused by the document."""
+    """Encode as compact JSON. NaN, which orjson would encode as null, never gets here: the document rejects it."""
     try:
         return orjson.dumps(value)
     except TypeError as error:

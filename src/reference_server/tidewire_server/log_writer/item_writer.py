@@ -1,7 +1,7 @@
-"""The writer of one item: conversion to JSON, diffs of yielded values, promises, and the end of the item.
+"""The writer of one item: converts values to JSON, diffs yielded values, and keeps stable texts from being truncated.
 
-`Stream` is what an endpoint's function sees of it; the job and the batch call the rest. Methods may be called from the
-event loop or from a worker thread.
+`Stream` is the facade for an endpoint's function. The job and the batch use `ItemWriter` directly. Its methods may be
+called from the event loop and from worker threads.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tidewire_server.log_writer.log_writer import LogWriter
 
 NO_ROLLBACK: Final = (
-    "this endpoint says that text which was written is never taken back; "
-    "if it may be, declare that: @server.endpoint(capabilities={'rollback': True})"
+    "this endpoint declares that it never retracts text; "
+    "to allow it, declare @server.endpoint(capabilities={'rollback': True})"
 )
 
 
@@ -41,56 +41,57 @@ class ItemWriter:
         "_converts",
         "_growing",
         "_index",
-        "_journal",
         "_lock",
         "_place",
-        "_refuses",
+        "_report",
         "_rollback",
         "_shadow",
         "_stable",
-        "_tell",
         "_to_json",
         "_usage",
         "_writes_rows",
         "_yielded",
         "failure",
+        "log_writer",
+        "open_text",
     )
 
     def __init__(
         self,
-        journal: LogWriter,
+        log_writer: LogWriter,
         index: int,
         *,
         columns: Sequence[str],
         rollback: bool,
-        tell: Callable[[int, messages.Progress], None],
+        report: Callable[[int, messages.Progress], None],
         to_json: Callable[[Any], Any],
     ) -> None:
-        self._journal = journal
-        self._lock = journal.lock
+        self.log_writer = log_writer
+        self._lock = log_writer.lock
         self._place = f"/items/{index}/value"
         self._index = index
         self._columns = tuple(self._place + column for column in columns)
         self._growing = self._columns[0] if len(self._columns) == 1 else self._place
-        self._writes_rows = self._columns == journal.columns
-        """Whether a row of this item is one of the job: not where the job has several items."""
+        self.open_text: str | None = self._growing
+        """The text that `Stream.append` may pass straight to `LogWriter.append_text`; None while yielded values are
+        compared, since an append must first end the comparison."""
+        self._writes_rows = self._columns == log_writer.columns
+        """Whether a row of this item is a row of the job; false if the job has several items."""
         self._rollback = rollback
         self._column_is_text: tuple[bool, ...] | None = None
-        self._tell = tell
+        self._report = report
         self._to_json = to_json
         self._shadow: ShadowCopy | None = None
         self._yielded: Any = None
-        """The value that the shadow follows."""
+        """The yielded object that `_shadow` is a copy of."""
         self._converts = False
-        """Whether yielded values must be converted to JSON."""
+        """Whether yielded values contain types that must be converted to JSON."""
         self._stable: dict[str, int] = {}
         self._closed = False
-        self._refuses = False
-        """Whether writes raise: the item is closed, or a write has failed it."""
         self._cancelled = False
         self._usage: dict[str, int | float] = {}
         self.failure: StateTooLargeError | None = None
-        """Set when a write would have made the state pass its limit: the job fails with it."""
+        """Set when a write was rejected because the state would exceed its limit; the job then fails with this error."""
 
     # ---- the value ---------------------------------------------------------------------------------------------
 
@@ -99,50 +100,49 @@ class ItemWriter:
         """See `Stream.value`."""
         with suppress(StreamClosedError):
             self.catch_up()
-        return self._journal.value(self._place)
+        return self.log_writer.value(self._place)
 
     def append(self, x: str | list[Any], at: str | None = None) -> None:
         """See `Stream.append`."""
         if type(x) is str:
             if self._shadow is not None:
-                self._let_go()
+                self._stop_comparing()
             path = self._growing if at is None else self._path(at)
-            with self._lock:
-                if self._refuses or not self._journal.append_text(path, x):
-                    self._write(self._journal.append, [(path, x)])
+            if not self.log_writer.append_text(path, x):
+                self._write(self.log_writer.append, [(path, x)])
         else:
-            self._let_go()
-            self._write(self._journal.append, [(self._path(at), plain(x))])
+            self._stop_comparing()
+            self._write(self.log_writer.append, [(self._path(at), plain(x))])
 
     def truncate(self, n_last: int, at: str | None = None) -> None:
         """See `Stream.truncate`."""
-        self._let_go()
+        self._stop_comparing()
         path = self._path(at)
         if n_last:
-            self._hold_text(path)
-        self._write(self._journal.change, [["t", path, n_last]])
+            self._check_rollback(path)
+        self._write(self.log_writer.change, [["t", path, n_last]])
 
     def row(self, members: Sequence[Any]) -> None:
         """See `Stream.row`."""
         if self._shadow is not None:
-            self._let_go()
+            self._stop_comparing()
         if self._writes_rows:
             with self._lock:
-                if not self._refuses and self._journal.append_row(members):
+                if self.log_writer.append_row(members):
                     return
         row = [member if type(member) in PLAIN else plain(member) for member in members]
         if self._writes_rows:
-            self._write(self._journal.row, row)
+            self._write(self.log_writer.row, row)
         else:
-            self._write(self._journal.append, self._as_appends(row))
+            self._write(self.log_writer.append, self._as_appends(row))
 
     def set(self, pointer: str, value: Any) -> None:
         """See `Stream.set`."""
         value = self._to_json(value) if pointer == "" else plain(value)
-        self._let_go()
+        self._stop_comparing()
         path = self._path(pointer)
-        self._hold_text(path, value)
-        self._write(self._journal.change, [["s", path, value]])
+        self._check_rollback(path, value)
+        self._write(self.log_writer.change, [["s", path, value]])
 
     def stable(self, n_first: int | None = None, at: str | None = None) -> None:
         """See `Stream.stable`."""
@@ -150,7 +150,7 @@ class ItemWriter:
         pointer = path[len(self._place) :]
         with self._lock:
             try:
-                length = self._journal.text_length(path)
+                length = self.log_writer.text_length(path)
             except LookupError as error:
                 raise ValueError(f"only a text can be stable: {error}") from None
             n = length if n_first is None else n_first
@@ -163,21 +163,21 @@ class ItemWriter:
             op: Op = (
                 ["s", f"{promises}/{escape(pointer)}", n] if self._stable else ["s", promises, {pointer: n}]
             )
-            self._write(self._journal.change, [op])
+            self._write(self.log_writer.change, [op])
             self._stable[pointer] = n
 
-    # ---- next to the value ------------------------------------------------------------------------------------
+    # ---- progress, notes and usage ------------------------------------------------------------------------------------
 
     def progress(
         self, current: float, total: float | None = None, *, unit: str | None = None, phase: str | None = None
     ) -> None:
         """See `Stream.progress`."""
         self._check_open()
-        self._tell(self._index, progress_note_usage.progress(current, total, unit, phase, self._index))
+        self._report(self._index, progress_note_usage.progress(current, total, unit, phase, self._index))
 
     def note(self, text: str, level: str = "info") -> None:
         """See `Stream.note`."""
-        self._write(self._journal.change, [["a", "/notes", [progress_note_usage.note(text, level)]]])
+        self._write(self.log_writer.change, [["a", "/notes", [progress_note_usage.note(text, level)]]])
 
     def usage(self, numbers: dict[str, float]) -> None:
         """See `Stream.usage`."""
@@ -192,18 +192,19 @@ class ItemWriter:
     # ---- for the server ----------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Set `cancelled`, which the function may read."""
+        """Set `cancelled` for the function to read."""
         self._cancelled = True
 
     def replace(self, value: Any) -> None:
         """Replace the value, writing only what changed.
 
         Raises:
-            InvalidValueError: It is not JSON.
-            StateTooLargeError: The state would pass its limit.
+            InvalidValueError: The value is not JSON.
+            StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The item has ended.
         """
-        # Looking for what changed can take long, and the event loop must not wait for it: only writing takes the lock.
+        # Compare without the lock: a comparison can take long, and the event loop needs the lock to commit.
+        self.open_text = None
         shadow, self._shadow = self._shadow or self._new_shadow(), None
         try:
             ops: list[Op] | None = None
@@ -218,14 +219,14 @@ class ItemWriter:
                 self._put(ops)
                 self._shadow, self._yielded = shadow, value
         except ValueError as error:
-            raise self._refused(value, error) from None
+            raise self._invalid(value, error) from None
 
     def catch_up(self) -> None:
-        """Write the elements of the last yielded value that its diff did not look at, as they are now.
+        """Write the elements of the last yielded value that were not compared yet, as they are now.
 
         Raises:
-            InvalidValueError: It is not JSON.
-            StateTooLargeError: The state would pass its limit.
+            InvalidValueError: The value is not JSON.
+            StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The item has ended.
         """
         shadow = self._shadow
@@ -241,30 +242,34 @@ class ItemWriter:
             self._converts = True
             self.replace(self._yielded)
         except ValueError as error:
-            raise self._refused(self._yielded, error) from None
+            raise self._invalid(self._yielded, error) from None
 
-    def _refused(self, value: Any, error: ValueError) -> InvalidValueError:
-        """The error for a value that the document refused, with paths relative to the value."""
+    def _invalid(self, value: Any, error: ValueError) -> InvalidValueError:
+        """Make the error for a value that the document rejected, with paths relative to the value."""
         if isinstance(error, InvalidValueError):
             return error
-        try:  # what the document was to be changed by names other places than the value has
+        # The ops have other paths than the value, so look for the fault in the value itself.
+        try:
             strict_json.check(self._to_json(value), max_depth=MAX_VALUE_DEPTH)
         except ValueError as found:
             error = found
         return InvalidValueError(said_of_value(error, self._place))
 
-    def _let_go(self) -> None:
-        """Forget the last yielded value, since another write follows: the next one is compared with the document."""
+    def _stop_comparing(self) -> None:
+        """Forget the last yielded value before another kind of write; the next yield is compared with the document."""
         self.catch_up()
         self._shadow = self._yielded = None
+        self.open_text = self._growing
 
     def _new_shadow(self) -> ShadowCopy:
-        return ShadowCopy(self._journal.value(self._place), self._place)
+        return ShadowCopy(self.log_writer.value(self._place), self._place)
 
     def close(self) -> dict[str, int | float]:
-        """Refuse later writes; returns the usage."""
+        """Reject later writes; return the reported usage."""
         with self._lock:
-            self._closed = self._refuses = True
+            self._closed = True
+            # An open event would still take tokens of this item: only the slow path checks whether the item has ended.
+            self.log_writer.close_event()
         return self._usage
 
     def _put(self, ops: list[Op]) -> None:
@@ -272,32 +277,31 @@ class ItemWriter:
             return
         if len(ops) == 1 and ops[0][0] == "a" and type(text := ops[0][2]) is str:
             path = str(ops[0][1])
-            with self._lock:
-                if self._refuses or not self._journal.append_text(path, text):
-                    self._write(self._journal.append, [(path, text)])
+            if not self.log_writer.append_text(path, text):
+                self._write(self.log_writer.append, [(path, text)])
         elif any(op[0] != "a" for op in ops):
             for op in ops:
                 if op[0] == "t" or op[0] == "s":
-                    self._hold_text(str(op[1]), op[2] if op[0] == "s" else None)
-            self._write(self._journal.change, ops)
+                    self._check_rollback(str(op[1]), op[2] if op[0] == "s" else None)
+            self._write(self.log_writer.change, ops)
         elif (row := self._as_row(ops)) is not None:
-            self._write(self._journal.row, row)
+            self._write(self.log_writer.row, row)
         else:
-            self._write(self._journal.append, [(op[1], op[2]) for op in ops])
+            self._write(self.log_writer.append, [(op[1], op[2]) for op in ops])
 
     def _as_appends(self, row: list[Any]) -> list[tuple[str, Any]]:
-        """A row as appends, for an item of a job with several items, which has no columns."""
+        """Turn a row into appends: a job with several items has no columns."""
         columns = self._columns
         if len(row) != len(columns):
             raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
         if self._column_is_text is None:
-            self._column_is_text = tuple(map(self._journal.is_text, columns))
+            self._column_is_text = tuple(map(self.log_writer.is_text, columns))
         kinds = self._column_is_text
         return [(path, x if text else [x]) for path, x, text in zip(columns, row, kinds, strict=True)]
 
     def _as_row(self, ops: list[Op]) -> list[Any] | None:
-        """The members of a row, if these appends grow each column by one."""
-        columns = self._journal.columns
+        """Turn appends into the members of a row, if they append one member to each column; otherwise None."""
+        columns = self.log_writer.columns
         grown: dict[Any, Any] = {op[1]: op[2] for op in ops}
         if len(columns) < 2 or grown.keys() != set(columns):
             return None
@@ -307,13 +311,12 @@ class ItemWriter:
 
     def _write(self, write: Callable[[Any], None], change: Any) -> None:
         with self._lock:
-            self._journal.wait_for_room()
+            self.log_writer.wait_for_room()
             self._check_open()
             try:
                 write(change)
             except StateTooLargeError as error:
                 self.failure = error
-                self._refuses = True
                 raise
             except DiffError as error:
                 raise ValueError(said_of_value(error, self._place)) from None
@@ -324,13 +327,13 @@ class ItemWriter:
         if self.failure is not None:
             raise self.failure
 
-    def _hold_text(self, path: str, value: Any = None) -> None:
-        """Refuse to take back text of a column where the endpoint declares that it has no rollback."""
+    def _check_rollback(self, path: str, value: Any = None) -> None:
+        """Raise if this change would retract text of a column and the endpoint declares no rollback."""
         if self._rollback:
             return
         for column in self._columns:
-            if (column == path or column.startswith(f"{path}/")) and self._journal.is_text(column):
-                old, new = self._journal.value(column), _at(value, column[len(path) :])
+            if (column == path or column.startswith(f"{path}/")) and self.log_writer.is_text(column):
+                old, new = self.log_writer.value(column), _at(value, column[len(path) :])
                 if old and not (isinstance(new, str) and new.startswith(str(old))):
                     raise ValueError(NO_ROLLBACK)
 
@@ -343,7 +346,7 @@ class ItemWriter:
 
 
 def _at(value: Any, pointer: str) -> Any:
-    """The member at a pointer, None if there is none."""
+    """Return the member at a JSON Pointer, None if there is none."""
     for token in parse(pointer):
         value = value.get(token) if isinstance(value, dict) else None
     return value

@@ -1,31 +1,33 @@
-"""One job's log writer: changes come in from any thread, blocks of events go to the log.
+"""The log writer of a job: takes changes from any thread, and writes blocks of events to the log.
 
     function ──► append_text, append, row, change ──► open event ──► commit ──► Log ──► readers
                  (any thread, under `lock`)                          (event loop)
 
-Commit, then send: readers read the log, never what is pending. The first append after a pause is committed at once,
-then at most one block in `merge_window`; any other change is committed at once, with all that came before it.
+Events are committed before they are sent: readers read only the log. The first append after a pause is committed at
+once, and later ones at most once in each `merge_window`. Any other change is committed at once, together with everything
+before it.
 
-The writer owns the *open event*: appends, or rows, that it accepted and will merge into one event. By its state:
+The writer owns the *open event*, which collects appends or rows until they are committed as one event. Its states:
 
-  state    | the event holds      | append                   | row                      | any other change
+  state    | the event contains   | append                   | row                      | any other change
   ---------+----------------------+--------------------------+--------------------------+---------------------------
-  NONE     | nothing              | begin APPENDS            | begin ROWS               | an event of its own
-  APPENDS  | pieces of texts,     | add; if it is full,      | close, begin ROWS        | close, then an event of its
-           | elements of arrays   | close and begin APPENDS  |                          | own
-  ROWS     | rows                 | close, begin APPENDS     | add; if it is full,      | close, then an event of its
-           |                      |                          | close and begin ROWS     | own
+  NONE     | nothing              | begin APPENDS            | begin ROWS               | log as a separate event
+  APPENDS  | pieces of texts,     | add; if it is full,      | close, begin ROWS        | close, then log as a
+           | elements of arrays   | close and begin APPENDS  |                          | separate event
+  ROWS     | rows                 | close, begin APPENDS     | add; if it is full,      | close, then log as a
+           |                      |                          | close and begin ROWS     | separate event
 
-  A commit and the job's end close the event, and reading the value flushes it. After a commit the texts of an APPENDS
-  event stay open without pieces, since the next append most often continues one of them. Without merging
-  (`merge_window` is 0) the state is always NONE, and each append or row is an event of its own.
+  A commit, reading the value, and the end of an item or of the job close the event. After a commit or a read, a new
+  APPENDS event opens at once for the texts that grew, since the next append most often continues one of them. Without
+  merging (`merge_window` is 0) the state is always NONE, and each append or row is a separate event.
 
-Flushing applies pieces and rows to the document, which elements of arrays reach at once. Closing flushes the event,
-encodes it, and adds the checks that are due in it (see `text_check_schedule`).
+Closing an event applies its pieces and rows to the document (array elements are applied as they arrive), encodes the
+event as JSON, and adds the checks that are due in it (see `text_check_schedule`).
 
-The event has a *budget*: bytes that it may still take, at most `MAX_BUDGET`, before any limit (event size, state size)
-could be reached. Within the budget an addition needs only the checks that concern itself. One that exceeds the budget
-of a new event becomes an event of its own, in several parts if need be, and there every limit is enforced exactly.
+The open event has a *budget*: the number of bytes, at most `MAX_BUDGET`, by which it can grow before any limit (event
+size, state size) could be reached. Within the budget, an addition needs only the checks that concern the addition
+itself. An addition larger than the budget of a new event is logged as a separate event, split if necessary, and there
+every limit is enforced exactly.
 """
 
 import asyncio
@@ -58,7 +60,7 @@ from tidewire_server.log_writer.text_check_schedule import (
     is_text,
     note_change,
     note_growth,
-    settle_below,
+    take_below,
 )
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import Block, HeadMovedError, Log, StateAt, StoreError
@@ -66,34 +68,35 @@ from tidewire_server.store.interfaces import Block, HeadMovedError, Log, StateAt
 _log = logging.getLogger(__name__)
 
 _DIGEST_IN_THREAD: Final = 256 * 1024
-"""Bytes of state above which the digest is computed beside the event loop."""
+"""Bytes of state above which the digest is computed in a thread, so that it does not block the event loop."""
 
 _EPOCH_STEPS: Final = 10_000
 
 _RETRY: Final = 1.0
-"""Seconds between two tries to write a log that cannot be written."""
+"""Seconds between two attempts to write to a log that fails."""
 
 _new: Final = tuple.__new__
 
 _MAX_PENDING_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of uncommitted changes above which a worker thread waits."""
+"""Bytes of uncommitted changes above which a worker thread must wait before it writes more."""
 
 MAX_BUDGET: Final = 1024 * 1024
-"""Bytes that an open event takes before it is closed; `max_event_bytes` if that is less. A text counts `MAX_ESCAPED_BYTES` for
-each code point. A smaller one costs: tokens took 0.52 µs of CPU end to end with 64 KiB, 0.48 with this (bench/compare.py)."""
+"""Bytes by which an open event can grow; `max_event_bytes` if that is less. Each code point of a text counts as
+`MAX_ESCAPED_BYTES`. A smaller budget costs speed: a token took 0.52 µs of CPU end to end with 64 KiB, and 0.48 µs with 1 MiB
+(bench/compare.py)."""
 
 _FRAMING: Final = 512
-"""Bytes of an event that are left free for its checks and its framing."""
+"""Bytes of an event that are reserved for its checks and its framing."""
 
 _AROUND_OP: Final = 16
-"""Bytes of an append op next to its path and its value."""
+"""Bytes of an append op in addition to its path and its value."""
 
 _AROUND_STATE: Final = 48
-"""Bytes of a snapshot's data next to its state and its columns."""
+"""Bytes of a snapshot's data in addition to its state and its columns."""
 
 
 class OpenEvent(Enum):
-    """The state of the open event: see the table at the top."""
+    """States of the open event; see the table at the top of this module."""
 
     NONE = "none"
     APPENDS = "appends"
@@ -104,13 +107,13 @@ _NONE, _APPENDS, _ROWS = OpenEvent.NONE, OpenEvent.APPENDS, OpenEvent.ROWS
 
 
 def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Document, int]:
-    """The block that opens a log: a snapshot, with id 1-1.
+    """Make the first block of a log: a snapshot with id 1-1.
 
     Returns:
-        The block, the document that the job's changes are applied to, and the bytes of the state.
+        The block, the document to which the job's changes will be applied, and the size of the snapshot in bytes.
 
     Raises:
-        DiffError: The state is not JSON as the protocol takes it, or a column is no pointer.
+        DiffError: The state is not JSON that the protocol allows, or a column is not a JSON Pointer.
     """
     document = Document(state, columns)
     cursor = Cursor(1, 1)
@@ -121,26 +124,30 @@ def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Docume
 def epoch_block(
     head: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason
 ) -> tuple[Block, Document, int]:
-    """The block that opens a new epoch after a head (TW-RES-033); what it returns is as of `first_block`.
+    """Make the first block of a new epoch: a snapshot whose id follows `head` (TW-RES-033).
+
+    Returns:
+        See `first_block`.
 
     Raises:
-        DiffError: The state is not JSON as the protocol takes it, or a column is no pointer.
+        DiffError: The state is not JSON that the protocol allows, or a column is not a JSON Pointer.
     """
     document = Document(state, columns)
-    # The random step keeps an epoch that was lost whole from being used again with other events.
+    # If the log of an earlier attempt was lost, readers may know its epoch, and would take the ids of this attempt for
+    # ids of that one. A random increment makes it unlikely that both have the same epoch.
     cursor = Cursor(head.epoch + 1 + secrets.randbelow(_EPOCH_STEPS), head.seq + 1)
     frame = snapshot_frame(cursor, state, columns, reason)
     return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
 
 
 def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason) -> bytes:
-    """A snapshot in its wire form. The state comes from a document, which has checked it already."""
+    """Encode a snapshot. The state must come from a document, which has validated it."""
     data = orjson.dumps({"state": state, "columns": list(columns), "reason": reason}).decode()
     return encode(data, id=str(cursor), event="snapshot")
 
 
 class LogWriter:
-    """The one writer of a job's log."""
+    """The only writer of a job's log; see the table at the top of this module."""
 
     __slots__ = (
         "_append_at_once",
@@ -156,7 +163,6 @@ class LogWriter:
         "_document",
         "_ended",
         "_envelope",
-        "_flushed",
         "_head",
         "_lock",
         "_log",
@@ -166,7 +172,6 @@ class LogWriter:
         "_max_state_bytes",
         "_max_unreserved_bytes",
         "_merge",
-        "_owed",
         "_row_members",
         "_row_ops",
         "_signalled",
@@ -177,6 +182,7 @@ class LogWriter:
         "_task",
         "_texts",
         "_thread",
+        "_unchecked",
         "backlog",
         "committed_at",
         "urgent",
@@ -193,35 +199,36 @@ class LogWriter:
         reserve: int,
         commits: GroupCommit,
     ) -> None:
-        """Continue after the first block.
+        """Continue a log after its first block.
 
         Args:
-            log: Where blocks go.
+            log: The log to write to.
             document: The state after the first block. The writer applies each change to it.
             settings: The limits.
             state_bytes: Size of a snapshot of the state.
-            reserve: Bytes of `max_state_bytes` that are kept for the ends of the items.
-            commits: Decides when this job commits, among others.
+            reserve: Bytes of `max_state_bytes` that only changes which end an item may use.
+            commits: Decides when each job of this event loop commits.
         """
         self._lock = threading.RLock()
         self._thread = threading.get_ident()
         self._ended = False
 
         self._document = document
-        """The state, without the pieces and rows that are not flushed."""
+        """The state, without the texts and rows of the open event."""
         self._columns = document.columns
         self._sole = self._columns[0] if len(self._columns) == 1 else None
-        """The one column, where a diff that is a bare string goes."""
+        """The column that a diff which is only a string grows; None if there is not exactly one column."""
         self._column_depth = MAX_STATE_DEPTH - 1 - max((path.count("/") for path in self._columns), default=0)
         self._column_is_text: tuple[bool, ...] | None = None
-        """Set by the first row after a change of another kind; None also where a column cannot grow."""
+        """For each column, whether it is a text. None until the first row after any other change, and if a column cannot
+        grow."""
         self._envelope = len(to_json(self._columns)) + _AROUND_STATE
 
         self._merge = settings.merge_window > 0
         self._max_event_bytes = settings.max_event_bytes - _FRAMING
         self._max_state_bytes = settings.max_state_bytes
         self._max_unreserved_bytes = settings.max_state_bytes - reserve
-        """Largest state except at the end of an item."""
+        """Limit of the state for all changes except those that end an item."""
         self._max_budget = min(MAX_BUDGET, self._max_event_bytes)
         self._state_bytes = state_bytes
         """Upper bound of the size of `_document` as JSON."""
@@ -229,19 +236,17 @@ class LogWriter:
         self._state = _NONE
         self._budget = 0
         self._texts: dict[str, list[str]] = {}
-        """Of an APPENDS event: the pieces for each text that are not flushed."""
-        self._flushed: dict[str, list[bytes]] = {}
-        """Of an APPENDS event: what was flushed for each text, as the inside of its JSON."""
+        """Of an APPENDS event: the pieces of each text."""
         self._arrays: dict[str, list[bytes]] = {}
-        """Of an APPENDS event: the elements for each array, as the inside of its JSON."""
+        """Of an APPENDS event: the elements of each array, encoded without the brackets around them."""
         self._row_members: list[list[Any]] = []
-        """Of a ROWS event: the members of each row that is not flushed."""
+        """Of a ROWS event: the members of each row."""
         self._row_ops: list[bytes] = []
-        """Of a ROWS event: all its rows, each as the JSON of its op."""
+        """Of a ROWS event: each row as the JSON of its op."""
         self._closed: list[bytes] = []
-        """Events that wait for a commit, each as the JSON of its diff."""
-        self._owed: dict[str, int] = {}
-        """See `text_check_schedule`."""
+        """Closed events that wait for a commit, each as the JSON of its diff."""
+        self._unchecked: dict[str, int] = {}
+        """Logged changes of each text since its last check; see `text_check_schedule`."""
         self.backlog = 0
         """Bytes of closed events that wait for a commit."""
 
@@ -253,20 +258,20 @@ class LogWriter:
         self.urgent = False
         self.committed_at = float("-inf")
         self.waits_until: float | None = None
-        """See `Writer` for these three."""
+        """`Writer` documents `urgent`, `committed_at` and `waits_until`."""
         self._signalled = False
-        """Whether a commit is due that takes what is pending."""
+        """Whether a commit is scheduled that will include all pending changes."""
         self._task: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()
         self._stopping = asyncio.Event()
         self._backlog_fell: threading.Condition | None = None
-        """What threads wait for, once one has to."""
+        """Notified when the backlog shrinks. Created when the first thread has to wait."""
 
     # ---- reading, from any thread ------------------------------------------------------------------------------
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The places that rows and bare strings grow."""
+        """Paths of the columns, which rows and diffs that are only a string grow."""
         return self._columns
 
     @property
@@ -277,61 +282,69 @@ class LogWriter:
     @property
     def document(self) -> Document:
         """The state with all changes. Call with the lock held."""
-        self._flush()
+        texts = self._texts
+        self._close()
+        self._reopen(texts)
         return self._document
 
     def value(self, pointer: str) -> JsonValue:
-        """The JSON at a place, with all changes, as a new copy.
+        """Return a copy of the value at a path, with all changes.
 
         Raises:
-            LookupError: There is no such place.
+            LookupError: The path does not exist.
         """
         with self._lock:
             return self.document.value(pointer)
 
     def is_text(self, pointer: str) -> bool:
-        """Whether there is a text at a place."""
+        """Whether the value at a path is a string."""
         with self._lock:
             return is_text(self._document, pointer)
 
     def text_length(self, pointer: str) -> int:
-        """Code points of the text at a place.
+        """Return the length of the text at a path, in code points.
 
         Raises:
-            LookupError: There is no text.
+            LookupError: The path does not exist, or its value is not a string.
         """
         with self._lock:
             return self.document.text_length(pointer)
 
     # ---- writing, from any thread ------------------------------------------------------------------------------
 
-    def append_text(self, path: str, piece: str) -> bool:
-        """Add a piece to a text of the open event. Call with the lock held.
+    def append_text(self, path: str | None, piece: str) -> bool:
+        """Add a piece to a text of the open event.
 
         The fast path of `append`, for consecutive tokens. The bar is 0.5 µs for `Stream.append`, merging included:
         0.40 µs with this method, 2.5 µs if each piece takes `append`, 1.1 µs with this method if each piece is
-        flushed by itself (bench/finding.py: CPU time, Python 3.11, two cores under load).
+        applied by itself (bench/finding.py: CPU time, Python 3.11, two cores under load).
 
         Returns:
-            False if the piece must take `append`: its text is not in the open event, it exceeds the budget, it is
-            empty, or it is not valid text.
+            False if the piece must take `append`: its text is not in the open event, it exceeds the budget, or it is
+            not a string, empty, or not valid Unicode.
         """
-        budget = self._budget - MAX_ESCAPED_BYTES * len(piece)
-        pieces = self._texts.get(path)
-        if pieces is None or budget < 0 or not piece or not (piece.isascii() or is_unicode(piece)):
-            return False
-        self._budget = budget
-        pieces.append(piece)
-        if not self._signalled:
-            self._signal()
-        return True
+        with self._lock:
+            try:
+                pieces = self._texts[path]  # type: ignore[index]
+            except KeyError:
+                return False
+            if type(piece) is not str:
+                return False
+            budget = self._budget - MAX_ESCAPED_BYTES * len(piece)
+            if budget < 0 or not piece or not (piece.isascii() or is_unicode(piece)):
+                return False
+            self._budget = budget
+            pieces.append(piece)
+            if not self._signalled:
+                self._signal()
+            return True
 
     def append(self, additions: Sequence[tuple[str, str | list[Any]]]) -> None:
-        """Append to places, in one event.
+        """Append to several paths in one event.
 
         Raises:
-            DiffError: A place cannot grow by its addition.
-            StateTooLargeError: The state would pass its limit.
+            DiffError: The value at a path cannot grow by its addition.
+            StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The job has ended.
         """
         with self._lock:
@@ -344,8 +357,8 @@ class LogWriter:
     def append_row(self, members: Sequence[Any]) -> bool:
         """Add a row to an open event of rows. Call with the lock held.
 
-        The bar is 1.6 µs for `Stream.row` with three columns: 1.3 µs with the rows of an event flushed together,
-        3.8 µs if each row is flushed by itself (bench/finding.py, as in `append_text`).
+        The bar is 1.6 µs for `Stream.row` with three columns: 1.3 µs with the rows of an event applied together,
+        3.8 µs if each row is applied by itself (bench/finding.py, as in `append_text`).
 
         Returns:
             False if the row must take `row`: no event of rows is open, it exceeds the budget, it does not fit the
@@ -372,11 +385,11 @@ class LogWriter:
         return True
 
     def row(self, members: Sequence[Any]) -> None:
-        """Grow each column by one member.
+        """Append one member to each column.
 
         Raises:
-            DiffError: The row does not fit the columns.
-            StateTooLargeError: The state would pass its limit.
+            DiffError: The row does not match the columns.
+            StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The job has ended.
         """
         with self._lock:
@@ -384,30 +397,34 @@ class LogWriter:
             self._row(members)
             self._signal()
 
-    def change(self, ops: Sequence[Op], *, settle: str | None = None, ends: bool = False) -> None:
-        """Make any change, as an event of its own.
+    def change(self, ops: Sequence[Op], *, check_below: str | None = None, ends: bool = False) -> None:
+        """Log any change as a separate event.
 
         Args:
             ops: The diff.
-            settle: Add a check of every text at or below this place that owes one.
-            ends: The change ends an item, and may use the reserve.
+            check_below: Add the checks that are not sent yet for texts at or below this path.
+            ends: Whether the change ends an item, and may therefore use the reserve.
 
         Raises:
-            DiffError: An op does not fit.
-            StateTooLargeError: The state would pass its limit.
+            DiffError: An op cannot be applied.
+            StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The job has ended.
         """
         with self._lock:
             self._check_not_ended()
-            self._change(ops, settle, ends=ends)
+            self._change(ops, check_below, ends=ends)
             self._signal(urgent=True)
 
-    def wait_for_room(self) -> None:
-        """Block a worker thread while too much is pending. Call with the lock held, before any check.
+    def close_event(self) -> None:
+        """Close the open event, so that the next addition takes `append` or `row`. Call with the lock held."""
+        self._close()
 
-        The lock is released meanwhile: what was true before may not be true afterwards.
+    def wait_for_room(self) -> None:
+        """Block a worker thread while too many bytes are pending. Call with the lock held.
+
+        The lock is released while the thread waits, so check conditions after this call, not before.
         """
-        # A function on the event loop cannot wait here: it would wait for itself.
+        # Do not wait on the event loop: only the event loop can commit the pending changes.
         if self.backlog > _MAX_PENDING_BYTES and threading.get_ident() != self._thread:
             self._backlog_fell = self._backlog_fell or threading.Condition(self._lock)
             self._backlog_fell.wait_for(lambda: self._ended or self.backlog <= _MAX_PENDING_BYTES)
@@ -433,7 +450,7 @@ class LogWriter:
     # ---- the open event ----------------------------------------------------------------------------------------
 
     def _open(self, state: OpenEvent, size: int) -> bool:
-        """Have an event in this state that can take `size` bytes; False if not even a new one can."""
+        """Make sure that the open event is in this state and can grow by `size` bytes; False if not even a new one can."""
         if self._state is not state or size > self._budget:
             self._close()
             budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
@@ -462,7 +479,7 @@ class LogWriter:
     def _add(
         self, additions: Sequence[tuple[str, str | list[Any]]], encoded: Sequence[bytes], size: int
     ) -> bool:
-        """Add to the open event; False if it cannot take this, or a string would grow what is not a text."""
+        """Add to the open event; False if it cannot grow by that much, or a string is added to a value that is not a text."""
         size += sum(MAX_ESCAPED_BYTES * len(path) + _AROUND_OP for path, _ in additions)
         if not self._open(_APPENDS, size):
             return False
@@ -501,67 +518,70 @@ class LogWriter:
     def _grows(self, path: str) -> bool:
         return is_text(self._document, path) or is_array(self._document, path)
 
-    def _flush(self) -> None:
-        """Apply pieces and rows to the document. The event stays open."""
-        for path, pieces in self._texts.items():
-            if pieces:
-                text = "".join(pieces)
-                pieces.clear()
-                self._document.apply(text if path == self._sole else [["a", path, text]])
-                part = orjson.dumps(text)[1:-1]
-                self._flushed.setdefault(path, []).append(part)
-                self._state_bytes += len(part)
-                self.backlog += len(part)
-        if self._row_members:
-            rows, self._row_members = self._row_members, []
-            self._document.grow(rows)
-            self._grew(sum(map(len, self._row_ops[-len(rows) :])))
-
     def _close(self) -> None:
-        """Flush the open event, encode it, and keep it for the next commit. No event is open afterwards."""
-        if self._state is _NONE:
-            return
-        self._flush()
+        """Apply the open event to the document and encode it for the next commit. No event is open afterwards."""
         state, self._state, self._budget = self._state, _NONE, 0
-        if state is _ROWS:
-            rows, self._row_ops = self._row_ops, []
+        if state is _APPENDS:
+            texts, self._texts = self._texts, {}
+            if len(texts) == 1 and self._sole in texts and not self._arrays:
+                if pieces := texts[self._sole]:
+                    text = "".join(pieces)
+                    encoded = orjson.dumps(text)
+                    self._document.apply(text)
+                    self._grew(len(encoded))
+                    self._log_text(encoded, texts)
+            else:
+                self._close_appends(texts)
+        elif state is _ROWS:
+            rows, self._row_members = self._row_members, []
+            ops, self._row_ops = self._row_ops, []
             if rows:
-                self._log_ops(rows, filter(self.is_text, self._columns))
+                self._document.grow(rows)
+                self._grew(sum(map(len, ops)))
+                self._log_ops(ops, filter(self.is_text, self._columns))
+
+    def _close_appends(self, texts: dict[str, list[str]]) -> None:
+        arrays, self._arrays = self._arrays, {}
+        joined: list[Any] = [["a", path, "".join(pieces)] for path, pieces in texts.items() if pieces]
+        if not arrays and not joined:
             return
-        texts, self._texts, self._flushed = self._flushed, {}, {}
-        arrays = self._arrays
-        if not arrays and len(texts) == 1 and self._sole in texts:
-            self._log_text(b'"%b"' % b"".join(texts[self._sole]), texts)
-        elif arrays or texts:
-            self._arrays = {}
-            # Arrays first: a text may be in an element that came with this event.
-            ops = [append_op(path, b"[%b]" % b",".join(parts)) for path, parts in arrays.items()]
-            ops += [append_op(path, b'"%b"' % b"".join(parts)) for path, parts in texts.items()]
-            self._log_ops(ops, texts)
+        self._document.apply(joined)
+        encoded = [append_op(path, orjson.dumps(text)) for _, path, text in joined]
+        self._grew(sum(map(len, encoded)))
+        # Arrays first: one of the texts may be inside an element that the same event adds.
+        ops = [append_op(path, b"[%b]" % b",".join(parts)) for path, parts in arrays.items()]
+        self._log_ops(ops + encoded, [path for _, path, _ in joined])
+
+    def _reopen(self, texts: dict[str, list[str]]) -> None:
+        """Open an APPENDS event for those texts of the last event that grew in it."""
+        open_texts: dict[str, list[str]] = {}
+        for path, pieces in texts.items():
+            if pieces:
+                open_texts[path] = []
+        if open_texts and not self._ended:
+            self._state, self._texts = _APPENDS, open_texts
+            self._budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
 
     def _log_text(self, encoded: bytes, grown: Iterable[str]) -> None:
-        """Log the growth of the one column, a text: without a check, a bare string does."""
-        due = note_growth(self._owed, grown)
+        """Log the growth of the only column, which is a text. Without a check, the diff is only a string."""
+        due = note_growth(self._unchecked, grown)
         self._closed.append(shape(b'[["r",%b]]' % encoded, self._checks(due)) if due else encoded)
 
     def _log_ops(self, ops: Sequence[bytes], grown: Iterable[str]) -> None:
-        due = note_growth(self._owed, grown)
+        due = note_growth(self._unchecked, grown)
         self._closed.append(shape(b"[%b]" % b",".join(ops), self._checks(due)))
 
     def take(self) -> list[bytes]:
-        """The diffs that wait, each as JSON; none wait afterwards. Call with the lock held."""
-        texts, grown = self._texts, self._flushed
+        """Remove and return the pending diffs, each as JSON. Call with the lock held."""
+        texts = self._texts
         self._close()
         taken, self._closed, self.backlog = self._closed, [], 0
-        if grown and not self._ended:
-            self._state = _APPENDS
-            self._budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
-            self._texts = texts if len(texts) == len(grown) else {path: [] for path in grown}
+        self._reopen(texts)
         return taken
 
     # ---- changes as events of their own ------------------------------------------------------------------------
 
-    def _change(self, ops: Sequence[Op], settle: str | None, *, ends: bool) -> None:
+    def _change(self, ops: Sequence[Op], check_below: str | None, *, ends: bool) -> None:
         self._close()
         encoded = to_json(ops)
         if len(encoded) > self._max_event_bytes:
@@ -573,14 +593,14 @@ class LogWriter:
             for part in parts:
                 self._change_one([part], to_json([part]), None, ends=ends)
             ops, encoded = [final], to_json([final])
-        self._change_one(ops, encoded, settle, ends=ends)
+        self._change_one(ops, encoded, check_below, ends=ends)
 
-    def _change_one(self, ops: Sequence[Op], encoded: bytes, settle: str | None, *, ends: bool) -> None:
+    def _change_one(self, ops: Sequence[Op], encoded: bytes, check_below: str | None, *, ends: bool) -> None:
         self._apply(list(ops), len(encoded), ends=ends)
         self._column_is_text = None
-        checks = self._checks(note_change(self._owed, ops, self._document))
-        if settle is not None:
-            checks += self.checks_owed(settle)
+        checks = self._checks(note_change(self._unchecked, ops, self._document))
+        if check_below is not None:
+            checks += self.pending_checks(check_below)
         self._closed.append(shape(encoded, checks))
         self._grew(len(encoded))
 
@@ -595,9 +615,10 @@ class LogWriter:
                     self._change([op], None, ends=False)
 
     def _apply(self, diff: Any, size: int, *, ends: bool = False) -> None:
-        """Apply to the document, unless the state would become too large. Call with no event open.
+        """Apply a diff to the document, unless the state would exceed its limit. Call with no event open.
 
-        What was written bounds what the state grew by, so the state is measured only when that sum passes the limit.
+        The bytes of all diffs are an upper bound of the growth of the state. The state is measured only when this bound
+        exceeds the limit.
         """
         limit = self._max_state_bytes if ends else self._max_unreserved_bytes
         if self._state_bytes + size <= limit:
@@ -615,10 +636,10 @@ class LogWriter:
         self._state_bytes += size
         self.backlog += size
 
-    def checks_owed(self, below: str = "") -> list[JsonValue]:
-        """The checks that texts at or below a place owe; they owe none afterwards. Call with the lock held."""
+    def pending_checks(self, below: str = "") -> list[JsonValue]:
+        """Return the checks not sent yet for texts at or below a path, and mark them as sent. Call with the lock held."""
         self._close()
-        return self._checks(settle_below(self._owed, below))
+        return self._checks(take_below(self._unchecked, below))
 
     def _checks(self, paths: Iterable[str]) -> list[JsonValue]:
         document = self._document
@@ -627,7 +648,7 @@ class LogWriter:
     # ---- the event loop ----------------------------------------------------------------------------------------
 
     def commit_now(self, now: float) -> tuple[int, int]:
-        """See `Writer`. A log that never waits needs no task for it."""
+        """See `Writer.commit_now`. A log in memory is written at once, without a task."""
         self.waits_until = None
         if self._append_at_once is None or self._ended:
             if self._task is None or self._task.done():
@@ -652,22 +673,24 @@ class LogWriter:
             self._stop_writing(error)
             return
         if self._signalled:
-            self._task = None  # it is this one: else what came while the log was written would wait for ever
+            # Forget this task: while `_task` is set and running, `commit_now` starts no other, and the changes that
+            # arrived during the write would never be committed.
+            self._task = None
             self._commits.soon(self)
 
     def _stop_writing(self, error: HeadMovedError) -> None:
-        """Another writes, or the log is gone: this one has lost its right to write, and must not try again."""
+        """Stop after the log rejected a block: another process writes the log now, or the log was deleted."""
         with self._lock:
             self._ended = True
             self._close()
             self._wake_threads()
-        _log.warning("a job's log refused its writer: %s", error)
+        _log.warning("the log of a job rejected its writer: %s", error)
 
     async def commit(self) -> None:
-        """Log what is pending. Returns when it is as durable as the log makes it.
+        """Write the pending changes to the log. When it returns they are as durable as the log makes them.
 
         Raises:
-            HeadMovedError: The log is gone, or another writes it.
+            HeadMovedError: The log was deleted, or another process writes it.
         """
         async with self._committing:
             block = self._block(self._loop.time())
@@ -677,46 +700,49 @@ class LogWriter:
                 self._commits.logged(len(block.frames), sum(map(len, block.frames)))
 
     def _block(self, now: float) -> Block | None:
-        """What is pending, as events that follow the head; None if nothing is."""
+        """Make a block of events from the pending changes; None if there are none."""
         with self._lock:
             self._signalled = self.urgent = False
             diffs = self.take()
             if not diffs:
                 return None
             view = self._document.view()
-            self._wake_threads()
+            if self._backlog_fell is not None:
+                self._wake_threads()
         self.committed_at = now
         epoch, seq = self._head
         if len(diffs) == 1:
             frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + 1, diffs[0])]
         else:
             frames = [b"id:%d-%d\ndata:%b\n\n" % (epoch, seq + n, diff) for n, diff in enumerate(diffs, 1)]
-        # Without the frame of Python that the constructor of a named tuple costs.
+        # `tuple.__new__` skips the Python-level constructor of the named tuples.
         cursor = _new(Cursor, (epoch, seq + len(diffs)))
         return _new(Block, (frames, _new(StateAt, (cursor, self._columns, view)), False))
 
     async def _append_block(self, block: Block) -> None:
-        """Log a block, however long the log cannot be written: until then nobody sees it, and writers wait.
+        """Write a block to the log; if the log fails, retry until it works or the server stops.
+
+        Until then no reader sees the block, and threads that write to this job wait.
 
         Raises:
-            HeadMovedError: The log is gone, or another writes it, or the server stops first.
+            HeadMovedError: The log was deleted, or another process writes it, or the server stops first.
         """
-        told = False
+        reported = False
         while True:
             try:
                 return await self._log.append(self._head, block)
             except StoreError as error:
-                if not told:
-                    _log.error("%s; a job waits for it, and tries again each %g s", error, _RETRY)
-                told = True
+                if not reported:
+                    _log.error("%s; a job waits for the log, and retries every %g s", error, _RETRY)
+                reported = True
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_RETRY):
                         await self._stopping.wait()
                 if self._stopping.is_set():
-                    raise HeadMovedError(f"the server stops, and {error}") from None
+                    raise HeadMovedError(f"the server is stopping, and {error}") from None
 
     def stop(self) -> None:
-        """Refuse whatever comes later, and log nothing more: the server stops before the job has ended."""
+        """Reject later writes and commit nothing more, because the server stops before the job has ended."""
         with self._lock:
             self._ended = True
             self._close()
@@ -725,13 +751,13 @@ class LogWriter:
         self.waits_until = None
 
     async def end(self, make_done: Callable[[str, list[JsonValue]], Done]) -> tuple[Cursor, Done]:
-        """Log what is pending, then `done`, and refuse whatever comes later.
+        """Write the pending changes and `done` to the log, and reject later writes.
 
         Args:
-            make_done: Makes the data of `done` of the digest and the checks that are owed.
+            make_done: Called with the digest of the items and the remaining checks; returns the data of `done`.
 
         Raises:
-            HeadMovedError: The log is gone.
+            HeadMovedError: The log was deleted, or another process writes it.
         """
         with self._lock:
             self._ended = True
@@ -746,10 +772,10 @@ class LogWriter:
             document = self.document
             items = document.value("/items")
             found = await asyncio.to_thread(digest, items) if large else digest(items)
-            done = make_done(found, self.checks_owed())
+            done = make_done(found, self.pending_checks())
             frames, head = ([], self._head) if last is None else (last.frames, last.state.cursor)
             cursor = Cursor(head.epoch, head.seq + 1)
-            # With what was pending, so that a reader gets both at once, and a store writes once.
+            # One block with the pending changes: readers get both at once, and a store writes once.
             block = Block(
                 [*frames, messages.done_frame(cursor, done)],
                 StateAt(head, self._columns, document.view()),

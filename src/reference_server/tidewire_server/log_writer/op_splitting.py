@@ -1,7 +1,6 @@
-"""Split a large op into several that each fit in an event and together have the same effect.
+"""Split a large op into several ops that each fit in an event and together have the same effect.
 
-The first op sets a part of a large text, and the others append to it; a large array or object is set empty and then
-filled.
+A large text is set in part and then appended to. A large array or object is set empty and then filled.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,23 +18,23 @@ MAX_ESCAPED_BYTES: Final = 6
 """Worst-case JSON size of one code point: an escaped control character such as ``\\u0001``."""
 
 _BRACKETS = 16
-"""Bytes of an op next to its path and its value, and some to spare."""
+"""Upper bound of the bytes of an op in addition to its path and its value."""
 
 
 def split_text(text: str, limit: int) -> Iterator[str]:
-    """Cut a text into parts whose JSON takes at most `limit` bytes each."""
+    """Split a text into parts whose JSON takes at most `limit` bytes each."""
     step = max(1, limit // MAX_ESCAPED_BYTES)
     for start in range(0, len(text), step):
         yield text[start : start + step]
 
 
 def split_in_document(op: Op, limit: int, document: Document) -> Iterable[Op]:
-    """Cut an op as `split_op` does, for the document that the op will change: call before the op is applied."""
+    """Split an op like `split_op`, for the document that it will be applied to. Call before applying the op."""
     if _size(op) <= limit:
         return [op]
     path = str(op[1])
     if op[0] == "s" and type(op[2]) is str and is_text(document, path):
-        # In parts, what both begin with has to stay: it may be promised (TW-DIF-057).
+        # Keep the common prefix in place: it may be declared stable, and must not be truncated (TW-DIF-057).
         old = str(document.value(path))
         kept = common_prefix(old, op[2])
         dropped = [["t", path, len(old) - kept]] if kept < len(old) else []
@@ -47,14 +46,14 @@ def split_in_document(op: Op, limit: int, document: Document) -> Iterable[Op]:
 
 
 def split_op(op: Op, limit: int, *, start: int = 0) -> Iterator[Op]:
-    """Cut an op into ops whose JSON takes at most `limit` bytes each.
+    """Split an op into ops whose JSON takes at most `limit` bytes each.
 
-    A small op is not changed. Nor is one whose path alone passes the limit: it has no smaller form.
+    An op that fits is not changed, nor is one whose path alone exceeds the limit, because it cannot be split.
 
     Args:
         op: Any op.
         limit: Bytes of the JSON of one op.
-        start: Length of the array that an `a` appends to.
+        start: Length of the array that an append op grows.
     """
     if len(op) < 3 or op[0] not in {"a", "s", "i"} or _size(op) <= limit:
         yield op
@@ -79,7 +78,7 @@ def split_op(op: Op, limit: int, *, start: int = 0) -> Iterator[Op]:
 
 
 def _append(path: str, elements: list[Any], limit: int, room: int, start: int) -> Iterator[Op]:
-    """Append elements in groups. One that is too large by itself is set at the index that is the array's length."""
+    """Append elements in groups. An element that is too large for one op is set in parts, at the index after the last."""
     group: list[Any] = []
     filled = 0
     for index, element in enumerate(elements, start):

@@ -1,8 +1,8 @@
 """`Stream[T]`: the object through which an endpoint's function writes its value.
 
-A facade: it holds the item's `ItemWriter`, which the server uses as well, and shows only what functions may call.
-Every call is O(1) in what was written before, and may come from the event loop or from a worker thread. A change that
-does not fit the value raises a `ValueError` at the call, and changes nothing.
+A facade over the item's `ItemWriter` that shows only the methods that functions may call. The cost of a call does not
+depend on the length of the value. Calls may come from the event loop or from a worker thread. A change that does not fit
+the value raises a `ValueError` and changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Stream(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The current value, as a new copy at each call: reading costs time in proportion to its length."""
+        """A copy of the current value, made at each access in time proportional to its length."""
         value: T = self._writer.value
         return value
 
@@ -36,64 +36,68 @@ class Stream(Generic[T]):
         """Append a string to a text, or elements to an array.
 
         Args:
-            x: What comes after what is there.
-            at: JSON Pointer within the value. Without it the endpoint's one column grows, else the value itself.
+            x: The string or the elements.
+            at: JSON Pointer of the text or array within the value. Default: the endpoint's column if it has exactly
+                one, otherwise the value itself.
 
         Raises:
-            ValueError: There is nothing there that grows by `x`.
+            ValueError: The value at this path is not a text (for a string) or an array (for elements).
             StreamClosedError: The item has ended.
         """
-        self._writer.append(x, at)
+        writer = self._writer
+        if at is not None or not writer.log_writer.append_text(writer.open_text, x):  # type: ignore[arg-type]
+            writer.append(x, at)
 
     def truncate(self, n_last: int, *, at: str | None = None) -> None:
-        """Take back the last code points of a text, or the last elements of an array.
+        """Remove the last code points of a text, or the last elements of an array.
 
         Args:
-            n_last: How many.
-            at: JSON Pointer within the value; without it as in `append`.
+            n_last: Number of code points or elements to remove.
+            at: JSON Pointer within the value; default as in `append`.
 
         Raises:
-            ValueError: There are fewer, or no text and no array; or it is a text, and the endpoint has no rollback.
+            ValueError: There are fewer; or the value at this path is neither text nor array; or it is a text and the
+                endpoint does not declare the capability `rollback`.
             StreamClosedError: The item has ended.
         """
         self._writer.truncate(n_last, at)
 
     def row(self, *members: Any) -> None:
-        """Grow each of the endpoint's columns by one: a text by a string, an array by one element.
+        """Append one member to each of the endpoint's columns: a string to a text, an element to an array.
 
         Raises:
-            ValueError: There are not as many members as columns, or one does not fit.
+            ValueError: The number of members is not the number of columns, or a member has the wrong type.
             StreamClosedError: The item has ended.
         """
         self._writer.row(members)
 
     def set(self, pointer: str, value: Any) -> None:
-        """Set one place; its parent exists. An index equal to an array's length appends.
+        """Set one member of the value. Its parent must exist. An index equal to an array's length appends.
 
         Args:
             pointer: JSON Pointer within the value; empty sets the value as a whole.
-            value: JSON, or what pydantic turns into JSON.
+            value: JSON, or a value that pydantic can convert to JSON.
 
         Raises:
-            ValueError: There is no such place, or the value is not JSON; or a text is there that this would take
-                back, and the endpoint has no rollback.
+            ValueError: The parent does not exist, or the value is not JSON; or this would retract text and the
+                endpoint does not declare the capability `rollback`.
             StreamClosedError: The item has ended.
         """
         self._writer.set(pointer, value)
 
     def stable(self, n_first: int | None = None, *, at: str | None = None) -> None:
-        """Promise that the beginning of a text stays: whatever is written later, these code points are not taken back.
+        """Declare the beginning of a text as stable: it will not be retracted.
 
-        Readers deliver them as final at once, where the endpoint may take text back. A promise never shrinks: a
-        smaller number than before changes nothing, and `truncate`, `set` or a yielded value that would break one is
-        refused.
+        Clients deliver a stable prefix as final at once, even if the endpoint declares the capability `rollback`. A
+        stable prefix never becomes shorter: a smaller number has no effect, and a `truncate`, `set` or yielded value
+        that would change the prefix raises.
 
         Args:
-            n_first: How many; all that are there now, if None.
-            at: JSON Pointer within the value; without it as in `append`.
+            n_first: Number of code points; default: the whole text as it is now.
+            at: JSON Pointer of the text within the value; default as in `append`.
 
         Raises:
-            ValueError: There is no text, or it has fewer.
+            ValueError: The value at this path is not a text, or has fewer code points.
             StreamClosedError: The item has ended.
         """
         self._writer.stable(n_first, at)
@@ -101,39 +105,40 @@ class Stream(Generic[T]):
     def progress(
         self, current: float, total: float | None = None, *, unit: str | None = None, phase: str | None = None
     ) -> None:
-        """Report how far the function is. Readers see the latest report; earlier ones may be lost.
+        """Report the progress of the function. Readers see the latest report; earlier ones may be dropped.
 
         Raises:
-            ValueError: A number is not finite, or an integer passes ±2^53; or a text has more than 1000 characters.
+            ValueError: A number is not finite, an integer is outside ±2^53, or a string has more than 1000 characters.
             StreamClosedError: The item has ended.
         """
         self._writer.progress(current, total, unit=unit, phase=phase)
 
     def note(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
-        """Leave a note for all who read the job; it is part of the job's state.
+        """Add a note to the job's state, for all readers.
 
         Raises:
-            ValueError: It is not a text, or the level is another.
+            ValueError: The note is not a string, or the level is unknown.
             StreamClosedError: The item has ended.
         """
         self._writer.note(text, level)
 
     def usage(self, **numbers: float) -> None:
-        """Report what was used (`prompt_tokens=12`). A later call replaces numbers of the same name; the job's usage
-        is the sum over its items.
+        """Report resource usage, such as `prompt_tokens=12`.
+
+        A later call replaces numbers of the same name. The usage of a job is the sum over its items.
 
         Raises:
-            ValueError: Something is not a number, or passes ±2^53.
+            ValueError: A value is not a number, or is outside ±2^53.
             StreamClosedError: The item has ended.
         """
         self._writer.usage(numbers)
 
     @property
     def cancelled(self) -> bool:
-        """Whether the item was cancelled: a function in a worker thread ends by itself when it sees this."""
+        """Whether the item was cancelled. A function in a worker thread should check this and return."""
         return self._writer.cancelled
 
 
 def writer_of(stream: Stream[Any]) -> ItemWriter:
-    """The writer behind a stream, for endpoints that are part of the server."""
+    """Return the writer behind a stream, for endpoints that are part of the server."""
     return stream._writer

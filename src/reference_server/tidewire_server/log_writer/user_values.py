@@ -1,6 +1,6 @@
-"""Conversion of what functions write to JSON's own Python types.
+"""Conversion of the values that functions write to plain JSON types.
 
-A NaN or a lone surrogate is not converted: the document refuses it, and says where it is.
+NaN and lone surrogates pass unchanged: the document rejects them later, and its error names their path.
 """
 
 from functools import lru_cache
@@ -14,14 +14,14 @@ from tidewire_server.errors import InvalidValueError
 from tidewire_server.log_writer.value_errors import said_of_part
 
 PLAIN: Final = frozenset({str, int, float, bool, type(None)})
-"""Immutable types that are JSON already."""
+"""Immutable Python types that are plain JSON."""
 
 _MAX_MODELS: Final = 256
-"""Models whose serializers are cached."""
+"""Number of models whose serializers are cached."""
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON's own Python types: models, dataclasses, tuples, dates, and arrays of numpy or torch.
+    """Convert a value to plain JSON types: models, dataclasses, tuples, dates, and arrays of numpy or torch.
 
     Raises:
         InvalidValueError: It has no JSON form.
@@ -41,13 +41,13 @@ def _plain(value: Any) -> Any:
     return made_by(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
 
 
-_BYTES: Final = "; bytes that are no text travel as base64: annotate pydantic.Base64Bytes"
+_BYTES: Final = "; bytes that are not UTF-8 are sent as base64: annotate them with pydantic.Base64Bytes"
 
 _rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
 
 
 def made_by(rows: TypeAdapter[list[Any]], value: Any) -> Any:
-    """Convert a value by the serializer of one type.
+    """Convert a value with the serializer of one type.
 
     Raises:
         ValueError: It has no JSON form.

@@ -1,4 +1,4 @@
-"""Rewrite internal errors as paths relative to the user's value."""
+"""Rewriting of internal errors, so that their paths are relative to the user's value."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,14 +11,14 @@ from tidewire.protocol.document.json_pointer import escape
 from tidewire.protocol.strict_json import MAX_DEPTH
 
 _AT: Final = re.compile(r"at (['\"])(.*?)\1: ", re.DOTALL)
-"""How `strict_json` names a place, at the beginning of its message."""
+"""The path at the beginning of a message of `strict_json`."""
 
 
 def said_of_value(error: ValueError, place: str = "") -> str:
-    """The message of an error about a value, with paths relative to the value.
+    """Return the message of an error about a value, with paths relative to the value.
 
     Args:
-        error: Raised by `strict_json` or by the document.
+        error: An error of `strict_json` or of the document.
         place: The path of the value in the document.
     """
     reason, pointer = str(error), ""
@@ -32,22 +32,22 @@ def said_of_value(error: ValueError, place: str = "") -> str:
 
 
 def said_of_part(value: Any, makes: Callable[[Any], Any], reason: str) -> str:
-    """The message for a value that has no JSON form: the path of the part, and the reason."""
-    return f"{named(_place(value, makes, 0))}: this is no JSON: {reason}"
+    """Return the message for a value without a JSON form: the path of the innermost such part, and the reason."""
+    return f"{named(_place(value, makes, 0))}: not JSON: {reason}"
 
 
 def named(pointer: str) -> str:
-    """A path within a value, as an error message begins with it."""
+    """Return the beginning of an error message: a path within the value, or "the value" itself."""
     return pointer or "the value"
 
 
 def _place(value: Any, makes: Callable[[Any], Any], depth: int) -> str:
-    """The pointer to the innermost part that has no JSON form."""
+    """Return the JSON Pointer of the innermost part without a JSON form."""
     if depth < MAX_DEPTH:
         for name, member in _parts(value):
             try:
                 makes(member)
-            except Exception:  # noqa: BLE001 - whatever it is, here it is
+            except Exception:  # noqa: BLE001 - any error means that this part has no JSON form
                 return f"/{escape(str(name))}{_place(member, makes, depth + 1)}"
     return ""
 
