@@ -110,8 +110,8 @@ async def a_stream_token_opens_its_stream(s: Session) -> None:
     _, url = await _token(s, job)
     opened = await s.wire.ask("GET", url, header=EVENT_STREAM | {"Authorization": None, "Cookie": None})
     s.expect("TW-BRW-014", opened.of_type("done"), "the stream", f"{opened.status} {opened.code}", at=opened)
-    s.expect("TW-BRW-020", opened.says("referrer-policy") == "no-referrer", "Referrer-Policy: no-referrer",
-             opened.says("referrer-policy"), at=opened)  # fmt: skip
+    s.expect("TW-BRW-020", opened.response_header("referrer-policy") == "no-referrer", "Referrer-Policy: no-referrer",
+             opened.response_header("referrer-policy"), at=opened)  # fmt: skip
     wrong = await s.wire.ask("GET", f"{url}&after=x", header=EVENT_STREAM | {"Authorization": None})
     s.expect(
         "TW-BRW-017",
@@ -141,7 +141,8 @@ def _judge_life(s: Session, answer: RecordedExchange, later: list[RecordedExchan
     """A token lives, and not for long, by the clock of the server, at which a busy one looks less than once a second."""
     try:
         now = max(
-            parsedate_to_datetime(each.says("date")) - timedelta(seconds=each.answered - answer.answered)
+            parsedate_to_datetime(each.response_header("date"))
+            - timedelta(seconds=each.answered - answer.answered)
             for each in (answer, *later)
         )
         life = (datetime.fromisoformat(answer.json["expires_at"]) - now).total_seconds()
@@ -228,7 +229,7 @@ async def pages_of_an_allowed_origin_may_read_every_answer(s: Session) -> None:
             await s.wire.ask("POST", job.work.submit_to, body=b" " * (most + 1), header=header | JSON)
         ]
     for answer in answers:
-        allowed = answer.says("access-control-allow-origin")
+        allowed = answer.response_header("access-control-allow-origin")
         s.expect(
             "TW-BRW-005",
             allowed in {origin, "*"},
@@ -236,11 +237,14 @@ async def pages_of_an_allowed_origin_may_read_every_answer(s: Session) -> None:
             allowed,
             at=answer,
         )
-        told = {name.strip().lower() for name in answer.says("access-control-expose-headers").split(",")}
+        told = {
+            name.strip().lower()
+            for name in answer.response_header("access-control-expose-headers").split(",")
+        }
         s.expect("TW-BRW-009", told >= EXPOSED, f"{sorted(EXPOSED)}", sorted(told), at=answer)
-        varies = allowed == "*" or "origin" in answer.says("vary").lower()
-        s.expect("TW-BRW-011", varies, "Vary: Origin", answer.says("vary"), at=answer)
-        both = allowed == "*" and answer.says("access-control-allow-credentials") == "true"
+        varies = allowed == "*" or "origin" in answer.response_header("vary").lower()
+        s.expect("TW-BRW-011", varies, "Vary: Origin", answer.response_header("vary"), at=answer)
+        both = allowed == "*" and answer.response_header("access-control-allow-credentials") == "true"
         s.expect("TW-BRW-007", not both, "no * with credentials", at=answer)
 
 
@@ -253,7 +257,7 @@ async def pages_of_other_origins_may_not(s: Session) -> None:
         "null",
     ):
         answer = await s.wire.ask("GET", "/v1", header={"Origin": origin})
-        allowed = answer.says("access-control-allow-origin")
+        allowed = answer.response_header("access-control-allow-origin")
         if s.hooks.origin and allowed == "*":
             s.no_occasion("the server allows every origin")
         sound = allowed in {"", s.hooks.origin}
@@ -283,8 +287,10 @@ async def a_preflight_allows_what_a_page_needs(s: Session) -> None:
 
 
 def _judge_preflight(s: Session, answer: RecordedExchange, origin: str) -> None:
-    told = {name.strip().lower() for name in answer.says("access-control-allow-headers").split(",")}
-    allowed = answer.says("access-control-allow-origin")
+    told = {
+        name.strip().lower() for name in answer.response_header("access-control-allow-headers").split(",")
+    }
+    allowed = answer.response_header("access-control-allow-origin")
     s.expect(
         "TW-BRW-005", allowed in {origin, "*"}, f"Access-Control-Allow-Origin: {origin}", allowed, at=answer
     )
@@ -295,9 +301,9 @@ def _judge_preflight(s: Session, answer: RecordedExchange, origin: str) -> None:
         f"{answer.status} {sorted(told)}",
         at=answer,
     )
-    both = allowed == "*" and answer.says("access-control-allow-credentials") == "true"
+    both = allowed == "*" and answer.response_header("access-control-allow-credentials") == "true"
     s.expect("TW-BRW-007", not both, "no * with credentials", at=answer)
-    age = answer.says("access-control-max-age")
+    age = answer.response_header("access-control-max-age")
     s.expect(
         "TW-BRW-010",
         age.isdigit() and int(age) >= 600,

@@ -33,7 +33,7 @@ async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
     body = work.body | {"on_disconnect": "cancel", "grace_ms": 0}
     async with s.wire.open("POST", work.submit_to, json=body, header=EVENT_STREAM) as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)
-        place = stream.exchange.says("location")
+        place = stream.exchange.response_header("location")
     s.need("/v1/jobs/" in place, "the submit was not answered by a stream with a Location")
     job = Job(place.rpartition("/")[2], work, stream.exchange)
     ended = await s.read_until(job, lambda answer: answer.json.get("done"))

@@ -24,7 +24,7 @@ async def errors_are_problems_of_the_registry(s: Session) -> None:
         found = [(block.json, block) for block in each.of_type("problem")]
         if each.status >= 400 and each.is_whole:
             s.expect("TW-ERR-002", each.media_type == "application/problem+json", "application/problem+json",
-                     each.says("content-type"), at=each)  # fmt: skip
+                     each.response_header("content-type"), at=each)  # fmt: skip
             if s.expect(
                 "TW-ERR-001",
                 isinstance(each.json, dict),
@@ -67,7 +67,7 @@ async def json_is_called_json(s: Session) -> None:
     """Each answer with a body that is neither a stream nor a problem is `application/json`."""
     for each in s.wire.record:
         if each.is_whole and 200 <= each.status < 300 and each.body and not each.is_stream:
-            s.expect("TW-JOB-005", each.media_type == "application/json", "application/json", each.says("content-type"),
+            s.expect("TW-JOB-005", each.media_type == "application/json", "application/json", each.response_header("content-type"),
                      at=each)  # fmt: skip
 
 
@@ -78,7 +78,7 @@ async def who_has_to_wait_is_told_how_long(s: Session) -> None:
     if not waits:
         s.no_occasion("no request of this run was answered with 409, 429 or 503")
     for each in waits:
-        seconds = each.says("retry-after")
+        seconds = each.response_header("retry-after")
         whole = re.fullmatch(r"[1-9][0-9]{0,8}", seconds)
         s.expect("TW-ERR-006", whole, "Retry-After, at least 1", seconds, at=each)
         wait = each.json.get("retry_after_ms") if isinstance(each.json, dict) else None
@@ -127,8 +127,8 @@ async def what_there_is_not_is_refused(s: Session) -> None:
     ):
         answer = await s.wire.ask(method, place)
         s.refused("TW-JOB-003", answer, 405, "method_not_allowed", f"{method} {place}")
-        allowed = [each.strip() for each in answer.says("allow").split(",")]
-        s.expect("TW-JOB-003", right in allowed and method not in allowed, f"Allow: {right}, and not {method}", answer.says("allow"),
+        allowed = [each.strip() for each in answer.response_header("allow").split(",")]
+        s.expect("TW-JOB-003", right in allowed and method not in allowed, f"Allow: {right}, and not {method}", answer.response_header("allow"),
                  at=answer)  # fmt: skip
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
         s.refused("TW-JOB-002", await s.wire.ask("GET", place), 404, "not_found", place)

@@ -23,14 +23,14 @@ _NARROW = re.compile(
 async def streams_have_their_header(s: Session) -> None:
     """Each event stream says its media type, and that nobody may store, transform or hold it back."""
     for each in s.streams():
-        media = each.says("content-type").lower().replace(" ", "").replace('"', "")
+        media = each.response_header("content-type").lower().replace(" ", "").replace('"', "")
         s.expect("TW-FRM-001", media in {"text/event-stream", "text/event-stream;charset=utf-8"},
                  "Content-Type: text/event-stream", media, at=each)  # fmt: skip
-        told = {part.strip().lower() for part in each.says("cache-control").split(",")}
+        told = {part.strip().lower() for part in each.response_header("cache-control").split(",")}
         s.expect("TW-FRM-002", {"no-store", "no-transform"} <= told,
-                 "Cache-Control: no-store, no-transform", each.says("cache-control"), at=each)  # fmt: skip
-        s.expect("TW-FRM-003", each.says("x-accel-buffering") == "no",
-                 "X-Accel-Buffering: no", each.says("x-accel-buffering"), at=each)  # fmt: skip
+                 "Cache-Control: no-store, no-transform", each.response_header("cache-control"), at=each)  # fmt: skip
+        s.expect("TW-FRM-003", each.response_header("x-accel-buffering") == "no",
+                 "X-Accel-Buffering: no", each.response_header("x-accel-buffering"), at=each)  # fmt: skip
 
 
 @check("TW-FRM-001")
@@ -40,7 +40,7 @@ async def an_answer_to_a_stream_request_is_an_event_stream(s: Session) -> None:
     job = await s.submit(work)
     answer = await s.stream(job)
     s.expect("TW-FRM-001", answer.is_stream, "200 with Content-Type: text/event-stream",
-             f"{answer.status} with {answer.says('content-type')!r}", at=answer)  # fmt: skip
+             f"{answer.status} with {answer.response_header('content-type')!r}", at=answer)  # fmt: skip
 
 
 @check("TW-FRM-004")
@@ -49,7 +49,7 @@ async def a_stream_has_no_coding_whatever_is_accepted(s: Session) -> None:
     work = s.some_work()
     job = await s.submit(work)
     answer = await s.stream(job, header={"Accept-Encoding": "gzip, br, deflate, zstd"})
-    coding = answer.says("content-encoding")
+    coding = answer.response_header("content-encoding")
     s.expect("TW-FRM-004", coding in {"", "identity"}, "no Content-Encoding", coding, at=answer)
     s.expect("TW-FRM-004", answer.of_type("hello"), "an event stream that can be read as it is",
              answer.body[:40].hex(" "), at=answer)  # fmt: skip
@@ -379,5 +379,5 @@ async def what_is_asked_by_http_1_0_is_answered(s: Session) -> None:
         answer = await stream.to_end(CLOSE_SECONDS)
     s.expect("TW-DEP-001", answer.is_stream, "a stream", f"{answer.status} {answer.code}", at=answer)
     for each in (submit, read, answer):
-        s.expect("TW-DEP-001", not each.says("transfer-encoding"), "no chunks, which came with HTTP/1.1",
-                 each.says("transfer-encoding"), at=each)  # fmt: skip
+        s.expect("TW-DEP-001", not each.response_header("transfer-encoding"), "no chunks, which came with HTTP/1.1",
+                 each.response_header("transfer-encoding"), at=each)  # fmt: skip

@@ -45,13 +45,16 @@ async def a_repeated_submit_finds_its_job(s: Session) -> None:
     )
     s.expect("TW-JOB-028", other.status == 201 and other.json.get("id") != first.json.get("id"), "a new job for another key",
              other.json.get("id"), at=other)  # fmt: skip
-    replayed = again.says("idempotency-replayed")
+    replayed = again.response_header("idempotency-replayed")
     s.expect("TW-JOB-029", replayed == "true", "Idempotency-Replayed: true", replayed, at=again)
     s.expect(
-        "TW-JOB-029", not first.says("idempotency-replayed"), "no such header on the first answer", at=first
+        "TW-JOB-029",
+        not first.response_header("idempotency-replayed"),
+        "no such header on the first answer",
+        at=first,
     )
-    s.expect("TW-JOB-029", (again.status, again.says("location")) == (201, first.says("location")),
-             f"201 and Location {first.says('location')}", f"{again.status} {again.says('location')}", at=again)  # fmt: skip
+    s.expect("TW-JOB-029", (again.status, again.response_header("location")) == (201, first.response_header("location")),
+             f"201 and Location {first.response_header('location')}", f"{again.status} {again.response_header('location')}", at=again)  # fmt: skip
 
 
 @check("TW-JOB-019", "TW-JOB-028", "TW-JOB-030", "TW-JOB-029")
@@ -62,14 +65,14 @@ async def a_repeated_submit_finds_its_job_once_it_has_ended(s: Session) -> None:
     first = await _submit(s, work, key, header=EVENT_STREAM)
     s.need(first.of_type("done"), f"{first}: no stream to its end")
     again = await _submit(s, work, key)
-    s.expect("TW-JOB-028", again.status == 201 and f"/{again.json.get('id')}" in first.says("location"), "201 and the same job",
+    s.expect("TW-JOB-028", again.status == 201 and f"/{again.json.get('id')}" in first.response_header("location"), "201 and the same job",
              f"{again.status} {again.code}", at=again)  # fmt: skip
     stream = await _submit(s, work, key, header=EVENT_STREAM)
     kinds = [block.type for block in stream.logged]
     s.expect("TW-JOB-030", kinds[:1] == ["snapshot"], "a snapshot first", kinds, at=stream)
-    s.expect("TW-JOB-029", stream.status == 200 and stream.says("idempotency-replayed") == "true",
+    s.expect("TW-JOB-029", stream.status == 200 and stream.response_header("idempotency-replayed") == "true",
              "200 and Idempotency-Replayed: true", stream.status, at=stream)  # fmt: skip
-    links = stream.says("location"), stream.says("content-location")
+    links = stream.response_header("location"), stream.response_header("content-location")
     s.expect("TW-JOB-019", all(links), "Location and Content-Location", links, at=stream)
 
 
@@ -138,7 +141,7 @@ async def a_refused_submit_leaves_its_key_free(s: Session) -> None:
             "TW-JOB-034", answer.status == status, f"{status}", f"{answer.status} {answer.code}", at=answer
         )
         right = await _submit(s, work, key)
-        replayed = right.says("idempotency-replayed")
+        replayed = right.response_header("idempotency-replayed")
         s.expect("TW-JOB-034", right.status == 201 and not replayed, f"201 and a new job after {status}",
                  f"{right.status} {right.code}{replayed and ' of the submit that was refused'}", at=right)  # fmt: skip
 

@@ -42,7 +42,7 @@ async def a_submit_is_answered_with_the_job(s: Session) -> None:
     misfit = specification.misfit("job", answer.json)
     s.expect("TW-JOB-018", answer.status == 201 and not misfit, "201, and a body by job.schema.json",
              f"{answer.status} {misfit}", at=answer)  # fmt: skip
-    place = resolve(answer, answer.says("location"))
+    place = resolve(answer, answer.response_header("location"))
     s.expect(
         "TW-JOB-018",
         place.endswith(f"/v1/jobs/{answer.json.get('id')}"),
@@ -114,7 +114,7 @@ async def a_submit_may_be_answered_by_the_stream(s: Session) -> None:
         f"{answer.status} {answer.media_type}",
         at=answer,
     )
-    job, events = answer.says("location"), answer.says("content-location")
+    job, events = answer.response_header("location"), answer.response_header("content-location")
     s.expect("TW-JOB-019", "/v1/jobs/" in job and resolve(answer, events) == f"{resolve(answer, job)}/events",
              "Location of the job, Content-Location of its stream", f"{job} {events}", at=answer)  # fmt: skip
     kinds = [block.type for block in [*answer.events[:1], *answer.logged]]
@@ -127,15 +127,25 @@ async def no_answer_about_jobs_may_be_stored(s: Session) -> None:
     for each in s.wire.record:
         submit = each.method == "POST" and each.path.endswith("/jobs")
         if each.status and (submit or "/v1/jobs" in each.path) and each.method != "OPTIONS":
-            stored = "no-store" not in each.says("cache-control").lower()
-            s.expect("TW-JOB-004", not stored, "Cache-Control: no-store", each.says("cache-control"), at=each)
+            stored = "no-store" not in each.response_header("cache-control").lower()
+            s.expect(
+                "TW-JOB-004",
+                not stored,
+                "Cache-Control: no-store",
+                each.response_header("cache-control"),
+                at=each,
+            )
 
 
 @check("TW-OVR-013", whole_run=True)
 async def links_lead_to_what_they_name(s: Session) -> None:
     """Each link of an answer is a URI reference that stays at the origin of its answer, below one `/v1`."""
     for each in s.wire.record:
-        links = [each.says(name) for name in ("location", "content-location") if each.says(name)]
+        links = [
+            each.response_header(name)
+            for name in ("location", "content-location")
+            if each.response_header(name)
+        ]
         links += [
             str(block.json.get("events")) for block in each.of_type("hello") if isinstance(block.json, dict)
         ]

@@ -30,7 +30,7 @@ async def _told(ask: Callable[[], Awaitable[RecordedExchange]], code: str) -> Re
         answer = await ask()
         if answer.status not in BUSY or answer.code == code:
             break
-        wait = answer.says("retry-after")
+        wait = answer.response_header("retry-after")
         await asyncio.sleep(min(float(wait) if wait.isdigit() else 1.0, BUSY_SECONDS))
     return answer
 
@@ -122,7 +122,7 @@ async def a_job_too_many_is_refused(s: Session) -> None:
         late = await s.wire.ask(
             "POST", work.submit_to, json=work.body, header={"Origin": s.hooks.origin}, once=True
         )
-        allowed = late.says("access-control-allow-origin")
+        allowed = late.response_header("access-control-allow-origin")
         s.expect("TW-BRW-005", late.status == 201 or allowed in {s.hooks.origin, "*"}, f"Access-Control-Allow-Origin: {s.hooks.origin}",
                  allowed, at=late)  # fmt: skip
     if jobs and s.server.heartbeat <= LONGEST_BEAT:

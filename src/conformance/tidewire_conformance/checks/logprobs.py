@@ -302,7 +302,7 @@ async def the_vocabulary_spells_the_tokens(s: Session) -> None:
         at=answer,
     ):
         return
-    etag = answer.says("etag")
+    etag = answer.response_header("etag")
     s.expect(
         "TW-GEN-041", etag == f'"{answer.json["hash"]}"', f'ETag "{answer.json["hash"]}"', etag, at=answer
     )

@@ -132,7 +132,7 @@ async def wrong_credentials_are_refused(s: Session) -> None:
                 s.no_occasion("the server takes anonymous callers")
             s.expect("TW-SEC-003", (answer.status, answer.code) == (401, "unauthorized"), "401 unauthorized",
                      f"{answer.status} {answer.code} for {method} {place}", at=answer)  # fmt: skip
-            s.expect("TW-SEC-003", answer.says("www-authenticate"), "WWW-Authenticate", at=answer)
+            s.expect("TW-SEC-003", answer.response_header("www-authenticate"), "WWW-Authenticate", at=answer)
             s.expect("TW-SEC-002", answer.status == 401, "401", answer.status, at=answer)
     twin = await s.read(job)
     s.expect("TW-SEC-003", twin.status == 200, "200 with credentials", twin.status, at=twin)

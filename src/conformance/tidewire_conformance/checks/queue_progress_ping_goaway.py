@@ -86,7 +86,9 @@ async def a_silent_stream_is_pinged(s: Session) -> None:
     work = s.scripted({"append": "x"}, {"sleep_ms": int(beat * 1000 * (2 * BEATS + 1)) + 4000})
     async with s.wire.open("POST", work.submit_to, json=work.body, header=EVENT_STREAM) as own:
         await own.until(lambda seen: len(seen.logged) >= 3)
-        s.need("/v1/jobs/" in own.exchange.says("location"), "the submit was not answered by a stream")
+        s.need(
+            "/v1/jobs/" in own.exchange.response_header("location"), "the submit was not answered by a stream"
+        )
         job = Job(job_of(own.exchange), work, own.exchange)
         without = ["?diffs=0"] if "snapshots_only" in s.server.capabilities else []
         async with AsyncExitStack() as stack:

@@ -136,6 +136,6 @@ async def accept_decides_the_form_of_the_answer(s: Session) -> None:
         "TW-JOB-005",
         read.media_type == "application/json",
         "application/json",
-        read.says("content-type"),
+        read.response_header("content-type"),
         at=read,
     )

@@ -366,7 +366,7 @@ async def a_closed_connection_leaves_the_job_alone(s: Session) -> None:
     header = {"Accept": "text/event-stream"}
     async with s.wire.open("POST", work.submit_to, json=work.body, header=header) as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)
-        place = stream.exchange.says("location")
+        place = stream.exchange.response_header("location")
     s.need("/v1/jobs/" in place, "the submit was not answered by a stream with a Location")
     job = Job(place.rpartition("/")[2], work, stream.exchange)
     end = (await s.stream(job)).of_type("done")

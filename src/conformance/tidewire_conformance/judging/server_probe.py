@@ -247,7 +247,7 @@ def _why_no_server(discovery: RecordedExchange) -> str:
         return "; give credentials with --header 'Authorization: …'"
     if discovery.path.endswith("/v1/v1"):
         return "; give the URL without /v1"
-    if location := discovery.says("location"):
+    if location := discovery.response_header("location"):
         return f"; it leads to {location}, and the suite follows no redirect: give the URL where it ends"
     if discovery.media_type == "text/html":
         return "; this is a web page: give the URL below which the server has /v1"

@@ -107,7 +107,7 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
 
 def job_of(exchange: RecordedExchange) -> str:
     """The id of the job that an exchange is about; empty where there is none."""
-    place = exchange.says("location") if exchange.method == "POST" else ""
+    place = exchange.response_header("location") if exchange.method == "POST" else ""
     path = place or exchange.path
     return path.partition("/v1/jobs/")[2].partition("/")[0].partition("?")[0]
 
