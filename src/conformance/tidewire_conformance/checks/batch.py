@@ -110,7 +110,7 @@ async def too_many_inputs_are_refused(s: Session) -> None:
         s.untested(f"{limit} inputs do not fit a body")
     answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * (limit + 1)})
     for sentence in ("TW-BAT-003", "TW-DSC-012"):
-        s.refused(sentence, answer, 422, "batch_too_large", f"{limit + 1} inputs")
+        s.expect_refused(sentence, answer, 422, "batch_too_large", f"{limit + 1} inputs")
     pointer = answer.json.get("pointer") if answer.status == 422 else ""
     s.expect("TW-BAT-003", pointer == "/inputs", "the pointer /inputs", pointer, at=answer)
     twin = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * min(2, limit)})
@@ -126,7 +126,7 @@ async def a_wrong_input_is_named_by_its_place(s: Session) -> None:
         s.untested(f"{work.endpoint} refuses neither null nor a number, a list or an unknown member")
     good = work.inputs[0]
     answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [good, bad]})
-    s.refused("TW-JOB-015", answer, 422, "invalid_input", "one wrong input")
+    s.expect_refused("TW-JOB-015", answer, 422, "invalid_input", "one wrong input")
     pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
     s.expect("TW-JOB-016", re.match("/inputs/1(/|$)", pointer), "a pointer to /inputs/1", pointer, at=answer)
 
@@ -138,7 +138,7 @@ async def an_endpoint_without_batches_takes_none(s: Session) -> None:
     if plain is None:
         s.no_occasion("each endpoint declares `batch`")
     answer = await s.wire.ask("POST", plain.submit_to, json={"inputs": [{}]})
-    s.refused("TW-BAT-002", answer, 422, "invalid_input")
+    s.expect_refused("TW-BAT-002", answer, 422, "invalid_input")
     s.expect(
         "TW-BAT-002",
         answer.json.get("pointer") == "/inputs",
@@ -176,7 +176,7 @@ async def shared_members_complete_each_input(s: Session) -> None:
     answer = await s.wire.ask(
         "POST", job.work.submit_to, json={"inputs": [says("own"), {}], "shared": {"script": 7}}
     )
-    s.refused("TW-JOB-014", answer, 422, "invalid_input", "a wrong member of shared")
+    s.expect_refused("TW-JOB-014", answer, 422, "invalid_input", "a wrong member of shared")
     for own in ({"a": 1}, 0, None):
         for given in ({"inputs": [{"script": [], "initial": own}]}, {"input": {"initial": own}}):
             body = {**given, "shared": {"initial": {"b": 2}, "script": []}}
@@ -203,7 +203,7 @@ async def a_cancel_of_one_item_leaves_the_others(s: Session) -> None:
     job = await s.submit(work)
     await s.read_until(job, has_started)
     wrong = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 2]})
-    s.refused("TW-JOB-054", wrong, 422, "invalid_input", "an item that is not there")
+    s.expect_refused("TW-JOB-054", wrong, 422, "invalid_input", "an item that is not there")
     answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 1]})
     for sentence in ("TW-JOB-057", "TW-JOB-082"):
         s.expect(sentence, answer.status == 202, "202", f"{answer.status} {answer.code}", at=answer)
@@ -227,7 +227,7 @@ async def _cancel_of_a_generation(s: Session) -> None:
         job, lambda now: "queued" not in [item["status"] for item in now.json["state"]["items"]]
     )
     wrong = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 2]})
-    s.refused("TW-JOB-054", wrong, 422, "invalid_input", "an item that is not there")
+    s.expect_refused("TW-JOB-054", wrong, 422, "invalid_input", "an item that is not there")
     answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 1]})
     for sentence in ("TW-JOB-057", "TW-JOB-082"):
         s.expect(sentence, answer.status in {200, 202}, "202", f"{answer.status} {answer.code}", at=answer)

@@ -58,7 +58,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 @check("TW-DSC-016", "TW-DSC-017", "TW-DSC-022", "TW-OVR-016", "TW-JOB-001")
 async def endpoints_describe_themselves(s: Session) -> None:
     """Each endpoint that discovery lists answers with a description by its schema; its schemas stand on their own."""
-    listed = s.server.says.get("endpoints", [])
+    listed = s.server.discovery_body.get("endpoints", [])
     if not listed:
         s.untested("discovery lists no endpoint")
     for each in listed:

@@ -72,7 +72,7 @@ async def _token_goes_on(s: Session, token: RecordedExchange) -> None:
 )
 async def what_was_sent_survives_a_restart(s: Session) -> None:
     """A server that promises more than `process` holds after a restart what it had sent, and ends each job."""
-    if s.server.says.get("durability") == "process":
+    if s.server.discovery_body.get("durability") == "process":
         s.not_declared("`durability` is process: nothing is promised beyond it")
     command = s.hooks.restart or s.untested("needs --restart-cmd")
     ended, history = await s.ended(s.growing())
@@ -156,7 +156,7 @@ async def _old_cursors(s: Session, job: Job, whole: RecordedExchange) -> None:
 @check("TW-OVR-024", "TW-OVR-019", "TW-RES-036", "TW-JOB-062", serial=True)
 async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
     """The key of a submit finds its job, a purged job stays gone, and an item that had ended keeps its value."""
-    if s.server.says.get("durability") == "process":
+    if s.server.discovery_body.get("durability") == "process":
         s.not_declared("`durability` is process: nothing is promised beyond it")
     command = s.hooks.restart or s.untested("needs --restart-cmd")
     work = s.some_work()
@@ -183,7 +183,9 @@ async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
         s.expect("TW-OVR-024", again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')}, by its key",
                  f"{again.status} {again.json.get('id')}", at=again)  # fmt: skip
     if "delete" in s.server.capabilities and s.server.limits.get("tombstone_ttl_s", 0):
-        s.refused("TW-JOB-062", await s.read(purged), 410, "job_expired", "a job that was purged before")
+        s.expect_refused(
+            "TW-JOB-062", await s.read(purged), 410, "job_expired", "a job that was purged before"
+        )
     if two is None or not before:
         return
     after = await s.read(two)
@@ -217,12 +219,14 @@ async def an_expired_job_is_gone(s: Session) -> None:
     await _run(s, command)
     if s.server.limits.get("tombstone_ttl_s", 0) < 1:
         s.no_occasion("tombstone_ttl_s is 0")
-    s.refused("TW-RES-028", await s.read(job), 410, "job_expired")
-    s.refused("TW-RES-028", await s.stream(job, history.logged[-1].id or ""), 410, "job_expired")
-    s.refused("TW-RES-028", await s.wire.ask("POST", f"{job.path}/cancel"), 410, "job_expired", "a cancel")
+    s.expect_refused("TW-RES-028", await s.read(job), 410, "job_expired")
+    s.expect_refused("TW-RES-028", await s.stream(job, history.logged[-1].id or ""), 410, "job_expired")
+    s.expect_refused(
+        "TW-RES-028", await s.wire.ask("POST", f"{job.path}/cancel"), 410, "job_expired", "a cancel"
+    )
     if header:
         again = await s.wire.ask("POST", work.submit_to, json=work.body, header=header)
-        s.refused("TW-JOB-033", again, 410, "job_expired", "the key of an expired job")
+        s.expect_refused("TW-JOB-033", again, 410, "job_expired", "the key of an expired job")
 
 
 @check("TW-DEP-006", "TW-RES-007", "TW-RES-045", "TW-JOB-028", "TW-BRW-014", "TW-JOB-062")
@@ -290,7 +294,7 @@ async def _does_as_the_first(s: Session, other: Wire) -> None:
             "TW-DEP-006", purge.status == 204, "204 for a purge", f"{purge.status} {purge.code}", at=purge
         )
         for wire in (s.wire, other):
-            s.refused(
+            s.expect_refused(
                 "TW-JOB-062", await wire.ask("GET", job.path), 410, "job_expired", "a job that was purged"
             )
 

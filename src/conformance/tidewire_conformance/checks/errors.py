@@ -102,21 +102,23 @@ async def nothing_of_the_insides_gets_out(s: Session) -> None:
 @check("TW-JOB-002", "TW-JOB-003", "TW-JOB-013", "TW-JOB-043", "TW-DSC-016", "TW-RES-029")
 async def what_there_is_not_is_refused(s: Session) -> None:
     """Unknown URLs, endpoints and jobs get 404 with a code of their own; a wrong method gets 405 and `Allow`."""
-    s.refused("TW-JOB-002", await s.wire.ask("GET", "/v1/nothing"), 404, "not_found")
-    s.refused("TW-DSC-016", await s.wire.ask("GET", "/v1/endpoints/there-is-none"), 404, "endpoint_not_found")
+    s.expect_refused("TW-JOB-002", await s.wire.ask("GET", "/v1/nothing"), 404, "not_found")
+    s.expect_refused(
+        "TW-DSC-016", await s.wire.ask("GET", "/v1/endpoints/there-is-none"), 404, "endpoint_not_found"
+    )
     answer = await s.wire.ask("POST", "/v1/endpoints/there-is-none/jobs", json={"input": {}})
-    s.refused("TW-JOB-013", answer, 404, "endpoint_not_found")
+    s.expect_refused("TW-JOB-013", answer, 404, "endpoint_not_found")
     work = s.some_work()
     if (other := work.endpoint.swapcase()) not in {*s.server.endpoints, work.endpoint}:
         answer = await s.wire.ask("POST", f"/v1/endpoints/{other}/jobs", json=work.body)
-        s.refused("TW-JOB-013", answer, 404, "endpoint_not_found", other)
+        s.expect_refused("TW-JOB-013", answer, 404, "endpoint_not_found", other)
     asked = [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("GET", "/events?after=1-1")]
     asked += [("DELETE", "")] if "delete" in s.server.capabilities else []
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
         answer = await s.wire.ask(method, f"/v1/jobs/{UNKNOWN_JOB}{place}")
-        s.refused("TW-JOB-043", answer, 404, "job_not_found")
-        s.refused("TW-RES-029", answer, 404, "job_not_found")
+        s.expect_refused("TW-JOB-043", answer, 404, "job_not_found")
+        s.expect_refused("TW-RES-029", answer, 404, "job_not_found")
     job = await s.submit(work)
     for method, place, right in (
         ("POST", "/v1", "GET"),
@@ -126,12 +128,12 @@ async def what_there_is_not_is_refused(s: Session) -> None:
         ("GET", f"{job.path}/cancel", "POST"),
     ):
         answer = await s.wire.ask(method, place)
-        s.refused("TW-JOB-003", answer, 405, "method_not_allowed", f"{method} {place}")
+        s.expect_refused("TW-JOB-003", answer, 405, "method_not_allowed", f"{method} {place}")
         allowed = [each.strip() for each in answer.response_header("allow").split(",")]
         s.expect("TW-JOB-003", right in allowed and method not in allowed, f"Allow: {right}, and not {method}", answer.response_header("allow"),
                  at=answer)  # fmt: skip
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
-        s.refused("TW-JOB-002", await s.wire.ask("GET", place), 404, "not_found", place)
+        s.expect_refused("TW-JOB-002", await s.wire.ask("GET", place), 404, "not_found", place)
     # One that differs in the case of its letters alone, and what no server can have made an id of.
     for name in (job.id.swapcase(), f"{job.id}%00", f"{job.id}%20", "1", "A" * 500):
         answer = await s.wire.ask("GET", f"/v1/jobs/{name}")

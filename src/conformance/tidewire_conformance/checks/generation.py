@@ -71,7 +71,7 @@ async def what_cannot_be_served_is_refused(s: Session) -> None:
         answer = await s.wire.ask("POST", work.submit_to, json={"input": {**given, name: most + 1}})
         if name == "prompt_logprobs" and answer.code == "invalid_input":
             continue  # not served at all: one of two faults is told (TW-ERR-010)
-        s.refused("TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
+        s.expect_refused("TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
         told = answer.json if answer.status == 422 else {}
         s.expect("TW-GEN-002", told.get("pointer") == f"/input/{name}" and str(most) in str(told.get("detail")),
                  f"a pointer to {name}, and {most} in detail", told, at=answer)  # fmt: skip
@@ -83,7 +83,7 @@ async def what_cannot_be_served_is_refused(s: Session) -> None:
     ]
     for sentence, body in wrong:
         answer = await s.wire.ask("POST", work.submit_to, json={"input": body})
-        s.refused(sentence, answer, 422, "invalid_input", str(body)[:60])
+        s.expect_refused(sentence, answer, 422, "invalid_input", str(body)[:60])
     answer = await s.wire.ask("POST", work.submit_to, json={"input": {**given, "max_tokens": TOO_MANY}})
     sound = answer.status == 422 and answer.code in {"input_too_long", "invalid_input"}
     s.expect(
@@ -97,7 +97,7 @@ async def what_cannot_be_served_is_refused(s: Session) -> None:
         await s.wire.ask("POST", f"/v1/jobs/{answer.json.get('id')}/cancel")
     if s.server.limits_of_batch(work) > 1 and "batches" in s.server.capabilities:
         answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [{**given, "n": 2}, given]})
-        s.refused("TW-GEN-008", answer, 422, "invalid_input", "n of 2 among several inputs")
+        s.expect_refused("TW-GEN-008", answer, 422, "invalid_input", "n of 2 among several inputs")
     twin = await s.wire.ask("POST", work.submit_to, json={"input": {**given, "top_logprobs": most}})
     s.expect("TW-GEN-002", twin.status == 201, f"201 for {most}", f"{twin.status} {twin.code}", at=twin)
 

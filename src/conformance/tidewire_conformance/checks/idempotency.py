@@ -83,7 +83,7 @@ async def a_key_with_another_body_is_refused(s: Session) -> None:
     key = _key()
     await _submit(s, work, key)
     answer = await _submit(s, work, key, compact(work.body) + b" ")
-    s.refused("TW-JOB-031", answer, 422, "idempotency_key_reused")
+    s.expect_refused("TW-JOB-031", answer, 422, "idempotency_key_reused")
 
 
 @check("TW-JOB-026")
@@ -106,7 +106,7 @@ async def a_key_has_visible_characters(s: Session) -> None:
     """1 to 255 of them; any other key gets 400 `bad_parameter`."""
     work = _keyed(s)
     for key in ("with a space", "x" * 256, ""):
-        s.refused(
+        s.expect_refused(
             "TW-JOB-025",
             await _submit(s, work, key),
             400,
@@ -153,7 +153,7 @@ async def the_key_of_a_purged_job_is_not_free(s: Session) -> None:
     key = _key()
     first = await _submit(s, work, key)
     await s.wire.ask("DELETE", f"/v1/jobs/{first.json.get('id')}")
-    s.refused("TW-JOB-033", await _submit(s, work, key), 410, "job_expired")
+    s.expect_refused("TW-JOB-033", await _submit(s, work, key), 410, "job_expired")
 
 
 @check("TW-JOB-028", "TW-JOB-032")

@@ -64,7 +64,7 @@ async def a_stream_too_many_is_refused(s: Session) -> None:
         s.need(all(each.exchange.is_stream for each in streams), f"{limit} streams cannot be opened")
         late = await _stream(s.wire, job.events)
         for sentence in ("TW-SEC-024", "TW-DSC-012"):
-            s.refused(sentence, late, 429, "too_many_streams", f"stream {limit + 1}")
+            s.expect_refused(sentence, late, 429, "too_many_streams", f"stream {limit + 1}")
         if "inband_problems" in s.server.capabilities:
             told = await _stream(s.wire, f"{job.events}?errors=inband")
             block = next(iter(told.of_type("problem")), None)
@@ -105,7 +105,7 @@ async def a_job_too_many_is_refused(s: Session) -> None:
             break
         jobs.append(f"/v1/jobs/{answer.json['id']}")
     for sentence in ("TW-SEC-024", "TW-DSC-012"):
-        s.refused(sentence, answer, 429, "too_many_jobs", f"job {limit + 1}")
+        s.expect_refused(sentence, answer, 429, "too_many_jobs", f"job {limit + 1}")
     if s.wire.header and s.hooks.second is not None:
         other = other_principal(s)
         theirs = await _submit(other, work)

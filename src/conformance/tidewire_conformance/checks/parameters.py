@@ -38,7 +38,7 @@ async def a_limit_is_a_number_from_1_to_1000(s: Session) -> None:
     """Another `limit` of the list gets 400 `bad_parameter`; an empty one is none."""
     for given in ("0", "1001", "-1", "+1", "x", "1.0", "1&limit=1", "9" * 400):
         answer = await s.wire.ask("GET", f"/v1/jobs?limit={given}")
-        s.refused("TW-JOB-007", answer, 400, "bad_parameter", f"limit={given[:20]}")
+        s.expect_refused("TW-JOB-007", answer, 400, "bad_parameter", f"limit={given[:20]}")
     for given in ("", "1", "1000"):
         answer = await s.wire.ask("GET", f"/v1/jobs?limit={given}")
         s.expect("TW-JOB-007" if given else "TW-JOB-078", answer.status == 200, f"200 for limit={given}",
@@ -51,7 +51,7 @@ async def an_interval_is_a_number_without_a_sign(s: Session) -> None:
     job, _ = await s.ended(s.some_work())
     for given in ("-1", "+1", "1.5", "1e3", "2147483649", "9" * 400):
         answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={given}")
-        s.refused("TW-JOB-007", answer, 400, "bad_parameter", f"min_interval_ms={given[:20]}")
+        s.expect_refused("TW-JOB-007", answer, 400, "bad_parameter", f"min_interval_ms={given[:20]}")
     for given in ("0", "2147483648"):
         answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={given}")
         s.expect("TW-JOB-007", answer.of_type("done"), f"the stream for min_interval_ms={given}",
@@ -73,7 +73,7 @@ async def parameters_and_members_are_read_as_said(s: Session) -> None:
     wrong += ["?diffs=2", "?diffs=true", "?diffs=false", "?errors=yes", "?diffs=0&min_interval_ms=x"]
     for query in wrong:
         answer = await s.stream(job, query=query)
-        s.refused("TW-JOB-007", answer, 400, "bad_parameter", query)
+        s.expect_refused("TW-JOB-007", answer, 400, "bad_parameter", query)
     answer = await s.wire.ask("POST", work.submit_to, json={**work.body, "x.colour": {"red": [1]}})
     s.expect(
         "TW-OVR-009",

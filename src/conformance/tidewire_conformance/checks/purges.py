@@ -17,10 +17,10 @@ async def a_purged_job_is_gone(s: Session) -> None:
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
         gone = await s.wire.ask(method, job.path + place)
-        s.refused("TW-JOB-062", gone, 410, "job_expired", f"{method} {place}")
-        s.refused("TW-RES-028", gone, 410, "job_expired", f"{method} {place}")
+        s.expect_refused("TW-JOB-062", gone, 410, "job_expired", f"{method} {place}")
+        s.expect_refused("TW-RES-028", gone, 410, "job_expired", f"{method} {place}")
     late = await s.stream(job, history.logged[-1].id or "")
-    s.refused("TW-RES-028", late, 410, "job_expired", "the cursor of done")
+    s.expect_refused("TW-RES-028", late, 410, "job_expired", "the cursor of done")
 
 
 @check("TW-JOB-060", "TW-JOB-059", needs=["delete"])

@@ -40,12 +40,12 @@ async def a_submit_of_another_shape_is_refused(s: Session) -> None:
     ]
     for sentence, body in wrong:
         answer = await s.wire.ask("POST", work.submit_to, json=body)
-        s.refused(sentence, answer, 422, "invalid_input", str(body)[:80])
+        s.expect_refused(sentence, answer, 422, "invalid_input", str(body)[:80])
         if answer.status == 422:
             pointer = answer.json.get("pointer")
             s.expect("TW-JOB-016", isinstance(pointer, str) and _leads(body, pointer), "a pointer into the body", pointer,
                      at=answer)  # fmt: skip
-    await s.twin("TW-JOB-011", work, "one input")
+    await s.expect_accepted("TW-JOB-011", work, "one input")
 
 
 def _leads(body: Any, pointer: str) -> bool:
@@ -71,14 +71,14 @@ async def an_input_that_does_not_fit_is_refused(s: Session) -> None:
     tries = [(*each, "application/json") for each in [*found[:1], *escaped]]
     for work, bad, accept in [*tries, (*found[0], "text/event-stream")]:
         answer = await s.wire.ask("POST", work.submit_to, json={"input": bad}, header={"Accept": accept})
-        s.refused(
+        s.expect_refused(
             "TW-JOB-014" if accept == "application/json" else "TW-JOB-021",
             answer,
             422,
             "invalid_input",
             str(bad)[:80],
         )
-        s.refused("TW-JOB-015", answer, 422, "invalid_input", str(bad)[:80])
+        s.expect_refused("TW-JOB-015", answer, 422, "invalid_input", str(bad)[:80])
         pointer = answer.json.get("pointer", "") if answer.status == 422 else ""
         s.expect(
             "TW-JOB-016",
@@ -87,7 +87,7 @@ async def an_input_that_does_not_fit_is_refused(s: Session) -> None:
             pointer,
             at=answer,
         )
-    await s.twin("TW-JOB-015", found[0][0], "an input that fits")
+    await s.expect_accepted("TW-JOB-015", found[0][0], "an input that fits")
 
 
 def _candidates(s: Session) -> list[Work]:
@@ -130,7 +130,7 @@ async def accept_decides_the_form_of_the_answer(s: Session) -> None:
         s.expect("TW-JOB-017", answer.media_type == media, f"{media} for Accept: {accept}",
                  f"{answer.status} {answer.media_type}", at=answer)  # fmt: skip
         if media == "application/problem+json":
-            s.refused("TW-JOB-017", answer, 406, "not_acceptable", f"Accept: {accept}")
+            s.expect_refused("TW-JOB-017", answer, 406, "not_acceptable", f"Accept: {accept}")
     read = await s.wire.ask("GET", "/v1", header={"Accept": "application/json, */*;q=0.1"})
     s.expect(
         "TW-JOB-005",

@@ -14,7 +14,7 @@ async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
     steps = [step for n in range(30) for step in ({"append": f"{n} "}, {"sleep_ms": 25})]
     work = s.server.script(*steps) or s.server.lasting() or s.some_work()
     job = await s.submit(work)
-    least = max(int(s.server.says.get("min_interval_ms", 0)), 300)
+    least = max(int(s.server.discovery_body.get("min_interval_ms", 0)), 300)
     answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={least}")
     kinds = [block.type for block in answer.events]
     s.expect("TW-JOB-072", answer.is_stream and "message" not in kinds and kinds[-1:] == ["done"], "no diff, and done at the end",
@@ -45,7 +45,7 @@ async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
     job, history = await s.ended(s.some_work())
     done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
     s.expect("TW-JOB-081", done.status == 204, "204 for the id of done", done.status, at=done)
-    s.refused("TW-JOB-081", await s.stream(job, query="?diffs=0&after=x"), 400, "bad_cursor", "x")
+    s.expect_refused("TW-JOB-081", await s.stream(job, query="?diffs=0&after=x"), 400, "bad_cursor", "x")
     for cursor, reason in (
         ("40000-2", "rewound"),
         (history.logged[0].id or "", "compacted"),
@@ -65,7 +65,7 @@ async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
 @check("TW-JOB-074", needs=["snapshots_only"], slow=True)
 async def an_interval_below_that_of_discovery_is_raised(s: Session) -> None:
     """`min_interval_ms=0` gives no more snapshots than the interval of discovery does."""
-    least = s.server.says.get("min_interval_ms")
+    least = s.server.discovery_body.get("min_interval_ms")
     if not s.expect(
         "TW-JOB-074", type(least) is int, "min_interval_ms in discovery", least, at=s.server.discovery
     ):
