@@ -86,7 +86,7 @@ def test_a_server_that_is_wrong_ends_in_1_with_sentence_bytes_and_a_command(wron
     )
     assert done.exit_code == 1
     assert "A server MUST write exactly one `done` into the log of a job that ends" in done.stdout
-    assert "expected  one done, at the end" in done.stdout
+    assert "expected  exactly one done, as the last event" in done.stdout
     assert "curl -iN" in done.stdout
     assert "id:1-" in done.stdout
     found = json.loads((tmp_path / "r.json").read_text())
