@@ -23,7 +23,7 @@ CHECK_SECONDS = 120.0
 INTERRUPTED = "the run was interrupted"
 """Value of `cut_short` after a keyboard interrupt."""
 LIVENESS_TRIES, LIVENESS_SECONDS = 3, 1.0
-"""Number of probes, and seconds between them, after a missing response, before the server counts as gone."""
+"""After a missing response: number of probes, and seconds between them, before the server counts as unreachable."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class SuiteRun:
         return [profile for profile, claimed in claims.items() if claimed]
 
     def profile_of(self, sentence: Requirement) -> str:
-        """Return the profile that a requirement counts to."""
+        """Return the profile that a requirement counts toward."""
         return sentence.profile
 
 

@@ -1,4 +1,4 @@
-"""Session of a check: HTTP clients, work to submit, and the list of assertions.
+"""Session of a check: HTTP clients, sample requests to submit, and the list of assertions.
 
 Each check receives its own `Session`. All sessions of a run share one record of exchanges.
 """
@@ -19,7 +19,7 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Header, Stream, Wire
 
 JOB_SECONDS: Final = 30.0
-"""Time that a job may take in addition to the duration of its example; multiplied by `patience`."""
+"""Timeout for a job, in addition to the duration of its example; multiplied by `patience`."""
 READS: Final = 100
 """Maximum number of reads of a job in `Session.read_until`."""
 READ_SECONDS: Final = 0.05
@@ -162,32 +162,32 @@ class Session:
         self.expect(sentence, (answer.status, answer.code) == (status, code), f"{status} {code}{why and f' for {why}'}",
                     f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
-    # ---- work by traits; a check without matching work is skipped as untested ------------------------------------
+    # ---- sample requests; a check without a suitable one is skipped as untested ----------------------------------
 
     def some_work(self) -> Work:
-        """Return work that succeeds."""
+        """Return a sample request that succeeds, or skip the check."""
         return self.server.any_work() or self.untested("no example of an endpoint succeeded")
 
     def growing(self) -> Work:
-        """Return work whose history can be cut between events."""
+        """Return a sample request whose stream can be cut between events, or skip the check."""
         return self.server.growing() or self.untested(
             "no example grows by several events; an endpoint tidewire.script would unlock this check"
         )
 
     def lasting(self, seconds: float = 0.5) -> Work:
-        """Return work that starts to grow at once and can be observed, cut and cancelled while it runs."""
+        """Return a sample request whose job can be observed, cut and cancelled while it runs, or skip the check."""
         return self.server.lasting(seconds) or self.untested(
             "no example runs long enough and grows; an endpoint tidewire.script would unlock this check"
         )
 
     def batching(self) -> Work:
-        """Return work for an endpoint that accepts several inputs."""
+        """Return a sample request for an endpoint that accepts several inputs, or skip the check."""
         return self.server.batching() or self.untested(
             "no endpoint with `batch` has an example that succeeded"
         )
 
     def scripted(self, *steps: dict[str, Any], **members: Any) -> Work:
-        """Return work that runs these steps of `tidewire.script`."""
+        """Return a request for `tidewire.script` with these steps, or skip the check."""
         return self.server.script(*steps, **members) or self.untested("needs the endpoint tidewire.script")
 
     # ---- requests ----------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Session:
         """Submit a job and request a JSON response.
 
         Args:
-            work: Work to submit.
+            work: Sample request to submit.
             wire: HTTP client to use; that of the session by default.
             **more: Additional members of the request body.
         """

@@ -16,7 +16,7 @@ BATCHES = ["batches"]
 
 
 def _batch(s: Session, *values: Any, **more: Any) -> Work:
-    """Return work with these inputs if the server has `tidewire.script`, else with several copies of an example input."""
+    """Return a request with these inputs if the server has `tidewire.script`, else with copies of an example input."""
     work = s.batching()
     if s.server.has_script and values:
         return work.with_inputs(values, **more)
@@ -249,7 +249,7 @@ async def a_cancel_of_one_item_leaves_the_others(s: Session) -> None:
 
 
 async def _cancel_generation_item(s: Session) -> None:
-    """Run the same check with generations. The cancelled item would be the longest one."""
+    """Judge the cancel of one item in a batch of generations, where the cancelled item has the most tokens."""
     work = s.server.uneven(64) or s.untested(
         "needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
     )

@@ -280,7 +280,7 @@ async def pages_of_an_allowed_origin_may_read_every_answer(s: Session) -> None:
 
 @check("TW-BRW-006")
 async def pages_of_other_origins_may_not(s: Session) -> None:
-    """A response to an origin that is not allowed does not name it."""
+    """A response to a page of a disallowed origin has no `Access-Control-Allow-Origin` for that origin."""
     for origin in (
         "https://other.invalid",
         f"{s.hooks.origin or 'https://page'}.other.invalid",

@@ -29,7 +29,7 @@ async def a_cursor_in_the_url_is_as_good_as_a_header(s: Session) -> None:
 
 @check("TW-RES-047", "TW-RES-012", slow=True)
 async def a_job_that_runs_does_not_wait_for_a_cursor_to_come_true(s: Session) -> None:
-    """A running job answers a cursor past its head or of an unknown epoch with a `rewound` snapshot."""
+    """For a running job, a cursor past the head or of an unknown epoch gets a `rewound` snapshot and the following events."""
     work = s.lasting(0.8)
     job = await s.submit(work)
     async with s.follow(job, "0-0") as stream:

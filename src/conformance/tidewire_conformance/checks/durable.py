@@ -150,7 +150,7 @@ def _is_restart(block: Block) -> bool:
 
 
 async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> None:
-    """Judge an id of the previous epoch as a cursor, and an id past the end of that epoch, which gets a `rewound` snapshot."""
+    """Judge two cursors of the previous epoch: an id in it, and an id past its end, which gets a `rewound` snapshot."""
     old = [block.id for block in whole.logged if (key(block.id) or (0, 0))[0] == 1]
     if len(old) in {0, 1, len(whole.logged)} or old[0] != "1-1":
         return  # the log was trimmed, or it continues in its epoch

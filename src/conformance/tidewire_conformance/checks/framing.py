@@ -152,10 +152,10 @@ async def events_are_those_of_the_table(s: Session) -> None:
 @check("TW-FRM-057", "TW-FRM-058", "TW-FRM-059", "TW-FRM-060", "TW-FRM-061", whole_run=True)
 async def streams_begin_with_hello(s: Session) -> None:
     """Each stream begins with `hello` for the right job, with a link, a valid head, and `retry` before or in it."""
-    heads = _Heads()
+    received_ids = _ReceivedIds()
     ends = {job_of(each): key(block.id) for each in s.wire.record for block in each.of_type("done")}
     for each in s.streams():
-        known = heads.before(each)
+        known = received_ids.before(each)
         first = each.events[0] if each.events else None
         if first is None or first.type == "problem":
             continue
@@ -208,8 +208,8 @@ def _is_compacted(block: Block) -> bool:
     )
 
 
-class _Heads:
-    """Highest event id received for each job, by time."""
+class _ReceivedIds:
+    """Event ids received for each job, with their arrival times."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[tuple[float, Key]]] = {}

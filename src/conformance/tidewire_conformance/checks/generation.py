@@ -30,7 +30,7 @@ EFFECTS: list[tuple[dict[str, Any], str]] = [
 
 
 def generation(s: Session, **members: Any) -> Work:
-    """Return work for an endpoint with log-probabilities, with these input members of chapter 8."""
+    """Return a request for an endpoint with log-probabilities, with these input members of chapter 8."""
     work = s.server.with_logprobs() or s.untested("no example of an endpoint with `logprobs` succeeded")
     return work.with_input({**work.inputs[0], "max_tokens": TOKENS, "seed": 7, **members})
 
@@ -251,7 +251,7 @@ async def a_stop_string_ends_the_text_before_it(s: Session) -> None:
         s.unclear(f"the generated text {text!r} is too short for a stop string")
     wanted = text[: text.index(stop)]
     alone, history = await generated(s, temperature=0.9, stop=stop)
-    s.expect("TW-GEN-016", alone["text"] == wanted, f"{wanted!r} for the stop string {stop!r}, as for a list with it",
+    s.expect("TW-GEN-016", alone["text"] == wanted, f"{wanted!r} for {stop!r} as a single stop string",
              repr(alone["text"]), at=history)  # fmt: skip
     value, history = await generated(s, temperature=0.9, stop=[stop])
     if not value["text"].startswith(wanted) and not wanted.startswith(value["text"]):

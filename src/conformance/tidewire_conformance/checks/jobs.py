@@ -17,7 +17,7 @@ ALIKE = 12
 Each character carries at least 4 bits. Among a thousand random ids, two share 12 characters in about one of 10^8 runs.
 """
 ENOUGH = 12
-"""Minimum number of jobs for the check. With fewer ids, a common start may be coincidence."""
+"""Minimum number of job ids to compare. The common prefix of fewer ids may be longer by coincidence."""
 ROOM = 22
 """Minimum length of the random part of a job id, for 128 bits at 6 bits per character."""
 
@@ -39,7 +39,7 @@ def first_has_ended(answer: RecordedExchange) -> bool:
 
 @check("TW-JOB-018", "TW-JOB-038", "TW-OVR-015", "TW-JOB-001")
 async def a_submit_is_answered_with_the_job(s: Session) -> None:
-    """A submit gets 201 with `Location` and a valid job. A read of it returns 200 with the same job."""
+    """A submit gets 201 with `Location` and a valid job. A GET of the job's URL gets 200 with the same job."""
     work = s.some_work()
     answer = await s.wire.ask("POST", work.submit_to, json=work.body)
     misfit = specification.misfit("job", answer.json)

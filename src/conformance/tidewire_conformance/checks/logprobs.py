@@ -176,6 +176,7 @@ async def candidates_and_ranks_agree(s: Session) -> None:
                      f"a log-probability of at most {found[-1]} for a token outside the candidates", logprob, at=history)  # fmt: skip
     s.expect("TW-GEN-024", any(each != round(each, decimals - 2) for each in all_numbers), f"log-probabilities with all {decimals} decimals",
              all_numbers[:6], at=history)  # fmt: skip
+
     # At a temperature of 0, each chosen token must be the only candidate of `top_logprobs` 1.
     value, history = await generated(s, top_logprobs=1, temperature=0, max_tokens=2 * TOKENS)
     s.expect(

@@ -17,7 +17,7 @@ BEATS = 2
 
 @check("TW-FRM-064", "TW-FRM-065", "TW-FRM-063", whole_run=True)
 async def places_are_counted_from_1(s: Session) -> None:
-    """`position` of a waiting job is at least 1 and sent only when it changes. Unknown members are left out."""
+    """`position` of a waiting job is at least 1 and sent only when it changes. Members with an unknown value are left out."""
     seen = [(each, block) for each in s.wire.record if each.is_stream for block in each.of_type("queue")]
     if not seen:
         s.no_occasion("no stream in this run had a queue event")
@@ -95,7 +95,7 @@ async def progress_of_a_batch_names_its_item(s: Session) -> None:
 
 @check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071", slow=True)
 async def a_silent_stream_is_pinged(s: Session) -> None:
-    """A silent stream gets a `ping` per heartbeat, with a head that its reader knows, however it was opened."""
+    """A silent stream gets a `ping` per heartbeat, with a head that the reader already has, however it was opened."""
     beat = s.server.heartbeat
     s.expect("TW-FRM-071", beat <= 15, "a heartbeat of at most 15000 ms", beat * 1000, at=s.server.discovery)
     work = s.scripted({"append": "x"}, {"sleep_ms": int(beat * 1000 * (2 * BEATS + 1)) + 4000})
@@ -169,7 +169,7 @@ async def no_stream_is_closed_without_a_word(s: Session) -> None:
 
 @check("TW-DIF-004", whole_run=True)
 async def ephemeral_events_hold_nothing_of_a_result(s: Session) -> None:
-    """Ephemeral events have no member with `value` or `text` in its name beyond their tables."""
+    """Ephemeral events carry no part of a result: no unlisted member has `value` or `text` in its name."""
     tables = {
         "queue": {"position", "eta_ms"}, "progress": {"current", "total", "unit", "phase", "item"},
         "ping": {"head"}, "goaway": {"reason", "retry_ms"},

@@ -109,7 +109,7 @@ def unfit(s: Session, work: Work) -> list[Any]:
 
 @check("TW-JOB-017", "TW-JOB-005")
 async def accept_decides_the_form_of_the_answer(s: Session) -> None:
-    """A submit gets JSON unless `Accept` names event streams with a weight above 0. If neither is accepted, it gets 406."""
+    """A submit gets JSON unless `Accept` names event streams with a weight above 0. An `Accept` without either gets 406."""
     work = s.some_work()
     forms = [
         (None, "application/json"),

@@ -237,7 +237,7 @@ async def the_header_is_younger_than_the_url(s: Session) -> None:
 
 @check("TW-RES-010", "TW-RES-022", "TW-RES-023", "TW-RES-016", "TW-RES-015", "TW-DIF-010", "TW-FRM-055")
 async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) -> None:
-    """Without a cursor, an ended job returns a snapshot with the id before `done` and no final status, then `done`."""
+    """Without a cursor, the stream of an ended job is a snapshot with the id before `done` and a non-final status, then `done`."""
     job, history = await s.ended(s.growing())
     whole = history.logged
     for query, header in (("", {}), ("?after=", {}), ("", {"Last-Event-ID": ""})):

@@ -40,7 +40,7 @@ def _names_base(data: Any) -> bool:
 
 
 def _checked_texts(data: Any) -> set[str]:
-    """Return the paths of texts for which a diff has a check."""
+    """Return the paths of the texts that the checks of a diff cover."""
     found = data.get("check", ()) if isinstance(data, dict) else ()
     return {str(each[0]) for each in found if isinstance(each, list) and len(each) == 3}
 

@@ -197,7 +197,7 @@ async def columns_stay_within_an_epoch(s: Session) -> None:
 
 @check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", whole_run=True)
 async def stable_text_stays(s: Session) -> None:
-    """Text covered by `stable` never changes within an epoch. Its numbers never decrease or exceed the text length."""
+    """Text covered by `stable` never changes within an epoch. The lengths in `stable` never decrease or exceed their texts."""
     seen = False
     for step in s.histories().steps:
         if step.after is None or step.block.type == "done":

@@ -1,8 +1,7 @@
 """Application of diffs to states (chapter 5), independent of the client and the server.
 
 A diff that does not apply raises `Refused` with the requirement that it violates. States are immutable: a new state
-shares
-all unchanged parts with the old one, so a history can keep the state at every id.
+shares all unchanged parts with the old one, so a history can keep the state at every id.
 """
 
 import hashlib

@@ -1,10 +1,8 @@
 """Grade of a run: a result for each requirement, and for each profile whether all its requirements hold.
 
-A requirement counts to its profile if a check covers it and the server declares the feature that it concerns. It holds
-if
-at least one check judged it and none found a violation. A requirement that was declared but could not be tested does
-not
-hold.
+A requirement counts toward its profile if a check covers it and the server declares the feature that it concerns. It
+holds if at least one check judged it and none found a violation. A requirement that was declared but could not be
+tested does not hold.
 
 verdicts of the checks that cover a requirement        | result of the requirement
 -------------------------------------------------------+--------------------------------------------------------
@@ -58,7 +56,7 @@ class GradedRun(Protocol):
         """Profiles that the server or client claims, in the order used by reports."""
 
     def profile_of(self, sentence: Requirement) -> str:
-        """Return the profile that a requirement counts to."""
+        """Return the profile that a requirement counts toward."""
 
 
 class Named(Protocol):
@@ -92,7 +90,7 @@ class RequirementResult:
 
     @property
     def broken(self) -> list[tuple[Verdict, Assertion]]:
-        """Violations with their verdicts. Checks whose main requirement is this one come first."""
+        """Violations of the requirement, with their verdicts. Checks whose main requirement it is come first."""
         own = sorted(self.verdicts, key=lambda verdict: verdict.sentences[:1] != (self.sentence.id,))
         return [
             (verdict, each) for verdict in own for each in verdict.broken if each.sentence == self.sentence.id
@@ -187,7 +185,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 conformant · 1 a requirement failed or is inconclusive · 3 suite error or cut short · 4 nothing ran."""
+        """Exit code: 0 conformant · 1 a requirement failed or is inconclusive · 3 suite error or cut short · 4 nothing
+        ran.
+        """
         if not any(each.assertions for each in self.run.verdicts):
             return 3 if self.errors else 4
         unclear = [each for each in self.standings.values() if each.outcome is Outcome.INCONCLUSIVE]

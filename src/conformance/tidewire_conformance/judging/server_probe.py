@@ -1,9 +1,8 @@
 """Discovery of a server's endpoints and of the traits of its examples.
 
 The suite needs nothing but the server's description. It runs the examples of each endpoint once and observes their
-traits
-(grows, lasts, has items, returns log-probabilities). The traits decide which checks can use an example. An endpoint
-`tidewire.script`, whose input describes the behavior of the job, can serve every check.
+traits (grows, lasts, has items, returns log-probabilities). The traits decide which checks can use an example. An
+endpoint `tidewire.script`, whose input describes the behavior of the job, can serve every check.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,7 +37,7 @@ class ProbeError(Exception):
 
 @dataclass(frozen=True)
 class Work:
-    """Request body for an endpoint, with the traits observed when it ran."""
+    """Sample request for an endpoint, with the traits observed when it ran."""
 
     endpoint: str
     submit_to: str
@@ -57,11 +56,11 @@ class Work:
         return self.body["inputs"] if "inputs" in self.body else [self.body["input"]]
 
     def with_input(self, value: Any) -> "Work":
-        """Return work for the same endpoint with another input, whose traits are unknown."""
+        """Return a request for the same endpoint with another input, whose traits are unknown."""
         return Work(self.endpoint, self.submit_to, {"input": value})
 
     def with_inputs(self, values: Sequence[Any], **more: Any) -> "Work":
-        """Return work for the same endpoint with several inputs."""
+        """Return a request for the same endpoint with several inputs."""
         seconds = self.seconds * len(values)
         return Work(self.endpoint, self.submit_to, {"inputs": [*values], **more}, seconds)
 
@@ -96,7 +95,7 @@ class Server:
     discovery: RecordedExchange
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     seen: list[Work] = field(default_factory=list)
-    """Work that ran, one for each example."""
+    """Sample requests that ran, one for each example."""
     refused: list[tuple[str, RecordedExchange]] = field(default_factory=list)
     """Rejected examples: endpoint name and exchange."""
 
@@ -123,10 +122,10 @@ class Server:
         """Heartbeat interval in seconds."""
         return float(self.discovery_body.get("heartbeat_ms", 15_000)) / 1000
 
-    # ---- work by traits ----------------------------------------------------------------------------------------
+    # ---- sample requests by traits -----------------------------------------------------------------------------
 
     def script(self, *steps: dict[str, Any], **members: Any) -> Work | None:
-        """Return work that runs these script steps; None if the server has no `tidewire.script` endpoint."""
+        """Return a request for `tidewire.script` with these steps; None if the server lacks that endpoint."""
         if not self.has_script:
             return None
         script_input = {"script": [*steps], **members}
@@ -141,39 +140,38 @@ class Server:
         )
 
     def any_work(self) -> Work | None:
-        """Return the shortest known work that succeeds."""
+        """Return the shortest known request that succeeds, or None."""
         return self.script({"append": "Hel"}, {"append": "lo"}) or self._seen(lambda _: True)
 
     def growing(self) -> Work | None:
-        """Return work whose history has several events that change the value."""
+        """Return a request whose job logs several events that change its value, or None."""
         steps = [step for n in range(6) for step in ({"append": f"{n} né 😀 "}, {"sleep_ms": 12})]
         return self.script(*steps) or self._seen(lambda work: work.grows and work.events >= GROWS_EVENTS)
 
     def lasting(self, seconds: float = 0.5) -> Work | None:
-        """Return work that starts to grow at once and can be observed, cut and cancelled while it runs."""
+        """Return a request whose job grows at once and can be observed, cut and cancelled while it runs, or None."""
         steps = ({"append": "Hel"}, {"sleep_ms": int(seconds * 1000)}, {"append": "lo"})
         return self.script(*steps) or self._seen(
             lambda work: work.grows and work.seconds >= LASTS_SECONDS, longest=True
         )
 
     def failing(self) -> Work | None:
-        """Return work that fails after it has produced output."""
+        """Return a request whose job fails after it has produced output, or None."""
         return self.script({"append": "so far"}, {"fail": "no further"}) or next(
             (work for work in self.seen if work.ended == "failed"), None
         )
 
     def batching(self) -> Work | None:
-        """Return work for an endpoint that accepts several inputs."""
+        """Return a request for an endpoint that accepts several inputs, or None."""
         if self.has_script and self.endpoints[SCRIPT].capability("batch"):
             return self.any_work()
         return self._seen(lambda work: bool(self.endpoints[work.endpoint].capability("batch")))
 
     def uneven(self, *shorter: int) -> Work | None:
-        """Return work with several inputs of which the last one takes longest.
+        """Return a request with several inputs of which the last one takes longest, or None.
 
         Args:
-            *shorter: Number of tokens for each of the other inputs, where the work is a generation; one token by
-                default.
+            *shorter: Number of tokens for each of the other inputs of a generation; one token by default.
         """
         if self.has_script and self.endpoints[SCRIPT].capability("batch"):
             quick = {"script": [{"append": "a"}]}
@@ -187,7 +185,7 @@ class Server:
         return replace(found, seconds=LONG_SECONDS)
 
     def with_logprobs(self) -> Work | None:
-        """Return work for an endpoint that returns log-probabilities."""
+        """Return a request for an endpoint that returns log-probabilities, or None."""
         return self._seen(lambda work: bool(self.endpoints[work.endpoint].capability("logprobs")))
 
     def _seen(self, holds: Callable[[Work], bool], *, longest: bool = False) -> Work | None:
@@ -195,7 +193,7 @@ class Server:
         return (max if longest else min)(found, key=lambda work: work.seconds, default=None)
 
     def limits_of_batch(self, work: Work) -> int:
-        """Return the maximum number of inputs for a job of this endpoint."""
+        """Return the maximum number of inputs for a job of the request's endpoint."""
         own = int((self.endpoints[work.endpoint].capability("batch") or {}).get("max_items", 1))
         return min(own, self.limits.get("max_inputs", own))
 

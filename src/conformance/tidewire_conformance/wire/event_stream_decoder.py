@@ -1,8 +1,7 @@
 """Event-stream decoder that follows the WHATWG standard and keeps the raw bytes of each block.
 
 A block is the text between two empty lines. `Block` keeps its bytes, its fields in order, the time its last byte
-arrived
-and its line endings. The parsed type, data and last event id are properties of the block.
+arrived and its line endings. The parsed type, data and last event id are properties of the block.
 """
 
 import re
