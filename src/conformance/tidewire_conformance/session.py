@@ -93,7 +93,7 @@ class Session:
 
     def expect(
         self,
-        sentence: str,
+        requirement: str,
         holds: object,
         expected: str | tuple[object, ...],
         got: object = "",
@@ -104,7 +104,7 @@ class Session:
         """Record an assertion about a requirement. A failed assertion does not end the check.
 
         Args:
-            sentence: Id of the requirement.
+            requirement: Id of the requirement.
             holds: Whether the requirement holds here.
             expected: Expected result. Parts of a tuple are joined only if the assertion fails.
             got: Actual result.
@@ -115,11 +115,11 @@ class Session:
             Whether the requirement holds.
         """
         if holds:
-            self.assertions.append(Assertion(sentence, holds=True))
+            self.assertions.append(Assertion(requirement, holds=True))
             return True
         wanted = expected if isinstance(expected, str) else " ".join(map(_shown, expected))
         wanted, came = (each if at is None else at.without_secrets(each) for each in (wanted, _shown(got)))
-        self.assertions.append(Assertion(sentence, False, _short(wanted), _short(came), at, block))
+        self.assertions.append(Assertion(requirement, False, _short(wanted), _short(came), at, block))
         return False
 
     def need(self, holds: object, what: str) -> None:
@@ -156,10 +156,10 @@ class Session:
         return [each for each in self.wire.record if each.is_stream and each.chunks]
 
     def expect_refused(
-        self, sentence: str, answer: RecordedExchange, status: int, code: str, why: str = ""
+        self, requirement: str, answer: RecordedExchange, status: int, code: str, why: str = ""
     ) -> None:
         """Assert that a request was refused with the expected status and problem code."""
-        self.expect(sentence, (answer.status, answer.code) == (status, code), f"{status} {code}{why and f' for {why}'}",
+        self.expect(requirement, (answer.status, answer.code) == (status, code), f"{status} {code}{why and f' for {why}'}",
                     f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
     # ---- sample requests; a check without a suitable one is skipped as untested ----------------------------------
@@ -229,11 +229,11 @@ class Session:
             )
         return answer
 
-    async def expect_accepted(self, sentence: str, work: Work, why: str) -> None:
+    async def expect_accepted(self, requirement: str, work: Work, why: str) -> None:
         """Assert, as a control, that the server accepts the same submit without the fault."""
         answer = await self.wire.ask("POST", work.submit_to, json=work.body)
         self.expect(
-            sentence, answer.status == 201, f"201 for {why}", f"{answer.status} {answer.code}", at=answer
+            requirement, answer.status == 201, f"201 for {why}", f"{answer.status} {answer.code}", at=answer
         )
 
     @asynccontextmanager

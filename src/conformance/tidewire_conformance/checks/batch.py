@@ -121,8 +121,8 @@ async def too_many_inputs_are_refused(s: Session) -> None:
     if limit * len(str(work.inputs[0])) > s.server.limits.get("max_body_bytes", 0):
         s.untested(f"{limit} inputs exceed max_body_bytes")
     answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * (limit + 1)})
-    for sentence in ("TW-BAT-003", "TW-DSC-012"):
-        s.expect_refused(sentence, answer, 422, "batch_too_large", f"{limit + 1} inputs")
+    for requirement in ("TW-BAT-003", "TW-DSC-012"):
+        s.expect_refused(requirement, answer, 422, "batch_too_large", f"{limit + 1} inputs")
     pointer = answer.json.get("pointer") if answer.status == 422 else ""
     s.expect("TW-BAT-003", pointer == "/inputs", "the pointer /inputs", pointer, at=answer)
     control = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * min(2, limit)})
@@ -176,9 +176,9 @@ async def shared_members_complete_each_input(s: Session) -> None:
             s.untested("needs the endpoint tidewire.script, or an example that is an object with members")
         _, history = await s.ended(work.with_inputs([{}, example], shared=example))
         status = history.of_type("done")[0].json.get("status")
-        for sentence in ("TW-BAT-008", "TW-JOB-014"):
+        for requirement in ("TW-BAT-008", "TW-JOB-014"):
             s.expect(
-                sentence,
+                requirement,
                 status == "succeeded",
                 "success of an input completed by `shared`",
                 status,
@@ -229,8 +229,8 @@ async def a_cancel_of_one_item_leaves_the_others(s: Session) -> None:
     wrong = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 2]})
     s.expect_refused("TW-JOB-054", wrong, 422, "invalid_input", "the index of an item that does not exist")
     answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 1]})
-    for sentence in ("TW-JOB-057", "TW-JOB-082"):
-        s.expect(sentence, answer.status == 202, "202", f"{answer.status} {answer.code}", at=answer)
+    for requirement in ("TW-JOB-057", "TW-JOB-082"):
+        s.expect(requirement, answer.status == 202, "202", f"{answer.status} {answer.code}", at=answer)
     read = await s.read_until(job, lambda now: now.json.get("done"))
     ends = [(item["status"], item["value"]) for item in read.json["state"]["items"]]
     s.expect(
@@ -261,8 +261,8 @@ async def _cancel_generation_item(s: Session) -> None:
     wrong = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 2]})
     s.expect_refused("TW-JOB-054", wrong, 422, "invalid_input", "the index of an item that does not exist")
     answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 1]})
-    for sentence in ("TW-JOB-057", "TW-JOB-082"):
-        s.expect(sentence, answer.status in {200, 202}, "202", f"{answer.status} {answer.code}", at=answer)
+    for requirement in ("TW-JOB-057", "TW-JOB-082"):
+        s.expect(requirement, answer.status in {200, 202}, "202", f"{answer.status} {answer.code}", at=answer)
     read = await s.read_until(job, lambda now: now.json.get("done"))
     first, second = read.json["state"]["items"]
     if second["status"] == "succeeded" and answer.status == 200:
@@ -370,9 +370,9 @@ async def progress_of_each_item_is_told(s: Session) -> None:
                 block.json.get("item"): block.json.get("current")
                 for block in stream.exchange.of_type("progress")
             }
-            for sentence in ("TW-FRM-066", "TW-FRM-067"):
+            for requirement in ("TW-FRM-066", "TW-FRM-067"):
                 s.expect(
-                    sentence,
+                    requirement,
                     last == {0: 1, 1: 2},
                     "progress 1 for item 0 and 2 for item 1",
                     str(last),

@@ -102,19 +102,19 @@ async def a_body_of_another_media_type_is_refused(s: Session) -> None:
         ("TW-JOB-009", {**JSON, "Content-Encoding": "gzip"}),
         ("TW-JOB-080", {"Content-Type": "application/json; charset=latin-1"}),
     ]
-    for sentence, header in wrong:
+    for requirement, header in wrong:
         answer = await s.wire.ask("POST", work.submit_to, body=body, header=header)
-        s.expect_refused(sentence, answer, 415, "unsupported_media_type", str(header))
+        s.expect_refused(requirement, answer, 415, "unsupported_media_type", str(header))
     right = [
         ("TW-JOB-010", "application/json"),
         ("TW-JOB-010", "application/vnd.example+json"),
         ("TW-JOB-080", "application/json; charset=UTF-8"),
         ("TW-JOB-080", 'Application/JSON;charset="utf-8"'),
     ]
-    for sentence, media in right:
+    for requirement, media in right:
         answer = await s.wire.ask("POST", work.submit_to, body=body, header={"Content-Type": media})
         s.expect(
-            sentence, answer.status == 201, f"201 for {media}", f"{answer.status} {answer.code}", at=answer
+            requirement, answer.status == 201, f"201 for {media}", f"{answer.status} {answer.code}", at=answer
         )
     s.expect(
         "TW-JOB-009",
@@ -182,21 +182,21 @@ async def the_rules_of_json_hold_up_to_their_bounds(s: Session) -> None:
     def carrying(value: bytes) -> bytes:
         return whole[:-1] + b', "x.colour": ' + value + b"}"
 
-    for sentence, (sound, wrong) in BOUNDS.items():
+    for requirement, (sound, wrong) in BOUNDS.items():
         for what, value in sound.items():
             got = await send(carrying(value))
-            s.expect(sentence, got[0] == 201, f"201 for {what}", got)
+            s.expect(requirement, got[0] == 201, f"201 for {what}", got)
         for what, value in wrong.items():
             got = await send(carrying(value))
-            s.expect(sentence, got == (400, "malformed_body"), f"400 malformed_body for {what}", got)
-    for sentence, what, body in (
+            s.expect(requirement, got == (400, "malformed_body"), f"400 malformed_body for {what}", got)
+    for requirement, what, body in (
         ("TW-OVR-001", "a byte order mark", b"\xef\xbb\xbf" + whole),
         ("TW-OVR-001", "UTF-16", whole.decode().encode("utf-16")),
         ("TW-OVR-008", "two JSON texts in one body", whole + whole),
         ("TW-OVR-008", "an empty body", b""),
     ):
         got = await send(body)
-        s.expect(sentence, got == (400, "malformed_body"), f"400 malformed_body for {what}", got)
+        s.expect(requirement, got == (400, "malformed_body"), f"400 malformed_body for {what}", got)
 
 
 @check("TW-DSC-004")
@@ -229,17 +229,17 @@ async def a_cancel_of_another_shape_cancels_nothing(s: Session) -> None:
     """A cancel with an invalid body, media type or coding is rejected, and the job continues."""
     work = s.lasting(1.0)
     job = await s.submit(work)
-    for sentence, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):
+    for requirement, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):
         answer = await s.wire.ask("POST", f"{job.path}/cancel", json=body)
-        s.expect_refused(sentence, answer, 422, "invalid_input", f"the body {body}")
+        s.expect_refused(requirement, answer, 422, "invalid_input", f"the body {body}")
     wrong: list[tuple[str, bytes, Header, int, str]] = [
         ("TW-JOB-010", b"{}", {"Content-Type": "text/plain"}, 415, "unsupported_media_type"),
         ("TW-JOB-009", b"{}", {**JSON, "Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
         ("TW-OVR-008", b"{", JSON, 400, "malformed_body"),
     ]
-    for sentence, text, header, status, code in wrong:
+    for requirement, text, header, status, code in wrong:
         answer = await s.wire.ask("POST", f"{job.path}/cancel", body=text, header=header)
-        s.expect_refused(sentence, answer, status, code, f"the body {text!r} with {header}")
+        s.expect_refused(requirement, answer, status, code, f"the body {text!r} with {header}")
     done = (await s.stream(job)).of_type("done")
     ended = done[0].json.get("status") if done else "no done"
     if all(each.holds for each in s.assertions):

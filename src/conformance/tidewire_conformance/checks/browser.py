@@ -186,13 +186,13 @@ async def a_stream_token_opens_nothing_else(s: Session) -> None:
         ("TW-BRW-018", url.replace(token, changed)),
         ("TW-BRW-018", url.replace(token, f"{token}A")),
     ]
-    for sentence, place in places:
+    for requirement, place in places:
         answer = await s.wire.ask("GET", place, header=bare)
         found = answer.of_type("problem")
         code = found[0].json.get("code") if found else answer.code
-        s.expect(sentence, code == "unauthorized", "unauthorized", f"{answer.status} {code}", at=answer)
+        s.expect(requirement, code == "unauthorized", "unauthorized", f"{answer.status} {code}", at=answer)
         s.expect(
-            sentence,
+            requirement,
             not answer.logged,
             "no event of the job",
             [block.id for block in answer.logged],

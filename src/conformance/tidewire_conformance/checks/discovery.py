@@ -272,8 +272,8 @@ async def a_body_that_is_too_large_is_refused(s: Session) -> None:
     header = {"Content-Type": "application/json"}
     for body in (large, [large[:-1], large[-1:]]):
         answer = await s.wire.ask("POST", work.submit_to, body=body, header=header)
-        for sentence in ("TW-SEC-014", "TW-DSC-012"):
-            s.expect(sentence, (answer.status, answer.code) == (413, "body_too_large"), "413 body_too_large",
+        for requirement in ("TW-SEC-014", "TW-DSC-012"):
+            s.expect(requirement, (answer.status, answer.code) == (413, "body_too_large"), "413 body_too_large",
                      f"{answer.status} {answer.code}", at=answer)  # fmt: skip
     control = await s.wire.ask(
         "POST", work.submit_to, body=small + b" " * min(1000, limit - len(small)), header=header

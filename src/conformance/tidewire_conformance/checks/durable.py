@@ -84,9 +84,9 @@ async def what_was_sent_survives_a_restart(s: Session) -> None:
     await _run_command(s, command)
     await _wait_for_server(s)
     again = await s.stream(ended, "0-0")
-    for sentence in ("TW-DSC-010", "TW-OVR-023"):
+    for requirement in ("TW-DSC-010", "TW-OVR-023"):
         same = contents(again.logged)[-1:] == contents(history.logged)[-1:] and not differing(history, again)
-        s.expect(sentence, same, "the history sent before the restart",
+        s.expect(requirement, same, "the history sent before the restart",
                  f"{again.status} {again.code} {[block.id for block in again.logged]}", at=again)  # fmt: skip
     if token:
         await _judge_token(s, token)

@@ -84,9 +84,9 @@ async def what_cannot_be_served_is_refused(s: Session) -> None:
         ("TW-GEN-003", {**(example | prompt), "echo": True, "messages": [{"role": "user", "content": "b"}]}),
         ("TW-GEN-003", {"messages": [{"role": "user", "content": "b"}], "echo": True}),
     ]
-    for sentence, body in wrong:
+    for requirement, body in wrong:
         answer = await s.wire.ask("POST", work.submit_to, json={"input": body})
-        s.expect_refused(sentence, answer, 422, "invalid_input", str(body)[:60])
+        s.expect_refused(requirement, answer, 422, "invalid_input", str(body)[:60])
     answer = await s.wire.ask("POST", work.submit_to, json={"input": {**example, "max_tokens": TOO_MANY}})
     sound = answer.status == 422 and answer.code in {"input_too_long", "invalid_input"}
     s.expect(

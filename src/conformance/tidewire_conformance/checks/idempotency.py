@@ -37,8 +37,8 @@ async def a_repeated_submit_finds_its_job(s: Session) -> None:
     key = _key()
     first, again = await _submit(s, work, key), await _submit(s, work, key)
     other = await _submit(s, work, _key())
-    sentence = "TW-JOB-024" if s.wire.header else "TW-JOB-035"
-    s.expect(sentence, again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')}",
+    requirement = "TW-JOB-024" if s.wire.header else "TW-JOB-035"
+    s.expect(requirement, again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')}",
              again.json.get("id"), at=again)  # fmt: skip
     s.expect(
         "TW-JOB-028", again.json.get("id") == first.json.get("id"), "the job of the first submit", at=again

@@ -37,15 +37,15 @@ async def all_json_is_that_of_section_1_4(s: Session) -> None:
         for reading, block in readings:
             for fault in reading.faults:
                 s.expect(
-                    fault.sentence,
+                    fault.requirement,
                     False,
                     "JSON that satisfies section 1.4",
-                    fault.what,
+                    fault.detail,
                     at=exchange,
                     block=block,
                 )
             for rule in rules:
-                s.expect(rule, rule not in {fault.sentence for fault in reading.faults}, "JSON that satisfies section 1.4",
+                s.expect(rule, rule not in {fault.requirement for fault in reading.faults}, "JSON that satisfies section 1.4",
                          str(reading.faults), at=exchange, block=block)  # fmt: skip
 
 

@@ -67,8 +67,8 @@ async def a_stream_too_many_is_refused(s: Session) -> None:
         streams = [await stack.enter_async_context(s.follow(job)) for _ in range(limit)]
         s.need(all(each.exchange.is_stream for each in streams), f"the server did not open {limit} streams")
         late = await _stream(s.wire, job.events)
-        for sentence in ("TW-SEC-024", "TW-DSC-012"):
-            s.expect_refused(sentence, late, 429, "too_many_streams", f"stream {limit + 1}")
+        for requirement in ("TW-SEC-024", "TW-DSC-012"):
+            s.expect_refused(requirement, late, 429, "too_many_streams", f"stream {limit + 1}")
         if "inband_problems" in s.server.capabilities:
             inband = await _stream(s.wire, f"{job.events}?errors=inband")
             block = next(iter(inband.of_type("problem")), None)
@@ -110,8 +110,8 @@ async def a_job_too_many_is_refused(s: Session) -> None:
         if answer.status != 201:
             break
         jobs.append(f"/v1/jobs/{answer.json['id']}")
-    for sentence in ("TW-SEC-024", "TW-DSC-012"):
-        s.expect_refused(sentence, answer, 429, "too_many_jobs", f"job {limit + 1}")
+    for requirement in ("TW-SEC-024", "TW-DSC-012"):
+        s.expect_refused(requirement, answer, 429, "too_many_jobs", f"job {limit + 1}")
     if s.wire.header and s.hooks.second is not None:
         other = other_principal(s)
         theirs = await _submit(other, work)

@@ -132,8 +132,8 @@ async def candidates_and_ranks_agree(s: Session) -> None:
         strict=True,
     )
     for token, logprob, ids, found, rank in rows:
-        for sentence in ("TW-GEN-031", "TW-GEN-034"):
-            s.expect(sentence, len(ids) == len(found) == TOP, f"{TOP} candidates", len(ids), at=history)
+        for requirement in ("TW-GEN-031", "TW-GEN-034"):
+            s.expect(requirement, len(ids) == len(found) == TOP, f"{TOP} candidates", len(ids), at=history)
         numbers = [each for each in [logprob, *found] if each is not None]
         s.expect(
             "TW-GEN-022",

@@ -10,9 +10,9 @@ async def what_means_the_same_as_nothing_is_taken(s: Session) -> None:
     job, _ = await s.ended(s.some_work())
     for query in ("?diffs=1", "?errors=http", "?diffs=1&errors=http&after=&token=&min_interval_ms="):
         answer = await s.stream(job, query=query)
-        sentence = "TW-JOB-078" if "after" in query else "TW-JOB-007"
+        requirement = "TW-JOB-078" if "after" in query else "TW-JOB-007"
         s.expect(
-            sentence,
+            requirement,
             answer.of_type("done"),
             f"the stream for {query}",
             f"{answer.status} {answer.code}",

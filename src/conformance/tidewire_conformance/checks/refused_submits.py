@@ -38,9 +38,9 @@ async def a_submit_of_another_shape_is_refused(s: Session) -> None:
         ("TW-JOB-083", {"input": example, "on_disconnect": "stay"}),
         ("TW-JOB-083", {"input": example, "shared": []}),
     ]
-    for sentence, body in wrong:
+    for requirement, body in wrong:
         answer = await s.wire.ask("POST", work.submit_to, json=body)
-        s.expect_refused(sentence, answer, 422, "invalid_input", str(body)[:80])
+        s.expect_refused(requirement, answer, 422, "invalid_input", str(body)[:80])
         if answer.status == 422:
             pointer = answer.json.get("pointer")
             s.expect("TW-JOB-016", isinstance(pointer, str) and _points_into(body, pointer), "a pointer into the body", pointer,

@@ -296,7 +296,7 @@ async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> No
     """A cursor past the head or of an unknown epoch gets a `rewound` snapshot at the head, then the following events."""
     job, history = await s.ended(s.growing())
     head = key(history.logged[-1].id) or (1, 1)
-    for cursor, sentence in (
+    for cursor, requirement in (
         (f"{head[0]}-{head[1] + 5}", "TW-RES-047"),
         (f"{head[0]}-{10**15 - 1}", "TW-RES-047"),
         (f"{head[0] + 40000}-2", "TW-RES-012"),
@@ -305,7 +305,7 @@ async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> No
         answer = await s.stream(job, cursor)
         first = answer.logged[0] if answer.logged else None
         sound = first is not None and first.type == "snapshot" and first.json.get("reason") == "rewound"
-        s.expect(sentence, sound, f"a rewound snapshot for {cursor}",
+        s.expect(requirement, sound, f"a rewound snapshot for {cursor}",
                  f"{answer.status} {contents(answer.logged[:1])}", at=answer, block=first)  # fmt: skip
         if sound and first is not None:
             s.expect("TW-RES-016", first.id == history.logged[-2].id, f"the id {history.logged[-2].id}", first.id,

@@ -13,12 +13,12 @@ async def events_are_no_longer_than_discovery_says(s: Session) -> None:
     limits = s.server.limits
     for each in s.streams():
         for block in each.events:
-            name, sentence = (
+            name, requirement = (
                 ("max_state_bytes", "TW-FRM-048")
                 if block.type == "snapshot"
                 else ("max_event_bytes", "TW-FRM-047")
             )
-            s.expect(sentence, len(block.data) <= limits.get(name, len(block.data)),
+            s.expect(requirement, len(block.data) <= limits.get(name, len(block.data)),
                      f"at most {limits.get(name)} bytes of data", len(block.data), at=each, block=block)  # fmt: skip
 
 

@@ -38,13 +38,13 @@ async def histories_fold(s: Session) -> None:
     """Each diff applies to the state before it, and each check and digest holds."""
     for step in s.histories().steps:
         if step.refused is not None:
-            s.expect(step.refused.sentence, False, "an event that applies to the state before it", str(step.refused),
+            s.expect(step.refused.requirement, False, "an event that applies to the state before it", str(step.refused),
                      at=step.exchange, block=step.block)  # fmt: skip
-            s.expect("TW-DIF-012", step.refused.sentence not in _op_requirements(), "a diff that applies", str(step.refused),
+            s.expect("TW-DIF-012", step.refused.requirement not in _op_requirements(), "a diff that applies", str(step.refused),
                      at=step.exchange, block=step.block)  # fmt: skip
         elif step.after is not None and step.before is not None:
-            for sentence in _satisfied(step):
-                s.expect(sentence, True, "an event that applies to the state before it")
+            for requirement in _satisfied(step):
+                s.expect(requirement, True, "an event that applies to the state before it")
 
 
 def _op_requirements() -> set[str]:
@@ -303,8 +303,8 @@ async def diffs_rebuild_the_value(s: Session) -> None:
         if folded.after
         else f"a diff that does not apply: {folded.refused}"
     )
-    for sentence in ("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020"):
-        s.expect(sentence, got == values[-1], f"{values[-1]!r}", got, at=history)
+    for requirement in ("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020"):
+        s.expect(requirement, got == values[-1], f"{values[-1]!r}", got, at=history)
     read = (await s.read(job)).json["state"]["items"][0]["value"]
     if folded.after:
         s.expect("TW-DIF-055", read == got, f"{got!r} in the job resource", read, at=history)

@@ -24,9 +24,9 @@ _SIZES = {"r": None, "a": 3, "t": 3, "s": 3, "i": 3, "d": 2}
 class Refused(Exception):  # noqa: N818 - names the result for the diff
     """A diff, check or digest that violates a requirement."""
 
-    def __init__(self, sentence: str, why: str) -> None:
+    def __init__(self, requirement: str, why: str) -> None:
         super().__init__(why)
-        self.sentence = sentence
+        self.requirement = requirement
         """Id of the violated requirement."""
 
 
@@ -38,9 +38,9 @@ class State:
     columns: tuple[str, ...]
 
 
-def _require(holds: object, sentence: str, why: str) -> None:
+def _require(holds: object, requirement: str, why: str) -> None:
     if not holds:
-        raise Refused(sentence, why)
+        raise Refused(requirement, why)
 
 
 def tokens(path: Any) -> list[str]:
@@ -244,19 +244,19 @@ def _applied(value: Any, op: Any, columns: Sequence[str]) -> Any:
             return _delete(value, *rest)
 
 
-def verify(state: State, checks: Any, sentence: str) -> None:
+def verify(state: State, checks: Any, requirement: str) -> None:
     """Verify the checks of a diff or of `done`.
 
     Args:
         state: State that the checks describe.
         checks: Checks as they occur in a diff or in `done`.
-        sentence: Requirement that a malformed check violates.
+        requirement: Requirement that a malformed check violates.
 
     Raises:
         Refused: A check is malformed or does not hold.
     """
     for check in checks:
-        _require(isinstance(check, list) and len(check) in {2, 3}, sentence, f"{check!r} is not a check")
+        _require(isinstance(check, list) and len(check) in {2, 3}, requirement, f"{check!r} is not a check")
         path, n, *crc = check
         found = find(state.value, path)
         _require(

@@ -20,8 +20,8 @@ _LONGEST_INTEGER = 20
 class Fault(NamedTuple):
     """Violation found in a JSON text, with the id of the requirement."""
 
-    sentence: str
-    what: str
+    requirement: str
+    detail: str
 
 
 class Reading(NamedTuple):
@@ -36,8 +36,8 @@ def read(text: bytes) -> Reading:
     """Parse a JSON text. Violations are returned and never raised."""
     faults: list[Fault] = []
 
-    def fault(sentence: str, what: str) -> None:
-        faults.append(Fault(sentence, what))
+    def fault(requirement: str, detail: str) -> None:
+        faults.append(Fault(requirement, detail))
 
     def constant(word: str) -> float:
         fault("TW-OVR-002", f"{word} is not a JSON number")
