@@ -20,9 +20,9 @@ from tidewire_conformance.wire.recording_client import Header, Stream, Wire
 
 JOB_SECONDS: Final = 30.0
 """Timeout for a job, in addition to the duration of its example; multiplied by `patience`."""
-READS: Final = 100
+MAX_READS: Final = 100
 """Maximum number of reads of a job in `Session.read_until`."""
-READ_SECONDS: Final = 0.05
+READ_INTERVAL: Final = 0.05
 """Interval between two reads in `Session.read_until`, multiplied by `patience`."""
 _SHOWN = 400
 """Maximum number of characters of a value that an assertion keeps."""
@@ -218,14 +218,14 @@ class Session:
     async def read_until(self, job: Job, holds: Callable[[RecordedExchange], object]) -> RecordedExchange:
         """Read the job resource until a condition holds for the response."""
         answer = await self.read(job)
-        for _ in range(READS):
+        for _ in range(MAX_READS):
             if holds(answer):
                 break
-            await asyncio.sleep(READ_SECONDS * self.wire.patience)
+            await asyncio.sleep(READ_INTERVAL * self.wire.patience)
             answer = await self.read(job)
         else:
             self.unclear(
-                f"{answer} did not reach the expected state within {READS * READ_SECONDS * self.wire.patience:g} s"
+                f"{answer} did not reach the expected state within {MAX_READS * READ_INTERVAL * self.wire.patience:g} s"
             )
         return answer
 

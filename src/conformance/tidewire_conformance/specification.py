@@ -94,7 +94,7 @@ def validator(name: str, part: str = "") -> Draft202012Validator:
     return Draft202012Validator(schema, registry=_registry())
 
 
-def misfit(name: str, value: Any) -> str:
+def schema_violation(name: str, value: Any) -> str:
     """Return the path and message of a schema violation; empty if the value is valid."""
     error = best_match(validator(name).iter_errors(value))
     return "" if error is None else f"at {error.json_path}: {error.message[:300]}"

@@ -30,9 +30,9 @@ CLOCK_TOLERANCE = timedelta(seconds=1)
 async def discovery_fits_its_schema(s: Session) -> None:
     """`GET /v1` answers 200 with a valid body, `max_depth` 64, and limits of at least 1024 bytes for events and states."""
     answer = await s.wire.ask("GET", "/v1")
-    misfit = specification.misfit("discovery", answer.json)
-    s.expect("TW-DSC-001", answer.status == 200 and not misfit, "200 and a body that fits discovery.schema.json",
-             f"{answer.status} {misfit}", at=answer)  # fmt: skip
+    violation = specification.schema_violation("discovery", answer.json)
+    s.expect("TW-DSC-001", answer.status == 200 and not violation, "200 and a body that fits discovery.schema.json",
+             f"{answer.status} {violation}", at=answer)  # fmt: skip
     s.expect("TW-JOB-001", answer.status == 200, "200 for GET /v1", answer.status, at=answer)
     limits = answer.json.get("limits", {})
     s.expect("TW-DSC-014", limits.get("max_depth") == 64, "max_depth 64", limits.get("max_depth"), at=answer)
@@ -63,11 +63,11 @@ async def endpoints_describe_themselves(s: Session) -> None:
         s.untested("discovery lists no endpoint")
     for each in listed:
         answer = await s.wire.ask("GET", resolve(s.server.discovery, each["href"]))
-        misfit = specification.misfit("endpoint", answer.json)
-        s.expect("TW-DSC-016", answer.status == 200 and not misfit, "200 and a body that fits endpoint.schema.json",
-                 f"{answer.status} {misfit}", at=answer)  # fmt: skip
+        violation = specification.schema_violation("endpoint", answer.json)
+        s.expect("TW-DSC-016", answer.status == 200 and not violation, "200 and a body that fits endpoint.schema.json",
+                 f"{answer.status} {violation}", at=answer)  # fmt: skip
         s.expect("TW-JOB-001", answer.status == 200, f"200 for {each['href']}", answer.status, at=answer)
-        s.expect("TW-OVR-016", not specification.misfit("endpoint", {**answer.json, "name": each["name"]}),
+        s.expect("TW-OVR-016", not specification.schema_violation("endpoint", {**answer.json, "name": each["name"]}),
                  "a valid endpoint name", each["name"], at=s.server.discovery)  # fmt: skip
         for name in ("input_schema", "value_schema"):
             fault = _schema_fault(answer.json.get(name))

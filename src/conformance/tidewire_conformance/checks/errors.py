@@ -37,12 +37,12 @@ async def errors_are_problems_of_the_registry(s: Session) -> None:
                 found.append((each.json, None))  # type: ignore[arg-type]
         found += [(item["error"], None) for item in _items(each) if "error" in item]  # type: ignore[misc]
         for problem, block in found:
-            misfit = specification.misfit("problem", problem)
+            violation = specification.schema_violation("problem", problem)
             if not s.expect(
                 "TW-ERR-001",
-                not misfit,
+                not violation,
                 "a problem document that fits its schema",
-                misfit,
+                violation,
                 at=each,
                 block=block,
             ):

@@ -14,7 +14,7 @@ HELLO_SECONDS = 1.0
 """Maximum delay of `hello`, in seconds (TW-FRM-005)."""
 LONGEST_RETRY_MS = 30_000
 _ID = re.compile(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}", re.ASCII)
-_NARROW = re.compile(
+_STRICT_BLOCK = re.compile(
     rb"(?:id:[^\n]+\n|event:[A-Za-z][A-Za-z0-9_]*\n|retry:[0-9]{1,7}\n|data:[^\n]+\n|:[\x20-\x7e]*\n)*\n"
 )
 
@@ -76,8 +76,8 @@ def _judge_text(s: Session, each: RecordedExchange) -> None:
     s.expect(
         "TW-FRM-013", not rest.strip(b"\r\n"), "an empty line after the last event", repr(rest[-80:]), at=each
     )
-    narrow = not each.reader.marks and all(block.line_ends == {b"\n"} for block in each.blocks)
-    s.expect("TW-FRM-010", narrow, "LF line endings only, and no byte order mark", at=each)
+    strict = not each.reader.marks and all(block.line_ends == {b"\n"} for block in each.blocks)
+    s.expect("TW-FRM-010", strict, "LF line endings only, and no byte order mark", at=each)
 
 
 def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
@@ -90,7 +90,7 @@ def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
         s.expect(
             "TW-FRM-012", block.reading.is_json, "a JSON text", repr(block.data[:200]), at=each, block=block
         )
-        s.expect("TW-FRM-010", _NARROW.fullmatch(block.raw.replace(b": ", b":", 1)) or b": " in block.raw,
+        s.expect("TW-FRM-010", _STRICT_BLOCK.fullmatch(block.raw.replace(b": ", b":", 1)) or b": " in block.raw,
                  "an event that matches the grammar", repr(block.raw[:200]), at=each, block=block)  # fmt: skip
     s.expect("TW-FRM-016", b"" not in block.values("id"), "no empty id field", repr(block.raw[:80]), at=each,
              block=block)  # fmt: skip
@@ -101,19 +101,19 @@ async def events_are_those_of_the_table(s: Session) -> None:
     """The data of each event fits the schema of its type. Logged events have an id, ephemeral events have none."""
     tables = {"snapshot": "snapshot", "message": "diff", "done": "done", "hello": "hello", "queue": "queue",
               "progress": "progress", "ping": "ping", "goaway": "goaway", "problem": "problem"}  # fmt: skip
-    misfits: dict[tuple[str, bytes], str] = {}
+    violations: dict[tuple[str, bytes], str] = {}
     for each in s.streams():
         for block in each.events:
             if block.type in tables and block.reading.is_json:
                 said = block.type, block.data
-                if said not in misfits:
-                    misfits[said] = specification.misfit(tables[block.type], block.json)
-                misfit = misfits[said]
+                if said not in violations:
+                    violations[said] = specification.schema_violation(tables[block.type], block.json)
+                violation = violations[said]
                 s.expect(
                     "TW-FRM-043",
-                    not misfit,
+                    not violation,
                     f"data that fits the schema of {block.type}",
-                    misfit,
+                    violation,
                     at=each,
                     block=block,
                 )

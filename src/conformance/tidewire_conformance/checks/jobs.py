@@ -11,14 +11,14 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolv
 
 DONE = ("status", "usage", "error", "check", "digest", "expires_at")
 """Members of `done` (section 3.6)."""
-ALIKE = 12
+MAX_COMMON_CHARACTERS = 12
 """Number of equal leading characters at which two job ids count as similar.
 
 Each character carries at least 4 bits. Among a thousand random ids, two share 12 characters in about one of 10^8 runs.
 """
-ENOUGH = 12
+MIN_JOBS = 12
 """Minimum number of job ids to compare. The common prefix of fewer ids may be longer by coincidence."""
-ROOM = 22
+MIN_RANDOM_CHARACTERS = 22
 """Minimum length of the random part of a job id, for 128 bits at 6 bits per character."""
 
 
@@ -42,9 +42,9 @@ async def a_submit_is_answered_with_the_job(s: Session) -> None:
     """A submit gets 201 with `Location` and a valid job. A GET of the job's URL gets 200 with the same job."""
     work = s.some_work()
     answer = await s.wire.ask("POST", work.submit_to, json=work.body)
-    misfit = specification.misfit("job", answer.json)
-    s.expect("TW-JOB-018", answer.status == 201 and not misfit, "201 and a body that fits job.schema.json",
-             f"{answer.status} {misfit}", at=answer)  # fmt: skip
+    violation = specification.schema_violation("job", answer.json)
+    s.expect("TW-JOB-018", answer.status == 201 and not violation, "201 and a body that fits job.schema.json",
+             f"{answer.status} {violation}", at=answer)  # fmt: skip
     place = resolve(answer, answer.response_header("location"))
     s.expect(
         "TW-JOB-018",
@@ -55,15 +55,15 @@ async def a_submit_is_answered_with_the_job(s: Session) -> None:
     )
     s.expect(
         "TW-OVR-015",
-        not specification.misfit("job-id", answer.json.get("id")),
+        not specification.schema_violation("job-id", answer.json.get("id")),
         "a valid job id",
         answer.json.get("id"),
         at=answer,
     )
     read = await s.wire.ask("GET", place)
-    misfit = specification.misfit("job", read.json)
-    s.expect("TW-JOB-038", read.status == 200 and not misfit, "200 and a body that fits job.schema.json",
-             f"{read.status} {misfit}", at=read)  # fmt: skip
+    violation = specification.schema_violation("job", read.json)
+    s.expect("TW-JOB-038", read.status == 200 and not violation, "200 and a body that fits job.schema.json",
+             f"{read.status} {violation}", at=read)  # fmt: skip
     s.expect(
         "TW-JOB-001",
         read.status == 200 and read.json.get("id") == answer.json.get("id"),
@@ -82,21 +82,21 @@ async def ids_of_jobs_show_no_order(s: Session) -> None:
     found = sorted(
         {body["id"] for each in s.wire.record for body in job_bodies(each) if isinstance(body["id"], str)}
     )
-    if len(found) < ENOUGH:
-        s.no_occasion(f"this run had fewer than {ENOUGH} jobs")
+    if len(found) < MIN_JOBS:
+        s.no_occasion(f"this run had fewer than {MIN_JOBS} jobs")
     same = _common_length(found[0], found[-1])
     alike, *two = max((_common_length(one, other) - same, one, other) for one, other in pairwise(found))
     s.expect(
         "TW-JOB-023",
-        alike < ALIKE,
-        f"ids that share fewer than {ALIKE} characters after their common prefix of {same}",
+        alike < MAX_COMMON_CHARACTERS,
+        f"ids that share fewer than {MAX_COMMON_CHARACTERS} characters after their common prefix of {same}",
         two,
     )
     short = min(found, key=len)
     s.expect(
         "TW-JOB-023",
-        len(short) - same >= ROOM,
-        f"at least {ROOM} characters after the common prefix, for 128 bits",
+        len(short) - same >= MIN_RANDOM_CHARACTERS,
+        f"at least {MIN_RANDOM_CHARACTERS} characters after the common prefix, for 128 bits",
         short,
     )
 
@@ -250,9 +250,9 @@ async def jobs_are_listed_newest_first(s: Session) -> None:
     failing = s.server.failing()
     mine = [(await s.ended(each))[0].id for each in (work, failing or work, work)]
     page = first = await s.wire.ask("GET", "/v1/jobs?limit=2")
-    misfit = specification.misfit("job-list", page.json)
-    s.expect("TW-JOB-045", page.status == 200 and not misfit, "200 and a body that fits job-list.schema.json",
-             f"{page.status} {misfit}", at=page)  # fmt: skip
+    violation = specification.schema_violation("job-list", page.json)
+    s.expect("TW-JOB-045", page.status == 200 and not violation, "200 and a body that fits job-list.schema.json",
+             f"{page.status} {violation}", at=page)  # fmt: skip
     s.expect(
         "TW-JOB-048",
         len(page.json.get("jobs", [])) <= 2,

@@ -23,7 +23,7 @@ INTEGERS = {
 }
 """Members of the protocol that are integers. `status` is an integer in problems and a string in jobs."""
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z", re.ASCII)
-_FREE = {"value", "input_schema", "value_schema", "examples", "tokens"}
+_ENDPOINT_MEMBERS = {"value", "input_schema", "value_schema", "examples", "tokens"}
 
 
 @check("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", whole_run=True)
@@ -91,7 +91,7 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, dict):
         for name, child in value.items():
             yield name, child
-            if name not in _FREE:
+            if name not in _ENDPOINT_MEMBERS:
                 yield from _members(child)
 
 

@@ -11,20 +11,20 @@ from tidewire_conformance.session import EVENT_STREAM, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import BUSY, BUSY_SECONDS, BUSY_TRIES, Wire
 
-MANY = 100
+MAX_OPENED = 100
 """Maximum number of streams or jobs that the suite opens at once on a server under test."""
-LONGEST_BEAT = 1.0
+MAX_HEARTBEAT_SECONDS = 1.0
 """Longest heartbeat, in seconds, that this serial check waits for."""
-ENDS_SECONDS = 10.0
+END_SECONDS = 10.0
 """Time that a stream may take to end after its job was cancelled; multiplied by `patience`."""
 
 
 def _limit(s: Session, name: str) -> int:
-    limit = s.server.limits.get(name, MANY + 1)
+    limit = s.server.limits.get(name, MAX_OPENED + 1)
     return (
         limit
-        if limit <= MANY
-        else s.untested(f"{name} is {limit}, but the suite tests limits of at most {MANY}")
+        if limit <= MAX_OPENED
+        else s.untested(f"{name} is {limit}, but the suite tests limits of at most {MAX_OPENED}")
     )
 
 
@@ -87,7 +87,7 @@ async def a_stream_too_many_is_refused(s: Session) -> None:
             s.expect("TW-SEC-024", read.is_stream, "a stream for another caller", read.status, at=read)
             await other.ask("POST", f"{place}/cancel")
         await s.wire.ask("POST", f"{job.path}/cancel")
-        await asyncio.gather(*(each.until(lambda now: now.of_type("done"), ENDS_SECONDS) for each in streams))
+        await asyncio.gather(*(each.until(lambda now: now.of_type("done"), END_SECONDS) for each in streams))
         for each in streams:
             kinds = [block.type for block in each.exchange.events]
             s.expect(
@@ -131,7 +131,7 @@ async def a_job_too_many_is_refused(s: Session) -> None:
         allowed = late.response_header("access-control-allow-origin")
         s.expect("TW-BRW-005", late.status == 201 or allowed in {s.hooks.origin, "*"}, f"Access-Control-Allow-Origin: {s.hooks.origin}",
                  allowed, at=late)  # fmt: skip
-    if jobs and s.server.heartbeat <= LONGEST_BEAT:
+    if jobs and s.server.heartbeat <= MAX_HEARTBEAT_SECONDS:
         # A reconnecting reader already has the snapshot and must get its queue position again.
         back = EVENT_STREAM | {"Last-Event-ID": "1-1"}
         async with s.wire.open("GET", f"{jobs[-1]}/events", header=back) as waiting:
@@ -150,7 +150,7 @@ async def a_job_too_many_is_refused(s: Session) -> None:
                 places = len(waiting.exchange.of_type("queue"))
                 await _cancel(s, jobs[len(jobs) // 4 : -1])
                 moved = await waiting.until(
-                    lambda now: len(now.of_type("queue")) > places or now.logged, ENDS_SECONDS
+                    lambda now: len(now.of_type("queue")) > places or now.logged, END_SECONDS
                 )
                 s.expect(
                     "TW-FRM-063",

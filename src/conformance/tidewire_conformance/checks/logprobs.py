@@ -310,12 +310,12 @@ async def the_vocabulary_spells_the_tokens(s: Session) -> None:
     if not s.expect("TW-GEN-037", isinstance(link, str), "a link `vocabulary`", link, at=endpoint.described):
         return
     answer = await s.wire.ask("GET", resolve(endpoint.described, link))
-    misfit = specification.misfit("vocabulary", answer.json)
+    violation = specification.schema_violation("vocabulary", answer.json)
     if not s.expect(
         "TW-GEN-037",
-        answer.status == 200 and not misfit,
+        answer.status == 200 and not violation,
         "200 and a body that fits vocabulary.schema.json",
-        misfit,
+        violation,
         at=answer,
     ):
         return

@@ -8,9 +8,9 @@ from tidewire_conformance.session import EVENT_STREAM, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Wire
 
-TIMES = 5
+REQUESTS_PER_JOB = 5
 """Number of requests per job. The fastest response of several is hardly delayed by load."""
-APART = 0.1
+MAX_DIFFERENCE_SECONDS = 0.1
 """Maximum difference between the fastest responses, in seconds."""
 
 
@@ -82,13 +82,13 @@ async def a_job_of_another_principal_takes_no_longer(s: Session) -> None:
     job = await s.submit(s.some_work())
     shortest = []
     for place in (job.path, f"/v1/jobs/{UNKNOWN_JOB}"):
-        asked = [await other.ask("GET", place) for _ in range(TIMES)]
+        asked = [await other.ask("GET", place) for _ in range(REQUESTS_PER_JOB)]
         shortest.append(min(each.answered - each.began for each in asked))
     apart = abs(shortest[0] - shortest[1])
     s.expect(
         "TW-SEC-008",
-        apart < APART * s.wire.patience,
-        f"response times less than {APART} s apart",
+        apart < MAX_DIFFERENCE_SECONDS * s.wire.patience,
+        f"response times less than {MAX_DIFFERENCE_SECONDS} s apart",
         [round(each, 3) for each in shortest],
     )
 

@@ -11,7 +11,7 @@ from tidewire_conformance.wire.event_stream_decoder import CLOSING, Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Stream
 
-BEATS = 2
+PINGS = 2
 """Number of pings to wait for on each silent stream."""
 
 
@@ -34,9 +34,9 @@ async def places_are_counted_from_1(s: Session) -> None:
             "TW-FRM-065", None not in block.json.values(), "no null member", block.json, at=each, block=block
         )
     for each in {one.number: one for one, _ in seen}.values():
-        places = [block.json.get("position") for block in each.of_type("queue")]
-        same = [place for before, place in pairwise(places) if before == place]
-        s.expect("TW-FRM-063", not same, "no repeated position", places, at=each)
+        positions = [block.json.get("position") for block in each.of_type("queue")]
+        same = [position for before, position in pairwise(positions) if before == position]
+        s.expect("TW-FRM-063", not same, "no repeated position", positions, at=each)
         began = next((at for at, block in enumerate(each.events) if _shows_running(block)), len(each.events))
         late = [block.type for block in each.events[began:] if block.type == "queue"]
         s.expect(
@@ -96,9 +96,15 @@ async def progress_of_a_batch_names_its_item(s: Session) -> None:
 @check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071", slow=True)
 async def a_silent_stream_is_pinged(s: Session) -> None:
     """A silent stream gets a `ping` per heartbeat, with a head that the reader already has, however it was opened."""
-    beat = s.server.heartbeat
-    s.expect("TW-FRM-071", beat <= 15, "a heartbeat of at most 15000 ms", beat * 1000, at=s.server.discovery)
-    work = s.scripted({"append": "x"}, {"sleep_ms": int(beat * 1000 * (2 * BEATS + 1)) + 4000})
+    heartbeat = s.server.heartbeat
+    s.expect(
+        "TW-FRM-071",
+        heartbeat <= 15,
+        "a heartbeat of at most 15000 ms",
+        heartbeat * 1000,
+        at=s.server.discovery,
+    )
+    work = s.scripted({"append": "x"}, {"sleep_ms": int(heartbeat * 1000 * (2 * PINGS + 1)) + 4000})
     async with s.wire.open("POST", work.submit_to, json=work.body, header=EVENT_STREAM) as own:
         await own.until(lambda seen: len(seen.logged) >= 3)
         s.need(
@@ -110,25 +116,25 @@ async def a_silent_stream_is_pinged(s: Session) -> None:
         async with AsyncExitStack() as stack:
             opened = [await stack.enter_async_context(s.follow(job, query=query)) for query in ["", *without]]
             opened += [await stack.enter_async_context(s.follow(job, own.exchange.logged[-1].id or ""))]
-            await asyncio.gather(*(_judge_beats(s, each, beat) for each in [own, *opened]))
+            await asyncio.gather(*(_judge_pings(s, each, heartbeat) for each in [own, *opened]))
         await s.wire.ask("POST", f"{job.path}/cancel")
 
 
-async def _judge_beats(s: Session, stream: Stream, beat: float) -> None:
+async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
     """Judge the pings of a silent stream. Any bytes, such as a comment, count as a ping."""
     seen = stream.exchange
     await stream.until(lambda now: now.of_type("hello"))
     hello = seen.of_type("hello")
     said = hello[0].json.get("heartbeat_ms") if hello and isinstance(hello[0].json, dict) else None
-    beat = min(beat, said / 1000) if isinstance(said, int) else beat
-    for count in range(1, BEATS + 1):
+    heartbeat = min(heartbeat, said / 1000) if isinstance(said, int) else heartbeat
+    for count in range(1, PINGS + 1):
         before = len(seen.body)
 
         def more(now: RecordedExchange, before: int = before) -> bool:
             return len(now.body) > before
 
-        came = await stream.until(more, 1.5 * beat + 1)
-        s.expect("TW-FRM-068", came, f"ping {count} within {beat:g} s of silence", f"nothing within {1.5 * beat + 1:g} s",
+        came = await stream.until(more, 1.5 * heartbeat + 1)
+        s.expect("TW-FRM-068", came, f"ping {count} within {heartbeat:g} s of silence", f"nothing within {1.5 * heartbeat + 1:g} s",
                  at=seen)  # fmt: skip
     held = {block.id or "" for block in seen.logged} | {seen.cursor}
     for ping in seen.of_type("ping"):

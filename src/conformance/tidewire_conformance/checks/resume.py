@@ -17,7 +17,7 @@ LIVE_CUTS = 6
 """Number of times the connection to a running job is cut."""
 LARGEST_LOG = 8 * 2**20
 """Largest log, in bytes, that the suite fills in order to see it trimmed."""
-NOT_IDS = (
+INVALID_IDS = (
     "01-3",
     "1-03",
     "1-1000000000000000",
@@ -270,7 +270,7 @@ async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) ->
 async def a_cursor_that_is_no_id_is_refused(s: Session) -> None:
     """A cursor that does not match the grammar of ids gets 400 `bad_cursor`. A valid id gets the stream."""
     job, history = await s.ended(s.server.any_work() or s.growing())
-    for cursor in NOT_IDS:
+    for cursor in INVALID_IDS:
         answer = await s.stream(job, query=f"?after={quote(cursor)}")
         s.expect("TW-RES-011", (answer.status, answer.code) == (400, "bad_cursor"), f"400 bad_cursor for {cursor!r}",
                  f"{answer.status} {answer.code}", at=answer)  # fmt: skip

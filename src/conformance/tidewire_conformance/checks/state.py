@@ -10,7 +10,7 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire import strict_json
 
-MOVES = {
+TRANSITIONS = {
     ("queued", "running"), ("queued", "failed"), ("queued", "cancelled"),
     ("running", "succeeded"), ("running", "failed"), ("running", "cancelled"),
 }  # fmt: skip
@@ -81,12 +81,12 @@ async def each_state_is_one(s: Session) -> None:
         if place in judged and judged[place] == state:
             continue
         judged[place] = state
-        misfit = specification.misfit("state", state)
+        violation = specification.schema_violation("state", state)
         if not s.expect(
             "TW-DIF-001",
-            not misfit,
+            not violation,
             "a state that fits its schema",
-            misfit,
+            violation,
             at=step.exchange,
             block=step.block,
         ):
@@ -140,11 +140,11 @@ async def items_move_by_the_table(s: Session) -> None:
             continue
         before, after = step.before.value, step.after.value
         for old, new in zip(before["items"], after["items"], strict=False):
-            move = old["status"], new["status"]
-            if move[0] != move[1] and step.block.type != "snapshot":
-                s.expect("TW-OVR-018", move in MOVES, "a transition of the table in section 1.6", f"{move[0]} → {move[1]}",
+            transition = old["status"], new["status"]
+            if transition[0] != transition[1] and step.block.type != "snapshot":
+                s.expect("TW-OVR-018", transition in TRANSITIONS, "a transition of the table in section 1.6", f"{transition[0]} → {transition[1]}",
                          at=step.exchange, block=step.block)  # fmt: skip
-            if move[0] in apply_diffs.ITEM_ENDS:
+            if transition[0] in apply_diffs.ITEM_ENDS:
                 s.expect(
                     "TW-OVR-019",
                     old == new,

@@ -221,8 +221,8 @@ def _standing(name: str, verdicts: list[Verdict]) -> RequirementResult:
     tried = [each for each in outcomes if each is not Outcome.SKIPPED]
     # A violation counts even if another check was inconclusive or failed with an error.
     tried = [each for each in tried if each in {Outcome.FAIL, Outcome.WARN}] or tried
-    whys = {_why(verdict) for verdict in verdicts}
-    why = None if tried else next(each for each in _HEAVIEST if each in whys)
+    reasons = {_skip_reason(verdict) for verdict in verdicts}
+    why = None if tried else next(each for each in _REASON_PRIORITY if each in reasons)
     notes = [verdict.note for verdict in verdicts if verdict.note]
     if why is SkipReason.BLOCKED:
         notes += [
@@ -237,11 +237,11 @@ def _standing(name: str, verdicts: list[Verdict]) -> RequirementResult:
     )
 
 
-_HEAVIEST = (SkipReason.BLOCKED, SkipReason.UNTESTED, SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION)
+_REASON_PRIORITY = (SkipReason.BLOCKED, SkipReason.UNTESTED, SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION)
 """Skip reasons by priority, for a requirement that several checks skipped for different reasons."""
 
 
-def _why(verdict: Verdict) -> SkipReason:
+def _skip_reason(verdict: Verdict) -> SkipReason:
     """Return the reason why a verdict says nothing about one of its requirements."""
     if verdict.outcome is Outcome.FAIL:
         return SkipReason.BLOCKED

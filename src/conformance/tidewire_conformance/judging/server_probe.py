@@ -14,15 +14,15 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolv
 from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
 
 SCRIPT: Final = "tidewire.script"
-EXAMPLES: Final = 2
+EXAMPLES_PER_ENDPOINT: Final = 2
 """Number of examples per endpoint that are run to observe their traits."""
 EXAMPLE_SECONDS: Final = 60.0
 """Timeout for one example, multiplied by `patience`."""
 CLOSE_SECONDS: Final = 2.0
 """Time allowed between `done` and the end of the response, multiplied by `patience`."""
-LASTS_SECONDS: Final = 0.2
+MIN_OBSERVABLE_SECONDS: Final = 0.2
 """Minimum duration of a job that can be observed while running."""
-GROWS_EVENTS: Final = 5
+MIN_GROWTH_EVENTS: Final = 5
 """Minimum number of logged events of a job whose stream can be cut between them."""
 
 LONG_TOKENS: Final = 256
@@ -146,13 +146,13 @@ class Server:
     def growing(self) -> Work | None:
         """Return a request whose job logs several events that change its value, or None."""
         steps = [step for n in range(6) for step in ({"append": f"{n} né 😀 "}, {"sleep_ms": 12})]
-        return self.script(*steps) or self._seen(lambda work: work.grows and work.events >= GROWS_EVENTS)
+        return self.script(*steps) or self._seen(lambda work: work.grows and work.events >= MIN_GROWTH_EVENTS)
 
     def lasting(self, seconds: float = 0.5) -> Work | None:
         """Return a request whose job grows at once and can be observed, cut and cancelled while it runs, or None."""
         steps = ({"append": "Hel"}, {"sleep_ms": int(seconds * 1000)}, {"append": "lo"})
         return self.script(*steps) or self._seen(
-            lambda work: work.grows and work.seconds >= LASTS_SECONDS, longest=True
+            lambda work: work.grows and work.seconds >= MIN_OBSERVABLE_SECONDS, longest=True
         )
 
     def failing(self) -> Work | None:
@@ -236,7 +236,7 @@ async def probe(wire: Wire, only: Iterable[str] = (), cli_examples: Sequence[tup
         await _describe(wire, server, each)
     for endpoint in server.endpoints.values():
         own = [example for name, example in cli_examples if name == endpoint.name]
-        for example in own or endpoint.examples[:EXAMPLES]:
+        for example in own or endpoint.examples[:EXAMPLES_PER_ENDPOINT]:
             await _run_example(wire, server, endpoint, example)
     return server
 

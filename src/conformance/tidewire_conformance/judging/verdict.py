@@ -45,7 +45,7 @@ class SkipReason(enum.StrEnum):
     """An earlier failure prevented the check. This lowers the grade."""
 
 
-WORST: Final = (
+WORST_FIRST: Final = (
     Outcome.ERROR,
     Outcome.FAIL,
     Outcome.INCONCLUSIVE,
@@ -58,7 +58,7 @@ WORST: Final = (
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
     """Return the worst of the outcomes."""
-    return min(outcomes, key=WORST.index)
+    return min(outcomes, key=WORST_FIRST.index)
 
 
 @dataclass(frozen=True)
