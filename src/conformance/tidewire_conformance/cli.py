@@ -163,7 +163,7 @@ def conformance(
             min=1,
             max=64,
             metavar="NUMBER",
-            help=f"Number of checks that run concurrently; {LANES}, or {CLIENT_LANES} for a client.",
+            help=f"Number of checks that run concurrently; by default {LANES}, or {CLIENT_LANES} for a client.",
         ),
     ] = None,
     baseline: Annotated[

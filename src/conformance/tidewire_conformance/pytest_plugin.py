@@ -49,7 +49,7 @@ _RUN = pytest.StashKey["_Background"]()
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--tidewire-url": {"metavar": "URL", "default": "", "help": "Base URL of the server. Without it, the plugin does nothing."},
-    "--tidewire-profile": {"action": "append", "default": [], "help": "Profile whose requirements are checked; all by default."},
+    "--tidewire-profile": {"action": "append", "default": [], "help": "Profile to check; all profiles by default."},
     "--tidewire-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "Header field to send with each request."},
     "--tidewire-second-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "Header field of another caller, for the checks of ownership."},
     "--tidewire-example": {"action": "append", "default": [], "metavar": "ENDPOINT=JSON", "help": "Input to run in place of the examples in the description."},
@@ -231,7 +231,7 @@ class _NotPassedError(Exception):
 
 
 class _Background:
-    """Run in a background thread. Test items wait for its verdicts."""
+    """Background thread that runs the suite. Test items wait for its verdicts."""
 
     def __init__(self, plan: Plan, chosen: list[Check], known: dict[str, str]) -> None:
         self.plan, self.chosen, self.known = plan, chosen, known

@@ -23,7 +23,7 @@ CHECK_SECONDS = 120.0
 INTERRUPTED = "the run was interrupted"
 """Value of `cut_short` after a keyboard interrupt."""
 LIVENESS_TRIES, LIVENESS_SECONDS = 3, 1.0
-"""After a missing response: number of probes, and seconds between them, before the server counts as unreachable."""
+"""Number of probes, and seconds between them, before a server that stopped answering counts as unreachable."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: Non
 
 
 class CheckProgress:
-    """Run in progress. Its result can be taken at any time, so an interrupt loses no finished verdict."""
+    """Suite run in progress. Its result can be taken at any time, so an interrupt loses no finished verdict."""
 
     def __init__(self, plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: None) -> None:
         """Create the run without sending a request. The arguments are those of `run`."""

@@ -46,7 +46,7 @@ class Unclear(Exception):  # noqa: N818 - an inconclusive check is not an error
 
 @dataclass(frozen=True)
 class Hooks:
-    """Optional means of testing that the command line provides in addition to the URL."""
+    """Optional aids from the command line: commands for restart and expiry, a replica, a second principal, an origin."""
 
     restart: str = ""
     """Shell command that kills the server and starts it again."""
@@ -86,7 +86,7 @@ class Session:
     hooks: Hooks
     rng: random.Random
     history_cache: dict[int, Histories] = field(default_factory=dict)
-    """State histories by the number of exchanges they cover; shared by all sessions of a run."""
+    """Cache of state histories, keyed by the number of recorded exchanges; shared by all sessions of a run."""
     assertions: list[Assertion] = field(default_factory=list)
 
     # ---- assertions --------------------------------------------------------------------------------------------
@@ -171,13 +171,13 @@ class Session:
     def growing(self) -> Work:
         """Return a sample request whose stream can be cut between events, or skip the check."""
         return self.server.growing() or self.untested(
-            "no example grows by several events; an endpoint tidewire.script would unlock this check"
+            "no example starts a job whose value grows in several events; an endpoint tidewire.script would unlock this check"
         )
 
     def lasting(self, seconds: float = 0.5) -> Work:
         """Return a sample request whose job can be observed, cut and cancelled while it runs, or skip the check."""
         return self.server.lasting(seconds) or self.untested(
-            "no example runs long enough and grows; an endpoint tidewire.script would unlock this check"
+            "no example starts a job that runs long enough while its value grows; an endpoint tidewire.script would unlock this check"
         )
 
     def batching(self) -> Work:

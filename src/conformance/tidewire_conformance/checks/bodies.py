@@ -92,7 +92,7 @@ async def a_body_that_breaks_json_is_refused(s: Session) -> None:
 
 @check("TW-JOB-009", "TW-JOB-010", "TW-JOB-080")
 async def a_body_of_another_media_type_is_refused(s: Session) -> None:
-    """Other media types, content codings and charsets get 415. All spellings of JSON in UTF-8 are accepted."""
+    """A body that is not JSON in UTF-8 without content coding gets 415. Equivalent spellings of the media type are accepted."""
     work = s.some_work()
     body = compact(work.body)
     wrong: list[tuple[str, Header]] = [

@@ -142,7 +142,7 @@ async def values_fit_their_schema(s: Session) -> None:
 
 @check("TW-DSC-003", "TW-DSC-011")
 async def capabilities_are_those_that_are_named(s: Session) -> None:
-    """The server serves the capabilities that it declares and rejects all others as in section 2.3."""
+    """The server serves the capabilities that it declares, and answers requests for others as section 2.3 requires."""
     work = s.some_work()
     job, _ = await s.ended(work)
     asked = {

@@ -141,7 +141,7 @@ async def what_there_is_not_is_refused(s: Session) -> None:
                  at=answer)  # fmt: skip
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
         s.expect_refused("TW-JOB-002", await s.wire.ask("GET", place), 404, "not_found", place)
-    # The job's id in the other letter case, and names that no server can have used as an id.
+    # The job's id with swapped letter case, and names that no server can have used as an id.
     for name in (job.id.swapcase(), f"{job.id}%00", f"{job.id}%20", "1", "A" * 500):
         answer = await s.wire.ask("GET", f"/v1/jobs/{name}")
         unknown = answer.status == 404 and answer.code in {"job_not_found", "not_found"}

@@ -24,7 +24,7 @@ def _limit(s: Session, name: str) -> int:
     return (
         limit
         if limit <= MAX_OPENED
-        else s.untested(f"{name} is {limit}, but the suite tests limits of at most {MAX_OPENED}")
+        else s.untested(f"the limit {name} is {limit}, but the suite tests limits of at most {MAX_OPENED}")
     )
 
 

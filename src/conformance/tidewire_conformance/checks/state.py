@@ -17,7 +17,7 @@ TRANSITIONS = {
 """Transitions in the table of section 1.6. A snapshot may combine several."""
 DEEPEST_VALUE = 56
 
-# Requirements that are satisfied by an op that applies.
+# Requirements that an op satisfies if it applies to the state.
 _BY_OP = {
     "r": ("TW-DIF-037", "TW-DIF-038", "TW-DIF-039"),
     "a": ("TW-DIF-029",),

@@ -13,7 +13,7 @@ CHECK_AFTER = 64
 
 @check("TW-DIF-051", whole_run=True)
 async def checks_come_when_they_are_owed(s: Session) -> None:
-    """A text is checked when it is truncated, when its item ends, at `done`, and by its 64th change."""
+    """The server sends a check of a text when it truncates the text, when the item ends, at `done`, and by the 64th change."""
     for exchange, steps in s.histories().streams:
         if exchange.cursor == "0-0":
             _judge_due_checks(s, steps)
@@ -21,7 +21,7 @@ async def checks_come_when_they_are_owed(s: Session) -> None:
 
 @check("TW-DIF-051", slow=True)
 async def the_64th_change_is_proved(s: Session) -> None:
-    """A text that only grows, in more than 64 events, is checked before it ends."""
+    """A text that grows in more than 64 events gets a check before its item ends."""
     steps = [step for n in range(100) for step in ({"append": f"{n} é "}, {"sleep_ms": 8})]
     work = s.scripted(*steps)
     _, history = await s.ended(work)

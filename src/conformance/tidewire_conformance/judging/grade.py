@@ -242,7 +242,7 @@ _REASON_PRIORITY = (SkipReason.BLOCKED, SkipReason.UNTESTED, SkipReason.NOT_DECL
 
 
 def _skip_reason(verdict: Verdict) -> SkipReason:
-    """Return the reason why a verdict says nothing about one of its requirements."""
+    """Return the skip reason for a requirement that the verdict's check did not judge."""
     if verdict.outcome is Outcome.FAIL:
         return SkipReason.BLOCKED
     return verdict.why or SkipReason.NO_OCCASION
