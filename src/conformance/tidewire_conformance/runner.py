@@ -291,7 +291,7 @@ def settle(verdict: Verdict) -> None:
 def merge(rounds: list[Verdict]) -> Verdict:
     """Merge the verdicts of a repeated check into the worst one, with its frequency in the note.
 
-    Rounds without time for the check are ignored if another round ran it.
+    Rounds that skipped the check as untested are ignored if another round ran it.
     """
     rounds = [each for each in rounds if each.why is not SkipReason.UNTESTED] or rounds
     chosen = worst(each.outcome for each in rounds)

@@ -243,7 +243,7 @@ async def a_generation_that_is_cancelled_says_so(s: Session) -> None:
 
 @check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS)
 async def a_stop_string_ends_the_text_before_it(s: Session) -> None:
-    """No part of the stop string appears in the text at any event. The check repeats a seeded generation with a stop string."""
+    """No event shows a part of the stop string. The check repeats a seeded generation with a stop string."""
     whole, _ = await generated(s, temperature=0.9)
     text, middle = whole["text"], len(whole["text"]) // 2
     stop = text[middle : middle + STOP]

@@ -325,7 +325,7 @@ async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
     limit = s.server.limits.get("max_log_bytes", 2**30)
     if limit > LARGEST_LOG or limit * 1.7 > s.server.limits.get("max_state_bytes", 0):
         s.untested(
-            f"max_log_bytes is {limit}; the test needs at most {LARGEST_LOG} and a larger max_state_bytes"
+            f"max_log_bytes is {limit}, but the test needs at most {LARGEST_LOG}, well below max_state_bytes"
         )
     piece = min(limit // 8, s.server.limits.get("max_event_bytes", limit) // 2)
     steps = [step for _ in range(limit * 3 // 2 // piece) for step in ({"bytes": piece}, {"sleep_ms": 12})]

@@ -104,7 +104,7 @@ class Verdict:
         return [each for each in self.assertions if not each.holds]
 
     def of(self, sentence: str) -> Outcome:
-        """Return the outcome for one of the check's requirements; skipped if the check asserted nothing about it."""
+        """Return the outcome for one requirement; skipped if the check ended without an assertion about it."""
         found = {each.outcome for each in self.assertions if each.sentence == sentence}
         if Outcome.FAIL in found or Outcome.WARN in found:
             return worst(found)
