@@ -59,7 +59,7 @@ def verdicts(draw, number):
 def reports(draw):
     found = [draw(verdicts(number)) for number in range(draw(st.integers(0, 5)))]
     known = dict.fromkeys(draw(st.sets(st.sampled_from(CHOICE), max_size=2)), "known")
-    run = DrawnRun(found, draw(st.sampled_from(["", "", "it was interrupted"])))
+    run = DrawnRun(found, draw(st.sampled_from(["", "", "the run was interrupted"])))
     checks = [Named(each.check, each.sentences) for each in found]
     return grade(run, checks, known, draw(st.sampled_from(["", "", "2 of 9 checks"])))
 
@@ -146,7 +146,7 @@ def test_a_sentence_whose_only_check_failed_at_another_one_counts_and_does_not_h
     first, second, *_ = CHOICE
     report = report_of(asserted("area.one", (first, second), (first, False)))
     assert (report.standings[second].why, report.standings[second].counts) == (SkipReason.BLOCKED, True)
-    assert "area.one failed at another sentence" in report.standings[second].note
+    assert "area.one failed at another requirement" in report.standings[second].note
     assert report.unjudged == [report.standings[second]]
     assert (report.grades[0].held, report.grades[0].asked) == (0, 2)
     elsewhere = asserted("area.two", (second,), (second, True))

@@ -66,7 +66,7 @@ def test_a_wrong_server_fails_in_the_words_of_the_console(fork_server, tmp_path)
     assert found.returncode == 1, found.stdout + found.stderr
     assert "FAILED tidewire::framing::a_job_ends_by_one_done" in found.stdout
     assert "A server MUST write exactly one `done` into the log of a job that ends" in found.stdout
-    assert "expected  one done, at the end" in found.stdout
+    assert "expected  exactly one done, as the last event" in found.stdout
     assert 'curl -iN -H "Authorization: $AUTHORIZATION"' in found.stdout
     assert "Traceback" not in found.stdout
     assert ALICE not in found.stdout

@@ -86,7 +86,7 @@ def test_a_server_that_is_wrong_ends_in_1_with_sentence_bytes_and_a_command(wron
     )
     assert done.exit_code == 1
     assert "A server MUST write exactly one `done` into the log of a job that ends" in done.stdout
-    assert "expected  one done, at the end" in done.stdout
+    assert "expected  exactly one done, as the last event" in done.stdout
     assert "curl -iN" in done.stdout
     assert "id:1-" in done.stdout
     found = json.loads((tmp_path / "r.json").read_text())
@@ -151,7 +151,7 @@ def test_checks_that_cannot_be_loaded_are_the_fault_of_the_suite(tmp_path):
     command = [sys.executable, str(tmp_path / "broken.py"), "http://127.0.0.1:9"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 3, done.stderr
-    assert "the checks framing cannot be loaded" in done.stderr
+    assert "cannot load the checks of the area framing" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -214,7 +214,7 @@ def test_what_a_check_cannot_find_in_an_answer_that_broke_off_is_no_fault_of_the
 
     found, report = verdicts(url, check_of(trusting))
     assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
-    assert re.match(r"GET .*/events broke off after 5 bytes: .*", found.verdicts[0].note)
+    assert re.match(r"the response to GET .*/events broke off after 5 bytes: .*", found.verdicts[0].note)
     assert not report.errors
 
 
@@ -231,7 +231,7 @@ def test_an_interrupt_leaves_the_report_so_far(url):
     found = cli._run(Plan(url, plan(url).header), checks)
     report = grade(found, checks)
     assert [each.outcome for each in found.verdicts] == [Outcome.PASS, Outcome.SKIPPED]
-    assert found.verdicts[1].note == found.cut_short == "it was interrupted"
+    assert found.verdicts[1].note == found.cut_short == "the run was interrupted"
     assert (report.exit_code, report.headline) == (3, "no profile · 1/2 MUST · 0/0 SHOULD")
 
 
@@ -277,7 +277,7 @@ def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
     assert [each.outcome for each in found.verdicts] == [Outcome.INCONCLUSIVE, *[Outcome.SKIPPED] * 3]
     assert not asked
     assert re.match(
-        r"the server does not answer any more \(.*Refused.*GET .*/v1, for discovery", found.cut_short
+        r"the server does not answer any more \(.*Refused.*GET .*/v1, sent by discovery", found.cut_short
     )
     report = grade(found, checks)
     assert report.exit_code == 4, "nothing was judged"
@@ -286,8 +286,8 @@ def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (b"200 OK\r\nContent-Type: text/html\r\n\r\n<!doctype html>", "this is a web page"),
-        (b"302 Found\r\nLocation: https://example.org/api\r\n\r\n", "it leads to https://example.org/api"),
+        (b"200 OK\r\nContent-Type: text/html\r\n\r\n<!doctype html>", "the response is a web page"),
+        (b"302 Found\r\nLocation: https://example.org/api\r\n\r\n", "it redirects to https://example.org/api"),
         (b'401 No\r\nContent-Type: application/json\r\n\r\n{"code": "unauthorized"}', "--header 'Authorization: "),
         (b"200 OK\r\nContent-Length: 99\r\n\r\n{}", "peer closed connection"),
         (b"200 OK\r\nX: " + b"a" * 300_000, "cannot reach"),

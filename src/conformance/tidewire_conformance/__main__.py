@@ -1,12 +1,12 @@
-"""The suite by itself: `python -m tidewire_conformance URL`."""
+"""Entry point of the conformance suite: `python -m tidewire_conformance URL`."""
 
 import sys
 
 
 def main() -> None:
-    """Run the suite, or print the line that installs what it lacks."""
+    """Run the suite, or print the pip command that installs a missing dependency."""
     try:
-        from tidewire_conformance import cli  # noqa: PLC0415 - it needs the extra `conformance`
+        from tidewire_conformance import cli  # noqa: PLC0415 - needs the extra `conformance`
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tidewire"):
             raise

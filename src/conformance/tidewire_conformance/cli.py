@@ -1,4 +1,4 @@
-"""`tidewire conformance URL` or `--client CMD`, and the same as `python -m tidewire_conformance …`."""
+"""Command line of the suite: `tidewire conformance` and `python -m tidewire_conformance`."""
 
 import asyncio
 import os
@@ -28,115 +28,134 @@ from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.judging.server_probe import ProbeError
 from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.registry import Check
-from tidewire_conformance.report import badge, html_report, json_report, junit_report
-from tidewire_conformance.report import terminal_report as for_people
+from tidewire_conformance.report import badge, html_report, json_report, junit_report, terminal_report
 from tidewire_conformance.runner import INTERRUPTED, LANES, CheckProgress, Plan, SuiteRun, Watch
 
 CONFORMANT, FAILED, USAGE, UNREACHABLE, NOTHING_RAN = 0, 1, 2, 3, 4
 
-HELP: Final = """Tell which sentences of the specification a server or a client breaks, with the bytes that prove it.
+HELP: Final = """Report which requirements of the specification a server or a client violates, with the bytes that prove it.
 
-The server needs nothing but a description of itself. The examples of its endpoints are called, and what is seen of
-them decides what can be checked. An endpoint `tidewire.script` unlocks the rest (spec/README.md tells what it takes).
+The suite needs nothing but the server's own description. It runs the examples of the endpoints, and their traits decide
+which checks can run. An endpoint `tidewire.script`, described in spec/README.md, unlocks the remaining checks.
 
 \b
   tidewire conformance http://127.0.0.1:8000                    all checks
-  tidewire conformance URL --only resume --only TW-FRM-015      an area, and the checks of one sentence
+  tidewire conformance URL --only resume --only TW-FRM-015      one area and one requirement
   tidewire conformance URL --only resume.a_cursor_that_is_no_id_is_refused
   tidewire conformance URL --header 'Authorization: Bearer a' --second-header 'Authorization: Bearer b'
-  tidewire conformance URL --profile core --skip TW-FRM-068     a profile, but for one sentence
+  tidewire conformance URL --profile core --skip TW-FRM-068     a profile without one requirement
   tidewire conformance URL --json report.json --page report.html --junit report.xml --badge grade.svg
-  tidewire conformance URL --list                               the checks, and what each judges
+  tidewire conformance URL --list                               print the checks and their requirements
 
 \b
-Inside pytest, a test for each check:
+Inside pytest, with one test for each check:
   pytest -p tidewire_conformance.pytest_plugin --tidewire-url=URL
 
 \b
-A client is any program that reads commands and writes reports, lines of JSON (docs/how-to/write-a-client.md):
+A client is a program that reads commands and writes reports as JSON lines (docs/how-to/write-a-client.md):
   tidewire conformance --client 'node my-client.mjs'            every scenario
   tidewire conformance --client CMD --only cuts --only TW-CLI-017
-  tidewire conformance --client CMD --variants all              each scenario with every unusual server as well
+  tidewire conformance --client CMD --variants all              also each scenario with every server variant
 
 \b
-The grade counts sentences. A profile (core, durable, batch, logprobs, browser) is met with all of its sentences or
-not at all; what the server claims and nothing could try counts as not met, and is listed with what would unlock it.
+The grade counts requirements. A profile (core, durable, batch, logprobs, browser) is met only if all its requirements
+hold. A requirement that the server declares but the suite cannot test counts as not met. The report lists it with what
+would unlock it.
 
 \b
-A baseline is a TOML file of failures that are known. They still run, and one that passes is an error:
+A baseline is a TOML file of known failures. Their checks still run, and a known failure that passes is an error:
   [[known]]
   sentence = "TW-FRM-068"
   reason = "the proxy in front sends no ping"
 
 \b
-Exit codes: 0 no requirement failed, 1 one failed or could not be judged, 2 wrong usage, 3 the server cannot be
-reached, the program with the client cannot be understood, the suite failed or was cut short, 4 nothing ran.
-An interrupt (Ctrl-C) ends the run with the report so far; the checks that did not end count as untested.
+Exit codes: 0 no requirement failed, 1 a requirement failed or could not be judged, 2 wrong usage, 3 the server cannot
+be reached, the client program's output cannot be parsed, the suite failed or was cut short, 4 nothing ran.
+An interrupt (Ctrl-C) ends the run and prints the report so far. Checks that have not ended count as untested.
 """
 
 Repeated = list[str] | None
 LINE_SECONDS: Final = 10.0
-"""Between two lines that tell how far it is, where there is no terminal."""
+"""Interval between progress lines when the standard error is not a terminal."""
 
 
 def conformance(
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="Where the server is mounted.", show_default=False)
+        str, typer.Argument(metavar="URL", help="Base URL of the server.", show_default=False)
     ] = "",
     client: Annotated[
         str,
-        typer.Option(metavar="CMD", help="Judge a client: the program that drives it, with its arguments."),
+        typer.Option(metavar="CMD", help="Test a client instead: the command of the program that drives it."),
     ] = "",
     variants: Annotated[
         Repeated,
         typer.Option(
             metavar="NAME",
-            help="Of servers that a client meets: a name, `all` or `none`; by default a few of each.",
+            help="Server variants for the client: a name, `all` or `none`; by default a few of each.",
         ),
     ] = None,
     only: Annotated[
-        Repeated, typer.Option(metavar="NAME", help="Areas, sentences or names of checks (with *) to run.")
+        Repeated,
+        typer.Option(metavar="NAME", help="Areas, requirement ids or names of checks (with *) to run."),
     ] = None,
-    skip: Annotated[Repeated, typer.Option(metavar="NAME", help="Those to leave out.")] = None,
+    skip: Annotated[
+        Repeated, typer.Option(metavar="NAME", help="Areas, requirement ids or names of checks to leave out.")
+    ] = None,
     profile: Annotated[
         Repeated,
-        typer.Option(metavar="PROFILE", help="Profiles of whose sentences checks are run; all by default."),
+        typer.Option(metavar="PROFILE", help="Profiles whose requirements are checked; all by default."),
     ] = None,
-    header: Annotated[Repeated, typer.Option(metavar="NAME: VALUE", help="Sent with each request.")] = None,
+    header: Annotated[
+        Repeated, typer.Option(metavar="NAME: VALUE", help="Header field to send with each request.")
+    ] = None,
     second_header: Annotated[
         Repeated,
-        typer.Option(metavar="NAME: VALUE", help="Headers of another caller, for the checks of ownership."),
+        typer.Option(
+            metavar="NAME: VALUE", help="Header field of another caller, for the checks of ownership."
+        ),
     ] = None,
     endpoint: Annotated[
         Repeated, typer.Option(metavar="NAME", help="Endpoints whose examples are run; all by default.")
     ] = None,
     example: Annotated[
         Repeated,
-        typer.Option(metavar="ENDPOINT=JSON", help="An input to run, where the description has no example."),
+        typer.Option(
+            metavar="ENDPOINT=JSON", help="Input to run in place of the examples in the description."
+        ),
     ] = None,
     origin: Annotated[
         str,
-        typer.Option(
-            metavar="ORIGIN", help="An origin whose pages the server allows, for the checks of CORS."
-        ),
+        typer.Option(metavar="ORIGIN", help="Origin whose pages the server allows, for the checks of CORS."),
     ] = "",
     restart_cmd: Annotated[
-        str, typer.Option(metavar="CMD", help="A shell command that kills the server and starts it again.")
+        str, typer.Option(metavar="CMD", help="Shell command that kills the server and starts it again.")
     ] = "",
     expire_cmd: Annotated[
-        str, typer.Option(metavar="CMD", help="A shell command that lets the states of ended jobs expire.")
+        str, typer.Option(metavar="CMD", help="Shell command that makes the states of ended jobs expire.")
     ] = "",
-    replica_url: Annotated[str, typer.Option(metavar="URL", help="Another replica of the server.")] = "",
+    replica_url: Annotated[
+        str, typer.Option(metavar="URL", help="Base URL of another replica of the server.")
+    ] = "",
     patience: Annotated[
         float,
-        typer.Option(min=0.1, max=100, metavar="FACTOR", help="Multiplies each wait; it is in the report."),
+        typer.Option(
+            min=0.1, max=100, metavar="FACTOR", help="Factor for all timeouts; shown in the report."
+        ),
     ] = 1.0,
     budget: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Seconds after which no further check begins.")
+        float, typer.Option(min=1, metavar="SECONDS", help="Seconds after which no further check starts.")
     ] = 300.0,
-    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Of the choices that checks make.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Seed for the random choices of the checks.")
+    ] = 0,
     repeat: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="TIMES", help="Run each check so often; the worst counts.")
+        int,
+        typer.Option(
+            min=1,
+            max=1000,
+            metavar="TIMES",
+            help="Number of times to run each check; the worst result counts.",
+        ),
     ] = 1,
     lanes: Annotated[
         int | None,
@@ -144,29 +163,36 @@ def conformance(
             min=1,
             max=64,
             metavar="NUMBER",
-            help=f"Checks that run at a time; {LANES}, or {CLIENT_LANES} for a client.",
+            help=f"Number of checks that run concurrently; by default {LANES}, or {CLIENT_LANES} for a client.",
         ),
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, metavar="FILE", help="Failures that are known, as TOML."),
+        typer.Option(exists=True, dir_okay=False, metavar="FILE", help="TOML file of known failures."),
     ] = None,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON here.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as JSON to this file.")
+    ] = None,
     junit_xml: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write it as JUnit XML here.")
+        Path | None,
+        typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML to this file."),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--page", metavar="FILE", help="Write it as one HTML page here.")
+        Path | None,
+        typer.Option("--page", metavar="FILE", help="Write the report as one HTML page to this file."),
     ] = None,
     svg: Annotated[
-        Path | None, typer.Option("--badge", metavar="FILE", help="Write the grade as a badge (SVG) here.")
+        Path | None,
+        typer.Option("--badge", metavar="FILE", help="Write the grade as an SVG badge to this file."),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="List the checks that passed as well.")
+        bool, typer.Option("--verbose", "-v", help="Also list the checks that passed.")
     ] = False,
-    list_checks: Annotated[bool, typer.Option("--list", help="Print the checks, and run none.")] = False,
+    list_checks: Annotated[
+        bool, typer.Option("--list", help="Print the checks without running them.")
+    ] = False,
 ) -> None:
-    """Tell which sentences of the specification a server or a client breaks."""
+    """Report which requirements of the specification a server or a client violates."""
     console = Console(highlight=False, width=None if os.environ.get("COLUMNS") else max(100, Console().width))
     writers = (
         (json, json_report.write),
@@ -176,8 +202,8 @@ def conformance(
     )
     for path, _ in writers:
         if path is not None and not path.resolve().parent.is_dir():
-            _fail(f"{path} cannot be written: there is no folder {path.resolve().parent}", USAGE)
-    chosen_by = parse_option_values.part(only or (), skip or (), profile or ())
+            _fail(f"cannot write {path}: the folder {path.resolve().parent} does not exist", USAGE)
+    selection = parse_option_values.part(only or (), skip or (), profile or ())
     try:
         known = parse_option_values.baseline(baseline)
         if client or variants:
@@ -191,18 +217,18 @@ def conformance(
                 or expire_cmd
                 or replica_url
             ):
-                _fail("a URL, and what goes with it, is for a server; --client stands without", USAGE)
+                _fail("--client cannot be combined with a URL or with the options for a server", USAGE)
             if not client or profile:
-                _fail("--variants go with --client, and --profile with a URL", USAGE)
+                _fail("--variants requires --client, and --profile requires a URL", USAGE)
             client_plan = ClientPlan(client, seed, repeat, patience, budget, lanes or CLIENT_LANES)
             report = _client(client_plan, only or [], skip or [], variants or [], known, console, list_checks)
-            _tell(replace(report, part=chosen_by), writers, console, verbose)
+            _write_and_show(replace(report, part=selection), writers, console, verbose)
         chosen = parse_option_values.chosen(only or (), skip or (), profile or ())
         if list_checks:
             _list(console, chosen)
             return
         if not url:
-            _fail("give the URL of a server, or --client", USAGE)
+            _fail("pass the URL of a server, or --client", USAGE)
         plan = parse_option_values.plan(
             url, header=header or (), second_header=second_header or (), example=example or (),
             endpoint=endpoint or (), restart=restart_cmd, expire=expire_cmd, replica_url=replica_url, origin=origin,
@@ -220,13 +246,13 @@ def conformance(
         _fail(str(error), UNREACHABLE)
     if not found.server.seen:
         typer.echo(
-            "tidewire conformance: no example of an endpoint ran and ended, so that little could be tried: "
-            'give one with --example \'ENDPOINT={"its": "input"}\'',
+            "tidewire conformance: no example of an endpoint ran to its end, so most checks were skipped; "
+            'pass one with --example \'ENDPOINT={"its": "input"}\'',
             err=True,
         )
     count = len(registry.checks())
-    part = f"{len(chosen)} of {count} checks, by {chosen_by}" if len(chosen) < count else ""
-    _tell(grade(found, chosen, known, part), writers, console, verbose)
+    part = f"{len(chosen)} of {count} checks, by {selection}" if len(chosen) < count else ""
+    _write_and_show(grade(found, chosen, known, part), writers, console, verbose)
 
 
 conformance.__doc__ = HELP
@@ -253,49 +279,49 @@ def _client(
             console.print(f"    {each.about}", markup=False)
         raise typer.Exit(CONFORMANT)
     try:
-        with _watching(f"starting {plan.command}", len(scenarios) * plan.repeat) as watch:
+        with _show_progress(f"starting {plan.command}", len(scenarios) * plan.repeat) as watch:
             return judge_client(plan, scenarios, known, watch)
     except AdapterError as error:
         _fail(str(error), UNREACHABLE)
     except ValueError as error:
-        _fail(f"{plan.command!r} is no command: {error}", USAGE)
+        _fail(f"{plan.command!r} is not a valid command: {error}", USAGE)
 
 
-def _tell(
+def _write_and_show(
     report: Report,
     writers: Sequence[tuple[Path | None, Callable[[Report, Path], None]]],
     console: Console,
     everything: bool,
 ) -> NoReturn:
-    lost = False
+    write_failed = False
     for path, write in writers:
         if path is not None:
             try:
                 write(report, path)
             except OSError as error:
-                typer.echo(f"tidewire conformance: {path} could not be written: {error}", err=True)
-                lost = True
-    for_people.show(report, console, everything=everything)
+                typer.echo(f"tidewire conformance: cannot write {path}: {error}", err=True)
+                write_failed = True
+    terminal_report.show(report, console, everything=everything)
     if report.run.cut_short == INTERRUPTED:
-        # Scenarios that were being played wait in threads, and the end of the interpreter would wait for them.
+        # Threads of running scenarios would delay the interpreter's exit, so end the process at once.
         sys.stdout.flush()
         os._exit(report.exit_code)
-    raise typer.Exit(report.exit_code or (UNREACHABLE if lost else CONFORMANT))
+    raise typer.Exit(report.exit_code or (UNREACHABLE if write_failed else CONFORMANT))
 
 
 def _run(plan: Plan, checks: list[Check]) -> SuiteRun:
-    with _watching(f"asking {plan.base_url} what it is", len(checks) * plan.repeat) as watch:
-        course = CheckProgress(plan, checks, watch)
+    with _show_progress(f"probing {plan.base_url}", len(checks) * plan.repeat) as watch:
+        progress = CheckProgress(plan, checks, watch)
         try:
-            asyncio.run(course.go())
+            asyncio.run(progress.go())
         except KeyboardInterrupt:
-            course.cut_short = INTERRUPTED
-        return course.run()
+            progress.cut_short = INTERRUPTED
+        return progress.run()
 
 
 @contextmanager
-def _watching(first: str, total: int) -> Iterator[Watch]:
-    """What is seen while it runs, on the standard error: a bar on a terminal, else a line now and then."""
+def _show_progress(first: str, total: int) -> Iterator[Watch]:
+    """Show progress on the standard error: a bar on a terminal, otherwise a line every `LINE_SECONDS`."""
     console = Console(stderr=True, highlight=False)
     columns = (
         BarColumn(bar_width=30),
@@ -303,19 +329,19 @@ def _watching(first: str, total: int) -> Iterator[Watch]:
         TimeElapsedColumn(),
         TextColumn("{task.description}", markup=False),
     )
-    failed, told = 0, time.monotonic()
+    failed, last_line = 0, time.monotonic()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(first, total=total)
 
         def watch(verdict: Verdict, done: int, total: int) -> None:
-            nonlocal failed, told
+            nonlocal failed, last_line
             progress.update(task, completed=done, total=total, description=verdict.check)
             if verdict.outcome in {Outcome.FAIL, Outcome.ERROR}:
                 failed += 1
                 console.print(f"{verdict.outcome.value}: {verdict.check}", markup=False, soft_wrap=True)
-            if not console.is_terminal and time.monotonic() - told > LINE_SECONDS:
-                told = time.monotonic()
-                console.print(f"{done} of {total} have ended, {failed} failed", markup=False)
+            if not console.is_terminal and time.monotonic() - last_line > LINE_SECONDS:
+                last_line = time.monotonic()
+                console.print(f"{done} of {total} finished, {failed} failed", markup=False)
 
         yield watch
 
@@ -332,10 +358,10 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-"""The command, for the `tidewire` command line."""
+"""Typer application, mounted by the `tidewire` command line."""
 app.command("conformance")(conformance)
 
 
 def main() -> None:
-    """Run the command by itself: `python -m tidewire_conformance`."""
+    """Run the command as `python -m tidewire_conformance`."""
     app(prog_name="python -m tidewire_conformance")

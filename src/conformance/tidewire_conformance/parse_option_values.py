@@ -1,4 +1,4 @@
-"""What is given to a run on a command line, be it the suite's own or pytest's: read, and refused where it is wrong."""
+"""Parsing and validation of option values, shared by the command line and the pytest plugin."""
 
 import re
 import tomllib
@@ -21,11 +21,11 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
 class UsageError(ValueError):
-    """Something that was given cannot be meant; says what, and what would do."""
+    """An option value is invalid. The message says why and what is accepted."""
 
 
 class NothingNamedError(UsageError):
-    """What was to be run is not there."""
+    """A name matches no check, or no check is left to run."""
 
 
 def plan(
@@ -42,23 +42,23 @@ def plan(
     patience: float = 1.0,
     **more: Any,
 ) -> Plan:
-    """A plan for a server.
+    """Build the plan of a run from option values.
 
     Args:
-        url: Where it is mounted.
-        header: Each `NAME: VALUE`, sent with each request.
-        second_header: The same, of another caller.
-        example: Each `ENDPOINT=JSON`.
-        endpoint: Those to look at; all by default.
-        restart: A command for a shell that kills the server and starts it again.
-        expire: A command for a shell that lets the states of ended jobs expire.
-        replica_url: Another replica.
-        origin: One whose pages the server allows.
-        patience: Multiplies each wait.
-        **more: Further members of a `Plan`, as they are.
+        url: Base URL of the server.
+        header: Header fields as `NAME: VALUE`, sent with each request.
+        second_header: Header fields of another caller.
+        example: Inputs as `ENDPOINT=JSON`.
+        endpoint: Names of the endpoints to use; all by default.
+        restart: Shell command that kills the server and starts it again.
+        expire: Shell command that makes the states of ended jobs expire.
+        replica_url: Base URL of another replica.
+        origin: Origin whose pages the server allows.
+        patience: Factor for all timeouts.
+        **more: Further fields of `Plan`, passed unchanged.
 
     Raises:
-        UsageError: One of them is not what it should be.
+        UsageError: A value is invalid.
     """
     address(url)
     caller, other = fields(header), fields(second_header)
@@ -75,24 +75,24 @@ def plan(
 
 
 def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = ()) -> list[Check]:
-    """The checks to run.
+    """Return the checks to run.
 
     Args:
-        only: Areas, sentences or names (with *) of those to run; all by default.
-        skip: Those to leave out.
-        profiles: Those of whose sentences some has to be judged; all by default.
+        only: Areas, requirement ids or names (with *) of the checks to run; all by default.
+        skip: Areas, requirement ids or names of the checks to leave out.
+        profiles: Profiles; a check is kept if it judges a requirement of one of them. All by default.
 
     Raises:
-        UsageError: There is no such profile.
-        NothingNamedError: A name is that of no check, or nothing is left.
+        UsageError: A profile does not exist.
+        NothingNamedError: A name matches no check, or no check is left.
     """
     known = {sentence.profile for sentence in specification.requirements().values()} - {"client"}
     if unknown := [each for each in profiles if each not in known]:
-        raise UsageError(f"there is no profile {', '.join(unknown)}: there are {', '.join(sorted(known))}")
+        raise UsageError(f"there is no profile {', '.join(unknown)}; choose from {', '.join(sorted(known))}")
     checks = registry.checks()
     unknown = [each for each in [*only, *skip] if not any(check.is_named_by([each]) for check in checks)]
     if unknown:
-        raise NothingNamedError(f"no check has the name {', '.join(unknown)}: --list tells them")
+        raise NothingNamedError(f"no check matches {', '.join(unknown)}; --list prints all checks")
     found = [
         check
         for check in checks
@@ -101,85 +101,90 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
         and (not profiles or check.profiles & {*profiles})
     ]
     if not found:
-        raise NothingNamedError("no check is left to run: --list tells what there is")
+        raise NothingNamedError("the options leave no check to run; --list prints all checks")
     return found
 
 
 def part(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = ()) -> str:
-    """What made a run one of a part; empty where nothing did."""
-    given = {"--only": only, "--skip": skip, "--profile": profiles}
-    return " ".join(f"{name} {each}" for name, words in given.items() for each in words)
+    """Return the options that select a part of the suite; empty if none was used."""
+    options = {"--only": only, "--skip": skip, "--profile": profiles}
+    return " ".join(f"{name} {each}" for name, values in options.items() for each in values)
 
 
 def address(url: str) -> None:
-    """Judge the URL of a server.
+    """Validate the URL of a server.
 
     Raises:
-        UsageError: It cannot be one.
+        UsageError: The URL is invalid.
     """
     try:
         split = urlsplit(url)
         sound = split.scheme in {"http", "https"} and split.hostname and (split.port or 1)
     except ValueError as error:
-        raise UsageError(f"{url!r} is no http URL: {error}") from None
+        raise UsageError(f"{url!r} is not an http URL: {error}") from None
     if not sound:
-        raise UsageError(f"{url!r} is no http URL, such as http://127.0.0.1:8000")
+        raise UsageError(f"{url!r} is not an http URL such as http://127.0.0.1:8000")
     if split.username is not None:
-        raise UsageError("credentials go into --header 'Authorization: …', not into the URL")
+        raise UsageError("the URL must not contain credentials; pass them with --header 'Authorization: …'")
     if split.query or split.fragment or not url.isascii() or not url.isprintable() or " " in url:
         raise UsageError(
-            f"{url!r} has a query, a fragment, or characters to be escaped: give where the server is mounted"
+            f"{url!r} has a query, a fragment or unescaped characters; pass the base URL of the server"
         )
 
 
-def fields(given: Sequence[str]) -> Fields:
-    """Fields of a header.
+def fields(cli_options: Sequence[str]) -> Fields:
+    """Parse header fields.
 
     Raises:
-        UsageError: One is none.
+        UsageError: A text is not a header field.
     """
-    pairs = [text.partition(":") for text in given]
+    pairs = [text.partition(":") for text in cli_options]
     for name, colon, value in pairs:
         if not colon or not _NAME.fullmatch(name.strip()) or not _VALUE.fullmatch(value.strip()):
             raise UsageError(
-                "a header is NAME: VALUE, on one line and in visible ASCII, such as 'Authorization: Bearer a'"
+                "a header must be NAME: VALUE on one line and in visible ASCII, such as 'Authorization: Bearer a'"
             )
     return tuple((name.strip(), value.strip()) for name, _, value in pairs)
 
 
-def examples(given: Sequence[str]) -> tuple[tuple[str, Any], ...]:
-    """Endpoints with an input.
+def examples(cli_options: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+    """Parse examples into pairs of endpoint name and input.
 
     Raises:
-        UsageError: One is no `ENDPOINT=JSON`.
+        UsageError: A text is not `ENDPOINT=JSON`.
     """
-    pairs = [text.partition("=") for text in given]
+    pairs = [text.partition("=") for text in cli_options]
     try:
         return tuple((name, loads(text)) for name, _, text in pairs)
     except ValueError as error:
-        raise UsageError(f"an example is ENDPOINT=JSON: {error}") from None
+        raise UsageError(f"an example must be ENDPOINT=JSON: {error}") from None
 
 
 def baseline(path: Path | None) -> dict[str, str]:
-    """Sentences that are known to fail, and why.
+    """Read a baseline: ids of requirements that are known to fail, with the reasons.
 
     Raises:
-        UsageError: The file cannot be read, holds anything else, an entry has no reason, or its sentence does not exist.
+        UsageError: The file cannot be read, has unknown entries, or an entry lacks a reason or names an unknown
+            requirement.
     """
     if path is None:
         return {}
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
-        entries = told.get("known", [])
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = document.get("known", [])
         known = {str(entry["sentence"]): str(entry["reason"]).strip() for entry in entries}
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: each [[known]] has a sentence and a reason ({error!r})") from None
-    others = {*told} - {"known"} | {name for entry in entries for name in entry} - {"sentence", "reason"}
+        raise UsageError(
+            f"{path} is not a baseline: each [[known]] needs `sentence` and `reason` ({error!r})"
+        ) from None
+    others = {*document} - {"known"} | {name for entry in entries for name in entry} - {"sentence", "reason"}
     if others:
         raise UsageError(
-            f"{path}: {', '.join(sorted(others))} means nothing here: each [[known]] has a sentence and a reason alone"
+            f"{path}: unknown key {', '.join(sorted(others))}; each [[known]] has only `sentence` and `reason`"
         )
     for name, reason in known.items():
         if name not in specification.requirements() or not reason:
-            raise UsageError(f"{path}: {name!r} is no sentence of the specification, or has no reason")
+            raise UsageError(
+                f"{path}: {name!r} is not a requirement of the specification, or has an empty reason"
+            )
     return known

@@ -1,18 +1,18 @@
-"""The suite inside pytest: `pytest -p tidewire_conformance.pytest_plugin --tidewire-url=URL`, a test for each check.
+"""pytest plugin that adds a test for each check: `pytest -p tidewire_conformance.pytest_plugin --tidewire-url=URL`.
 
-The checks run as they do by themselves, several at a time, while pytest waits for one after the other.
+The checks run concurrently in a background thread. Each pytest test waits for the verdict of its check.
 
-what came of a check               | the test
+verdict of the check               | test
 -----------------------------------+--------------------------------------------------------------------------
 pass                               | passed
-fail                               | failed, with the text that the console has
-fail, and the baseline knows each  | xfailed, with the reason of the baseline
-warn                               | xfailed, with the SHOULD that does not hold
-skipped                            | skipped: not declared, no occasion, untested or blocked, and why
-inconclusive                       | failed; its text begins with INCONCLUSIVE
-error                              | failed; its text begins with ERROR OF THE SUITE
+fail                               | failed, with the text of the console report
+fail, all requirements in baseline | xfailed, with the reasons from the baseline
+warn                               | xfailed, with the SHOULD that was violated
+skipped                            | skipped, with the reason: not declared, no occasion, untested or blocked
+inconclusive                       | failed; the text begins with INCONCLUSIVE
+error                              | failed; the text begins with ERROR OF THE SUITE
 
-The grade stands at the end. A baseline of which something holds fails the run.
+The grade is printed at the end. The run fails if a requirement in the baseline holds.
 """
 
 import asyncio
@@ -41,38 +41,38 @@ except ModuleNotFoundError as error:
     ) from None
 
 SHOWN: Final = 5
-"""Failures of one check that are shown."""
+"""Maximum number of different failures shown for one check."""
 CLOSE_SECONDS: Final = 10.0
-"""How long a run that was given up may take to close its connections."""
+"""Time that a cancelled run may take to close its connections."""
 
 _RUN = pytest.StashKey["_Background"]()
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "--tidewire-url": {"metavar": "URL", "default": "", "help": "Where the server is mounted; without it, nothing is done."},
-    "--tidewire-profile": {"action": "append", "default": [], "help": "A profile to keep to."},
-    "--tidewire-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "Sent with each request."},
-    "--tidewire-second-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "Headers of another caller."},
-    "--tidewire-example": {"action": "append", "default": [], "metavar": "ENDPOINT=JSON", "help": "An input to run."},
-    "--tidewire-origin": {"default": "", "help": "An origin whose pages the server allows."},
-    "--tidewire-restart-cmd": {"default": "", "metavar": "CMD", "help": "Kills the server and starts it again."},
-    "--tidewire-expire-cmd": {"default": "", "metavar": "CMD", "help": "Lets the states of ended jobs expire."},
-    "--tidewire-replica-url": {"default": "", "metavar": "URL", "help": "Another replica of the server."},
-    "--tidewire-patience": {"type": float, "default": 1.0, "help": "Multiplies each wait."},
-    "--tidewire-seed": {"type": int, "default": 0, "help": "Of the choices that checks make."},
-    "--tidewire-baseline": {"type": Path, "default": None, "metavar": "FILE", "help": "Failures that are known, as TOML."},
+    "--tidewire-url": {"metavar": "URL", "default": "", "help": "Base URL of the server. Without it, the plugin does nothing."},
+    "--tidewire-profile": {"action": "append", "default": [], "help": "Profile to check; all profiles by default."},
+    "--tidewire-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "Header field to send with each request."},
+    "--tidewire-second-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "Header field of another caller, for the checks of ownership."},
+    "--tidewire-example": {"action": "append", "default": [], "metavar": "ENDPOINT=JSON", "help": "Input to run in place of the examples in the description."},
+    "--tidewire-origin": {"default": "", "help": "Origin whose pages the server allows, for the checks of CORS."},
+    "--tidewire-restart-cmd": {"default": "", "metavar": "CMD", "help": "Shell command that kills the server and starts it again."},
+    "--tidewire-expire-cmd": {"default": "", "metavar": "CMD", "help": "Shell command that makes the states of ended jobs expire."},
+    "--tidewire-replica-url": {"default": "", "metavar": "URL", "help": "Base URL of another replica of the server."},
+    "--tidewire-patience": {"type": float, "default": 1.0, "help": "Factor for all timeouts."},
+    "--tidewire-seed": {"type": int, "default": 0, "help": "Seed for the random choices of the checks."},
+    "--tidewire-baseline": {"type": Path, "default": None, "metavar": "FILE", "help": "TOML file of known failures."},
 }  # fmt: skip
-"""What pytest takes beside its own."""
+"""Command-line options that the plugin adds to pytest."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of the suite's own command, with `--tidewire-` before them."""
-    group = parser.getgroup("tidewire", "conformance to the tidewire protocol")
+    """Add the options of the suite's command line, prefixed with `--tidewire-`."""
+    group = parser.getgroup("tidewire", "conformance to the Tidewire protocol")
     for name, options in OPTIONS.items():
         group.addoption(name, **options)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read what was given, before anything is collected."""
+    """Parse the options and choose the checks before collection."""
     if not config.getoption("tidewire_url"):
         return
     config.addinivalue_line("markers", "tidewire: a check of the tidewire conformance suite")
@@ -100,24 +100,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """What is judged."""
-    found = config.stash.get(_RUN, None)
-    if found is None:
+    """Return the header line with the number of checks, the URL and the seed."""
+    background = config.stash.get(_RUN, None)
+    if background is None:
         return None
-    return f"tidewire: {len(found.chosen)} checks of {found.plan.base_url}, seed {found.plan.seed}"
+    return f"tidewire: {len(background.chosen)} checks of {background.plan.base_url}, seed {background.plan.seed}"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Add the checks before pytest itself deselects by `-k` and `-m`."""
-    found = config.stash.get(_RUN, None)
-    if found is None:
+    """Add the checks before pytest deselects items by `-k` and `-m`."""
+    background = config.stash.get(_RUN, None)
+    if background is None:
         return
-    for area, checks in groupby(found.chosen, key=_area):
+    for area, checks in groupby(background.chosen, key=_area):
         parent = _Area.from_parent(session, name=area, nodeid=f"tidewire::{area}")
-        own = [_CheckItem.from_parent(parent, check=check, background=found) for check in checks]
+        own = [_CheckItem.from_parent(parent, check=check, background=background) for check in checks]
         items += own
         config.hook.pytest_collectreport(report=pytest.CollectReport(parent.nodeid, "passed", None, [*own]))
 
@@ -126,7 +126,7 @@ def pytest_collection_modifyitems(
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A skip stands where its check does, not in this file."""
+    """Report the location of a skip as that of the check instead of this file."""
     report = yield
     if isinstance(item, _CheckItem) and isinstance(report.longrepr, tuple):
         path, line, _ = item.reportinfo()
@@ -135,21 +135,21 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """End what still runs; a baseline that is stale fails the run."""
-    found = session.config.stash.get(_RUN, None)
-    if found is None:
+    """Stop the background run. A stale baseline fails the session."""
+    background = session.config.stash.get(_RUN, None)
+    if background is None:
         return
-    found.close()
-    if found.report is not None and found.report.stale and session.exitstatus == pytest.ExitCode.OK:
+    background.close()
+    if background.report is not None and background.report.stale and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The grade."""
-    found = config.stash.get(_RUN, None)
-    if found is None or found.report is None:
+    """Print the grade."""
+    background = config.stash.get(_RUN, None)
+    if background is None or background.report is None:
         return
-    report = found.report
+    report = background.report
     terminalreporter.section("tidewire conformance")
     terminalreporter.write_line(report.headline, **{"green" if report.exit_code == 0 else "red": True})
     if report.part:
@@ -157,19 +157,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if report.run.cut_short:
         terminalreporter.write_line(f"cut short: {report.run.cut_short}")
     for name in report.stale:
-        terminalreporter.write_line(f"stale: {name} is in the baseline and holds: take it out", red=True)
+        terminalreporter.write_line(
+            f"stale: {name} is in the baseline but holds; remove it from the baseline", red=True
+        )
 
 
 class _Area(pytest.Collector):
-    """The checks of one area."""
+    """Collector for the checks of one area."""
 
     def collect(self) -> Sequence[pytest.Item]:
-        """Nothing: its items are made beside it."""
+        """Return no items; `pytest_collection_modifyitems` adds them."""
         return ()
 
 
 class _CheckItem(pytest.Item):
-    """One check."""
+    """Test item for one check."""
 
     def __init__(self, *, check: Check, background: "_Background", **options: Any) -> None:
         area = _area(check)
@@ -179,11 +181,11 @@ class _CheckItem(pytest.Item):
         self._background = background
         self.add_marker("tidewire")
         self.add_marker(f"tidewire_{area}")
-        # Sentences are names as well: `-k TW-RES-019`.
+        # Requirement ids are keywords, for `-k TW-RES-019`.
         self.extra_keyword_matches |= {*check.sentences, check.name}
 
     def runtest(self) -> None:
-        """Wait for the verdict, and say it in the words of pytest."""
+        """Wait for the verdict and translate it into a pytest outcome."""
         chosen = [item.check for item in self.session.items if isinstance(item, _CheckItem)]
         verdict = self._background.verdict(self.check, chosen)
         known = self._background.known
@@ -199,19 +201,19 @@ class _CheckItem(pytest.Item):
                 raise _NotPassedError(verdict)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """What the console says, without a traceback through the suite."""
+        """Return the text of the console report without a traceback."""
         if isinstance(excinfo.value, _NotPassedError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Where the check stands."""
+        """Return the source location of the check."""
         file = inspect.getsourcefile(self.check.run) or __file__
         return Path(file), self.check.run.__code__.co_firstlineno - 1, f"tidewire: {self.check.name}"
 
 
 class _NotPassedError(Exception):
-    """A check that did not pass, in words."""
+    """Failed, inconclusive or erroneous check, with the text of the console report."""
 
     def __init__(self, verdict: Verdict) -> None:
         if verdict.outcome is Outcome.FAIL:
@@ -221,7 +223,7 @@ class _NotPassedError(Exception):
                 different.setdefault((each.sentence, each.expected), each)
             shown = list(different.values())[:SHOWN]
             texts = [told(verdict, each) for each in shown]
-            texts += [f"… and {len(broken) - len(shown)} times more"] if len(broken) > len(shown) else []
+            texts += [f"… and {len(broken) - len(shown)} more failures"] if len(broken) > len(shown) else []
             super().__init__("\n\n".join(texts))
         else:
             word = "INCONCLUSIVE" if verdict.outcome is Outcome.INCONCLUSIVE else "ERROR OF THE SUITE"
@@ -229,15 +231,15 @@ class _NotPassedError(Exception):
 
 
 class _Background:
-    """A run in a thread of its own, whose verdicts are waited for one by one."""
+    """Background thread that runs the suite. Test items wait for its verdicts."""
 
     def __init__(self, plan: Plan, chosen: list[Check], known: dict[str, str]) -> None:
         self.plan, self.chosen, self.known = plan, chosen, known
         self.report: Report | None = None
         self._checks: list[Check] = []
-        self._course: CheckProgress | None = None
+        self._progress: CheckProgress | None = None
         self._verdicts: dict[str, Verdict] = {}
-        self._moved = threading.Condition()
+        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -245,56 +247,56 @@ class _Background:
         self._is_over = False
 
     def verdict(self, check: Check, checks: list[Check]) -> Verdict:
-        """What came of a check; the first call begins the run.
+        """Return the verdict of a check. The first call starts the run.
 
         Args:
-            check: Which one.
-            checks: All that are to be run.
+            check: Check to wait for.
+            checks: All checks to run.
         """
         if self._thread is None:
             self._checks = checks
-            self._course = CheckProgress(self.plan, checks, self._heard)
+            self._progress = CheckProgress(self.plan, checks, self._on_verdict)
             self._thread = threading.Thread(target=self._work, name="tidewire conformance", daemon=True)
             self._thread.start()
-        with self._moved:
-            self._moved.wait_for(lambda: check.name in self._verdicts or self._is_over)
+        with self._changed:
+            self._changed.wait_for(lambda: check.name in self._verdicts or self._is_over)
             if check.name in self._verdicts:
                 return self._verdicts[check.name]
         if isinstance(self._fault, ProbeError):
             pytest.exit(f"tidewire: {self._fault}", returncode=3)
-        raise self._fault or RuntimeError(f"{check.name} did not run")
+        raise self._fault or RuntimeError(f"the check {check.name} did not run")
 
     def close(self) -> None:
-        """End the run, and grade what there is of it."""
-        if self._thread is None or self._course is None:
+        """Stop the run and grade the verdicts collected so far."""
+        if self._thread is None or self._progress is None:
             return
         if not self._is_over and self._loop is not None and self._task is not None:
-            self._course.cut_short = INTERRUPTED
+            self._progress.cut_short = INTERRUPTED
             self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(CLOSE_SECONDS)
-        if self._course.server is not None:
+        if self._progress.server is not None:
             count = len(registry.checks())
             part = f"{len(self._checks)} of {count} checks" if len(self._checks) < count else ""
-            self.report = grade(self._course.run(), self._checks, self.known, part)
+            self.report = grade(self._progress.run(), self._checks, self.known, part)
 
-    def _heard(self, verdict: Verdict, _done: int, _total: int) -> None:
-        with self._moved:
+    def _on_verdict(self, verdict: Verdict, _done: int, _total: int) -> None:
+        with self._changed:
             self._verdicts[verdict.check] = verdict
-            self._moved.notify_all()
+            self._changed.notify_all()
 
     def _work(self) -> None:
         async def go() -> None:
-            assert self._course is not None  # noqa: S101 - the thread begins with it
+            assert self._progress is not None  # noqa: S101 - set before the thread starts
             self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-            await self._course.go()
+            await self._progress.go()
 
         try:
             asyncio.run(go())
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+        except BaseException as error:  # noqa: BLE001 - `verdict` raises it in the waiting test
             self._fault = error
-        with self._moved:
+        with self._changed:
             self._is_over = True
-            self._moved.notify_all()
+            self._changed.notify_all()
 
 
 def _area(check: Check) -> str:

@@ -1,6 +1,6 @@
-"""The checks: each a function that talks to a server and asserts, under the identifiers of the sentences it judges.
+"""Registry of checks. A check is an async function that talks to a server and makes assertions about requirements.
 
-A check that is written is entered by its decorator; its area is the name of its module, its name that of the function.
+The decorator `check` registers a function. A check is named after its module (its area) and its function.
 """
 
 import inspect
@@ -18,40 +18,40 @@ Body = Callable[[Session], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Check:
-    """One check."""
+    """Registered check."""
 
     name: str
-    """Area and function, such as `resume.a_cursor_that_is_no_id_is_refused`."""
+    """Area and function name, such as `resume.a_cursor_that_is_no_id_is_refused`."""
     sentences: tuple[str, ...]
     run: Body
     about: str
     needs: tuple[str, ...]
-    """Capabilities of discovery without which there is nothing to check."""
+    """Capabilities that a server must declare. The check is skipped without them."""
     serial: bool
-    """Whether it must not run beside others."""
+    """Whether the check must not run concurrently with other checks."""
     whole_run: bool
-    """Whether it judges all that was said in the run, and so comes last."""
+    """Whether the check judges the exchanges of the whole run and therefore runs last."""
     slow: bool = False
-    """Whether it waits for half a second or more, and so begins before those that run beside it."""
+    """Whether the check waits for half a second or more and therefore starts before other concurrent checks."""
 
     @property
     def profiles(self) -> frozenset[str]:
-        """Those that its sentences count to."""
+        """Profiles of the check's requirements."""
         return frozenset(specification.requirements()[each].profile for each in self.sentences)
 
     def is_named_by(self, patterns: Sequence[str]) -> bool:
-        """Whether a pattern names it: a sentence, an area, or a name with wildcards."""
+        """Whether a pattern matches the check: a requirement id, an area, or a name with wildcards."""
         return is_named(self.name, self.sentences, patterns)
 
 
 def is_named(name: str, sentences: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Whether a pattern names what judges these sentences: one of them, its area, or its name with wildcards."""
+    """Whether a pattern matches: a requirement id, the area of the name, or the name with wildcards."""
     area = name.partition(".")[0]
     return any(pattern in sentences or pattern == area or fnmatch(name, pattern) for pattern in patterns)
 
 
 class BrokenChecksError(Exception):
-    """The suite itself is broken: nothing can be judged by it."""
+    """The checks of the suite cannot be loaded."""
 
 
 _CHECKS: dict[str, Check] = {}
@@ -64,25 +64,26 @@ def check(
     whole_run: bool = False,
     slow: bool = False,
 ) -> Callable[[Body], Body]:
-    """Enter a check.
+    """Register a check.
 
     Args:
-        *sentences: The identifiers of the sentences that it judges.
+        *sentences: Ids of the requirements that the check judges.
         needs: Capabilities that the server must declare.
-        serial: It must not run beside others.
-        whole_run: It judges the whole run.
-        slow: It waits for half a second or more.
+        serial: Do not run concurrently with other checks.
+        whole_run: Judge the exchanges of the whole run.
+        slow: The check waits for half a second or more.
 
     Raises:
-        ValueError: A sentence does not exist, or the function tells nothing of itself.
+        ValueError: A requirement id is unknown, no id is passed, the docstring is missing, or the name is already
+            registered.
     """
 
     def enter(body: Body) -> Body:
         name = f"{body.__module__.rpartition('.')[2]}.{body.__name__}"
         if unknown := [each for each in sentences if each not in specification.requirements()]:
-            raise ValueError(f"{name}: the specification has no {unknown}")
+            raise ValueError(f"check {name}: the specification has no requirement {unknown}")
         if not sentences or not body.__doc__ or name in _CHECKS:
-            raise ValueError(f"{name}: a check names sentences, has a docstring, and a name of its own")
+            raise ValueError(f"check {name} needs at least one requirement id, a docstring and a unique name")
         about = inspect.cleandoc(body.__doc__)
         _CHECKS[name] = Check(name, sentences, body, about, tuple(needs), serial, whole_run, slow)
         return body
@@ -91,18 +92,18 @@ def check(
 
 
 def checks() -> list[Check]:
-    """All checks, in the order in which they run.
+    """Return all checks in the order in which they run.
 
     Raises:
-        BrokenChecksError: They cannot be loaded.
+        BrokenChecksError: A module of checks cannot be imported.
     """
-    from tidewire_conformance import checks as package  # noqa: PLC0415 - its modules import this one
+    from tidewire_conformance import checks as package  # noqa: PLC0415 - the modules of checks import this module
 
     for module in iter_modules(package.__path__):
         try:
             import_module(f"{package.__name__}.{module.name}")
         except Exception as error:
             raise BrokenChecksError(
-                f"the checks {module.name} cannot be loaded: {type(error).__name__}: {error}"
+                f"cannot load the checks of the area {module.name}: {type(error).__name__}: {error}"
             ) from error
     return sorted(_CHECKS.values(), key=lambda each: (each.whole_run, each.serial, not each.slow))

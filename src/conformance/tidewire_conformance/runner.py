@@ -1,4 +1,4 @@
-"""Runs checks against one server, several at a time, and says what came of each."""
+"""Runner of the checks: runs them against one server, several at a time, and collects their verdicts."""
 
 import asyncio
 import random
@@ -17,38 +17,38 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
 
 LANES = 8
-"""Checks that run at a time."""
+"""Default number of checks that run concurrently."""
 CHECK_SECONDS = 120.0
-"""How long one check may take, times `patience`."""
-INTERRUPTED = "it was interrupted"
-"""Why a run was cut short by who asked for it."""
-GONE_TRIES, GONE_SECONDS = 3, 1.0
-"""After an answer that did not come: how often the server is asked whether it is there, and how far apart."""
+"""Timeout of one check, multiplied by `patience`."""
+INTERRUPTED = "the run was interrupted"
+"""Value of `cut_short` after a keyboard interrupt."""
+LIVENESS_TRIES, LIVENESS_SECONDS = 3, 1.0
+"""Number of probes, and seconds between them, before a server that stopped answering counts as unreachable."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, and how."""
+    """Options of a run."""
 
     base_url: str
     header: tuple[tuple[str, str], ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
     endpoints: tuple[str, ...] = ()
-    """Endpoints to look at; all by default."""
+    """Names of the endpoints to use; all by default."""
     seed: int = 0
     repeat: int = 1
     patience: float = 1.0
     budget: float = 300.0
-    """Seconds after which no further check begins."""
+    """Seconds after which no further check starts."""
     lanes: int = LANES
     examples: tuple[tuple[str, Any], ...] = ()
-    """Endpoints and inputs of them, in place of the examples of their descriptions."""
+    """Pairs of endpoint name and input that replace the examples in the descriptions."""
 
 
-# Without a repr: that of a task that has ended is made by asyncio.run, and would spell out every byte of the record.
+# asyncio.run formats the repr of a finished task's result. A generated repr would include every byte of the record.
 @dataclass(repr=False)
 class SuiteRun:
-    """What came of it."""
+    """Result of a run."""
 
     plan: Plan
     server: Server
@@ -56,22 +56,22 @@ class SuiteRun:
     record: list[RecordedExchange]
     seconds: float = 0.0
     cut_short: str = ""
-    """Why it ended before its time; empty where it did not."""
+    """Reason why the run ended early; empty if it was complete."""
 
     @property
     def subject(self) -> dict[str, str]:
-        """Who was judged."""
-        return {"url": self.plan.base_url, "server": str(self.server.says.get("server", ""))}
+        """URL and self-reported name of the server."""
+        return {"url": self.plan.base_url, "server": str(self.server.discovery_body.get("server", ""))}
 
     @property
     def requests(self) -> int:
-        """How many the suite made."""
+        """Number of requests that the suite sent."""
         return len(self.record)
 
     @property
     def profiles(self) -> list[str]:
-        """Those that the server has, by the table of section 1.3."""
-        has, says = self.server.capabilities, self.server.says
+        """Profiles that the server claims, by the table in section 1.3."""
+        has, discovery_body = self.server.capabilities, self.server.discovery_body
         new_attempt = any(
             block.type == "snapshot"
             and isinstance(block.json, dict)
@@ -81,7 +81,7 @@ class SuiteRun:
         )
         claims = {
             "core": True,
-            "durable": says.get("durability") != "process" or new_attempt,
+            "durable": discovery_body.get("durability") != "process" or new_attempt,
             "batch": "batches" in has,
             "logprobs": "logprobs" in has,
             "browser": bool(has & {"inband_problems", "stream_tokens"}) or bool(self.plan.hooks.origin),
@@ -89,51 +89,51 @@ class SuiteRun:
         return [profile for profile, claimed in claims.items() if claimed]
 
     def profile_of(self, sentence: Requirement) -> str:
-        """The profile that a sentence counts to."""
+        """Return the profile that a requirement counts toward."""
         return sentence.profile
 
 
 Watch = Callable[[Verdict, int, int], None]
-"""Told of each check that has ended, how many have, and of how many."""
+"""Callback for each finished check: verdict, number of finished checks, total number."""
 
 
 async def run(plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: None) -> SuiteRun:
-    """Probe a server, then run checks.
+    """Probe a server and run checks.
 
     Args:
-        plan: What to run, and how.
-        checks: Those to run, in this order, as far as they run one after the other.
-        watch: Told of each check that has ended.
+        plan: Options of the run.
+        checks: Checks to run. Serial checks and checks of the whole run keep this order.
+        watch: Called for each finished check.
 
     Raises:
-        ProbeError: There is no server of this protocol.
+        ProbeError: The URL does not lead to a Tidewire server.
     """
-    course = CheckProgress(plan, checks, watch)
-    await course.go()
-    return course.run()
+    progress = CheckProgress(plan, checks, watch)
+    await progress.go()
+    return progress.run()
 
 
 class CheckProgress:
-    """A run on its way: what there is of it can be taken at any time, so that an interrupt loses nothing."""
+    """Suite run in progress. Its result can be taken at any time, so an interrupt loses no finished verdict."""
 
     def __init__(self, plan: Plan, checks: Sequence[Check], watch: Watch = lambda *_: None) -> None:
-        """Nothing is asked yet; the arguments are those of `run`."""
+        """Create the run without sending a request. The arguments are those of `run`."""
         self.plan, self.checks = plan, checks
         self.cut_short = ""
-        """Why it ended before its time."""
+        """Reason why the run ended early."""
         self.server: Server | None = None
-        """None until it was probed."""
+        """Server under test; None until the probe is complete."""
         self._wire = Wire(plan.base_url, header=plan.header, patience=plan.patience)
         self._watch = watch
         self._rounds: list[dict[str, Verdict]] = []
         self._gone = ""
-        self._asking = asyncio.Lock()
+        self._liveness_lock = asyncio.Lock()
 
     async def go(self) -> None:
-        """Probe, then run all checks.
+        """Probe the server and run all checks.
 
         Raises:
-            ProbeError: There is no server of this protocol.
+            ProbeError: The URL does not lead to a Tidewire server.
         """
         try:
             self.server = await probe(self._wire, self.plan.endpoints, self.plan.examples)
@@ -145,14 +145,14 @@ class CheckProgress:
             self.cut_short = spent(self.plan)
 
     def run(self) -> SuiteRun:
-        """What came of it so far; a check that did not end is untested.
+        """Return the result so far. Checks that have not ended count as untested.
 
         Raises:
-            ProbeError: It has not got as far as to know the server.
+            ProbeError: The run ended before the server was probed.
         """
         if self.server is None:
             raise ProbeError(
-                f"{self.cut_short or 'it ended'} before {self.plan.base_url} had told what it is"
+                f"{self.cut_short or 'the run ended'} before the server at {self.plan.base_url} was probed"
             )
         rounds = self._rounds or [{}]
         verdicts = [
@@ -171,18 +171,18 @@ class CheckProgress:
     async def _round(self, server: Server, number: int) -> None:
         verdicts: dict[str, Verdict] = {}
         self._rounds.append(verdicts)
-        lanes = asyncio.Semaphore(self.plan.lanes)
-        folded: dict[int, Histories] = {}
+        slots = asyncio.Semaphore(self.plan.lanes)
+        history_cache: dict[int, Histories] = {}
         total = len(self.checks) * self.plan.repeat
 
         async def take(check: Check) -> None:
-            async with lanes:
+            async with slots:
                 if self._gone and not check.whole_run:
                     verdict = self._not_run(check)
                 else:
-                    verdict = await _run(self.plan, check, self._wire, server, number, folded)
+                    verdict = await _run(self.plan, check, self._wire, server, number, history_cache)
                 if verdict.outcome is Outcome.INCONCLUSIVE:
-                    await self._look(check)
+                    await self._check_liveness(check)
             verdicts[check.name] = verdict
             self._watch(verdict, number * len(self.checks) + len(verdicts), total)
 
@@ -193,11 +193,11 @@ class CheckProgress:
         for check in (check for check in self.checks if check not in together):
             await take(check)
 
-    async def _look(self, check: Check) -> None:
-        """Whether the server still answers, after an answer that did not come: what is left can be spared."""
-        async with self._asking:
-            for attempt in range(0 if self._gone else GONE_TRIES):
-                await asyncio.sleep(GONE_SECONDS * self.plan.patience * bool(attempt))
+    async def _check_liveness(self, check: Check) -> None:
+        """Probe the server after a missing response, so that remaining checks can be skipped if it is gone."""
+        async with self._liveness_lock:
+            for attempt in range(0 if self._gone else LIVENESS_TRIES):
+                await asyncio.sleep(LIVENESS_SECONDS * self.plan.patience * bool(attempt))
                 try:
                     await self._wire.as_check(check.name).ask("GET", "/v1")
                 except NoAnswerError as error:
@@ -207,7 +207,7 @@ class CheckProgress:
             if not self._gone:
                 answered = [each for each in self._wire.record if each.status]
                 last = (
-                    f"the last answer was that to {answered[-1]}, for {answered[-1].check}"
+                    f"the last response was to {answered[-1]}, sent by {answered[-1].check}"
                     if answered
                     else ""
                 )
@@ -216,29 +216,29 @@ class CheckProgress:
     def _not_run(self, check: Check) -> Verdict:
         verdict = Verdict(check.name, check.sentences, check.about, Outcome.SKIPPED)
         verdict.why = SkipReason.BLOCKED if self._gone else SkipReason.UNTESTED
-        verdict.note = self._gone or self.cut_short or "it was not run"
+        verdict.note = self._gone or self.cut_short or "the check did not run"
         return verdict
 
 
 class Budget(Protocol):
-    """What has one."""
+    """Options with a time budget."""
 
     @property
     def budget(self) -> float: ...
 
 
 def spent(plan: Budget) -> str:
-    """What is said of a check for which there was no time."""
-    return f"the budget of {plan.budget:g} s was spent"
+    """Return the note for a check that did not start because the budget was spent."""
+    return f"the time budget of {plan.budget:g} s was spent"
 
 
 async def _run(
-    plan: Plan, check: Check, wire: Wire, server: Server, number: int, folded: dict[int, Histories]
+    plan: Plan, check: Check, wire: Wire, server: Server, number: int, history_cache: dict[int, Histories]
 ) -> Verdict:
     verdict = Verdict(check.name, check.sentences, check.about)
     began = time.monotonic()
     rng = random.Random(f"{plan.seed}{check.name}{number}")
-    session = Session(wire.as_check(check.name), server, plan.hooks, rng, folded)
+    session = Session(wire.as_check(check.name), server, plan.hooks, rng, history_cache)
     try:
         if wire.now() > plan.budget:
             raise Skip(SkipReason.UNTESTED, spent(plan))
@@ -248,19 +248,19 @@ async def _run(
         async with asyncio.timeout(CHECK_SECONDS * plan.patience):
             await check.run(session)
         if check.whole_run and not session.assertions:
-            raise Skip(SkipReason.NO_OCCASION, "nothing in this run to judge it by")
+            raise Skip(SkipReason.NO_OCCASION, "no exchange of this run is relevant to this check")
     except Skip as skip:
         verdict.outcome, verdict.why, verdict.note = Outcome.SKIPPED, skip.why, str(skip)
     except (NoAnswerError, Unclear) as unclear:
         verdict.outcome, verdict.note = Outcome.INCONCLUSIVE, str(unclear)
     except TimeoutError:
         verdict.outcome = Outcome.INCONCLUSIVE
-        verdict.note = f"it had not ended after {CHECK_SECONDS * plan.patience:g} s"
-    except Exception as error:  # noqa: BLE001 - a fault of one check must not take the others with it
+        verdict.note = f"the check had not ended after {CHECK_SECONDS * plan.patience:g} s"
+    except Exception as error:  # noqa: BLE001 - an error in one check must not end the others
         verdict.outcome, verdict.note = Outcome.ERROR, f"{type(error).__name__}: {error}"
         if cut := _last_cut(wire, check):
             verdict.outcome = Outcome.INCONCLUSIVE
-            verdict.note = f"{cut} broke off after {len(cut.body)} bytes: {cut.fault}"
+            verdict.note = f"the response to {cut} broke off after {len(cut.body)} bytes: {cut.fault}"
     verdict.assertions = session.assertions
     verdict.seconds = time.monotonic() - began
     settle(verdict)
@@ -268,36 +268,36 @@ async def _run(
 
 
 def _last_cut(wire: Wire, check: Check) -> RecordedExchange | None:
-    """The last answer to a check that the server, or what took it away, broke off; None where there is none.
+    """Return the last response to this check that ended before its framing allows, or None.
 
-    What such an answer lacks is why the check could not go on, and no fault of its own.
+    An incomplete response can make a check raise. The check is then inconclusive rather than wrong.
     """
     own = (each for each in reversed(wire.record) if each.check == check.name)
     return next((each for each in own if each.ended == "cut"), None)
 
 
 def settle(verdict: Verdict) -> None:
-    """Let what was asserted decide."""
+    """Derive the outcome of a verdict from its assertions."""
     found = {each.outcome for each in verdict.broken}
     if Outcome.FAIL in found:
-        # Once something is broken, what came of the rest of the check may be due to that.
+        # A skip or error after a violation may be a consequence of it, so the violation decides.
         verdict.outcome, verdict.why = Outcome.FAIL, None
     elif verdict.outcome is Outcome.PASS and found:
         verdict.outcome = Outcome.WARN
     elif verdict.outcome is Outcome.PASS and not verdict.assertions:
-        verdict.outcome, verdict.note = Outcome.ERROR, "it ended without having asserted anything"
+        verdict.outcome, verdict.note = Outcome.ERROR, "the check ended without an assertion"
 
 
 def merge(rounds: list[Verdict]) -> Verdict:
-    """The verdict on a check that was run several times: the worst, with how often it was that.
+    """Merge the verdicts of a repeated check into the worst one, with its frequency in the note.
 
-    Where there was no time for it any more, what it said before stands.
+    Rounds that skipped the check as untested are ignored if another round ran it.
     """
     rounds = [each for each in rounds if each.why is not SkipReason.UNTESTED] or rounds
     chosen = worst(each.outcome for each in rounds)
     verdict = next(each for each in rounds if each.outcome is chosen)
     verdict.rounds = len(rounds)
-    # What another time broke is broken, even where this time is the one that is shown.
+    # Keep violations of the other rounds, although only one round's verdict is shown.
     verdict.assertions = [
         *verdict.assertions, *(broken for each in rounds if each is not verdict for broken in each.broken)
     ]  # fmt: skip

@@ -1,4 +1,7 @@
-"""What a check is given: callers to talk as, work to ask for, and a place for what it finds."""
+"""Session of a check: HTTP clients, sample requests to submit, and the list of assertions.
+
+Each check receives its own `Session`. All sessions of a run share one record of exchanges.
+"""
 
 import asyncio
 import json
@@ -16,50 +19,50 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Header, Stream, Wire
 
 JOB_SECONDS: Final = 30.0
-"""How long a job may take to end, beside what its example took; times `patience`."""
-READS: Final = 100
-"""Of a job, until something holds of it."""
-READ_SECONDS: Final = 0.05
-"""Between two of them; times `patience`."""
+"""Timeout for a job, in addition to the duration of its example; multiplied by `patience`."""
+MAX_READS: Final = 100
+"""Maximum number of reads of a job in `Session.read_until`."""
+READ_INTERVAL: Final = 0.05
+"""Interval between two reads in `Session.read_until`, multiplied by `patience`."""
 _SHOWN = 400
-"""Characters of a value that are kept as what was got."""
+"""Maximum number of characters of a value that an assertion keeps."""
 
 EVENT_STREAM: Final = {"Accept": "text/event-stream"}
 JSON: Final = {"Content-Type": "application/json"}
-"""Of a body that is given as bytes."""
+"""Header for a JSON body that is passed as bytes."""
 
 
-class Skip(Exception):  # noqa: N818 - nothing went wrong
-    """There is nothing to check, or nothing to check it by."""
+class Skip(Exception):  # noqa: N818 - a skip is not an error
+    """Raised to skip a check, with the reason."""
 
     def __init__(self, why: SkipReason, reason: str) -> None:
         super().__init__(reason)
         self.why = why
 
 
-class Unclear(Exception):  # noqa: N818 - nothing was found wrong
-    """It cannot be judged."""
+class Unclear(Exception):  # noqa: N818 - an inconclusive check is not an error
+    """Raised when the outcome of a check cannot be judged."""
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the command line gives beside the URL."""
+    """Optional aids from the command line: commands for restart and expiry, a replica, a second principal, an origin."""
 
     restart: str = ""
-    """A command that kills the server and starts it again."""
+    """Shell command that kills the server and starts it again."""
     expire: str = ""
-    """A command that lets the states of ended jobs expire."""
+    """Shell command that makes the states of ended jobs expire."""
     replica: Wire | None = None
-    """Another replica of the server."""
+    """Client for another replica of the server."""
     second: Wire | None = None
-    """Another principal."""
+    """Client with the credentials of another principal."""
     origin: str = ""
-    """An origin whose pages the server is set to allow."""
+    """Origin whose pages the server is configured to allow."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job of this run."""
+    """Job submitted in this run."""
 
     id: str
     work: Work
@@ -76,21 +79,21 @@ class Job:
 
 @dataclass
 class Session:
-    """One check's view of a run."""
+    """Access of one check to the server, and its assertions."""
 
     wire: Wire
     server: Server
     hooks: Hooks
     rng: random.Random
-    folded: dict[int, Histories] = field(default_factory=dict)
-    """Histories of the run, by how many exchanges they are of; shared by all checks."""
+    history_cache: dict[int, Histories] = field(default_factory=dict)
+    """Cache of state histories, keyed by the number of recorded exchanges; shared by all sessions of a run."""
     assertions: list[Assertion] = field(default_factory=list)
 
-    # ---- findings ----------------------------------------------------------------------------------------------
+    # ---- assertions --------------------------------------------------------------------------------------------
 
     def expect(
         self,
-        sentence: str,
+        requirement: str,
         holds: object,
         expected: str | tuple[object, ...],
         got: object = "",
@@ -98,102 +101,104 @@ class Session:
         at: RecordedExchange | None = None,
         block: Block | None = None,
     ) -> bool:
-        """Judge one thing; go on, whatever comes of it.
+        """Record an assertion about a requirement. A failed assertion does not end the check.
 
         Args:
-            sentence: Its identifier.
-            holds: Whether it is as the sentence says.
-            expected: What should be, in words; as a tuple, words and values that are put together only where it matters.
-            got: What is.
-            at: The exchange that shows it.
-            block: The event that shows it.
+            requirement: Id of the requirement.
+            holds: Whether the requirement holds here.
+            expected: Expected result. Parts of a tuple are joined only if the assertion fails.
+            got: Actual result.
+            at: Exchange that shows the result.
+            block: Event that shows the result.
 
         Returns:
-            Whether it holds.
+            Whether the requirement holds.
         """
         if holds:
-            self.assertions.append(Assertion(sentence, holds=True))
+            self.assertions.append(Assertion(requirement, holds=True))
             return True
         wanted = expected if isinstance(expected, str) else " ".join(map(_shown, expected))
         wanted, came = (each if at is None else at.without_secrets(each) for each in (wanted, _shown(got)))
-        self.assertions.append(Assertion(sentence, False, _short(wanted), _short(came), at, block))
+        self.assertions.append(Assertion(requirement, False, _short(wanted), _short(came), at, block))
         return False
 
     def need(self, holds: object, what: str) -> None:
-        """Go no further where something that others judge is not as it should be."""
+        """Skip the rest of the check as blocked if a precondition that other checks judge does not hold."""
         if not holds:
             raise Skip(SkipReason.BLOCKED, what)
 
     def untested(self, reason: str) -> NoReturn:
-        """There is nothing at hand to check it by."""
+        """Skip the check because the suite has no means to test it."""
         raise Skip(SkipReason.UNTESTED, reason)
 
     def not_declared(self, reason: str) -> NoReturn:
-        """The server does not claim it."""
+        """Skip the check because the server does not declare the feature."""
         raise Skip(SkipReason.NOT_DECLARED, reason)
 
     def no_occasion(self, reason: str) -> NoReturn:
-        """It binds who does something that this server did not do here."""
+        """Skip the check because the condition of its requirement did not occur in this run."""
         raise Skip(SkipReason.NO_OCCASION, reason)
 
     def unclear(self, reason: str) -> NoReturn:
-        """It was tried, and cannot be judged."""
+        """End the check as inconclusive."""
         raise Unclear(reason)
 
     def histories(self) -> Histories:
-        """All streams of the run so far, folded."""
+        """Return the state histories of all streams recorded so far."""
         count = len(self.wire.record)
-        if count not in self.folded:
-            self.folded.clear()
-            self.folded[count] = Histories(self.wire.record)
-        return self.folded[count]
+        if count not in self.history_cache:
+            self.history_cache.clear()
+            self.history_cache[count] = Histories(self.wire.record)
+        return self.history_cache[count]
 
     def streams(self) -> list[RecordedExchange]:
-        """The event streams of the run so far of which something came."""
+        """Return the event streams recorded so far that are not empty."""
         return [each for each in self.wire.record if each.is_stream and each.chunks]
 
-    def refused(self, sentence: str, answer: RecordedExchange, status: int, code: str, why: str = "") -> None:
-        """Judge that a request was refused, and for the right reason."""
-        self.expect(sentence, (answer.status, answer.code) == (status, code), f"{status} {code}{why and f' for {why}'}",
+    def expect_refused(
+        self, requirement: str, answer: RecordedExchange, status: int, code: str, why: str = ""
+    ) -> None:
+        """Assert that a request was refused with the expected status and problem code."""
+        self.expect(requirement, (answer.status, answer.code) == (status, code), f"{status} {code}{why and f' for {why}'}",
                     f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
-    # ---- work by traits, without which there is nothing to check it by -----------------------------------------
+    # ---- sample requests; a check without a suitable one is skipped as untested ----------------------------------
 
     def some_work(self) -> Work:
-        """Work that ends well."""
-        return self.server.any_work() or self.untested("no example of an endpoint ended well")
+        """Return a sample request that succeeds, or skip the check."""
+        return self.server.any_work() or self.untested("no example of an endpoint succeeded")
 
     def growing(self) -> Work:
-        """Work with a history that can be cut."""
+        """Return a sample request whose stream can be cut between events, or skip the check."""
         return self.server.growing() or self.untested(
-            "no example grows by several events; tidewire.script would serve"
+            "no example starts a job whose value grows in several events; an endpoint tidewire.script would unlock this check"
         )
 
     def lasting(self, seconds: float = 0.5) -> Work:
-        """Work that grows at once, and can be watched, cut and cancelled before it ends."""
+        """Return a sample request whose job can be observed, cut and cancelled while it runs, or skip the check."""
         return self.server.lasting(seconds) or self.untested(
-            "no example lasts and grows; tidewire.script would serve"
+            "no example starts a job that runs long enough while its value grows; an endpoint tidewire.script would unlock this check"
         )
 
     def batching(self) -> Work:
-        """Work of an endpoint that takes several inputs."""
+        """Return a sample request for an endpoint that accepts several inputs, or skip the check."""
         return self.server.batching() or self.untested(
-            "no endpoint with `batch` has an example that ended well"
+            "no endpoint with `batch` has an example that succeeded"
         )
 
     def scripted(self, *steps: dict[str, Any], **members: Any) -> Work:
-        """Work that does as it is told."""
-        return self.server.script(*steps, **members) or self.untested("needs tidewire.script")
+        """Return a request for `tidewire.script` with these steps, or skip the check."""
+        return self.server.script(*steps, **members) or self.untested("needs the endpoint tidewire.script")
 
     # ---- requests ----------------------------------------------------------------------------------------------
 
     async def submit(self, work: Work, *, wire: Wire | None = None, **more: Any) -> Job:
-        """Submit work, answered in JSON.
+        """Submit a job and request a JSON response.
 
         Args:
-            work: What to do.
-            wire: The caller; that of the run by default.
-            **more: Further members of the body.
+            work: Sample request to submit.
+            wire: HTTP client to use; that of the session by default.
+            **more: Additional members of the request body.
         """
         sent = {**work.body, **more}
         answer = await (wire or self.wire).ask(
@@ -202,33 +207,33 @@ class Session:
         body = answer.json if isinstance(answer.json, dict) else {}
         self.need(
             answer.status == 201 and isinstance(body.get("id"), str),
-            f"{answer}: {answer.status} {answer.code}",
+            f"{answer} returned {answer.status} {answer.code}",
         )
         return Job(body["id"], work, answer)
 
     async def read(self, job: Job, wire: Wire | None = None) -> RecordedExchange:
-        """Read the job."""
+        """Read the job resource."""
         return await (wire or self.wire).ask("GET", job.path)
 
     async def read_until(self, job: Job, holds: Callable[[RecordedExchange], object]) -> RecordedExchange:
-        """Read the job until something holds of the answer."""
+        """Read the job resource until a condition holds for the response."""
         answer = await self.read(job)
-        for _ in range(READS):
+        for _ in range(MAX_READS):
             if holds(answer):
                 break
-            await asyncio.sleep(READ_SECONDS * self.wire.patience)
+            await asyncio.sleep(READ_INTERVAL * self.wire.patience)
             answer = await self.read(job)
         else:
             self.unclear(
-                f"{answer} had not come so far after {READS * READ_SECONDS * self.wire.patience:g} s"
+                f"{answer} did not reach the expected state within {MAX_READS * READ_INTERVAL * self.wire.patience:g} s"
             )
         return answer
 
-    async def twin(self, sentence: str, work: Work, why: str) -> None:
-        """The same submit without the fault."""
+    async def expect_accepted(self, requirement: str, work: Work, why: str) -> None:
+        """Assert, as a control, that the server accepts the same submit without the fault."""
         answer = await self.wire.ask("POST", work.submit_to, json=work.body)
         self.expect(
-            sentence, answer.status == 201, f"201 for {why}", f"{answer.status} {answer.code}", at=answer
+            requirement, answer.status == 201, f"201 for {why}", f"{answer.status} {answer.code}", at=answer
         )
 
     @asynccontextmanager
@@ -242,7 +247,7 @@ class Session:
         wire: Wire | None = None,
         read_ahead: int = 65536,
     ) -> AsyncIterator[Stream]:
-        """Open the stream of a job, with a cursor where one is given."""
+        """Open the event stream of a job, with a cursor if one is passed."""
         fields = EVENT_STREAM | ({"Last-Event-ID": cursor} if cursor else {}) | dict(header or {})
         async with (wire or self.wire).open(
             "GET", job.events + query, header=fields, read_ahead=read_ahead
@@ -250,7 +255,7 @@ class Session:
             yield stream
 
     async def stream(self, job: Job, cursor: str = "", **options: Any) -> RecordedExchange:
-        """The stream of a job from a cursor to its end, or to that of the answer."""
+        """Read the event stream of a job from a cursor until `done` or the end of the response."""
         async with self.follow(job, cursor, **options) as stream:
             ends = await stream.until(
                 lambda now: now.ended or now.of_type("done"), JOB_SECONDS + job.work.seconds
@@ -258,16 +263,16 @@ class Session:
             return await stream.to_end(CLOSE_SECONDS) if ends else stream.exchange
 
     async def history(self, job: Job) -> RecordedExchange:
-        """Everything that the log holds once the job has ended: the answer to `0-0`."""
+        """Read the complete log of a job: the stream from the cursor `0-0` until `done`."""
         exchange = await self.stream(job, "0-0")
         self.need(
             exchange.is_stream and exchange.of_type("done"),
-            f"{exchange} with the cursor 0-0: {exchange.status}, no `done` ({exchange.ended or 'open'})",
+            f"{exchange} with the cursor 0-0 returned {exchange.status} without `done` ({exchange.ended or 'open'})",
         )
         return exchange
 
     async def ended(self, work: Work, **more: Any) -> tuple[Job, RecordedExchange]:
-        """A job that has run to its end, and its history."""
+        """Submit a job and read its complete log."""
         job = await self.submit(work, **more)
         return job, await self.history(job)
 

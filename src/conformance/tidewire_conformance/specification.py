@@ -1,7 +1,7 @@
-"""The specification as data: its sentences, its schemas, its table of problems, its scenarios.
+"""Machine-readable parts of the specification: requirements, JSON Schemas and the table of problem codes.
 
-Nothing here knows an implementation. The files are those of `spec/`: beside this module in an installed package, and
-at the root of a checkout.
+The files come from `spec/`, which is inside an installed package or at the root of a checkout. This module does not
+depend on any implementation.
 """
 
 import json
@@ -16,11 +16,11 @@ from referencing import Registry, Resource
 
 
 class Requirement(NamedTuple):
-    """One normative sentence."""
+    """Normative requirement of the specification."""
 
     id: str
     level: str
-    """Its key word of BCP 14."""
+    """BCP 14 keyword."""
     text: str
     role: str = "both"
     profile: str = "core"
@@ -28,12 +28,12 @@ class Requirement(NamedTuple):
 
     @property
     def binds(self) -> bool:
-        """Whether a server that breaks it does not conform; of another one it is only worth knowing."""
+        """Whether a violation makes a server or client non-conformant; False for SHOULD and MAY."""
         return self.level in {"MUST", "MUST NOT", "SHALL", "SHALL NOT", "REQUIRED"}
 
 
 class Code(NamedTuple):
-    """One row of the registry of problems (section 9.2)."""
+    """Row of the registry of problem codes (section 9.2)."""
 
     status: int
     retryable: bool
@@ -41,21 +41,23 @@ class Code(NamedTuple):
 
 @cache
 def folder() -> Path:
-    """Where the specification lies: beside the installed package, or in the checkout.
+    """Return the folder of the specification, inside the installed package or in the checkout.
 
     Raises:
-        FileNotFoundError: It is in neither place.
+        FileNotFoundError: Neither folder contains a specification.
     """
     here = Path(__file__).resolve()
     for place in (here.parent / "spec", *(parent / "spec" for parent in here.parents[3:4])):
         if (place / "requirements.json").is_file():
             return place
-    raise FileNotFoundError("the specification is neither beside the package nor in a checkout around it")
+    raise FileNotFoundError(
+        "no specification found in the package or in a surrounding checkout; reinstall tidewire[conformance]"
+    )
 
 
 @cache
 def requirements() -> dict[str, Requirement]:
-    """Every normative sentence by its identifier."""
+    """Return all requirements by id."""
     entries = json.loads((folder() / "requirements.json").read_text(encoding="utf-8"))
     return {
         entry["id"]: Requirement(**{name: entry[name] for name in Requirement._fields}) for entry in entries
@@ -64,7 +66,7 @@ def requirements() -> dict[str, Requirement]:
 
 @cache
 def unseen() -> dict[str, str]:
-    """Sentences that no test from outside can judge, and why (README.md)."""
+    """Return the requirements that cannot be judged over the network, with the reasons given in `spec/README.md`."""
     text = (folder() / "README.md").read_text(encoding="utf-8")
     section = text.partition("\n## Not seen on the wire\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (TW-[^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
@@ -73,7 +75,7 @@ def unseen() -> dict[str, str]:
 
 @cache
 def problem_codes() -> dict[str, Code]:
-    """The registry of problems, as the table of section 9.2 has it."""
+    """Return the registry of problem codes from the table in section 9.2."""
     text = (folder() / "09-errors.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (\d{3}) \| (yes|no) \|", text, re.MULTILINE)
     return {code: Code(int(status), retryable == "yes") for code, status, retryable in rows}
@@ -81,19 +83,19 @@ def problem_codes() -> dict[str, Code]:
 
 @cache
 def validator(name: str, part: str = "") -> Draft202012Validator:
-    """A validator of one schema.
+    """Return a validator for a schema of the specification.
 
     Args:
-        name: Of the file, without `.schema.json`.
-        part: A name below its `$defs`; the whole schema by default.
+        name: File name without `.schema.json`.
+        part: Name below `$defs`; the whole schema by default.
     """
     pointer = f"#/$defs/{part}" if part else ""
     schema = {"$ref": f"{name}.schema.json{pointer}"}
     return Draft202012Validator(schema, registry=_registry())
 
 
-def misfit(name: str, value: Any) -> str:
-    """Where and why a value does not fit a schema of the specification; empty where it does."""
+def schema_violation(name: str, value: Any) -> str:
+    """Return the path and message of a schema violation; empty if the value is valid."""
     error = best_match(validator(name).iter_errors(value))
     return "" if error is None else f"at {error.json_path}: {error.message[:300]}"
 

@@ -1,1 +1,1 @@
-"""The checks, one module an area. A module that is put here is found by `registry.checks`."""
+"""Checks of servers, one module per area. `registry.checks` imports every module of this package."""

@@ -1,4 +1,4 @@
-"""Chapter 7: jobs of several inputs."""
+"""Checks for chapter 7: jobs with several inputs."""
 
 import re
 from typing import Any
@@ -16,25 +16,25 @@ BATCHES = ["batches"]
 
 
 def _batch(s: Session, *values: Any, **more: Any) -> Work:
-    """Work of several inputs: those given where there is `tidewire.script`, else examples."""
+    """Return a request with these inputs if the server has `tidewire.script`, else with copies of an example input."""
     work = s.batching()
     if s.server.has_script and values:
         return work.with_inputs(values, **more)
     return work.with_inputs([work.inputs[0]] * max(2, len(values)))
 
 
-def says(text: str, *more: dict[str, Any]) -> dict[str, Any]:
-    """An input of `tidewire.script`."""
+def script_input(text: str, *more: dict[str, Any]) -> dict[str, Any]:
+    """Return an input of `tidewire.script` that appends a text and runs further steps."""
     return {"script": [{"append": text}, *more]}
 
 
 @check("TW-BAT-001", "TW-BAT-007", "TW-DIF-002", needs=BATCHES)
 async def each_input_becomes_an_item_in_its_place(s: Session) -> None:
-    """Values stand in the order of their inputs; the job says `"batch": true`, also for one input."""
-    # More than ten: by their names `10` comes before `2`.
+    """Items are in the order of their inputs. A job with `inputs` has `"batch": true`, even with one input."""
+    # Use more than ten inputs, because `10` sorts before `2` as a string.
     count = max(2, min(11, s.server.limits_of_batch(s.batching())))
     texts = [f"item {n}" for n in range(count)]
-    work = _batch(s, *(says(text, {"sleep_ms": 20 * max(0, 5 - n)}) for n, text in enumerate(texts)))
+    work = _batch(s, *(script_input(text, {"sleep_ms": 20 * max(0, 5 - n)}) for n, text in enumerate(texts)))
     job, history = await s.ended(work)
     read = await s.read(job)
     items = read.json["state"]["items"]
@@ -48,22 +48,34 @@ async def each_input_becomes_an_item_in_its_place(s: Session) -> None:
     s.expect("TW-BAT-007", one.submit.json.get("batch") is True, '"batch": true for one input', at=one.submit)
     plain = await s.submit(work.with_input(work.inputs[0]))
     s.expect(
-        "TW-BAT-007", plain.submit.json.get("batch") is False, '"batch": false for `input`', at=plain.submit
+        "TW-BAT-007",
+        plain.submit.json.get("batch") is False,
+        '"batch": false for a job with `input`',
+        at=plain.submit,
     )
 
 
 @check("TW-BAT-004", "TW-OVR-020", "TW-DIF-005", needs=BATCHES)
 async def an_item_fails_alone(s: Session) -> None:
-    """One item fails, the others succeed, and the job is `partially_failed`."""
+    """If one item fails, the other items succeed, and the job is `partially_failed`."""
     if not s.server.has_script:
-        s.untested("needs tidewire.script")
+        s.untested("needs the endpoint tidewire.script")
     job, history = await s.ended(
-        _batch(s, says("a"), says("b", {"fail": "no such image"}), says("c", {"sleep_ms": 60}))
+        _batch(
+            s,
+            script_input("a"),
+            script_input("b", {"fail": "no such image"}),
+            script_input("c", {"sleep_ms": 60}),
+        )
     )
     read = await s.read(job)
     ends = [item["status"] for item in read.json["state"]["items"]]
     s.expect(
-        "TW-BAT-004", ends == ["succeeded", "failed", "succeeded"], "one item that failed", ends, at=history
+        "TW-BAT-004",
+        ends == ["succeeded", "failed", "succeeded"],
+        "succeeded, failed, succeeded",
+        ends,
+        at=history,
     )
     s.expect(
         "TW-OVR-020",
@@ -76,7 +88,7 @@ async def an_item_fails_alone(s: Session) -> None:
     s.expect(
         "TW-DIF-005",
         failed.get("error", {}).get("detail") == "no such image" or "error" in failed,
-        "an error",
+        "the member error in the failed item",
         failed,
         at=read,
     )
@@ -84,9 +96,9 @@ async def an_item_fails_alone(s: Session) -> None:
 
 @check("TW-BAT-005", needs=BATCHES, slow=True)
 async def items_end_one_by_one(s: Session) -> None:
-    """An item that is complete ends while others still run."""
+    """An item ends as soon as it is complete, while other items still run."""
     work = s.server.uneven() or s.untested(
-        "needs tidewire.script, or an endpoint that generates as many tokens as are asked for"
+        "needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
     )
     _, history = await s.ended(work)
     steps = Histories([history]).streams[0][1]
@@ -95,7 +107,7 @@ async def items_end_one_by_one(s: Session) -> None:
     s.expect(
         "TW-BAT-005",
         alone,
-        "a state in which the first has ended and the second has not",
+        "a state in which the first item has ended and the second has not",
         seen[-3:],
         at=history,
     )
@@ -103,42 +115,48 @@ async def items_end_one_by_one(s: Session) -> None:
 
 @check("TW-BAT-003", "TW-DSC-012", needs=BATCHES)
 async def too_many_inputs_are_refused(s: Session) -> None:
-    """One more than the limit gets 422 `batch_too_large` at `/inputs`; two are taken."""
+    """One input above the limit gets 422 `batch_too_large` at `/inputs`. Two inputs are accepted."""
     work = s.batching()
     limit = s.server.limits_of_batch(work)
     if limit * len(str(work.inputs[0])) > s.server.limits.get("max_body_bytes", 0):
-        s.untested(f"{limit} inputs do not fit a body")
+        s.untested(f"{limit} inputs exceed max_body_bytes")
     answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * (limit + 1)})
-    for sentence in ("TW-BAT-003", "TW-DSC-012"):
-        s.refused(sentence, answer, 422, "batch_too_large", f"{limit + 1} inputs")
+    for requirement in ("TW-BAT-003", "TW-DSC-012"):
+        s.expect_refused(requirement, answer, 422, "batch_too_large", f"{limit + 1} inputs")
     pointer = answer.json.get("pointer") if answer.status == 422 else ""
     s.expect("TW-BAT-003", pointer == "/inputs", "the pointer /inputs", pointer, at=answer)
-    twin = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * min(2, limit)})
-    s.expect("TW-BAT-003", twin.status == 201, "201 for two inputs", f"{twin.status} {twin.code}", at=twin)
+    control = await s.wire.ask("POST", work.submit_to, json={"inputs": [work.inputs[0]] * min(2, limit)})
+    s.expect(
+        "TW-BAT-003",
+        control.status == 201,
+        "201 for two inputs",
+        f"{control.status} {control.code}",
+        at=control,
+    )
 
 
 @check("TW-JOB-016", "TW-JOB-015", needs=BATCHES)
 async def a_wrong_input_is_named_by_its_place(s: Session) -> None:
-    """One input of several breaks the schema: the submit is refused as a whole, and the pointer leads to that input."""
+    """If one input violates the schema, the submit is rejected as a whole with a pointer to that input."""
     work = s.batching()
     bad = next(iter(unfit(s, work)), s)
     if bad is s:
-        s.untested(f"{work.endpoint} refuses neither null nor a number, a list or an unknown member")
+        s.untested(f"{work.endpoint} accepts null, a number, a list and unknown members")
     good = work.inputs[0]
     answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [good, bad]})
-    s.refused("TW-JOB-015", answer, 422, "invalid_input", "one wrong input")
+    s.expect_refused("TW-JOB-015", answer, 422, "invalid_input", "one invalid input of two")
     pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
     s.expect("TW-JOB-016", re.match("/inputs/1(/|$)", pointer), "a pointer to /inputs/1", pointer, at=answer)
 
 
 @check("TW-BAT-002", needs=BATCHES)
 async def an_endpoint_without_batches_takes_none(s: Session) -> None:
-    """`inputs` for an endpoint that declares no `batch` gets 422 `invalid_input` at `/inputs`."""
+    """`inputs` for an endpoint without `batch` gets 422 `invalid_input` at `/inputs`."""
     plain = next((each for each in s.server.endpoints.values() if not each.capability("batch")), None)
     if plain is None:
         s.no_occasion("each endpoint declares `batch`")
     answer = await s.wire.ask("POST", plain.submit_to, json={"inputs": [{}]})
-    s.refused("TW-BAT-002", answer, 422, "invalid_input")
+    s.expect_refused("TW-BAT-002", answer, 422, "invalid_input")
     s.expect(
         "TW-BAT-002",
         answer.json.get("pointer") == "/inputs",
@@ -150,38 +168,42 @@ async def an_endpoint_without_batches_takes_none(s: Session) -> None:
 
 @check("TW-BAT-008", "TW-BAT-009", "TW-JOB-014", needs=BATCHES)
 async def shared_members_complete_each_input(s: Session) -> None:
-    """`shared` fills in what an input does not have; a wrong member of it is named there."""
+    """`shared` supplies the members that an input lacks. An invalid member is reported with a pointer into `shared`."""
     work = s.batching()
-    given = work.inputs[0]
+    example = work.inputs[0]
     if not s.server.has_script:
-        if not isinstance(given, dict) or not given:
-            s.untested("needs tidewire.script, or an example that is an object with members")
-        _, history = await s.ended(work.with_inputs([{}, given], shared=given))
+        if not isinstance(example, dict) or not example:
+            s.untested("needs the endpoint tidewire.script, or an example that is an object with members")
+        _, history = await s.ended(work.with_inputs([{}, example], shared=example))
         status = history.of_type("done")[0].json.get("status")
-        for sentence in ("TW-BAT-008", "TW-JOB-014"):
+        for requirement in ("TW-BAT-008", "TW-JOB-014"):
             s.expect(
-                sentence, status == "succeeded", "an input that is whole by `shared`", status, at=history
+                requirement,
+                status == "succeeded",
+                "success of an input completed by `shared`",
+                status,
+                at=history,
             )
         return
     shared = {"script": [{"append": "shared"}]}
-    whole = _batch(s, says("own"), {}, shared=shared)
+    whole = _batch(s, script_input("own"), {}, shared=shared)
     answer = await s.wire.ask("POST", whole.submit_to, json=whole.body)
-    if not s.expect("TW-BAT-008", answer.status == 201, "201 for an input that is whole by `shared`",
+    if not s.expect("TW-BAT-008", answer.status == 201, "201 for an input completed by `shared`",
                     f"{answer.status} {answer.code}", at=answer):  # fmt: skip
         return
     job, _ = await s.ended(whole)
     read = await s.read(job)
     values = [item["value"] for item in read.json["state"]["items"]]
-    s.expect("TW-BAT-008", values == ["own", "shared"], "own, shared", values, at=read)
+    s.expect("TW-BAT-008", values == ["own", "shared"], "the values own, shared", values, at=read)
     answer = await s.wire.ask(
-        "POST", job.work.submit_to, json={"inputs": [says("own"), {}], "shared": {"script": 7}}
+        "POST", job.work.submit_to, json={"inputs": [script_input("own"), {}], "shared": {"script": 7}}
     )
-    s.refused("TW-JOB-014", answer, 422, "invalid_input", "a wrong member of shared")
+    s.expect_refused("TW-JOB-014", answer, 422, "invalid_input", "an invalid member of shared")
     for own in ({"a": 1}, 0, None):
-        for given in ({"inputs": [{"script": [], "initial": own}]}, {"input": {"initial": own}}):
-            body = {**given, "shared": {"initial": {"b": 2}, "script": []}}
+        for example in ({"inputs": [{"script": [], "initial": own}]}, {"input": {"initial": own}}):
+            body = {**example, "shared": {"initial": {"b": 2}, "script": []}}
             taken = await s.wire.ask("POST", job.work.submit_to, json=body)
-            what = "a member that an input has itself is not changed"
+            what = "`shared` does not change a member that the input has"
             if s.expect(
                 "TW-JOB-014", taken.status == 201, f"201 for {body}", f"{taken.status} {taken.code}", at=taken
             ):
@@ -195,31 +217,41 @@ async def shared_members_complete_each_input(s: Session) -> None:
 
 @check("TW-JOB-052", "TW-JOB-056", "TW-JOB-057", "TW-JOB-054", "TW-JOB-082", needs=BATCHES, slow=True)
 async def a_cancel_of_one_item_leaves_the_others(s: Session) -> None:
-    """The item that is named ends as cancelled with the value it had; the other one succeeds with its own."""
+    """A cancelled item ends as cancelled and keeps its value. The other item succeeds."""
     if not s.server.has_script:
-        await _cancel_of_a_generation(s)
+        await _cancel_generation_item(s)
         return
-    work = _batch(s, says("a", {"sleep_ms": 700}, {"append": "b"}), says("c", {"sleep_ms": 30_000}))
+    work = _batch(
+        s, script_input("a", {"sleep_ms": 700}, {"append": "b"}), script_input("c", {"sleep_ms": 30_000})
+    )
     job = await s.submit(work)
     await s.read_until(job, has_started)
     wrong = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 2]})
-    s.refused("TW-JOB-054", wrong, 422, "invalid_input", "an item that is not there")
+    s.expect_refused("TW-JOB-054", wrong, 422, "invalid_input", "the index of an item that does not exist")
     answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 1]})
-    for sentence in ("TW-JOB-057", "TW-JOB-082"):
-        s.expect(sentence, answer.status == 202, "202", f"{answer.status} {answer.code}", at=answer)
+    for requirement in ("TW-JOB-057", "TW-JOB-082"):
+        s.expect(requirement, answer.status == 202, "202", f"{answer.status} {answer.code}", at=answer)
     read = await s.read_until(job, lambda now: now.json.get("done"))
     ends = [(item["status"], item["value"]) for item in read.json["state"]["items"]]
-    s.expect("TW-JOB-056", ends[0] == ("succeeded", "ab"), "succeeded with ab", ends[0], at=read)
-    s.expect("TW-JOB-057", ends[1] == ("cancelled", "c"), "cancelled with c", ends[1], at=read)
+    s.expect(
+        "TW-JOB-056",
+        ends[0] == ("succeeded", "ab"),
+        "the status succeeded with the value ab",
+        ends[0],
+        at=read,
+    )
+    s.expect(
+        "TW-JOB-057", ends[1] == ("cancelled", "c"), "the status cancelled with the value c", ends[1], at=read
+    )
     again = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [0, 1]})
     s.expect("TW-JOB-052", again.status == 200 and again.json.get("status") == "partially_failed",
-             "200, and what has ended stays", f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
+             "200 and the status unchanged after the end", f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
 
 
-async def _cancel_of_a_generation(s: Session) -> None:
-    """The same of items that generate, of which the one that is cancelled would be the longest."""
+async def _cancel_generation_item(s: Session) -> None:
+    """Judge the cancel of one item in a batch of generations, where the cancelled item has the most tokens."""
     work = s.server.uneven(64) or s.untested(
-        "needs tidewire.script, or an endpoint that generates as many tokens as are asked for"
+        "needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
     )
     alone = (await s.read((await s.ended(work.with_input(work.inputs[0])))[0])).json["state"]["items"][0]
     job = await s.submit(work)
@@ -227,43 +259,43 @@ async def _cancel_of_a_generation(s: Session) -> None:
         job, lambda now: "queued" not in [item["status"] for item in now.json["state"]["items"]]
     )
     wrong = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 2]})
-    s.refused("TW-JOB-054", wrong, 422, "invalid_input", "an item that is not there")
+    s.expect_refused("TW-JOB-054", wrong, 422, "invalid_input", "the index of an item that does not exist")
     answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [1, 1]})
-    for sentence in ("TW-JOB-057", "TW-JOB-082"):
-        s.expect(sentence, answer.status in {200, 202}, "202", f"{answer.status} {answer.code}", at=answer)
+    for requirement in ("TW-JOB-057", "TW-JOB-082"):
+        s.expect(requirement, answer.status in {200, 202}, "202", f"{answer.status} {answer.code}", at=answer)
     read = await s.read_until(job, lambda now: now.json.get("done"))
     first, second = read.json["state"]["items"]
     if second["status"] == "succeeded" and answer.status == 200:
-        s.unclear("the job had ended before it was cancelled")
-    s.expect("TW-JOB-056", first["status"] == alone["status"] and len(first["value"]["text"]) > 0, f"{alone['status']}, with its text",
+        s.unclear("the job had ended before the cancel")
+    s.expect("TW-JOB-056", first["status"] == alone["status"] and len(first["value"]["text"]) > 0, f"the status {alone['status']} and a text",
              first, at=read)  # fmt: skip
     held = begun.json["state"]["items"][1]["value"]["text"]
     s.expect("TW-JOB-057", second["status"] == "cancelled" and second["value"]["text"].startswith(held),
-             f"cancelled, with a text that begins with {held!r}", second, at=read)  # fmt: skip
+             f"the status cancelled and a text that begins with {held!r}", second, at=read)  # fmt: skip
     again = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": [0, 1]})
     s.expect("TW-JOB-052", again.status == 200 and again.json.get("status") == read.json["status"],
-             "200, and what has ended stays", f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
+             "200 and the status unchanged after the end", f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
 
 
 @check("TW-BAT-012", "TW-BAT-014", slow=True)
 async def the_company_of_an_item_changes_nothing(s: Session) -> None:
-    """An input gives alone what it gives among others, where its endpoint is of one mind about it."""
+    """An input has the same result alone and in a batch, if its endpoint is deterministic."""
     if not any(endpoint.capability("batch") for endpoint in s.server.endpoints.values()):
         s.no_occasion("no endpoint declares `batch`")
     found = []
     for work in s.server.seen:
         if work.ended != "succeeded" or not s.server.endpoints[work.endpoint].capability("batch"):
             continue
-        given = work.inputs[0]
+        example = work.inputs[0]
         text_only = bool(s.server.endpoints[work.endpoint].capability("logprobs"))
-        fixed = {**given, "temperature": 0, "max_tokens": 8} if text_only else given
+        fixed = {**example, "temperature": 0, "max_tokens": 8} if text_only else example
         alone = [(await s.read((await s.ended(work.with_input(fixed)))[0])).json for _ in range(2)]
-        values = [_told(each["state"]["items"][0]["value"], text_only) for each in alone]
+        values = [_deterministic_part(each["state"]["items"][0]["value"], text_only) for each in alone]
         if values[0] != values[1]:
             continue
-        other = {**fixed, "max_tokens": 3} if text_only else _neighbour(s, work, fixed)
+        other = {**fixed, "max_tokens": 3} if text_only else _another_input(s, work, fixed)
         alone = [(await s.read((await s.ended(work.with_input(other)))[0])).json for _ in range(2)]
-        lone, again = (_told(each["state"]["items"][0]["value"], text_only) for each in alone)
+        lone, again = (_deterministic_part(each["state"]["items"][0]["value"], text_only) for each in alone)
         if lone != again:
             other, lone = fixed, values[0]
         job, history = await s.ended(work.with_inputs([fixed, other, fixed]))
@@ -271,62 +303,65 @@ async def the_company_of_an_item_changes_nothing(s: Session) -> None:
         s.expect("TW-BAT-014", len(items) == 3, "3 items", len(items), at=history)
         s.expect(
             "TW-BAT-012",
-            [_told(item["value"], text_only) for item in items] == [values[0], lone, values[0]],
+            [_deterministic_part(item["value"], text_only) for item in items] == [values[0], lone, values[0]],
             f"{values[0]}, {lone}, {values[0]}",
             items,
             at=history,
         )
         found.append(work)
     if not found:
-        s.untested("no example gives the same value twice")
+        s.untested("no example returned the same value twice")
 
 
-def _neighbour(s: Session, work: Work, given: Any) -> Any:
-    """Another input that the endpoint's schema takes, so that items which change places show; the same where none is found."""
-    if not isinstance(given, dict):
-        return given
+def _another_input(s: Session, work: Work, example: Any) -> Any:
+    """Return a different input that fits the endpoint's schema, to detect swapped items; the same input if none is found."""
+    if not isinstance(example, dict):
+        return example
     validator = Draft202012Validator(s.server.endpoints[work.endpoint].description["input_schema"])
     tries = [
-        {**given, name: value - 1 if value > 1 else value + 1}
-        for name, value in given.items()
+        {**example, name: value - 1 if value > 1 else value + 1}
+        for name, value in example.items()
         if type(value) is int
     ]
-    tries += [{**given, name: f"{value} 2"} for name, value in given.items() if isinstance(value, str)]
-    return next((each for each in tries if validator.is_valid(each)), given)
+    tries += [{**example, name: f"{value} 2"} for name, value in example.items() if isinstance(value, str)]
+    return next((each for each in tries if validator.is_valid(each)), example)
 
 
-def _told(value: Any, text_only: bool) -> Any:
-    """What has to be the same in any company: of a generation its text, since sums in another order differ in the end."""
+def _deterministic_part(value: Any, text_only: bool) -> Any:
+    """Return the part of a value that must not depend on the batch.
+
+    For a generation this is the text, because log-probabilities vary slightly with the order of floating-point sums.
+    """
     return value.get("text") if text_only and isinstance(value, dict) else value
 
 
 @check("TW-BAT-017", whole_run=True)
 async def the_size_of_a_batch_counts_its_rows(s: Session) -> None:
-    """Where an item tells how it was batched, its row lies within the size."""
+    """The `row` in an item's `batch` member is below its `size`."""
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
             for item in body.get("state", {}).get("items", ()):
-                told = item.get("batch", {})
-                if {"size", "row"} <= told.keys():
+                batching = item.get("batch", {})
+                if {"size", "row"} <= batching.keys():
                     s.expect(
                         "TW-BAT-017",
-                        0 <= told["row"] < told["size"],
-                        "a row below the size",
-                        told,
+                        0 <= batching["row"] < batching["size"],
+                        "a row from 0 to size - 1",
+                        batching,
                         at=exchange,
                     )
 
 
 @check("TW-FRM-066", "TW-FRM-067", needs=["batches"])
 async def progress_of_each_item_is_told(s: Session) -> None:
-    """`progress` of a job of several inputs names its own item, and that of each item that runs is told again."""
+    """`progress` of a batch names its item, and a new connection gets the latest one of each running item."""
     steps = [
         [{"append": "x"}, {"progress": {"current": n + 1, "total": 7}}, {"sleep_ms": 20_000}]
         for n in range(2)
     ]
     work = s.server.batching()
     if work is None or not s.server.has_script:
-        s.untested("needs tidewire.script, with `batch`")
+        s.untested("needs the endpoint tidewire.script with `batch`")
     job = await s.submit(work.with_inputs([{"script": each} for each in steps]))
     for _ in range(2):
         async with s.follow(job) as stream:
@@ -335,11 +370,11 @@ async def progress_of_each_item_is_told(s: Session) -> None:
                 block.json.get("item"): block.json.get("current")
                 for block in stream.exchange.of_type("progress")
             }
-            for sentence in ("TW-FRM-066", "TW-FRM-067"):
+            for requirement in ("TW-FRM-066", "TW-FRM-067"):
                 s.expect(
-                    sentence,
+                    requirement,
                     last == {0: 1, 1: 2},
-                    "progress 1 of item 0 and 2 of item 1",
+                    "progress 1 for item 0 and 2 for item 1",
                     str(last),
                     at=stream.exchange,
                 )

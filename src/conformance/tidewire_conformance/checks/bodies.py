@@ -1,4 +1,4 @@
-"""Bodies of requests (sections 1.4, 2.4 and 6.1): what is just allowed is taken, what is wrong refused, all else is data."""
+"""Checks for sections 1.4, 2.4 and 6.1: valid, invalid and oversized request bodies."""
 
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import JSON, Session
@@ -6,9 +6,9 @@ from tidewire_conformance.wire.recording_client import Body, Header
 from tidewire_conformance.wire.strict_json import compact
 
 LARGEST_BODY = 4 * 2**20
-"""Bytes of a body that the suite sends to see it taken."""
+"""Largest body, in bytes, that the suite sends to test a limit."""
 MOST_INPUTS = 64
-"""Inputs of a job that the suite submits to see them taken."""
+"""Largest number of inputs that the suite submits to test a limit."""
 
 
 def _deep(levels: int) -> bytes:
@@ -16,28 +16,28 @@ def _deep(levels: int) -> bytes:
 
 
 MALFORMED = [
-    ("an object that does not end", b'{"input": {}'),
-    ("no JSON at all", b"input=1"),
+    ("an unterminated object", b'{"input": {}'),
+    ("a body that is not JSON", b"input=1"),
     ("a number that is not finite", b'{"input": 1e999}'),
     ("NaN", b'{"input": NaN}'),
     ("an integer beyond 2^53", b'{"input": 9007199254740993}'),
-    ("two members of one name", b'{"input": {}, "input": {}}'),
+    ("two members with the same name", b'{"input": {}, "input": {}}'),
     ("a lone surrogate", b'{"input": "\\ud800"}'),
-    ("65 levels", b'{"input": ' + _deep(64) + b"}"),
-    ("100000 levels", b'{"input": ' + _deep(100_000) + b"}"),
-    ("no UTF-8", b'{"input": "\xff"}'),
+    ("65 nested levels", b'{"input": ' + _deep(64) + b"}"),
+    ("100000 nested levels", b'{"input": ' + _deep(100_000) + b"}"),
+    ("a body that is not UTF-8", b'{"input": "\xff"}'),
 ]
-"""Bodies of a submit; what is wrong lies on the way, or within the input."""
+"""Malformed bodies of a submit. The fault lies inside or outside the member `input`."""
 BOUNDS: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
     "TW-OVR-001": (
         {},
         {
-            "a surrogate in three bytes": b'"\xed\xa0\x80"',
-            "a character in more bytes than it needs": b'"\xc0\xaf"',
+            "a surrogate encoded in three bytes": b'"\xed\xa0\x80"',
+            "an overlong encoding of a character": b'"\xc0\xaf"',
         },
     ),
     "TW-OVR-002": (
-        {"1e308": b"1e308", "numbers that are nearly 0": b"[-0, 4.9e-324, 1e-999]"},
+        {"1e308": b"1e308", "numbers close to 0": b"[-0, 4.9e-324, 1e-999]"},
         {"a number that is not finite": b"-1e309", "-Infinity": b"-Infinity"},
     ),
     "TW-OVR-003": (
@@ -45,52 +45,54 @@ BOUNDS: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
         {"2^53 + 1": b"9007199254740993", "an integer of 400 digits": b"-1" + b"0" * 400},
     ),
     "TW-OVR-004": (
-        {"one name in two objects": b'{"a": {"a": [{"a": 1}, {"a": 1}]}, "A": 2, "": 3}'},
+        {"the same name in two objects": b'{"a": {"a": [{"a": 1}, {"a": 1}]}, "A": 2, "": 3}'},
         {
-            "two names of which one is escaped": b'{"a": 1, "\\u0061": 2}',
-            "two members of one name, far down": b'[[{"b": {"a": 1, "a": 1}}]]',
+            "two equal names, one of them escaped": b'{"a": 1, "\\u0061": 2}',
+            "two members with the same name in a nested object": b'[[{"b": {"a": 1, "a": 1}}]]',
         },
     ),
     "TW-OVR-005": (
-        {"a pair of surrogates": b'"\\ud83d\\ude00"'},
+        {"an escaped surrogate pair": b'"\\ud83d\\ude00"'},
         {
-            "the second half of a pair": b'"x\\udc00"',
-            "a pair the wrong way round": b'"\\ude00\\ud83d"',
-            "half a pair in a name": b'{"\\ud800": 1}',
+            "a lone low surrogate": b'"x\\udc00"',
+            "a reversed surrogate pair": b'"\\ude00\\ud83d"',
+            "a lone surrogate in a name": b'{"\\ud800": 1}',
         },
     ),
     "TW-OVR-008": (
         {},
-        {"a raw line end in a string": b'"a\nb"', "a number with a leading zero": b"01"},
+        {"an unescaped line end in a string": b'"a\nb"', "a number with a leading zero": b"01"},
     ),
-    "TW-DSC-004": ({"64 levels": _deep(63)}, {}),
-    "TW-DSC-012": ({}, {"65 levels": _deep(64)}),
+    "TW-DSC-004": ({"64 nested levels": _deep(63)}, {}),
+    "TW-DSC-012": ({}, {"65 nested levels": _deep(64)}),
 }
-"""Sentence → values that are taken, and values that are not, each with its name.
+"""Requirement → JSON values that are valid and values that are not, each with a description.
 
-They stand in a member of a submit that is not known: nothing but the rules of JSON can refuse them.
+The values are sent in an unknown member of a submit, so only the rules for JSON can reject them.
 """
 
 
 @check("TW-OVR-008", "TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-SEC-016")
 async def a_body_that_breaks_json_is_refused(s: Session) -> None:
-    """What section 1.4 forbids gets 400 `malformed_body`, or 422 where it lies within the input; a sound one 201."""
+    """A body that violates section 1.4 gets 400 `malformed_body`, or 422 if the fault lies inside the input."""
     work = s.some_work()
     limit = s.server.limits.get("max_body_bytes", 0)
     for why, body in MALFORMED:
         if len(body) > limit:
             continue
         answer = await s.wire.ask("POST", work.submit_to, body=body, header=JSON)
-        told = answer.status, answer.code
-        sound = told == (400, "malformed_body") or (told == (422, "invalid_input") and b'"input": ' in body)
+        result = answer.status, answer.code
+        sound = result == (400, "malformed_body") or (
+            result == (422, "invalid_input") and b'"input": ' in body
+        )
         s.expect("TW-SEC-016" if "levels" in why else "TW-OVR-008", sound, f"400 malformed_body for {why}",
                  f"{answer.status} {answer.code}", at=answer)  # fmt: skip
-    await s.twin("TW-OVR-008", work, "a sound body")
+    await s.expect_accepted("TW-OVR-008", work, "a valid body")
 
 
 @check("TW-JOB-009", "TW-JOB-010", "TW-JOB-080")
 async def a_body_of_another_media_type_is_refused(s: Session) -> None:
-    """Another media type, a content coding and another charset get 415; JSON in its spellings is taken."""
+    """A body that is not JSON in UTF-8 without content coding gets 415. Equivalent spellings of the media type are accepted."""
     work = s.some_work()
     body = compact(work.body)
     wrong: list[tuple[str, Header]] = [
@@ -100,30 +102,30 @@ async def a_body_of_another_media_type_is_refused(s: Session) -> None:
         ("TW-JOB-009", {**JSON, "Content-Encoding": "gzip"}),
         ("TW-JOB-080", {"Content-Type": "application/json; charset=latin-1"}),
     ]
-    for sentence, header in wrong:
+    for requirement, header in wrong:
         answer = await s.wire.ask("POST", work.submit_to, body=body, header=header)
-        s.refused(sentence, answer, 415, "unsupported_media_type", str(header))
+        s.expect_refused(requirement, answer, 415, "unsupported_media_type", str(header))
     right = [
         ("TW-JOB-010", "application/json"),
         ("TW-JOB-010", "application/vnd.example+json"),
         ("TW-JOB-080", "application/json; charset=UTF-8"),
         ("TW-JOB-080", 'Application/JSON;charset="utf-8"'),
     ]
-    for sentence, media in right:
+    for requirement, media in right:
         answer = await s.wire.ask("POST", work.submit_to, body=body, header={"Content-Type": media})
         s.expect(
-            sentence, answer.status == 201, f"201 for {media}", f"{answer.status} {answer.code}", at=answer
+            requirement, answer.status == 201, f"201 for {media}", f"{answer.status} {answer.code}", at=answer
         )
     s.expect(
         "TW-JOB-009",
         (await s.wire.ask("POST", work.submit_to, body=body, header=JSON)).status == 201,
-        "201 without a coding",
+        "201 for a body without content coding",
     )
 
 
 @check("TW-JOB-008")
 async def both_framings_of_a_body_are_taken(s: Session) -> None:
-    """A body in chunks is taken like one with a length."""
+    """A body in chunked transfer coding is accepted like one with Content-Length."""
     work = s.some_work()
     body = compact(work.body)
     pieces: list[Body] = [body, [body], [body[:1], body[1:5], body[5:]]]
@@ -134,7 +136,7 @@ async def both_framings_of_a_body_are_taken(s: Session) -> None:
 
 @check("TW-SEC-018", "TW-SEC-019")
 async def what_a_client_sends_stays_data(s: Session) -> None:
-    """Line ends, markup and `__proto__` in a value come back as they were, inside JSON."""
+    """Line ends, markup and `__proto__` in a value are returned unchanged, inside JSON."""
     text = "a\r\nid:9-9\n\ndata:x\r\u2028<script>\u0000"
     work = s.scripted(
         {"set": ["", {}]}, {"set": ["/__proto__", {"a": text}]}, {"set": ["/constructor", 1]}, initial=None
@@ -144,7 +146,7 @@ async def what_a_client_sends_stays_data(s: Session) -> None:
     s.expect(
         "TW-SEC-019",
         value == {"__proto__": {"a": text}, "constructor": 1},
-        "members of any name",
+        "members of any name, unchanged",
         value,
         at=history,
     )
@@ -152,7 +154,7 @@ async def what_a_client_sends_stays_data(s: Session) -> None:
     s.expect(
         "TW-SEC-018",
         "9-9" not in ids and history.reader.unfinished == b"",
-        "no event of a client's making",
+        "no event injected by the value",
         ids,
         at=history,
     )
@@ -169,37 +171,37 @@ async def what_a_client_sends_stays_data(s: Session) -> None:
     "TW-DSC-012",
 )
 async def the_rules_of_json_hold_up_to_their_bounds(s: Session) -> None:
-    """Each value that section 1.4 just allows is taken, and each that it forbids gets 400 `malformed_body`."""
+    """JSON values at the bounds of section 1.4 are accepted. Values beyond them get 400 `malformed_body`."""
     work = s.some_work()
     whole = compact(work.body)
 
-    async def told(body: bytes) -> tuple[int, str]:
+    async def send(body: bytes) -> tuple[int, str]:
         answer = await s.wire.ask("POST", work.submit_to, body=body, header=JSON)
         return answer.status, answer.code
 
     def carrying(value: bytes) -> bytes:
         return whole[:-1] + b', "x.colour": ' + value + b"}"
 
-    for sentence, (sound, wrong) in BOUNDS.items():
+    for requirement, (sound, wrong) in BOUNDS.items():
         for what, value in sound.items():
-            got = await told(carrying(value))
-            s.expect(sentence, got[0] == 201, f"201 for {what}", got)
+            got = await send(carrying(value))
+            s.expect(requirement, got[0] == 201, f"201 for {what}", got)
         for what, value in wrong.items():
-            got = await told(carrying(value))
-            s.expect(sentence, got == (400, "malformed_body"), f"400 malformed_body for {what}", got)
-    for sentence, what, body in (
+            got = await send(carrying(value))
+            s.expect(requirement, got == (400, "malformed_body"), f"400 malformed_body for {what}", got)
+    for requirement, what, body in (
         ("TW-OVR-001", "a byte order mark", b"\xef\xbb\xbf" + whole),
         ("TW-OVR-001", "UTF-16", whole.decode().encode("utf-16")),
-        ("TW-OVR-008", "two bodies in one", whole + whole),
+        ("TW-OVR-008", "two JSON texts in one body", whole + whole),
         ("TW-OVR-008", "an empty body", b""),
     ):
-        got = await told(body)
-        s.expect(sentence, got == (400, "malformed_body"), f"400 malformed_body for {what}", got)
+        got = await send(body)
+        s.expect(requirement, got == (400, "malformed_body"), f"400 malformed_body for {what}", got)
 
 
 @check("TW-DSC-004")
 async def a_limit_is_reached_before_it_is_passed(s: Session) -> None:
-    """A body of exactly `max_body_bytes` is taken, and so is a job of exactly as many inputs as are allowed."""
+    """A body of exactly `max_body_bytes` and a job with exactly the maximum number of inputs are accepted."""
     work = s.some_work()
     limit = s.server.limits.get("max_body_bytes", LARGEST_BODY + 1)
     if limit <= LARGEST_BODY:
@@ -219,26 +221,26 @@ async def a_limit_is_reached_before_it_is_passed(s: Session) -> None:
             at=answer,
         )
     if not s.assertions:
-        s.untested(f"no limit is within reach: max_body_bytes is {limit}")
+        s.untested(f"the limits are too large to be tested: max_body_bytes is {limit}")
 
 
 @check("TW-JOB-077", "TW-JOB-079", "TW-JOB-009", "TW-JOB-010", "TW-OVR-008", slow=True)
 async def a_cancel_of_another_shape_cancels_nothing(s: Session) -> None:
-    """A body that is no object, `items` of null, another media type, a coding and no JSON are refused; the job goes on."""
+    """A cancel with an invalid body, media type or coding is rejected, and the job continues."""
     work = s.lasting(1.0)
     job = await s.submit(work)
-    for sentence, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):
+    for requirement, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):
         answer = await s.wire.ask("POST", f"{job.path}/cancel", json=body)
-        s.refused(sentence, answer, 422, "invalid_input", f"the body {body}")
+        s.expect_refused(requirement, answer, 422, "invalid_input", f"the body {body}")
     wrong: list[tuple[str, bytes, Header, int, str]] = [
         ("TW-JOB-010", b"{}", {"Content-Type": "text/plain"}, 415, "unsupported_media_type"),
         ("TW-JOB-009", b"{}", {**JSON, "Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
         ("TW-OVR-008", b"{", JSON, 400, "malformed_body"),
     ]
-    for sentence, text, header, status, code in wrong:
+    for requirement, text, header, status, code in wrong:
         answer = await s.wire.ask("POST", f"{job.path}/cancel", body=text, header=header)
-        s.refused(sentence, answer, status, code, f"{text!r} as {header}")
+        s.expect_refused(requirement, answer, status, code, f"the body {text!r} with {header}")
     done = (await s.stream(job)).of_type("done")
     ended = done[0].json.get("status") if done else "no done"
     if all(each.holds for each in s.assertions):
-        s.expect("TW-JOB-077", ended == work.ended, f"a job that ends as {work.ended}", ended)
+        s.expect("TW-JOB-077", ended == work.ended, f"the status {work.ended} at the end of the job", ended)

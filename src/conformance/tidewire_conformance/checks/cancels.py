@@ -1,19 +1,19 @@
-"""Section 6.6: cancels, of a job that runs, of one that has ended, and of items that there are not."""
+"""Checks for section 6.6: cancels of running jobs, of ended jobs and of single items."""
 
 from tidewire_conformance.checks.jobs import has_started
-from tidewire_conformance.checks.resume import told
+from tidewire_conformance.checks.resume import contents
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 
 @check("TW-JOB-050", "TW-JOB-051", "TW-JOB-057", "TW-JOB-055", "TW-JOB-001")
 async def a_cancel_ends_the_job(s: Session) -> None:
-    """202 with the job, then `done` as cancelled with the value it had; a second cancel answers 200."""
+    """A cancel gets 202 with the job. The job then ends as cancelled and keeps its value. A second cancel gets 200."""
     work = s.lasting(30)
     job = await s.submit(work)
     started = await s.read_until(job, lambda answer: has_started(answer) or answer.json.get("done"))
     if started.json.get("done"):
-        s.unclear("the job ended before it could be cancelled")
+        s.unclear("the job ended before the cancel")
     answer = await s.wire.ask("POST", f"{job.path}/cancel")
     s.expect("TW-JOB-051", answer.status in {200, 202} and answer.json.get("id") == job.id, "202 and the job",
              f"{answer.status} {answer.code}", at=answer)  # fmt: skip
@@ -22,49 +22,49 @@ async def a_cancel_ends_the_job(s: Session) -> None:
         ended = await stream.until(lambda now: now.of_type("done"), 10)
         last = stream.exchange
     if not s.expect(
-        "TW-JOB-050", ended, "an end soon after the cancel", "the job runs on after 10 s", at=last
+        "TW-JOB-050", ended, "done soon after the cancel", "the job still runs after 10 s", at=last
     ):
         return
     if answer.status == 200 and last.of_type("done")[0].json.get("status") == work.ended:
-        s.unclear("the job had ended when the cancel came")
+        s.unclear("the job had ended before the cancel")
     status = last.of_type("done")[0].json.get("status")
     s.expect("TW-JOB-050", status == "cancelled", "cancelled", status, at=last)
     item = (await s.read(job)).json["state"]["items"][0]
-    s.expect("TW-JOB-057", item["status"] == "cancelled" and bool(item["value"]), "an item that is cancelled and keeps its value",
+    s.expect("TW-JOB-057", item["status"] == "cancelled" and bool(item["value"]), "a cancelled item that keeps its value",
              item, at=last)  # fmt: skip
     again = await s.wire.ask("POST", f"{job.path}/cancel", json={})
-    s.expect("TW-JOB-051", (again.status, again.json.get("status")) == (200, "cancelled"), "200 and the job, cancelled",
+    s.expect("TW-JOB-051", (again.status, again.json.get("status")) == (200, "cancelled"), "200 and the job as cancelled",
              f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
     s.expect(
         "TW-JOB-055",
-        told((await s.history(job)).logged) == told(last.logged),
-        "the end that was logged first",
+        contents((await s.history(job)).logged) == contents(last.logged),
+        "an unchanged log after the second cancel",
         at=again,
     )
 
 
 @check("TW-JOB-055", "TW-JOB-051")
 async def a_cancel_after_the_end_changes_nothing(s: Session) -> None:
-    """A job that has ended answers a cancel with 200, and stays as it ended."""
+    """A cancel of an ended job gets 200, and the job is unchanged."""
     job, history = await s.ended(s.some_work())
     answer = await s.wire.ask("POST", f"{job.path}/cancel")
     s.expect("TW-JOB-051", answer.status == 200, "200", f"{answer.status} {answer.code}", at=answer)
     s.expect("TW-JOB-055", answer.json.get("status") == history.of_type("done")[0].json.get("status"),
-             "the status it ended with", answer.json.get("status"), at=answer)  # fmt: skip
+             "the final status from before the cancel", answer.json.get("status"), at=answer)  # fmt: skip
 
 
 @check("TW-JOB-053", "TW-JOB-054", "TW-JOB-016", slow=True)
 async def a_cancel_that_names_no_item_cancels_none(s: Session) -> None:
-    """An empty `items` cancels nothing; an index that the job has not gets 422 and cancels nothing."""
+    """A cancel with an empty `items` cancels nothing. An invalid index gets 422 and cancels nothing."""
     work = s.lasting(1.5)
     job = await s.submit(work)
     none = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": []})
     s.expect("TW-JOB-053", none.status in {200, 202}, "202", f"{none.status} {none.code}", at=none)
     for items in ([0, 1], [-1], [0.5], ["0"], [False], 0):
         answer = await s.wire.ask("POST", f"{job.path}/cancel", json={"items": items})
-        s.refused("TW-JOB-054", answer, 422, "invalid_input", f"items {items}")
+        s.expect_refused("TW-JOB-054", answer, 422, "invalid_input", f"items {items}")
         pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
         s.expect("TW-JOB-016", pointer.startswith("/items"), "a pointer to the item", pointer, at=answer)
     status = (await s.stream(job)).of_type("done")[0].json.get("status")
-    s.expect("TW-JOB-054", status == work.ended, f"a job that ends as {work.ended}", status)
-    s.expect("TW-JOB-053", status == work.ended, f"a job that ends as {work.ended}", status)
+    s.expect("TW-JOB-054", status == work.ended, f"the status {work.ended} at the end of the job", status)
+    s.expect("TW-JOB-053", status == work.ended, f"the status {work.ended} at the end of the job", status)

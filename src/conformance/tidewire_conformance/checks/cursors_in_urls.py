@@ -1,6 +1,6 @@
-"""Section 4.2: how a cursor may be spelt, what a job that runs answers."""
+"""Checks for section 4.2: cursors in the URL, and cursors of jobs that are still running."""
 
-from tidewire_conformance.checks.resume import told
+from tidewire_conformance.checks.resume import contents
 from tidewire_conformance.judging.state_history import key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
@@ -8,7 +8,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-RES-009", "TW-RES-012")
 async def a_cursor_in_the_url_is_as_good_as_a_header(s: Session) -> None:
-    """`after` is taken as it is decoded, and answered like the header: also `0-0`, `0-1` and the id of `done`."""
+    """`after` in the URL is percent-decoded and handled like the header, for ids, `0-0` and `0-1`."""
     work = s.some_work()
     job, history = await s.ended(work)
     ids = [block.id or "" for block in history.logged]
@@ -23,23 +23,23 @@ async def a_cursor_in_the_url_is_as_good_as_a_header(s: Session) -> None:
             s.expect("TW-RES-012", stream.exchange.status == 204, f"204 for ?after={cursor}", stream.exchange.status,
                      at=stream.exchange)  # fmt: skip
     whole = await s.stream(job, query="?after=0-0")
-    s.expect("TW-RES-012", told(whole.logged) == told(history.logged), "everything that the log holds, for ?after=0-0",
+    s.expect("TW-RES-012", contents(whole.logged) == contents(history.logged), "the complete log for ?after=0-0",
              [block.id for block in whole.logged], at=whole)  # fmt: skip
 
 
 @check("TW-RES-047", "TW-RES-012", slow=True)
 async def a_job_that_runs_does_not_wait_for_a_cursor_to_come_true(s: Session) -> None:
-    """A cursor past its head, or of an epoch that never was, gets a snapshot `rewound` while the job runs, and what follows."""
+    """For a running job, a cursor past the head or of an unknown epoch gets a `rewound` snapshot and the following events."""
     work = s.lasting(0.8)
     job = await s.submit(work)
     async with s.follow(job, "0-0") as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)
         head = key(stream.exchange.logged[-1].id) if stream.exchange.logged else None
-    s.need(head, "the stream of a job that runs gave no event")
+    s.need(head, "the stream of the running job has no event")
     for cursor in (f"{head[0]}-{head[1] + 1000}", "40000-2") if head else ():
         answer = await s.stream(job, cursor)
         first = answer.logged[0] if answer.logged else None
         sound = first is not None and first.type == "snapshot" and first.json.get("reason") == "rewound"
         s.expect("TW-RES-012" if cursor == "40000-2" else "TW-RES-047", sound and answer.of_type("done"),
-                 f"a snapshot, rewound, for {cursor}, and what follows", f"{answer.status} {told(answer.logged[:1])}",
+                 f"a rewound snapshot and the following events for {cursor}", f"{answer.status} {contents(answer.logged[:1])}",
                  at=answer, block=first)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sections 6.8 and 6.9: times that a submit names, and what has to be left alone until then."""
+"""Checks for sections 6.8 and 6.9: deadlines, and the grace period of jobs with `on_disconnect`."""
 
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
@@ -6,9 +6,9 @@ from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 @check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], serial=True)
 async def a_deadline_leaves_what_has_ended(s: Session) -> None:
-    """An item that ended before the deadline stays as it is; the others fail, and the job is `partially_failed`."""
+    """At the deadline, ended items stay unchanged, the others fail, and the job is `partially_failed`."""
     if not s.server.has_script:
-        s.untested("needs tidewire.script")
+        s.untested("needs the endpoint tidewire.script")
     slow = {"script": [{"append": "b"}, {"sleep_ms": 6000}]}
     work = s.batching()
     job, history = await s.ended(
@@ -18,9 +18,15 @@ async def a_deadline_leaves_what_has_ended(s: Session) -> None:
     items = [
         (item["status"], item["value"], item.get("error", {}).get("code")) for item in read["state"]["items"]
     ]
-    s.expect("TW-OVR-019", items[0] == ("succeeded", "a", None), "succeeded with a", items[0], at=history)
+    s.expect(
+        "TW-OVR-019",
+        items[0] == ("succeeded", "a", None),
+        "the first item succeeded with a",
+        items[0],
+        at=history,
+    )
     late = ("failed", "b", "deadline_exceeded")
-    s.expect("TW-JOB-069", items[1:] == [late, late], f"{late}, both", items[1:], at=history)
+    s.expect("TW-JOB-069", items[1:] == [late, late], f"{late} for both other items", items[1:], at=history)
     s.expect(
         "TW-OVR-020", read["status"] == "partially_failed", "partially_failed", read["status"], at=history
     )
@@ -28,22 +34,22 @@ async def a_deadline_leaves_what_has_ended(s: Session) -> None:
 
 @check("TW-JOB-065", "TW-JOB-063", slow=True)
 async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
-    """A job that is to be cancelled where nobody reads runs on for `grace_ms`, which is 60 s at least; here it ends before."""
+    """Even with `on_disconnect: cancel` and `grace_ms: 0`, a job without a reader runs on for at least 60 s."""
     work = s.lasting(1.0)
     body = work.body | {"on_disconnect": "cancel", "grace_ms": 0}
     async with s.wire.open("POST", work.submit_to, json=body, header=EVENT_STREAM) as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)
-        place = stream.exchange.says("location")
-    s.need("/v1/jobs/" in place, "the submit was not answered by a stream with a Location")
+        place = stream.exchange.response_header("location")
+    s.need("/v1/jobs/" in place, "the response to the submit is not a stream with a Location")
     job = Job(place.rpartition("/")[2], work, stream.exchange)
     ended = await s.read_until(job, lambda answer: answer.json.get("done"))
-    s.expect("TW-JOB-065", ended.json.get("status") == work.ended, f"an end as {work.ended}, while the minute runs",
+    s.expect("TW-JOB-065", ended.json.get("status") == work.ended, f"the status {work.ended} within the minimum grace period",
              ended.json.get("status"), at=ended)  # fmt: skip
 
 
 @check("TW-JOB-069", "TW-JOB-070", slow=True)
 async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
-    """An item that has not ended at the deadline fails with `deadline_exceeded`, and the job with it; a twin ends."""
+    """At the deadline, an unfinished item fails with `deadline_exceeded`, and its job fails. A job that ends earlier succeeds."""
     work = s.lasting(30)
     deadline = 300 if work.seconds >= 1 else 1
     job, history = await s.ended(work, deadline_ms=deadline)
@@ -65,11 +71,17 @@ async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
         s.expect(
             "TW-JOB-069",
             ends,
-            "an end at the deadline of a submit that is answered by a stream",
+            "done at the deadline, in the stream of a submit",
             "none",
             at=stream.exchange,
         )
     quick = s.some_work()
-    _, twin = await s.ended(quick, deadline_ms=600_000)
-    status = twin.of_type("done")[0].json.get("status")
-    s.expect("TW-JOB-069", status == quick.ended, f"{quick.ended} before the deadline", status, at=twin)
+    _, control = await s.ended(quick, deadline_ms=600_000)
+    status = control.of_type("done")[0].json.get("status")
+    s.expect(
+        "TW-JOB-069",
+        status == quick.ended,
+        f"the status {quick.ended} for a job that ends before its deadline",
+        status,
+        at=control,
+    )

@@ -1,4 +1,4 @@
-"""Chapter 2: what a server says of itself, judged by its schemas and by trying it."""
+"""Checks for chapter 2: the discovery document, endpoint descriptions, capabilities and limits."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,19 +20,19 @@ REFUSALS = {
     "batches": (422, "invalid_input"),
     "inband_problems": (400, "bad_parameter"),
 }
-"""How the use of a capability is answered that a server has not (section 2.3)."""
+"""Status and code of the response to a capability that the server does not declare (section 2.3)."""
 
-ROUNDED = timedelta(seconds=1)
-"""What two times that are told in whole seconds may lack between them."""
+CLOCK_TOLERANCE = timedelta(seconds=1)
+"""Tolerance for the difference of two times with a resolution of one second."""
 
 
 @check("TW-DSC-001", "TW-DSC-014", "TW-DSC-015", "TW-OVR-012", "TW-JOB-001")
 async def discovery_fits_its_schema(s: Session) -> None:
-    """`GET /v1` answers 200 with a body by its schema, a depth of 64, and limits that leave room for events."""
+    """`GET /v1` answers 200 with a valid body, `max_depth` 64, and limits of at least 1024 bytes for events and states."""
     answer = await s.wire.ask("GET", "/v1")
-    misfit = specification.misfit("discovery", answer.json)
-    s.expect("TW-DSC-001", answer.status == 200 and not misfit, "200, and a body by discovery.schema.json",
-             f"{answer.status} {misfit}", at=answer)  # fmt: skip
+    violation = specification.schema_violation("discovery", answer.json)
+    s.expect("TW-DSC-001", answer.status == 200 and not violation, "200 and a body that fits discovery.schema.json",
+             f"{answer.status} {violation}", at=answer)  # fmt: skip
     s.expect("TW-JOB-001", answer.status == 200, "200 for GET /v1", answer.status, at=answer)
     limits = answer.json.get("limits", {})
     s.expect("TW-DSC-014", limits.get("max_depth") == 64, "max_depth 64", limits.get("max_depth"), at=answer)
@@ -46,7 +46,7 @@ async def discovery_fits_its_schema(s: Session) -> None:
 
 @check("TW-DSC-005", whole_run=True)
 async def discovery_stays(s: Session) -> None:
-    """What it says at the end of the run is what it said at its begin, endpoints apart."""
+    """The discovery document is the same at the start and the end of the run, apart from the endpoints."""
     answer = await s.wire.ask("GET", "/v1")
     before, after = ({**each.json, "endpoints": 0} for each in (s.server.discovery, answer))
     s.expect("TW-DSC-005", before == after, f"{before}", after, at=answer)
@@ -57,28 +57,30 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 @check("TW-DSC-016", "TW-DSC-017", "TW-DSC-022", "TW-OVR-016", "TW-JOB-001")
 async def endpoints_describe_themselves(s: Session) -> None:
-    """Each endpoint that discovery lists answers with a description by its schema; its schemas stand on their own."""
-    listed = s.server.says.get("endpoints", [])
+    """Each listed endpoint has a valid description, with input and value schemas that reference no other document."""
+    listed = s.server.discovery_body.get("endpoints", [])
     if not listed:
         s.untested("discovery lists no endpoint")
     for each in listed:
         answer = await s.wire.ask("GET", resolve(s.server.discovery, each["href"]))
-        misfit = specification.misfit("endpoint", answer.json)
-        s.expect("TW-DSC-016", answer.status == 200 and not misfit, "200, and a body by endpoint.schema.json",
-                 f"{answer.status} {misfit}", at=answer)  # fmt: skip
+        violation = specification.schema_violation("endpoint", answer.json)
+        s.expect("TW-DSC-016", answer.status == 200 and not violation, "200 and a body that fits endpoint.schema.json",
+                 f"{answer.status} {violation}", at=answer)  # fmt: skip
         s.expect("TW-JOB-001", answer.status == 200, f"200 for {each['href']}", answer.status, at=answer)
-        s.expect("TW-OVR-016", not specification.misfit("endpoint", {**answer.json, "name": each["name"]}),
-                 "an endpoint-name", each["name"], at=s.server.discovery)  # fmt: skip
+        s.expect("TW-OVR-016", not specification.schema_violation("endpoint", {**answer.json, "name": each["name"]}),
+                 "a valid endpoint name", each["name"], at=s.server.discovery)  # fmt: skip
         for name in ("input_schema", "value_schema"):
             fault = _schema_fault(answer.json.get(name))
-            s.expect("TW-DSC-017", not fault, f"{name} as a JSON Schema 2020-12", fault, at=answer)
+            s.expect(
+                "TW-DSC-017", not fault, f"{name} that is a JSON Schema of draft 2020-12", fault, at=answer
+            )
             foreign = [ref for ref in _refs(answer.json.get(name)) if not ref.startswith("#")]
             s.expect("TW-DSC-022", not foreign, "no reference to another document", foreign, at=answer)
 
 
 def _schema_fault(schema: Any) -> str:
     if isinstance(schema, dict) and str(schema.get("$schema", DRAFT)).rstrip("#") != DRAFT:
-        return f"it is one of {schema['$schema']}"
+        return f"the schema is of {schema['$schema']}"
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
@@ -99,13 +101,13 @@ def _refs(schema: Any) -> list[str]:
 
 @check("TW-DSC-018", "TW-DSC-019")
 async def examples_are_taken(s: Session) -> None:
-    """Each endpoint has an example, and each example is an input that it takes."""
+    """Each endpoint has at least one example, and it accepts each of its examples."""
     for endpoint in s.server.endpoints.values():
         s.expect("TW-DSC-018", endpoint.examples, f"an example of {endpoint.name}", at=endpoint.described)
         validator = Draft202012Validator(endpoint.description["input_schema"])
         for example in endpoint.examples:
             fault = next((error.message for error in validator.iter_errors(example)), "")
-            s.expect("TW-DSC-019", not fault, "an example by the endpoint's own input_schema", fault[:200],
+            s.expect("TW-DSC-019", not fault, "an example that fits the input_schema of its endpoint", fault[:200],
                      at=endpoint.described)  # fmt: skip
     for name, refused in s.server.refused:
         s.expect(
@@ -119,7 +121,7 @@ async def examples_are_taken(s: Session) -> None:
 
 @check("TW-DSC-020", whole_run=True)
 async def values_fit_their_schema(s: Session) -> None:
-    """The value of each item that has succeeded fits the `value_schema` of its endpoint."""
+    """The value of each succeeded item fits the `value_schema` of its endpoint."""
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
             endpoint = s.server.endpoints.get(str(body.get("endpoint")))
@@ -132,7 +134,7 @@ async def values_fit_their_schema(s: Session) -> None:
                     s.expect(
                         "TW-DSC-020",
                         not fault,
-                        f"a value of {endpoint.name} by its schema",
+                        f"a value that fits the value_schema of {endpoint.name}",
                         fault[:300],
                         at=exchange,
                     )
@@ -140,7 +142,7 @@ async def values_fit_their_schema(s: Session) -> None:
 
 @check("TW-DSC-003", "TW-DSC-011")
 async def capabilities_are_those_that_are_named(s: Session) -> None:
-    """What is named is served; what is not named is answered as section 2.3 says."""
+    """The server serves the capabilities that it declares, and answers requests for others as section 2.3 requires."""
     work = s.some_work()
     job, _ = await s.ended(work)
     asked = {
@@ -164,27 +166,31 @@ def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
         s.expect(
             "TW-DSC-003",
             served,
-            f"{name} is served, since it is named",
+            f"{name} is served, because the server declares it",
             f"{answer.status} {answer.code}",
             at=answer,
         )
         return
     s.expect(
-        "TW-DSC-003", not served, f"{name} is not served, since it is not named", answer.status, at=answer
+        "TW-DSC-003",
+        not served,
+        f"{name} is not served, because the server does not declare it",
+        answer.status,
+        at=answer,
     )
-    s.expect("TW-DSC-011", (answer.status, answer.code) == REFUSALS[name], f"{REFUSALS[name]} without {name}",
+    s.expect("TW-DSC-011", (answer.status, answer.code) == REFUSALS[name], f"{REFUSALS[name]} without the capability {name}",
              f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
 
 @check("TW-DSC-023", whole_run=True)
 async def text_is_not_taken_back_where_it_cannot_be(s: Session) -> None:
-    """An endpoint that says `"rollback": false` never truncates or replaces a text of its values."""
+    """An endpoint that declares `"rollback": false` never truncates or replaces text in its values."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
-    firm = {name for name, each in s.server.endpoints.items() if not each.capability("rollback")}
+    without_rollback = {name for name, each in s.server.endpoints.items() if not each.capability("rollback")}
     judged = False
     for step in s.histories().steps:
         if (
-            jobs.get(step.job) not in firm
+            jobs.get(step.job) not in without_rollback
             or step.before is None
             or step.after is None
             or step.block.type != "message"
@@ -192,80 +198,86 @@ async def text_is_not_taken_back_where_it_cannot_be(s: Session) -> None:
             continue
         judged = True
         for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
-            s.expect("TW-DSC-023", _grown(old["value"], new["value"]), ("texts that begin with those of", old["value"]),
+            s.expect("TW-DSC-023", _extends(old["value"], new["value"]), ("a value whose texts begin with those of", old["value"]),
                      new["value"], at=step.exchange, block=step.block)  # fmt: skip
     if not judged:
         s.no_occasion("each endpoint declares `rollback`")
 
 
-def _grown(old: Any, new: Any) -> bool:
+def _extends(old: Any, new: Any) -> bool:
     if isinstance(old, str):
         return isinstance(new, str) and new.startswith(old)
     if isinstance(old, dict):
         return all(
-            _grown(child, new.get(name) if isinstance(new, dict) else None) for name, child in old.items()
+            _extends(child, new.get(name) if isinstance(new, dict) else None) for name, child in old.items()
         )
     if isinstance(old, list):
-        return isinstance(new, list) and all(map(_grown, old, new))
+        return isinstance(new, list) and all(map(_extends, old, new))
     return True
 
 
 @check("TW-DSC-024", "TW-BAT-006", whole_run=True)
 async def a_value_comes_once_where_nothing_streams(s: Session) -> None:
-    """An endpoint that says `"streams": false` sets the value of an item once, in the event that ends the item."""
+    """An endpoint that declares `"streams": false` sets the value of an item once, in the event that ends it."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
-    still = {name for name, each in s.server.endpoints.items() if not each.capability("streams")}
+    without_streams = {name for name, each in s.server.endpoints.items() if not each.capability("streams")}
     for step in s.histories().steps:
-        if jobs.get(step.job) not in still or step.before is None or step.after is None:
+        if jobs.get(step.job) not in without_streams or step.before is None or step.after is None:
             continue
         for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
             if old["value"] != new["value"] and step.block.type == "message":
                 where: dict[str, Any] = {"at": step.exchange, "block": step.block}
                 s.expect("TW-DSC-024", old["value"] is None and new["status"] not in {"queued", "running"},
-                         "one value, of an item that ends with it", new, **where)  # fmt: skip
+                         "one value, set in the event that ends the item", new, **where)  # fmt: skip
                 s.expect(
-                    "TW-BAT-006", new["status"] == "succeeded", "the status in the same event", new, **where
+                    "TW-BAT-006",
+                    new["status"] == "succeeded",
+                    "the status succeeded in the same event as the value",
+                    new,
+                    **where,
                 )
 
 
 @check("TW-RES-026", whole_run=True)
 async def a_state_is_kept_as_long_as_discovery_says(s: Session) -> None:
-    """`expires_at` of a job is `state_ttl_s` after `ended_at`, or later."""
+    """`expires_at` of a job is at least `state_ttl_s` after `ended_at`."""
     kept = timedelta(seconds=s.server.limits.get("state_ttl_s", 0))
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
             ended, done = _time(body.get("ended_at")), body.get("done") or {}
-            for told in (body.get("expires_at"), done.get("expires_at")):
-                if ended and (until := _time(told)):
-                    s.expect("TW-RES-026", until >= ended + kept - ROUNDED, f"{kept} after {body['ended_at']}, or later",
-                             told, at=exchange)  # fmt: skip
+            for expiry in (body.get("expires_at"), done.get("expires_at")):
+                if ended and (until := _time(expiry)):
+                    s.expect("TW-RES-026", until >= ended + kept - CLOCK_TOLERANCE, f"at least {kept} after {body['ended_at']}",
+                             expiry, at=exchange)  # fmt: skip
 
 
-def _time(told: Any) -> datetime | None:
+def _time(expiry: Any) -> datetime | None:
     try:
-        return datetime.fromisoformat(told) if isinstance(told, str) else None
+        return datetime.fromisoformat(expiry) if isinstance(expiry, str) else None
     except ValueError:
         return None
 
 
 @check("TW-DSC-012", "TW-SEC-014")
 async def a_body_that_is_too_large_is_refused(s: Session) -> None:
-    """One byte more than `max_body_bytes` gets 413 `body_too_large`, by length and in chunks; less is read."""
+    """A body one byte above `max_body_bytes` gets 413 `body_too_large`, with Content-Length and in chunks."""
     work = s.some_work()
     limit = s.server.limits.get("max_body_bytes", 0)
     if limit > 16 * 2**20:
-        s.untested(f"max_body_bytes is {limit}: too large to be tried")
-    from tidewire_conformance.wire.strict_json import compact  # noqa: PLC0415 - beside its one use
+        s.untested(f"max_body_bytes is {limit}, too large to be tested")
+    from tidewire_conformance.wire.strict_json import compact  # noqa: PLC0415 - imported at its single use
 
     small = compact(work.body)
     large = small + b" " * (limit + 1 - len(small))
     header = {"Content-Type": "application/json"}
     for body in (large, [large[:-1], large[-1:]]):
         answer = await s.wire.ask("POST", work.submit_to, body=body, header=header)
-        for sentence in ("TW-SEC-014", "TW-DSC-012"):
-            s.expect(sentence, (answer.status, answer.code) == (413, "body_too_large"), "413 body_too_large",
+        for requirement in ("TW-SEC-014", "TW-DSC-012"):
+            s.expect(requirement, (answer.status, answer.code) == (413, "body_too_large"), "413 body_too_large",
                      f"{answer.status} {answer.code}", at=answer)  # fmt: skip
-    twin = await s.wire.ask(
+    control = await s.wire.ask(
         "POST", work.submit_to, body=small + b" " * min(1000, limit - len(small)), header=header
     )
-    s.expect("TW-DSC-012", twin.status == 201, "201 for a body below the limit", twin.status, at=twin)
+    s.expect(
+        "TW-DSC-012", control.status == 201, "201 for a body below the limit", control.status, at=control
+    )

@@ -1,4 +1,4 @@
-"""Chapter 9: how errors are told, and what is refused since there is no such thing."""
+"""Checks for chapter 9: error responses, problem documents, and requests for unknown resources."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from tidewire_conformance.session import Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.strict_json import compact
 
-_INSIDES = re.compile(
+_INTERNALS = re.compile(
     r'Traceback|File \\?"|site-packages|\bat .+\.(?:js|mjs|java|go|rs):\d+|/(?:home|usr|root|srv)/\S+\.\w+'
 )
 UNKNOWN_JOB = "A" * 22
@@ -18,28 +18,33 @@ UNKNOWN_JOB = "A" * 22
 
 @check("TW-ERR-001", "TW-ERR-002", "TW-ERR-003", "TW-ERR-004", "TW-ERR-020", whole_run=True)
 async def errors_are_problems_of_the_registry(s: Session) -> None:
-    """Each error is a problem by its schema, with the media type and status it names, and a code of the registry."""
+    """Each error is a valid problem document with the right media type, its status, and a registered code."""
     codes = specification.problem_codes()
     for each in s.wire.record:
         found = [(block.json, block) for block in each.of_type("problem")]
         if each.status >= 400 and each.is_whole:
             s.expect("TW-ERR-002", each.media_type == "application/problem+json", "application/problem+json",
-                     each.says("content-type"), at=each)  # fmt: skip
+                     each.response_header("content-type"), at=each)  # fmt: skip
             if s.expect(
                 "TW-ERR-001",
                 isinstance(each.json, dict),
-                "a problem as the body",
+                "a problem document as the body",
                 repr(each.body[:200]),
                 at=each,
             ):
-                s.expect("TW-ERR-003", each.json.get("status") == each.status, f"status {each.status}",
+                s.expect("TW-ERR-003", each.json.get("status") == each.status, f"the member status {each.status}",
                          each.json.get("status"), at=each)  # fmt: skip
                 found.append((each.json, None))  # type: ignore[arg-type]
         found += [(item["error"], None) for item in _items(each) if "error" in item]  # type: ignore[misc]
         for problem, block in found:
-            misfit = specification.misfit("problem", problem)
+            violation = specification.schema_violation("problem", problem)
             if not s.expect(
-                "TW-ERR-001", not misfit, "a problem by its schema", misfit, at=each, block=block
+                "TW-ERR-001",
+                not violation,
+                "a problem document that fits its schema",
+                violation,
+                at=each,
+                block=block,
             ):
                 continue
             known = codes.get(problem["code"])
@@ -47,7 +52,7 @@ async def errors_are_problems_of_the_registry(s: Session) -> None:
             s.expect(
                 "TW-ERR-020",
                 own,
-                "a code of the registry, with a dot, or a URI",
+                "a registered code, a code with a dot, or a URI",
                 problem["code"],
                 at=each,
                 block=block,
@@ -64,23 +69,23 @@ def _items(each: RecordedExchange) -> list[dict[str, Any]]:
 
 @check("TW-JOB-005", whole_run=True)
 async def json_is_called_json(s: Session) -> None:
-    """Each answer with a body that is neither a stream nor a problem is `application/json`."""
+    """Each successful response with a body, other than a stream, is `application/json`."""
     for each in s.wire.record:
         if each.is_whole and 200 <= each.status < 300 and each.body and not each.is_stream:
-            s.expect("TW-JOB-005", each.media_type == "application/json", "application/json", each.says("content-type"),
+            s.expect("TW-JOB-005", each.media_type == "application/json", "application/json", each.response_header("content-type"),
                      at=each)  # fmt: skip
 
 
 @check("TW-ERR-006", "TW-ERR-007", whole_run=True)
 async def who_has_to_wait_is_told_how_long(s: Session) -> None:
-    """409, 429 and 503 carry `Retry-After` in whole seconds, and `retry_after_ms` that is not above it."""
+    """409, 429 and 503 carry `Retry-After` in whole seconds and a `retry_after_ms` that does not exceed it."""
     waits = [each for each in s.wire.record if each.status in {409, 429, 503} and each.is_whole]
     if not waits:
-        s.no_occasion("no request of this run was answered with 409, 429 or 503")
+        s.no_occasion("no response in this run was 409, 429 or 503")
     for each in waits:
-        seconds = each.says("retry-after")
+        seconds = each.response_header("retry-after")
         whole = re.fullmatch(r"[1-9][0-9]{0,8}", seconds)
-        s.expect("TW-ERR-006", whole, "Retry-After, at least 1", seconds, at=each)
+        s.expect("TW-ERR-006", whole, "a Retry-After of at least 1", seconds, at=each)
         wait = each.json.get("retry_after_ms") if isinstance(each.json, dict) else None
         sound = type(wait) is int and (not whole or wait <= 1000 * int(seconds))
         s.expect("TW-ERR-007", sound, f"retry_after_ms of at most {seconds} s", wait, at=each)
@@ -88,35 +93,39 @@ async def who_has_to_wait_is_told_how_long(s: Session) -> None:
 
 @check("TW-ERR-008", whole_run=True)
 async def nothing_of_the_insides_gets_out(s: Session) -> None:
-    """No stack trace and no path of the server's file system in an answer that tells of an error."""
+    """Error responses contain no stack trace and no file system path of the server."""
     for each in s.wire.record:
         texts = [block.data for block in each.of_type("problem")] + [
             compact(i["error"]) for i in _items(each) if "error" in i
         ]
         texts += [each.body] if each.status >= 400 else []
         for text in texts:
-            found = _INSIDES.search(text.decode("utf-8", "replace"))
-            s.expect("TW-ERR-008", not found, "nothing of the server's insides", found and found[0], at=each)
+            found = _INTERNALS.search(text.decode("utf-8", "replace"))
+            s.expect(
+                "TW-ERR-008", not found, "no stack trace and no server path", found and found[0], at=each
+            )
 
 
 @check("TW-JOB-002", "TW-JOB-003", "TW-JOB-013", "TW-JOB-043", "TW-DSC-016", "TW-RES-029")
 async def what_there_is_not_is_refused(s: Session) -> None:
-    """Unknown URLs, endpoints and jobs get 404 with a code of their own; a wrong method gets 405 and `Allow`."""
-    s.refused("TW-JOB-002", await s.wire.ask("GET", "/v1/nothing"), 404, "not_found")
-    s.refused("TW-DSC-016", await s.wire.ask("GET", "/v1/endpoints/there-is-none"), 404, "endpoint_not_found")
+    """Unknown URLs, endpoints and jobs get 404 with distinct codes. A wrong method gets 405 with `Allow`."""
+    s.expect_refused("TW-JOB-002", await s.wire.ask("GET", "/v1/nothing"), 404, "not_found")
+    s.expect_refused(
+        "TW-DSC-016", await s.wire.ask("GET", "/v1/endpoints/there-is-none"), 404, "endpoint_not_found"
+    )
     answer = await s.wire.ask("POST", "/v1/endpoints/there-is-none/jobs", json={"input": {}})
-    s.refused("TW-JOB-013", answer, 404, "endpoint_not_found")
+    s.expect_refused("TW-JOB-013", answer, 404, "endpoint_not_found")
     work = s.some_work()
     if (other := work.endpoint.swapcase()) not in {*s.server.endpoints, work.endpoint}:
         answer = await s.wire.ask("POST", f"/v1/endpoints/{other}/jobs", json=work.body)
-        s.refused("TW-JOB-013", answer, 404, "endpoint_not_found", other)
+        s.expect_refused("TW-JOB-013", answer, 404, "endpoint_not_found", other)
     asked = [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("GET", "/events?after=1-1")]
     asked += [("DELETE", "")] if "delete" in s.server.capabilities else []
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
         answer = await s.wire.ask(method, f"/v1/jobs/{UNKNOWN_JOB}{place}")
-        s.refused("TW-JOB-043", answer, 404, "job_not_found")
-        s.refused("TW-RES-029", answer, 404, "job_not_found")
+        s.expect_refused("TW-JOB-043", answer, 404, "job_not_found")
+        s.expect_refused("TW-RES-029", answer, 404, "job_not_found")
     job = await s.submit(work)
     for method, place, right in (
         ("POST", "/v1", "GET"),
@@ -126,16 +135,16 @@ async def what_there_is_not_is_refused(s: Session) -> None:
         ("GET", f"{job.path}/cancel", "POST"),
     ):
         answer = await s.wire.ask(method, place)
-        s.refused("TW-JOB-003", answer, 405, "method_not_allowed", f"{method} {place}")
-        allowed = [each.strip() for each in answer.says("allow").split(",")]
-        s.expect("TW-JOB-003", right in allowed and method not in allowed, f"Allow: {right}, and not {method}", answer.says("allow"),
+        s.expect_refused("TW-JOB-003", answer, 405, "method_not_allowed", f"{method} {place}")
+        allowed = [each.strip() for each in answer.response_header("allow").split(",")]
+        s.expect("TW-JOB-003", right in allowed and method not in allowed, f"an Allow header with {right} and without {method}", answer.response_header("allow"),
                  at=answer)  # fmt: skip
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
-        s.refused("TW-JOB-002", await s.wire.ask("GET", place), 404, "not_found", place)
-    # One that differs in the case of its letters alone, and what no server can have made an id of.
+        s.expect_refused("TW-JOB-002", await s.wire.ask("GET", place), 404, "not_found", place)
+    # The job's id with swapped letter case, and names that no server can have used as an id.
     for name in (job.id.swapcase(), f"{job.id}%00", f"{job.id}%20", "1", "A" * 500):
         answer = await s.wire.ask("GET", f"/v1/jobs/{name}")
         unknown = answer.status == 404 and answer.code in {"job_not_found", "not_found"}
         s.expect("TW-JOB-043", unknown or name == job.id, f"404 job_not_found for {name[:40]}", f"{answer.status} {answer.code}",
                  at=answer)  # fmt: skip
-    s.expect("TW-JOB-043", (await s.read(job)).status == 200, "200 for a job that there is")
+    s.expect("TW-JOB-043", (await s.read(job)).status == 200, "200 for an existing job")

@@ -1,4 +1,4 @@
-"""Chapter 3: how streams are answered, framed, begun and ended."""
+"""Checks for chapter 3: response headers of event streams, framing, `hello`, and the end of a stream."""
 
 import re
 
@@ -11,53 +11,53 @@ from tidewire_conformance.wire.event_stream_decoder import CLOSING, Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 HELLO_SECONDS = 1.0
-"""TW-FRM-005."""
+"""Maximum delay of `hello`, in seconds (TW-FRM-005)."""
 LONGEST_RETRY_MS = 30_000
 _ID = re.compile(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}", re.ASCII)
-_NARROW = re.compile(
+_STRICT_BLOCK = re.compile(
     rb"(?:id:[^\n]+\n|event:[A-Za-z][A-Za-z0-9_]*\n|retry:[0-9]{1,7}\n|data:[^\n]+\n|:[\x20-\x7e]*\n)*\n"
 )
 
 
 @check("TW-FRM-001", "TW-FRM-002", "TW-FRM-003", whole_run=True)
 async def streams_have_their_header(s: Session) -> None:
-    """Each event stream says its media type, and that nobody may store, transform or hold it back."""
+    """Each event stream has the required media type, cache directives and `X-Accel-Buffering` field."""
     for each in s.streams():
-        media = each.says("content-type").lower().replace(" ", "").replace('"', "")
+        media = each.response_header("content-type").lower().replace(" ", "").replace('"', "")
         s.expect("TW-FRM-001", media in {"text/event-stream", "text/event-stream;charset=utf-8"},
                  "Content-Type: text/event-stream", media, at=each)  # fmt: skip
-        told = {part.strip().lower() for part in each.says("cache-control").split(",")}
-        s.expect("TW-FRM-002", {"no-store", "no-transform"} <= told,
-                 "Cache-Control: no-store, no-transform", each.says("cache-control"), at=each)  # fmt: skip
-        s.expect("TW-FRM-003", each.says("x-accel-buffering") == "no",
-                 "X-Accel-Buffering: no", each.says("x-accel-buffering"), at=each)  # fmt: skip
+        directives = {part.strip().lower() for part in each.response_header("cache-control").split(",")}
+        s.expect("TW-FRM-002", {"no-store", "no-transform"} <= directives,
+                 "Cache-Control: no-store, no-transform", each.response_header("cache-control"), at=each)  # fmt: skip
+        s.expect("TW-FRM-003", each.response_header("x-accel-buffering") == "no",
+                 "X-Accel-Buffering: no", each.response_header("x-accel-buffering"), at=each)  # fmt: skip
 
 
 @check("TW-FRM-001")
 async def an_answer_to_a_stream_request_is_an_event_stream(s: Session) -> None:
-    """A stream that is asked for comes as one, with status 200."""
+    """The server answers a stream request with status 200 and an event stream."""
     work = s.some_work()
     job = await s.submit(work)
     answer = await s.stream(job)
     s.expect("TW-FRM-001", answer.is_stream, "200 with Content-Type: text/event-stream",
-             f"{answer.status} with {answer.says('content-type')!r}", at=answer)  # fmt: skip
+             f"{answer.status} with {answer.response_header('content-type')!r}", at=answer)  # fmt: skip
 
 
 @check("TW-FRM-004")
 async def a_stream_has_no_coding_whatever_is_accepted(s: Session) -> None:
-    """A request that offers codings gets the stream without one."""
+    """A stream has no content coding, even if the request accepts one."""
     work = s.some_work()
     job = await s.submit(work)
     answer = await s.stream(job, header={"Accept-Encoding": "gzip, br, deflate, zstd"})
-    coding = answer.says("content-encoding")
+    coding = answer.response_header("content-encoding")
     s.expect("TW-FRM-004", coding in {"", "identity"}, "no Content-Encoding", coding, at=answer)
-    s.expect("TW-FRM-004", answer.of_type("hello"), "an event stream that can be read as it is",
+    s.expect("TW-FRM-004", answer.of_type("hello"), "an event stream without content coding",
              answer.body[:40].hex(" "), at=answer)  # fmt: skip
 
 
 @check("TW-FRM-009", "TW-FRM-010", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", whole_run=True)
 async def streams_are_framed_as_the_grammar_says(s: Session) -> None:
-    """UTF-8, one line of JSON an event, an empty line after each, no empty id."""
+    """Streams are UTF-8, with one line of JSON per event, an empty line after each event, and no empty id."""
     for each in s.streams():
         _judge_text(s, each)
         for block in each.blocks:
@@ -76,8 +76,8 @@ def _judge_text(s: Session, each: RecordedExchange) -> None:
     s.expect(
         "TW-FRM-013", not rest.strip(b"\r\n"), "an empty line after the last event", repr(rest[-80:]), at=each
     )
-    narrow = not each.reader.marks and all(block.line_ends == {b"\n"} for block in each.blocks)
-    s.expect("TW-FRM-010", narrow, "LF alone, and no byte order mark", at=each)
+    strict = not each.reader.marks and all(block.line_ends == {b"\n"} for block in each.blocks)
+    s.expect("TW-FRM-010", strict, "LF line endings only, and no byte order mark", at=each)
 
 
 def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
@@ -90,30 +90,30 @@ def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
         s.expect(
             "TW-FRM-012", block.reading.is_json, "a JSON text", repr(block.data[:200]), at=each, block=block
         )
-        s.expect("TW-FRM-010", _NARROW.fullmatch(block.raw.replace(b": ", b":", 1)) or b": " in block.raw,
-                 "an event by the grammar", repr(block.raw[:200]), at=each, block=block)  # fmt: skip
+        s.expect("TW-FRM-010", _STRICT_BLOCK.fullmatch(block.raw.replace(b": ", b":", 1)) or b": " in block.raw,
+                 "an event that matches the grammar", repr(block.raw[:200]), at=each, block=block)  # fmt: skip
     s.expect("TW-FRM-016", b"" not in block.values("id"), "no empty id field", repr(block.raw[:80]), at=each,
              block=block)  # fmt: skip
 
 
 @check("TW-FRM-014", "TW-FRM-015", "TW-FRM-043", "TW-FRM-044", "TW-RES-001", "TW-RES-008", whole_run=True)
 async def events_are_those_of_the_table(s: Session) -> None:
-    """Each event has the data of its type, and an id where the log holds it, and only there."""
+    """The data of each event fits the schema of its type. Logged events have an id, ephemeral events have none."""
     tables = {"snapshot": "snapshot", "message": "diff", "done": "done", "hello": "hello", "queue": "queue",
               "progress": "progress", "ping": "ping", "goaway": "goaway", "problem": "problem"}  # fmt: skip
-    misfits: dict[tuple[str, bytes], str] = {}
+    violations: dict[tuple[str, bytes], str] = {}
     for each in s.streams():
         for block in each.events:
             if block.type in tables and block.reading.is_json:
                 said = block.type, block.data
-                if said not in misfits:
-                    misfits[said] = specification.misfit(tables[block.type], block.json)
-                misfit = misfits[said]
+                if said not in violations:
+                    violations[said] = specification.schema_violation(tables[block.type], block.json)
+                violation = violations[said]
                 s.expect(
                     "TW-FRM-043",
-                    not misfit,
-                    f"data of {block.type} by its schema",
-                    misfit,
+                    not violation,
+                    f"data that fits the schema of {block.type}",
+                    violation,
                     at=each,
                     block=block,
                 )
@@ -124,12 +124,17 @@ async def events_are_those_of_the_table(s: Session) -> None:
                 if block.values("id"):
                     value = block.values("id")[-1].decode("utf-8", "replace")
                     s.expect(
-                        "TW-RES-001", _ID.fullmatch(value), "epoch-seq", repr(value), at=each, block=block
+                        "TW-RES-001",
+                        _ID.fullmatch(value),
+                        "an id of the form epoch-seq",
+                        repr(value),
+                        at=each,
+                        block=block,
                     )
                     s.expect(
                         "TW-RES-008",
                         value not in {"0-0", "0-1"},
-                        "no reserved id",
+                        "an id that is not reserved",
                         value,
                         at=each,
                         block=block,
@@ -137,20 +142,20 @@ async def events_are_those_of_the_table(s: Session) -> None:
             elif block.values("id"):
                 fatal = block.type == "problem" and block.id == "0-1"
                 known = block.type in tables
-                s.expect("TW-FRM-014" if known else "TW-FRM-044", fatal, "no id in an ephemeral event",
+                s.expect("TW-FRM-014" if known else "TW-FRM-044", fatal, "no id on an ephemeral event",
                          repr(block.raw[:80]), at=each, block=block)  # fmt: skip
             else:
-                s.expect("TW-FRM-014", True, "no id in an ephemeral event")
-                s.expect("TW-FRM-044", True, "no logged event of another type")
+                s.expect("TW-FRM-014", True, "no id on an ephemeral event")
+                s.expect("TW-FRM-044", True, "no id on an event of an unknown type")
 
 
 @check("TW-FRM-057", "TW-FRM-058", "TW-FRM-059", "TW-FRM-060", "TW-FRM-061", whole_run=True)
 async def streams_begin_with_hello(s: Session) -> None:
-    """`hello` first, of this job, with its link and its head; `retry` before it or in it."""
-    heads = _Heads()
+    """Each stream begins with `hello` for the right job, with a link, a valid head, and `retry` before or in it."""
+    received_ids = _ReceivedIds()
     ends = {job_of(each): key(block.id) for each in s.wire.record for block in each.of_type("done")}
     for each in s.streams():
-        known = heads.before(each)
+        known = received_ids.before(each)
         first = each.events[0] if each.events else None
         if first is None or first.type == "problem":
             continue
@@ -163,13 +168,13 @@ async def streams_begin_with_hello(s: Session) -> None:
             "TW-FRM-058", hello.get("job") == job_of(each), f"job {job_of(each)}", hello, at=each, block=first
         )
         link = str(hello.get("events", ""))
-        s.expect("TW-FRM-059", link.partition("?")[0].endswith(f"{job_of(each)}/events"), "a link to the stream", link,
+        s.expect("TW-FRM-059", link.partition("?")[0].endswith(f"{job_of(each)}/events"), "a link to the stream of this job", link,
                  at=each, block=first)  # fmt: skip
         opening = each.blocks[: each.blocks.index(first) + 1]
-        s.expect("TW-FRM-061", any(block.retry is not None for block in opening), "retry before or in hello",
+        s.expect("TW-FRM-061", any(block.retry is not None for block in opening), "a retry field before or in hello",
                  at=each, block=first)  # fmt: skip
         head = key(hello.get("head"))
-        # A snapshot that is not in the log may be of a later moment than the hello.
+        # A compacted snapshot is not in the log and may be newer than the head in `hello`.
         at_once = [key(block.id) for block in each.logged[:1] if not _is_compacted(block)]
         if head and at_once and at_once[0] and not each.cursor:
             s.expect(
@@ -181,16 +186,16 @@ async def streams_begin_with_hello(s: Session) -> None:
                 block=first,
             )
         else:
-            s.expect("TW-FRM-060", head, "the id of an event", hello.get("head"), at=each, block=first)
+            s.expect("TW-FRM-060", head, "an event id as the head", hello.get("head"), at=each, block=first)
         end = ends.get(job_of(each))
         if head and end:
-            s.expect("TW-FRM-060", head <= end, f"a head that is logged: {end} was the last id", hello, at=each,
+            s.expect("TW-FRM-060", head <= end, f"a head at or before {end}, the last id of the log", hello, at=each,
                      block=first)  # fmt: skip
         if head and known:
             s.expect(
                 "TW-FRM-060",
                 head >= known,
-                f"a head at or after {known}, which was sent before",
+                f"a head at or after {known}, which the server had already sent",
                 hello,
                 at=each,
                 block=first,
@@ -203,16 +208,16 @@ def _is_compacted(block: Block) -> bool:
     )
 
 
-class _Heads:
-    """The last ids that were seen of each job, and when."""
+class _ReceivedIds:
+    """Event ids received for each job, with their arrival times."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[tuple[float, Key]]] = {}
 
     def before(self, each: RecordedExchange) -> Key | None:
-        """The highest id that had come before a request; those of its own answer are known from now on.
+        """Return the highest id received before a request, and record the ids of its response.
 
-        Nothing is known where other replicas and restarts are tried.
+        Returns None for the checks of durability, because they restart the server and use other replicas.
         """
         if each.check.startswith("durable."):
             return None
@@ -224,7 +229,7 @@ class _Heads:
 
 @check("TW-FRM-018", "TW-FRM-062", whole_run=True)
 async def retry_is_short_and_drawn_anew(s: Session) -> None:
-    """`retry` is at most 30 s, and not the same on every connection."""
+    """`retry` is at most 30 s, and its value differs between connections."""
     found = []
     for each in s.streams():
         for block in (block for block in each.blocks if block.values("retry")):
@@ -233,12 +238,14 @@ async def retry_is_short_and_drawn_anew(s: Session) -> None:
             s.expect("TW-FRM-018", sound, "retry of at most 30000", repr(value), at=each, block=block)
             found.append(value)
     if len(found) >= 8 and any(len(value) > 2 for value in found):
-        s.expect("TW-FRM-062", len(set(found)) > 1, "values that differ", f"{len(found)} times {found[0]!r}")
+        s.expect(
+            "TW-FRM-062", len(set(found)) > 1, "different retry values", f"{len(found)} times {found[0]!r}"
+        )
 
 
 @check("TW-FRM-054", "TW-FRM-007", whole_run=True)
 async def nothing_follows_the_end(s: Session) -> None:
-    """After `done`, `goaway` or `problem` comes nothing but the end of the answer."""
+    """No event follows `done`, `goaway` or `problem` in a stream."""
     for each in s.streams():
         kinds = [block.type for block in each.events]
         ends = [at for at, kind in enumerate(kinds) if kind in CLOSING]
@@ -248,7 +255,7 @@ async def nothing_follows_the_end(s: Session) -> None:
         s.expect(
             "TW-FRM-054" if kind == "done" else "TW-FRM-007",
             not after,
-            f"nothing after {kind}",
+            f"no event after {kind}",
             after,
             at=each,
         )
@@ -256,7 +263,7 @@ async def nothing_follows_the_end(s: Session) -> None:
 
 @check("TW-FRM-007", "TW-FRM-013")
 async def a_stream_is_closed_after_done(s: Session) -> None:
-    """Once `done` is there the answer ends; a heartbeat and a half of silence tell that it does not."""
+    """The server ends the response after `done`, within one and a half heartbeats plus one second."""
     work = s.some_work()
     job = await s.submit(work)
     async with s.follow(job) as stream:
@@ -264,15 +271,15 @@ async def a_stream_is_closed_after_done(s: Session) -> None:
             await stream.until(lambda seen: seen.of_type("done"), 60 + work.seconds), "the job did not end"
         )
         await stream.until(lambda _: False, 1.5 * s.server.heartbeat + 1)
-        s.expect("TW-FRM-007", stream.exchange.ended, "the end of the answer after done",
+        s.expect("TW-FRM-007", stream.exchange.ended, "the end of the response after done",
                  f"still open {1.5 * s.server.heartbeat + 1:g} s later", at=stream.exchange)  # fmt: skip
-        s.expect("TW-FRM-013", stream.exchange.ended == "whole", "an answer that ends as its framing says",
+        s.expect("TW-FRM-013", stream.exchange.ended == "whole", "a response that is complete by its framing",
                  stream.exchange.fault or stream.exchange.ended, at=stream.exchange)  # fmt: skip
 
 
 @check("TW-FRM-005")
 async def hello_comes_within_a_second(s: Session) -> None:
-    """Status line, header, `retry` and `hello` come within one second; the quickest of three tells."""
+    """`hello` arrives within one second of a request. The fastest of three attempts counts."""
     work = s.server.lasting() or s.some_work()
     job = await s.submit(work)
     waits = []
@@ -291,18 +298,18 @@ async def hello_comes_within_a_second(s: Session) -> None:
             waits.append(hello[0].at - stream.exchange.began if hello else float("inf"))
         if waits[-1] <= HELLO_SECONDS:
             break
-    s.expect("TW-FRM-005", min(waits) <= HELLO_SECONDS * s.wire.patience, f"hello within {HELLO_SECONDS:g} s of a submit",
+    s.expect("TW-FRM-005", min(waits) <= HELLO_SECONDS * s.wire.patience, f"hello within {HELLO_SECONDS:g} s of a submit that requests a stream",
              [round(wait, 3) for wait in waits], at=stream.exchange)  # fmt: skip
 
 
 @check("TW-FRM-006", serial=True)
 async def events_are_sent_when_they_are_due(s: Session) -> None:
-    """What a job that still runs has given is there before its next event is; the best of three jobs tells."""
+    """The server sends an event without waiting for the next one. The best of three jobs counts."""
     work = s.lasting(1.5)
     for _ in range(3):
         job = await s.submit(work)
         async with s.follow(job, "0-0") as stream:
-            # The growth, and not only what came before it: who writes each event once the next one is there has one left.
+            # Wait for the first growth. A server that delays each event until the next one would still hold it back.
             await stream.until(lambda seen: len(seen.logged) >= 3 or seen.of_type("done"), 60)
             at = [block.at for block in stream.exchange.logged]
             spread = at[-1] - at[0]
@@ -312,35 +319,35 @@ async def events_are_sent_when_they_are_due(s: Session) -> None:
             s.expect("TW-FRM-006", True, "events before the job has ended", at=stream.exchange)
             return
     s.expect("TW-FRM-006", False, "events while the job runs",
-             f"the events came within {spread * 1000:.0f} ms, the last of them {(at[-1] - job.submit.finished) * 1000:.0f} ms "
-             f"after the submit; the job takes {work.seconds:g} s", at=stream.exchange)  # fmt: skip
+             f"all events within {spread * 1000:.0f} ms, the last {(at[-1] - job.submit.finished) * 1000:.0f} ms "
+             f"after the submit, although the job takes {work.seconds:g} s", at=stream.exchange)  # fmt: skip
 
 
 @check("TW-FRM-008")
 async def a_stream_that_is_not_accepted_is_refused(s: Session) -> None:
-    """`Accept` that does not admit an event stream gets 406; its twin, and none at all, get the stream."""
+    """An `Accept` header that excludes event streams gets 406. Others, and no header, get the stream."""
     work = s.some_work()
     job = await s.submit(work)
     for wrong in ("application/json", "text/event-stream;q=0", "*/*, text/event-stream;q=0"):
         refused = await s.stream(job, header={"Accept": wrong})
         s.expect("TW-FRM-008", (refused.status, refused.code) == (406, "not_acceptable"), f"406 not_acceptable for {wrong}",
                  f"{refused.status} {refused.code}", at=refused)  # fmt: skip
-    for twin in (
+    for accepted in (
         "text/event-stream",
         "application/json;q=0.5, */*",
         "text/*",
         "Text/Event-Stream;q=0.1",
         None,
     ):
-        served = await s.stream(job, header={"Accept": twin})
+        served = await s.stream(job, header={"Accept": accepted})
         s.expect(
-            "TW-FRM-008", served.is_stream, f"the stream where Accept is {twin}", served.status, at=served
+            "TW-FRM-008", served.is_stream, f"the stream for Accept: {accepted}", served.status, at=served
         )
 
 
 @check("TW-FRM-051", "TW-FRM-053", "TW-OVR-018", "TW-OVR-022")
 async def a_job_ends_by_one_done(s: Session) -> None:
-    """The log of a job that ended holds one `done`, as its last event, with `error` where it failed."""
+    """The log of an ended job holds exactly one `done`, as its last event, with `error` if the job failed."""
     works = [work for work in (s.server.any_work(), s.server.failing()) if work]
     if not works:
         s.untested("no example of an endpoint ended")
@@ -351,23 +358,33 @@ async def a_job_ends_by_one_done(s: Session) -> None:
         s.expect(
             "TW-FRM-051",
             kinds.count("done") == 1 and kinds[-1] == "done",
-            "one done, at the end",
+            "exactly one done, as the last event",
             kinds[-4:],
             at=history,
         )
-        s.expect("TW-OVR-022", "done" in kinds, "an end by done", kinds[-4:], at=history)
+        s.expect("TW-OVR-022", "done" in kinds, "a done event", kinds[-4:], at=history)
         done = history.of_type("done")[0].json if "done" in kinds else {}
         if s.server.has_script and work is works[-1]:
             s.expect(
-                "TW-OVR-018", done.get("status") == "failed", "failed, as its script does", done, at=history
+                "TW-OVR-018",
+                done.get("status") == "failed",
+                "the status failed, as the script requests",
+                done,
+                at=history,
             )
         if done.get("status") == "failed":
-            s.expect("TW-FRM-053", isinstance(done.get("error"), dict), "error in done", done, at=history)
+            s.expect(
+                "TW-FRM-053",
+                isinstance(done.get("error"), dict),
+                "the member error in done",
+                done,
+                at=history,
+            )
 
 
 @check("TW-DEP-001")
 async def what_is_asked_by_http_1_0_is_answered(s: Session) -> None:
-    """A submit, a read and a stream, as by a proxy of old, are answered whole, and not in chunks."""
+    """HTTP/1.0 requests for a submit, a read and a stream get complete responses without chunked coding."""
     work = s.some_work()
     submit = await s.wire.ask("POST", work.submit_to, json=work.body, old=True)
     s.expect("TW-DEP-001", submit.status == 201, "201", f"{submit.status} {submit.code}", at=submit)
@@ -377,7 +394,7 @@ async def what_is_asked_by_http_1_0_is_answered(s: Session) -> None:
     async with s.wire.open("GET", job.events, header=EVENT_STREAM, old=True) as stream:
         await stream.until(lambda now: now.of_type("done"), CLOSE_SECONDS + work.seconds)
         answer = await stream.to_end(CLOSE_SECONDS)
-    s.expect("TW-DEP-001", answer.is_stream, "a stream", f"{answer.status} {answer.code}", at=answer)
+    s.expect("TW-DEP-001", answer.is_stream, "an event stream", f"{answer.status} {answer.code}", at=answer)
     for each in (submit, read, answer):
-        s.expect("TW-DEP-001", not each.says("transfer-encoding"), "no chunks, which came with HTTP/1.1",
-                 each.says("transfer-encoding"), at=each)  # fmt: skip
+        s.expect("TW-DEP-001", not each.response_header("transfer-encoding"), "no chunked transfer coding in an HTTP/1.0 response",
+                 each.response_header("transfer-encoding"), at=each)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Chapter 8 beside its log-probabilities: what is taken, how it ends and is counted, and that a seed gives it again."""
+"""Checks for chapter 8 apart from log-probabilities: parameters, end, usage and seeds of generations."""
 
 import asyncio
 from typing import Any
@@ -10,14 +10,14 @@ from tidewire_conformance.session import Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 LOGPROBS = ["logprobs"]
-"""What a server declares that generates."""
+"""Capabilities that a server needs for the checks of generation."""
 TOKENS = 8
-"""That are asked for unless a check says otherwise."""
+"""Default value of `max_tokens` in these checks."""
 TOO_MANY = 10**8
-"""Tokens that no context has room for."""
+"""Number of tokens that exceeds every context."""
 STOP = 9
-"""Characters of a stop string: more than most tokens have, so that it comes in parts."""
-SHOWN: list[tuple[dict[str, Any], str]] = [
+"""Length of the stop string in characters. It exceeds most tokens, so the string spans several tokens."""
+EFFECTS: list[tuple[dict[str, Any], str]] = [
     ({"ranks": True}, "ranks"),
     ({"token_text": True}, "token_text"),
     ({"logprob_token_ids": [0]}, "scored_logprobs"),
@@ -26,65 +26,68 @@ SHOWN: list[tuple[dict[str, Any], str]] = [
     ({"echo": True}, "text"),
     ({"logit_bias": {"0": 1000}}, "token_ids"),
 ]
-"""Members of the input, and the member of the value that shows whether they were served."""
+"""Input members, each with the member of the value that shows whether the endpoint applied them."""
 
 
 def generation(s: Session, **members: Any) -> Work:
-    """Work of an endpoint with log-probabilities, with these members of chapter 8."""
-    work = s.server.with_logprobs() or s.untested("no example of an endpoint with `logprobs` ended well")
+    """Return a request for an endpoint with log-probabilities, with these input members of chapter 8."""
+    work = s.server.with_logprobs() or s.untested("no example of an endpoint with `logprobs` succeeded")
     return work.with_input({**work.inputs[0], "max_tokens": TOKENS, "seed": 7, **members})
 
 
 async def generate(s: Session, **members: Any) -> Job:
-    """Submit a generation; a member that the endpoint does not serve (TW-GEN-001) is no lack of it."""
+    """Submit a generation. Skips the check if the endpoint rejects one of the members as not served (TW-GEN-001)."""
     work = generation(s, **members)
     answer = await s.wire.ask("POST", work.submit_to, json=work.body)
     pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
     if answer.code == "invalid_input" and pointer.removeprefix("/input/") in members:
         s.no_occasion(f"{work.endpoint} does not serve {pointer.removeprefix('/input/')}")
-    s.need(answer.status == 201, f"{answer}: {answer.status} {answer.code}")
+    s.need(answer.status == 201, f"{answer} returned {answer.status} {answer.code}")
     return Job(answer.json["id"], work, answer)
 
 
 async def generated(s: Session, **members: Any) -> tuple[dict[str, Any], RecordedExchange]:
-    """A generation, and the stream that shows it."""
+    """Run a generation and return its value and its stream."""
     job = await generate(s, **members)
     history = await s.history(job)
     item = (await s.read(job)).json["state"]["items"][0]
-    s.need(item["status"] == "succeeded" and isinstance(item["value"], dict), f"the item is {item['status']}")
+    s.need(
+        item["status"] == "succeeded" and isinstance(item["value"], dict),
+        f"the generation ended as {item['status']}",
+    )
     return item["value"], history
 
 
 def max_top(s: Session) -> int:
-    """The most candidates that can be asked for."""
+    """Return the maximum number of candidates per token."""
     work = generation(s)
     return int(s.server.endpoints[work.endpoint].capability("logprobs")["max_top"])
 
 
 @check("TW-GEN-002", "TW-GEN-001", "TW-GEN-003", "TW-GEN-004", "TW-GEN-008", needs=LOGPROBS)
 async def what_cannot_be_served_is_refused(s: Session) -> None:
-    """More candidates than `max_top`, both prompt and messages, an unknown member: 422 with a pointer; a twin runs."""
+    """Candidates above `max_top`, prompt with messages, and unknown members get 422 with a pointer."""
     work, most = generation(s), max_top(s)
-    given = work.inputs[0]
-    prompt = {"prompt": given.get("prompt", "a")}
+    example = work.inputs[0]
+    prompt = {"prompt": example.get("prompt", "a")}
     for name in ("top_logprobs", "prompt_logprobs"):
-        answer = await s.wire.ask("POST", work.submit_to, json={"input": {**given, name: most + 1}})
+        answer = await s.wire.ask("POST", work.submit_to, json={"input": {**example, name: most + 1}})
         if name == "prompt_logprobs" and answer.code == "invalid_input":
-            continue  # not served at all: one of two faults is told (TW-ERR-010)
-        s.refused("TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
-        told = answer.json if answer.status == 422 else {}
-        s.expect("TW-GEN-002", told.get("pointer") == f"/input/{name}" and str(most) in str(told.get("detail")),
-                 f"a pointer to {name}, and {most} in detail", told, at=answer)  # fmt: skip
+            continue  # the member is not served, and the response may name that fault instead (TW-ERR-010)
+        s.expect_refused("TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
+        problem = answer.json if answer.status == 422 else {}
+        s.expect("TW-GEN-002", problem.get("pointer") == f"/input/{name}" and str(most) in str(problem.get("detail")),
+                 f"a pointer to {name}, and {most} in the detail", problem, at=answer)  # fmt: skip
     wrong = [
-        ("TW-GEN-003", {**given, **prompt, "messages": [{"role": "user", "content": "b"}]}),
-        ("TW-GEN-001", {**given, "foresight": True}),
-        ("TW-GEN-003", {**(given | prompt), "echo": True, "messages": [{"role": "user", "content": "b"}]}),
+        ("TW-GEN-003", {**example, **prompt, "messages": [{"role": "user", "content": "b"}]}),
+        ("TW-GEN-001", {**example, "foresight": True}),
+        ("TW-GEN-003", {**(example | prompt), "echo": True, "messages": [{"role": "user", "content": "b"}]}),
         ("TW-GEN-003", {"messages": [{"role": "user", "content": "b"}], "echo": True}),
     ]
-    for sentence, body in wrong:
+    for requirement, body in wrong:
         answer = await s.wire.ask("POST", work.submit_to, json={"input": body})
-        s.refused(sentence, answer, 422, "invalid_input", str(body)[:60])
-    answer = await s.wire.ask("POST", work.submit_to, json={"input": {**given, "max_tokens": TOO_MANY}})
+        s.expect_refused(requirement, answer, 422, "invalid_input", str(body)[:60])
+    answer = await s.wire.ask("POST", work.submit_to, json={"input": {**example, "max_tokens": TOO_MANY}})
     sound = answer.status == 422 and answer.code in {"input_too_long", "invalid_input"}
     s.expect(
         "TW-GEN-004",
@@ -96,17 +99,23 @@ async def what_cannot_be_served_is_refused(s: Session) -> None:
     if answer.status == 201:
         await s.wire.ask("POST", f"/v1/jobs/{answer.json.get('id')}/cancel")
     if s.server.limits_of_batch(work) > 1 and "batches" in s.server.capabilities:
-        answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [{**given, "n": 2}, given]})
-        s.refused("TW-GEN-008", answer, 422, "invalid_input", "n of 2 among several inputs")
-    twin = await s.wire.ask("POST", work.submit_to, json={"input": {**given, "top_logprobs": most}})
-    s.expect("TW-GEN-002", twin.status == 201, f"201 for {most}", f"{twin.status} {twin.code}", at=twin)
+        answer = await s.wire.ask("POST", work.submit_to, json={"inputs": [{**example, "n": 2}, example]})
+        s.expect_refused("TW-GEN-008", answer, 422, "invalid_input", "n of 2 with several inputs")
+    control = await s.wire.ask("POST", work.submit_to, json={"input": {**example, "top_logprobs": most}})
+    s.expect(
+        "TW-GEN-002",
+        control.status == 201,
+        f"201 for {most} candidates",
+        f"{control.status} {control.code}",
+        at=control,
+    )
 
 
 @check("TW-GEN-001", needs=LOGPROBS)
 async def what_is_taken_is_served(s: Session) -> None:
-    """A member of the input is refused with a pointer to it, or what it asks for is there."""
+    """The endpoint either rejects an input member with a pointer to it or applies it."""
     prompt = "it was a long day"
-    for members, shown in SHOWN:
+    for members, shown in EFFECTS:
         work = generation(s, prompt=prompt, logprobs=True, temperature=0, max_tokens=4, **members)
         answer = await s.wire.ask("POST", work.submit_to, json=work.body)
         if answer.status == 422:
@@ -115,14 +124,14 @@ async def what_is_taken_is_served(s: Session) -> None:
                 "TW-GEN-001", pointer in members, f"a pointer to one of {sorted(members)}", pointer, at=answer
             )
             continue
-        s.need(answer.status == 201, f"{answer}: {answer.status} {answer.code}")
+        s.need(answer.status == 201, f"{answer} returned {answer.status} {answer.code}")
         job = Job(answer.json["id"], work, answer)
         history = await s.history(job)
         value = (await s.read(job)).json["state"]["items"][0]["value"]
         s.expect(
             "TW-GEN-001",
             _is_served(value, members, shown, prompt),
-            f"{members} in {shown}, or 422",
+            f"{shown} that reflects {members}, or 422",
             value,
             at=history,
         )
@@ -138,22 +147,24 @@ def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> 
 
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
 async def an_end_has_its_reason_and_its_count(s: Session) -> None:
-    """`finish_reason` is `length` where `max_tokens` are there; `usage` counts prompt and completion."""
+    """`finish_reason` is `length` at `max_tokens` tokens, and `usage` counts prompt and completion tokens."""
     value, history = await generated(s, logprobs=True)
     count, reason = len(value["token_ids"]), value.get("finish_reason")
-    s.expect("TW-GEN-017", reason in {"stop", "length"}, "stop or length", reason, at=history)
+    s.expect(
+        "TW-GEN-017", reason in {"stop", "length"}, "the finish_reason stop or length", reason, at=history
+    )
     s.expect(
         "TW-GEN-017",
         (reason == "length") == (count == TOKENS) or reason == "stop",
-        f"length at {TOKENS} tokens",
+        f"the finish_reason length at {TOKENS} tokens",
         f"{reason} at {count}",
         at=history,
     )
     if count > 1:
-        # What went on after this many tokens was not ended by the model.
+        # The model did not stop after count - 1 tokens, so a limit of count - 1 must end with `length`.
         less, cut = await generated(s, logprobs=True, max_tokens=count - 1)
         s.expect("TW-GEN-017", less.get("finish_reason") == "length" or less["token_ids"] != value["token_ids"][:-1],
-                 f"length at {count - 1} tokens, where {count} may come", less.get("finish_reason"), at=cut)  # fmt: skip
+                 f"the finish_reason length at {count - 1} of {count} tokens", less.get("finish_reason"), at=cut)  # fmt: skip
     usage = history.of_type("done")[0].json.get("usage", {})
     s.expect(
         "TW-GEN-018",
@@ -173,29 +184,37 @@ async def an_end_has_its_reason_and_its_count(s: Session) -> None:
 
 @check("TW-GEN-018", needs=LOGPROBS)
 async def usage_counts_all_items(s: Session) -> None:
-    """`completion_tokens` of a job of several inputs is the sum of what its items gave, `prompt_tokens` of what they read."""
+    """`usage` of a job with several inputs sums the prompt and completion tokens of all items."""
     work = generation(s, logprobs=True, temperature=0)
     if s.server.limits_of_batch(work) < 2 or "batches" not in s.server.capabilities:
-        s.no_occasion(f"{work.endpoint} takes one input")
+        s.no_occasion(f"{work.endpoint} accepts only one input")
     job, history = await s.ended(work.with_inputs([work.inputs[0], {**work.inputs[0], "max_tokens": 3}]))
     items = [item["value"] for item in (await s.read(job)).json["state"]["items"]]
     count = sum(len(value["token_ids"]) for value in items)
     usage = history.of_type("done")[0].json.get("usage", {})
-    told = usage.get("completion_tokens", 0)
+    counted = usage.get("completion_tokens", 0)
     s.expect(
-        "TW-GEN-018", count <= told <= count + len(items), f"{count} completion tokens", told, at=history
+        "TW-GEN-018",
+        count <= counted <= count + len(items),
+        f"{count} completion tokens",
+        counted,
+        at=history,
     )
     _, alone = await s.ended(work.with_input(work.inputs[0]))
     read = alone.of_type("done")[0].json.get("usage", {}).get("prompt_tokens", 0)
-    told = usage.get("prompt_tokens")
+    counted = usage.get("prompt_tokens")
     s.expect(
-        "TW-GEN-018", told == len(items) * read, f"{len(items)} times {read} prompt tokens", told, at=history
+        "TW-GEN-018",
+        counted == len(items) * read,
+        f"{len(items)} times {read} prompt tokens",
+        counted,
+        at=history,
     )
 
 
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
 async def a_generation_that_is_cancelled_says_so(s: Session) -> None:
-    """`finish_reason` of an item that was cancelled while it ran is `cancelled`, and what it read and gave is counted."""
+    """A cancelled generation has the `finish_reason` `cancelled`, and `usage` counts its tokens."""
     work = generation(s, logprobs=True, temperature=0, max_tokens=LONG_TOKENS)
     job = await s.submit(work)
     async with s.follow(job, "0-0") as stream:
@@ -205,7 +224,7 @@ async def a_generation_that_is_cancelled_says_so(s: Session) -> None:
         history = stream.exchange
     item = (await s.read(job)).json["state"]["items"][0]
     if item["status"] != "cancelled":
-        s.unclear(f"the job was {item['status']} before it was cancelled")
+        s.unclear(f"the job was {item['status']} before the cancel")
     reason = item["value"].get("finish_reason")
     s.expect("TW-GEN-017", reason == "cancelled", "cancelled", reason, at=history)
     done = history.of_type("done")
@@ -224,23 +243,23 @@ async def a_generation_that_is_cancelled_says_so(s: Session) -> None:
 
 @check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS)
 async def a_stop_string_ends_the_text_before_it(s: Session) -> None:
-    """No part of it is in the text, not even on the way: what a seed gives is asked for once more, and stopped."""
+    """No event shows a part of the stop string. The check repeats a seeded generation with a stop string."""
     whole, _ = await generated(s, temperature=0.9)
     text, middle = whole["text"], len(whole["text"]) // 2
     stop = text[middle : middle + STOP]
     if len(stop) < STOP:
-        s.unclear(f"{text!r} is too short to be stopped")
+        s.unclear(f"the generated text {text!r} is too short for a stop string")
     wanted = text[: text.index(stop)]
     alone, history = await generated(s, temperature=0.9, stop=stop)
-    s.expect("TW-GEN-016", alone["text"] == wanted, f"{wanted!r}, which the string {stop!r} ends as a list of it does",
+    s.expect("TW-GEN-016", alone["text"] == wanted, f"{wanted!r} for {stop!r} as a single stop string",
              repr(alone["text"]), at=history)  # fmt: skip
     value, history = await generated(s, temperature=0.9, stop=[stop])
     if not value["text"].startswith(wanted) and not wanted.startswith(value["text"]):
-        s.unclear(f"one seed gave {text!r}, and then {value['text']!r}")
+        s.unclear(f"the same seed gave two texts, {text!r} and {value['text']!r}")
     s.expect(
         "TW-GEN-016",
         value["text"] == wanted,
-        f"{wanted!r}, which {stop!r} ends",
+        f"{wanted!r} for the stop string {stop!r}",
         repr(value["text"]),
         at=history,
     )
@@ -249,14 +268,14 @@ async def a_stop_string_ends_the_text_before_it(s: Session) -> None:
     )
     for step in Histories([history]).steps:
         shown = step.after.value["items"][0]["value"] if step.after else None
-        on_the_way = (shown or {}).get("text", "")
-        s.expect("TW-GEN-016", wanted.startswith(on_the_way), f"no more than {wanted!r} on the way", repr(on_the_way),
+        partial = (shown or {}).get("text", "")
+        s.expect("TW-GEN-016", wanted.startswith(partial), f"at most {wanted!r} at every event", repr(partial),
                  at=history, block=step.block)  # fmt: skip
 
 
 @check("TW-GEN-008", "TW-GEN-009", needs=LOGPROBS)
 async def samples_are_items(s: Session) -> None:
-    """`n` samples of one input are n items of a job that says `batch`."""
+    """`n` samples of one input become `n` items of a job with `"batch": true`."""
     job = await generate(s, n=3)
     await s.history(job)
     read = await s.read(job)
@@ -272,7 +291,7 @@ async def samples_are_items(s: Session) -> None:
 
 @check("TW-GEN-007", "TW-BAT-012", needs=LOGPROBS)
 async def a_seed_gives_the_same_tokens_again(s: Session) -> None:
-    """The same input with the same seed gives the same tokens, alone and among others."""
+    """The same input and seed give the same tokens, alone and in a batch."""
     one, _ = await generated(s, logprobs=True, temperature=0.9)
     two, history = await generated(s, logprobs=True, temperature=0.9)
     s.expect(

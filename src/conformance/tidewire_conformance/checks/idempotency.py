@@ -1,4 +1,4 @@
-"""Section 6.3: a submit that is repeated with its key."""
+"""Checks for section 6.3: submits repeated with the same `Idempotency-Key`."""
 
 import asyncio
 import secrets
@@ -12,9 +12,9 @@ from tidewire_conformance.wire.strict_json import compact
 
 
 def _keyed(s: Session) -> Work:
-    """Work that may be submitted with a key."""
+    """Return a sample request that may be submitted with an idempotency key, or skip the check."""
     if "idempotency" not in s.server.capabilities and not s.wire.header:
-        s.not_declared("`idempotency`, and no credentials were given")
+        s.not_declared("the capability `idempotency`, and the run has no credentials")
     return s.some_work()
 
 
@@ -32,78 +32,83 @@ async def _submit(
 
 @check("TW-JOB-024", "TW-JOB-028", "TW-JOB-029", "TW-JOB-035")
 async def a_repeated_submit_finds_its_job(s: Session) -> None:
-    """Same key and same bytes: the same job, its `Location`, and `Idempotency-Replayed`; a twin with another key is new."""
+    """The same key and bytes return the same job, `Location` and `Idempotency-Replayed`. Another key starts a new job."""
     work = _keyed(s)
     key = _key()
     first, again = await _submit(s, work, key), await _submit(s, work, key)
     other = await _submit(s, work, _key())
-    sentence = "TW-JOB-024" if s.wire.header else "TW-JOB-035"
-    s.expect(sentence, again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')}",
+    requirement = "TW-JOB-024" if s.wire.header else "TW-JOB-035"
+    s.expect(requirement, again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')}",
              again.json.get("id"), at=again)  # fmt: skip
     s.expect(
         "TW-JOB-028", again.json.get("id") == first.json.get("id"), "the job of the first submit", at=again
     )
     s.expect("TW-JOB-028", other.status == 201 and other.json.get("id") != first.json.get("id"), "a new job for another key",
              other.json.get("id"), at=other)  # fmt: skip
-    replayed = again.says("idempotency-replayed")
+    replayed = again.response_header("idempotency-replayed")
     s.expect("TW-JOB-029", replayed == "true", "Idempotency-Replayed: true", replayed, at=again)
     s.expect(
-        "TW-JOB-029", not first.says("idempotency-replayed"), "no such header on the first answer", at=first
+        "TW-JOB-029",
+        not first.response_header("idempotency-replayed"),
+        "no Idempotency-Replayed in the first response",
+        at=first,
     )
-    s.expect("TW-JOB-029", (again.status, again.says("location")) == (201, first.says("location")),
-             f"201 and Location {first.says('location')}", f"{again.status} {again.says('location')}", at=again)  # fmt: skip
+    s.expect("TW-JOB-029", (again.status, again.response_header("location")) == (201, first.response_header("location")),
+             f"201 and Location {first.response_header('location')}", f"{again.status} {again.response_header('location')}", at=again)  # fmt: skip
 
 
 @check("TW-JOB-019", "TW-JOB-028", "TW-JOB-030", "TW-JOB-029")
 async def a_repeated_submit_finds_its_job_once_it_has_ended(s: Session) -> None:
-    """Whatever became of the job; as an event stream it begins with a snapshot."""
+    """A repeated submit finds its job after the job has ended. As a stream, the response begins with a snapshot."""
     work = _keyed(s)
     key = _key()
     first = await _submit(s, work, key, header=EVENT_STREAM)
-    s.need(first.of_type("done"), f"{first}: no stream to its end")
+    s.need(first.of_type("done"), f"{first} returned no stream up to done")
     again = await _submit(s, work, key)
-    s.expect("TW-JOB-028", again.status == 201 and f"/{again.json.get('id')}" in first.says("location"), "201 and the same job",
+    s.expect("TW-JOB-028", again.status == 201 and f"/{again.json.get('id')}" in first.response_header("location"), "201 and the same job",
              f"{again.status} {again.code}", at=again)  # fmt: skip
     stream = await _submit(s, work, key, header=EVENT_STREAM)
     kinds = [block.type for block in stream.logged]
-    s.expect("TW-JOB-030", kinds[:1] == ["snapshot"], "a snapshot first", kinds, at=stream)
-    s.expect("TW-JOB-029", stream.status == 200 and stream.says("idempotency-replayed") == "true",
+    s.expect(
+        "TW-JOB-030", kinds[:1] == ["snapshot"], "a snapshot as the first logged event", kinds, at=stream
+    )
+    s.expect("TW-JOB-029", stream.status == 200 and stream.response_header("idempotency-replayed") == "true",
              "200 and Idempotency-Replayed: true", stream.status, at=stream)  # fmt: skip
-    links = stream.says("location"), stream.says("content-location")
+    links = stream.response_header("location"), stream.response_header("content-location")
     s.expect("TW-JOB-019", all(links), "Location and Content-Location", links, at=stream)
 
 
 @check("TW-JOB-031")
 async def a_key_with_another_body_is_refused(s: Session) -> None:
-    """One byte is enough: 422 `idempotency_key_reused`."""
+    """The same key with a body that differs by one byte gets 422 `idempotency_key_reused`."""
     work = _keyed(s)
     key = _key()
     await _submit(s, work, key)
     answer = await _submit(s, work, key, compact(work.body) + b" ")
-    s.refused("TW-JOB-031", answer, 422, "idempotency_key_reused")
+    s.expect_refused("TW-JOB-031", answer, 422, "idempotency_key_reused")
 
 
 @check("TW-JOB-026")
 async def a_key_belongs_to_its_endpoint_byte_by_byte(s: Session) -> None:
-    """One key at another endpoint, and the same letters in another case, each start a job of their own."""
+    """The same key at another endpoint, and the key in another letter case, each start a new job."""
     work = _keyed(s)
     key = "Key-" + _key()
     first = await _submit(s, work, key)
-    others = [("other letters", await _submit(s, work, key.swapcase()))]
+    others = [("the key in another letter case", await _submit(s, work, key.swapcase()))]
     elsewhere = next((each for each in s.server.seen if each.endpoint != work.endpoint), None)
     if elsewhere is not None:
-        others.append((elsewhere.endpoint, await _submit(s, elsewhere, key)))
+        others.append((f"the endpoint {elsewhere.endpoint}", await _submit(s, elsewhere, key)))
     for why, answer in others:
         s.expect("TW-JOB-026", answer.status == 201 and answer.json.get("id") != first.json.get("id"),
-                 f"a job of its own for {why}", f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+                 f"a new job for {why}", f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
 
 @check("TW-JOB-025")
 async def a_key_has_visible_characters(s: Session) -> None:
-    """1 to 255 of them; any other key gets 400 `bad_parameter`."""
+    """A key has 1 to 255 visible ASCII characters. Any other key gets 400 `bad_parameter`."""
     work = _keyed(s)
     for key in ("with a space", "x" * 256, ""):
-        s.refused(
+        s.expect_refused(
             "TW-JOB-025",
             await _submit(s, work, key),
             400,
@@ -115,7 +120,7 @@ async def a_key_has_visible_characters(s: Session) -> None:
         s.expect(
             "TW-JOB-025",
             answer.status == 201,
-            "201 for a key that is allowed",
+            "201 for a valid key",
             f"{answer.status} {answer.code}",
             at=answer,
         )
@@ -123,7 +128,7 @@ async def a_key_has_visible_characters(s: Session) -> None:
 
 @check("TW-JOB-034")
 async def a_refused_submit_leaves_its_key_free(s: Session) -> None:
-    """A key that came with what was refused, for whatever reason, is taken with a right submit, which starts a job of its own."""
+    """A key used in a rejected submit is free: a valid submit with the same key starts a new job."""
     work = _keyed(s)
     wrong: list[tuple[int, bytes | None, Header]] = [
         (422, b"{}", {}),
@@ -135,32 +140,36 @@ async def a_refused_submit_leaves_its_key_free(s: Session) -> None:
         key = _key()
         answer = await _submit(s, work, key, body, header)
         s.expect(
-            "TW-JOB-034", answer.status == status, f"{status}", f"{answer.status} {answer.code}", at=answer
+            "TW-JOB-034",
+            answer.status == status,
+            f"{status} for an invalid submit",
+            f"{answer.status} {answer.code}",
+            at=answer,
         )
         right = await _submit(s, work, key)
-        replayed = right.says("idempotency-replayed")
-        s.expect("TW-JOB-034", right.status == 201 and not replayed, f"201 and a new job after {status}",
-                 f"{right.status} {right.code}{replayed and ' of the submit that was refused'}", at=right)  # fmt: skip
+        replayed = right.response_header("idempotency-replayed")
+        s.expect("TW-JOB-034", right.status == 201 and not replayed, f"201 and a new job after a submit rejected with {status}",
+                 f"{right.status} {right.code}{replayed and ', a replay of the rejected submit'}", at=right)  # fmt: skip
 
 
 @check("TW-JOB-033", needs=["delete"])
 async def the_key_of_a_purged_job_is_not_free(s: Session) -> None:
-    """A submit whose key belongs to a job that was purged gets 410 `job_expired`."""
+    """A submit with the key of a purged job gets 410 `job_expired`."""
     work = _keyed(s)
     key = _key()
     first = await _submit(s, work, key)
     await s.wire.ask("DELETE", f"/v1/jobs/{first.json.get('id')}")
-    s.refused("TW-JOB-033", await _submit(s, work, key), 410, "job_expired")
+    s.expect_refused("TW-JOB-033", await _submit(s, work, key), 410, "job_expired")
 
 
 @check("TW-JOB-028", "TW-JOB-032")
 async def submits_at_once_start_one_job(s: Session) -> None:
-    """Of several with one key, sent together, each gets the one job, or 409 where it is not committed yet."""
+    """Concurrent submits with one key start one job. Each gets that job, or 409 while it is not yet committed."""
     work = _keyed(s)
     key = _key()
     answers = await asyncio.gather(*(_submit(s, work, key) for _ in range(5)))
     jobs = {str(answer.json.get("id")) for answer in answers if answer.status == 201}
-    s.expect("TW-JOB-028", len(jobs) == 1, "one job", sorted(jobs), at=answers[-1])
+    s.expect("TW-JOB-028", len(jobs) == 1, "one job for all submits", sorted(jobs), at=answers[-1])
     for answer in answers:
         s.expect("TW-JOB-032", answer.status == 201 or (answer.status, answer.code) == (409, "idempotency_in_flight"),
                  "201, or 409 idempotency_in_flight", f"{answer.status} {answer.code}", at=answer)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sections 6.1 to 6.5: how a submit is answered, and what reads and lists tell of a job."""
+"""Checks for sections 6.1 to 6.5: responses to submits, reads of a job, and lists of jobs."""
 
 from itertools import pairwise
 
@@ -11,12 +11,15 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolv
 
 DONE = ("status", "usage", "error", "check", "digest", "expires_at")
 """Members of `done` (section 3.6)."""
-ALIKE = 12
-"""Characters, of which each says 4 bits at least: among a thousand random ids no two share so many, but for one run in 10^8."""
-ENOUGH = 12
-"""Jobs: ids of so many have in common only what all have in front."""
-ROOM = 22
-"""Characters of which each says 6 bits at most."""
+MAX_COMMON_CHARACTERS = 12
+"""Number of equal leading characters at which two job ids count as similar.
+
+Each character carries at least 4 bits. Among a thousand random ids, two share 12 characters in about one of 10^8 runs.
+"""
+MIN_JOBS = 12
+"""Minimum number of job ids to compare. The common prefix of fewer ids may be longer by coincidence."""
+MIN_RANDOM_CHARACTERS = 22
+"""Minimum length of the random part of a job id, for 128 bits at 6 bits per character."""
 
 
 def _has_grown(answer: RecordedExchange) -> bool:
@@ -24,43 +27,43 @@ def _has_grown(answer: RecordedExchange) -> bool:
 
 
 def has_started(answer: RecordedExchange) -> bool:
-    """Whether the job runs and its value has begun to grow."""
+    """Whether all items run and their values have begun to grow."""
     items = answer.json["state"]["items"]
     return all(item["status"] == "running" and item["value"] for item in items)
 
 
 def first_has_ended(answer: RecordedExchange) -> bool:
-    """Whether the first item has ended, and the job with it or not."""
+    """Whether the first item has ended."""
     return answer.json["state"]["items"][0]["status"] in apply_diffs.ITEM_ENDS
 
 
 @check("TW-JOB-018", "TW-JOB-038", "TW-OVR-015", "TW-JOB-001")
 async def a_submit_is_answered_with_the_job(s: Session) -> None:
-    """201 with `Location` and a job by its schema; reading it answers 200 with the same job."""
+    """A submit gets 201 with `Location` and a valid job. A GET of the job's URL gets 200 with the same job."""
     work = s.some_work()
     answer = await s.wire.ask("POST", work.submit_to, json=work.body)
-    misfit = specification.misfit("job", answer.json)
-    s.expect("TW-JOB-018", answer.status == 201 and not misfit, "201, and a body by job.schema.json",
-             f"{answer.status} {misfit}", at=answer)  # fmt: skip
-    place = resolve(answer, answer.says("location"))
+    violation = specification.schema_violation("job", answer.json)
+    s.expect("TW-JOB-018", answer.status == 201 and not violation, "201 and a body that fits job.schema.json",
+             f"{answer.status} {violation}", at=answer)  # fmt: skip
+    place = resolve(answer, answer.response_header("location"))
     s.expect(
         "TW-JOB-018",
         place.endswith(f"/v1/jobs/{answer.json.get('id')}"),
-        "a Location of the job",
+        "a Location that leads to the job",
         place,
         at=answer,
     )
     s.expect(
         "TW-OVR-015",
-        not specification.misfit("job-id", answer.json.get("id")),
-        "a job-id",
+        not specification.schema_violation("job-id", answer.json.get("id")),
+        "a valid job id",
         answer.json.get("id"),
         at=answer,
     )
     read = await s.wire.ask("GET", place)
-    misfit = specification.misfit("job", read.json)
-    s.expect("TW-JOB-038", read.status == 200 and not misfit, "200, and a body by job.schema.json",
-             f"{read.status} {misfit}", at=read)  # fmt: skip
+    violation = specification.schema_violation("job", read.json)
+    s.expect("TW-JOB-038", read.status == 200 and not violation, "200 and a body that fits job.schema.json",
+             f"{read.status} {violation}", at=read)  # fmt: skip
     s.expect(
         "TW-JOB-001",
         read.status == 200 and read.json.get("id") == answer.json.get("id"),
@@ -69,39 +72,44 @@ async def a_submit_is_answered_with_the_job(s: Session) -> None:
     )
     for each in (answer, read):
         state = each.json.get("state", {})
-        s.expect("TW-JOB-038", each.json.get("status") == state.get("status"), "the status of its state",
+        s.expect("TW-JOB-038", each.json.get("status") == state.get("status"), "the status of the member state",
                  each.json.get("status"), at=each)  # fmt: skip
 
 
 @check("TW-JOB-023", whole_run=True)
 async def ids_of_jobs_show_no_order(s: Session) -> None:
-    """They have room for 128 bits beside what all have in front, and no two begin alike, as those of a counter or a clock do."""
+    """Job ids have room for 128 bits after their common prefix, and no two of them begin alike as with a counter or clock."""
     found = sorted(
         {body["id"] for each in s.wire.record for body in job_bodies(each) if isinstance(body["id"], str)}
     )
-    if len(found) < ENOUGH:
-        s.no_occasion(f"fewer than {ENOUGH} jobs in this run")
-    same = _alike(found[0], found[-1])
-    alike, *two = max((_alike(one, other) - same, one, other) for one, other in pairwise(found))
+    if len(found) < MIN_JOBS:
+        s.no_occasion(f"this run had fewer than {MIN_JOBS} jobs")
+    same = _common_length(found[0], found[-1])
+    alike, *two = max((_common_length(one, other) - same, one, other) for one, other in pairwise(found))
     s.expect(
         "TW-JOB-023",
-        alike < ALIKE,
-        f"ids that share fewer than {ALIKE} characters beyond the first {same}",
+        alike < MAX_COMMON_CHARACTERS,
+        f"ids that share fewer than {MAX_COMMON_CHARACTERS} characters after their common prefix of {same}",
         two,
     )
     short = min(found, key=len)
-    s.expect("TW-JOB-023", len(short) - same >= ROOM, f"{ROOM} characters or more, for 128 bits", short)
+    s.expect(
+        "TW-JOB-023",
+        len(short) - same >= MIN_RANDOM_CHARACTERS,
+        f"at least {MIN_RANDOM_CHARACTERS} characters after the common prefix, for 128 bits",
+        short,
+    )
 
 
-def _alike(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+def _common_length(one: str, other: str) -> int:
+    """Return the number of leading characters that two texts share."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (this, that) in pairs if this != that), min(len(one), len(other)))
 
 
 @check("TW-JOB-019", "TW-JOB-020", "TW-JOB-001")
 async def a_submit_may_be_answered_by_the_stream(s: Session) -> None:
-    """200 with `Location` and `Content-Location`; after `hello` comes a snapshot."""
+    """A submit that accepts a stream gets 200, `Location` and `Content-Location`. A snapshot follows `hello`."""
     work = s.some_work()
     header = EVENT_STREAM | {"Last-Event-ID": "1-3"}
     answer = await s.wire.ask(
@@ -114,28 +122,38 @@ async def a_submit_may_be_answered_by_the_stream(s: Session) -> None:
         f"{answer.status} {answer.media_type}",
         at=answer,
     )
-    job, events = answer.says("location"), answer.says("content-location")
+    job, events = answer.response_header("location"), answer.response_header("content-location")
     s.expect("TW-JOB-019", "/v1/jobs/" in job and resolve(answer, events) == f"{resolve(answer, job)}/events",
-             "Location of the job, Content-Location of its stream", f"{job} {events}", at=answer)  # fmt: skip
+             "a Location of the job and a Content-Location of its stream", f"{job} {events}", at=answer)  # fmt: skip
     kinds = [block.type for block in [*answer.events[:1], *answer.logged]]
     s.expect("TW-JOB-020", kinds[:2] == ["hello", "snapshot"], "hello, then a snapshot", kinds[:3], at=answer)
 
 
 @check("TW-JOB-004", "TW-FRM-002", whole_run=True)
 async def no_answer_about_jobs_may_be_stored(s: Session) -> None:
-    """Every answer under `/v1/jobs` and to a submit says `no-store`, errors included."""
+    """Each response under `/v1/jobs` and to a submit has `no-store`, including errors."""
     for each in s.wire.record:
         submit = each.method == "POST" and each.path.endswith("/jobs")
         if each.status and (submit or "/v1/jobs" in each.path) and each.method != "OPTIONS":
-            stored = "no-store" not in each.says("cache-control").lower()
-            s.expect("TW-JOB-004", not stored, "Cache-Control: no-store", each.says("cache-control"), at=each)
+            stored = "no-store" not in each.response_header("cache-control").lower()
+            s.expect(
+                "TW-JOB-004",
+                not stored,
+                "Cache-Control: no-store",
+                each.response_header("cache-control"),
+                at=each,
+            )
 
 
 @check("TW-OVR-013", whole_run=True)
 async def links_lead_to_what_they_name(s: Session) -> None:
-    """Each link of an answer is a URI reference that stays at the origin of its answer, below one `/v1`."""
+    """Each link is a URI reference to the same origin, below the same `/v1`, and leads to the named resource."""
     for each in s.wire.record:
-        links = [each.says(name) for name in ("location", "content-location") if each.says(name)]
+        links = [
+            each.response_header(name)
+            for name in ("location", "content-location")
+            if each.response_header(name)
+        ]
         links += [
             str(block.json.get("events")) for block in each.of_type("hello") if isinstance(block.json, dict)
         ]
@@ -165,7 +183,7 @@ async def links_lead_to_what_they_name(s: Session) -> None:
 
 @check("TW-JOB-041", "TW-JOB-042", "TW-JOB-001")
 async def a_job_that_has_ended_tells_its_end(s: Session) -> None:
-    """Its `cursor` is the id of `done`, and its member `done` what that event held."""
+    """For an ended job, `cursor` is the id of `done`, and the member `done` has that event's data."""
     job, history = await s.ended(s.some_work())
     done = history.of_type("done")[0]
     read = await s.read(job)
@@ -177,12 +195,18 @@ async def a_job_that_has_ended_tells_its_end(s: Session) -> None:
         at=read,
     )
     held = {name: done.json.get(name) for name in DONE}
-    told_ = read.json.get("done") or {}
-    s.expect("TW-JOB-042", {name: told_.get(name) for name in DONE} == held, f"{held}", told_, at=read)
+    job_done = read.json.get("done") or {}
+    s.expect(
+        "TW-JOB-042",
+        {name: job_done.get(name) for name in DONE} == held,
+        f"the members of done: {held}",
+        job_done,
+        at=read,
+    )
     s.expect(
         "TW-JOB-001",
         read.json.get("status") == done.json.get("status"),
-        "the status of done",
+        "the status in done",
         read.json.get("status"),
         at=read,
     )
@@ -190,29 +214,29 @@ async def a_job_that_has_ended_tells_its_end(s: Session) -> None:
 
 @check("TW-JOB-040", "TW-JOB-039", slow=True)
 async def a_read_can_be_followed_from_its_cursor(s: Session) -> None:
-    """A stream that is opened with the `cursor` of a read goes on from its `state`."""
+    """A stream opened with the `cursor` of a read continues from the `state` of that read."""
     work = s.lasting()
     job = await s.submit(work)
     for at in range(4):
-        # At once, where little is there, and then in the midst of it.
+        # The first read comes right after the submit, the others once the value has grown.
         read = await s.read(job) if at == 0 else await s.read_until(job, _has_grown)
         if read.json.get("done"):
             break
         rest = await s.stream(job, read.json["cursor"])
         held = key(read.json["cursor"]) or (0, 0)
         first = next((key(block.id) for block in rest.logged), None)
-        s.expect("TW-JOB-040", first == (held[0], held[1] + 1) or _jumps(rest),
+        s.expect("TW-JOB-040", first == (held[0], held[1] + 1) or _skips_ids(rest),
                  f"the event after {read.json['cursor']}", first, at=rest)  # fmt: skip
-        s.expect("TW-JOB-039", rest.of_type("done"), "a history that goes on to done", at=rest)
+        s.expect("TW-JOB-039", rest.of_type("done"), "a stream that continues to done", at=rest)
         _, steps = Histories([read, rest]).streams[0]
         fault = next((str(step.refused) for step in steps if step.refused is not None), "")
-        s.expect("TW-JOB-040", not fault, "events that follow the state that was read", fault, at=rest)
+        s.expect("TW-JOB-040", not fault, "events that apply to the state of the read", fault, at=rest)
         job = await s.submit(work)
     if not s.assertions:
-        s.unclear("each job had ended before it was read")
+        s.unclear("each job had ended before the read")
 
 
-def _jumps(rest: RecordedExchange) -> bool:
+def _skips_ids(rest: RecordedExchange) -> bool:
     first = rest.logged[0]
     if first.type == "snapshot":
         return isinstance(first.json, dict) and first.json.get("reason") != "rewound"
@@ -221,14 +245,14 @@ def _jumps(rest: RecordedExchange) -> bool:
 
 @check("TW-JOB-045", "TW-JOB-047", "TW-JOB-048", needs=["list"], serial=True)
 async def jobs_are_listed_newest_first(s: Session) -> None:
-    """`GET /v1/jobs` has the caller's jobs by its schema, newest first; `next` leads through all of them."""
+    """`GET /v1/jobs` lists the caller's jobs, newest first, in pages linked by `next`."""
     work = s.some_work()
     failing = s.server.failing()
     mine = [(await s.ended(each))[0].id for each in (work, failing or work, work)]
     page = first = await s.wire.ask("GET", "/v1/jobs?limit=2")
-    misfit = specification.misfit("job-list", page.json)
-    s.expect("TW-JOB-045", page.status == 200 and not misfit, "200, and a body by job-list.schema.json",
-             f"{page.status} {misfit}", at=page)  # fmt: skip
+    violation = specification.schema_violation("job-list", page.json)
+    s.expect("TW-JOB-045", page.status == 200 and not violation, "200 and a body that fits job-list.schema.json",
+             f"{page.status} {violation}", at=page)  # fmt: skip
     s.expect(
         "TW-JOB-048",
         len(page.json.get("jobs", [])) <= 2,
@@ -247,11 +271,13 @@ async def jobs_are_listed_newest_first(s: Session) -> None:
         read = (await s.wire.ask("GET", f"/v1/jobs/{entry['id']}")).json
         same = ("endpoint", "status", "batch", "columns", "cursor", "attempt", "created_at", "ended_at")
         own, whole = ({name: each.get(name) for name in same} for each in (entry, read))
-        s.expect("TW-JOB-045", own == whole, ("the job as a read tells it:", whole), own, at=first)
+        s.expect(
+            "TW-JOB-045", own == whole, ("the same members as in a read of the job:", whole), own, at=first
+        )
     s.expect(
         "TW-JOB-047",
         len(found) >= 3 and len(set(found)) == len(found),
-        "a next page without repeats",
+        "a next page without repeated jobs",
         found,
         at=page,
     )

@@ -1,4 +1,4 @@
-"""Sections 1.4 and 1.5: how JSON, times and what is absent are written."""
+"""Checks for sections 1.4 and 1.5: JSON, integers, times and absent members."""
 
 import re
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ INTEGERS = {
     "size",
     "status",
 }
-"""Numbers of the protocol; `status` of a job is a word."""
+"""Members of the protocol that are integers. `status` is an integer in problems and a string in jobs."""
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z", re.ASCII)
-_FREE = {"value", "input_schema", "value_schema", "examples", "tokens"}
+_ENDPOINT_MEMBERS = {"value", "input_schema", "value_schema", "examples", "tokens"}
 
 
 @check("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", whole_run=True)
 async def all_json_is_that_of_section_1_4(s: Session) -> None:
-    """Finite numbers, exact integers, unique members, whole code points, bounded depth."""
+    """All JSON has finite numbers, exact integers, unique members, valid Unicode and bounded depth."""
     rules = ("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006")
     for exchange in s.wire.record:
         readings = [(block.reading, block) for block in exchange.events]
@@ -36,26 +36,33 @@ async def all_json_is_that_of_section_1_4(s: Session) -> None:
             readings.append((exchange.reading, None))  # type: ignore[arg-type]
         for reading, block in readings:
             for fault in reading.faults:
-                s.expect(fault.sentence, False, "JSON by section 1.4", fault.what, at=exchange, block=block)
+                s.expect(
+                    fault.requirement,
+                    False,
+                    "JSON that satisfies section 1.4",
+                    fault.detail,
+                    at=exchange,
+                    block=block,
+                )
             for rule in rules:
-                s.expect(rule, rule not in {fault.sentence for fault in reading.faults}, "JSON by section 1.4",
+                s.expect(rule, rule not in {fault.requirement for fault in reading.faults}, "JSON that satisfies section 1.4",
                          str(reading.faults), at=exchange, block=block)  # fmt: skip
 
 
 @check("TW-OVR-026", "TW-OVR-011", "TW-OVR-010", whole_run=True)
 async def null_and_times_are_written_as_said(s: Session) -> None:
-    """A member without a value is left out; `done` of a job alone may be null. Times are RFC 3339 with `Z`."""
+    """Absent members are left out instead of null, except for `done` of a job. Times are RFC 3339 with `Z`."""
     for exchange in s.wire.record:
         bodies = [(block.json, block) for block in exchange.events if block.type != "message"]
         if exchange.is_whole and "json" in exchange.media_type and exchange.status not in {204, 304}:
             bodies.append((exchange.json, None))  # type: ignore[arg-type]
         for body, block in bodies:
             nulls = [*_nulls(body)]
-            s.expect("TW-OVR-026", not nulls, "no null", nulls, at=exchange, block=block)
+            s.expect("TW-OVR-026", not nulls, "no null member", nulls, at=exchange, block=block)
             for name, value in _members(body):
                 if name.endswith("_at"):
                     s.expect("TW-OVR-011", isinstance(value, str) and _is_time(value),
-                             f"{name} as RFC 3339 with Z", value, at=exchange, block=block)  # fmt: skip
+                             f"{name} as an RFC 3339 time with Z", value, at=exchange, block=block)  # fmt: skip
                 if name.endswith(("_ms", "_bytes")) or (name in INTEGERS and isinstance(value, float)):
                     s.expect(
                         "TW-OVR-010",
@@ -67,9 +74,9 @@ async def null_and_times_are_written_as_said(s: Session) -> None:
                     )
 
 
-def _is_time(told: str) -> bool:
-    """Whether it is a time in the form of RFC 3339 with `Z`; a fraction may be as long as it likes."""
-    found = _TIME.fullmatch(told)
+def _is_time(text: str) -> bool:
+    """Whether a text is an RFC 3339 time with `Z`. The fraction may have any number of digits."""
+    found = _TIME.fullmatch(text)
     try:
         return bool(found and datetime.fromisoformat(found[1]))
     except ValueError:
@@ -77,14 +84,14 @@ def _is_time(told: str) -> bool:
 
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:
-    """Members of the protocol, at any depth; what belongs to an endpoint is left out."""
+    """Yield members defined by the protocol, at any depth. Members defined by an endpoint are skipped."""
     if isinstance(value, list):
         for child in value:
             yield from _members(child)
     elif isinstance(value, dict):
         for name, child in value.items():
             yield name, child
-            if name not in _FREE:
+            if name not in _ENDPOINT_MEMBERS:
                 yield from _members(child)
 
 

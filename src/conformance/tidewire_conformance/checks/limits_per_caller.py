@@ -1,4 +1,4 @@
-"""Sections 2.4 and 11.4: what one caller may have at a time. Each limit is passed by one, where it is within reach."""
+"""Checks for sections 2.4 and 11.4: limits per principal. Each limit is exceeded by one if it is small enough."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,82 +11,88 @@ from tidewire_conformance.session import EVENT_STREAM, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import BUSY, BUSY_SECONDS, BUSY_TRIES, Wire
 
-MANY = 100
-"""Streams or jobs, at most, that the suite has at a time on somebody else's server."""
-LONGEST_BEAT = 1.0
-"""Seconds of silence that are waited for, while all else stands still."""
-ENDS_SECONDS = 10.0
-"""How long a stream may take to end once its job was cancelled; times `patience`."""
+MAX_OPENED = 100
+"""Maximum number of streams or jobs that the suite opens at once on a server under test."""
+MAX_HEARTBEAT_SECONDS = 1.0
+"""Longest heartbeat, in seconds, that this serial check waits for."""
+END_SECONDS = 10.0
+"""Time that a stream may take to end after its job was cancelled; multiplied by `patience`."""
 
 
 def _limit(s: Session, name: str) -> int:
-    limit = s.server.limits.get(name, MANY + 1)
-    return limit if limit <= MANY else s.untested(f"{name} is {limit}: at most {MANY} can be tried")
+    limit = s.server.limits.get(name, MAX_OPENED + 1)
+    return (
+        limit
+        if limit <= MAX_OPENED
+        else s.untested(f"the limit {name} is {limit}, but the suite tests limits of at most {MAX_OPENED}")
+    )
 
 
-async def _told(ask: Callable[[], Awaitable[RecordedExchange]], code: str) -> RecordedExchange:
-    """An answer that is no wait for another reason than this."""
+async def _retry_until(ask: Callable[[], Awaitable[RecordedExchange]], code: str) -> RecordedExchange:
+    """Repeat a request while the server answers 429 or 503 with a code other than the expected one."""
     for _ in range(BUSY_TRIES):
         answer = await ask()
         if answer.status not in BUSY or answer.code == code:
             break
-        wait = answer.says("retry-after")
+        wait = answer.response_header("retry-after")
         await asyncio.sleep(min(float(wait) if wait.isdigit() else 1.0, BUSY_SECONDS))
     return answer
 
 
 async def _stream(wire: Wire, place: str) -> RecordedExchange:
-    """The answer to a request for a stream, up to what tells whether it is one."""
+    """Request a stream and read until it is clear whether the server accepts the request."""
 
     async def ask() -> RecordedExchange:
         async with wire.open("GET", place, header=EVENT_STREAM, once=True) as stream:
             await stream.until(lambda now: now.ended or now.of_type("problem") or now.logged)
         return stream.exchange
 
-    return await _told(ask, "too_many_streams")
+    return await _retry_until(ask, "too_many_streams")
 
 
 async def _submit(wire: Wire, work: Work) -> RecordedExchange:
     async def ask() -> RecordedExchange:
         return await wire.ask("POST", work.submit_to, json=work.body, once=True)
 
-    return await _told(ask, "too_many_jobs")
+    return await _retry_until(ask, "too_many_jobs")
 
 
 @check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", serial=True)
 async def a_stream_too_many_is_refused(s: Session) -> None:
-    """With 429 `too_many_streams`, in-band without an id; those that are open stay, and another caller is served."""
+    """A stream above the limit gets 429 `too_many_streams`, in-band without an id. Open streams and other callers continue."""
     limit = _limit(s, "max_streams_per_principal")
     work = s.lasting(20)
     job = await s.submit(work)
     async with AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(s.follow(job)) for _ in range(limit)]
-        s.need(all(each.exchange.is_stream for each in streams), f"{limit} streams cannot be opened")
+        s.need(all(each.exchange.is_stream for each in streams), f"the server did not open {limit} streams")
         late = await _stream(s.wire, job.events)
-        for sentence in ("TW-SEC-024", "TW-DSC-012"):
-            s.refused(sentence, late, 429, "too_many_streams", f"stream {limit + 1}")
+        for requirement in ("TW-SEC-024", "TW-DSC-012"):
+            s.expect_refused(requirement, late, 429, "too_many_streams", f"stream {limit + 1}")
         if "inband_problems" in s.server.capabilities:
-            told = await _stream(s.wire, f"{job.events}?errors=inband")
-            block = next(iter(told.of_type("problem")), None)
+            inband = await _stream(s.wire, f"{job.events}?errors=inband")
+            block = next(iter(inband.of_type("problem")), None)
             problem = block.json if block and isinstance(block.json, dict) else {}
-            s.expect("TW-ERR-016", block and block.id is None, "a problem without an id, since it passes",
-                     block and block.id, at=told, block=block)  # fmt: skip
-            waits = next((each.retry for each in told.blocks if each.retry is not None), None)
+            s.expect("TW-ERR-016", block and block.id is None, "a problem without an id, because the limit is temporary",
+                     block and block.id, at=inband, block=block)  # fmt: skip
+            waits = next((each.retry for each in inband.blocks if each.retry is not None), None)
             s.expect("TW-ERR-016", waits is not None and waits == problem.get("retry_after_ms"),
-                     f"retry: {problem.get('retry_after_ms')}, its retry_after_ms", waits, at=told, block=block)  # fmt: skip
+                     f"a retry field equal to retry_after_ms, {problem.get('retry_after_ms')}", waits, at=inband, block=block)  # fmt: skip
         if s.wire.header and s.hooks.second is not None:
             other = other_principal(s)
             theirs = await _submit(other, work)
-            s.need(theirs.status == 201, f"{theirs}: {theirs.status} {theirs.code}")
+            s.need(theirs.status == 201, f"{theirs} returned {theirs.status} {theirs.code}")
             place = f"/v1/jobs/{theirs.json['id']}"
             read = await _stream(other, f"{place}/events")
             s.expect("TW-SEC-024", read.is_stream, "a stream for another caller", read.status, at=read)
             await other.ask("POST", f"{place}/cancel")
         await s.wire.ask("POST", f"{job.path}/cancel")
-        await asyncio.gather(*(each.until(lambda now: now.of_type("done"), ENDS_SECONDS) for each in streams))
+        await asyncio.gather(*(each.until(lambda now: now.of_type("done"), END_SECONDS) for each in streams))
         for each in streams:
             kinds = [block.type for block in each.exchange.events]
-            s.expect("TW-DSC-013", "done" in kinds, "a stream that goes on to done", kinds, at=each.exchange)
+            s.expect(
+                "TW-DSC-013", "done" in kinds, "a stream that continues to done", kinds, at=each.exchange
+            )
 
 
 async def _cancel(s: Session, jobs: list[str]) -> None:
@@ -95,7 +101,7 @@ async def _cancel(s: Session, jobs: list[str]) -> None:
 
 @check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-068", "TW-BRW-005", serial=True)
 async def a_job_too_many_is_refused(s: Session) -> None:
-    """With 429 `too_many_jobs`; another caller is served, and the same one again once jobs have ended. Who waits is pinged."""
+    """A job above the limit gets 429 `too_many_jobs`. Other callers are served, and waiting jobs get pings."""
     limit = _limit(s, "max_jobs_per_principal")
     work = s.scripted({"sleep_ms": 20_000})
     jobs = []
@@ -104,8 +110,8 @@ async def a_job_too_many_is_refused(s: Session) -> None:
         if answer.status != 201:
             break
         jobs.append(f"/v1/jobs/{answer.json['id']}")
-    for sentence in ("TW-SEC-024", "TW-DSC-012"):
-        s.refused(sentence, answer, 429, "too_many_jobs", f"job {limit + 1}")
+    for requirement in ("TW-SEC-024", "TW-DSC-012"):
+        s.expect_refused(requirement, answer, 429, "too_many_jobs", f"job {limit + 1}")
     if s.wire.header and s.hooks.second is not None:
         other = other_principal(s)
         theirs = await _submit(other, work)
@@ -118,47 +124,47 @@ async def a_job_too_many_is_refused(s: Session) -> None:
         )
         await other.ask("POST", f"/v1/jobs/{theirs.json.get('id')}/cancel")
     if s.hooks.origin:
-        # Refused by another layer, perhaps, than those that are judged for pages.
+        # Another layer of the server may reject this request, and its response needs CORS headers, too.
         late = await s.wire.ask(
             "POST", work.submit_to, json=work.body, header={"Origin": s.hooks.origin}, once=True
         )
-        allowed = late.says("access-control-allow-origin")
+        allowed = late.response_header("access-control-allow-origin")
         s.expect("TW-BRW-005", late.status == 201 or allowed in {s.hooks.origin, "*"}, f"Access-Control-Allow-Origin: {s.hooks.origin}",
                  allowed, at=late)  # fmt: skip
-    if jobs and s.server.heartbeat <= LONGEST_BEAT:
-        # As one does who comes back: it has the snapshot, and is told its place once more.
+    if jobs and s.server.heartbeat <= MAX_HEARTBEAT_SECONDS:
+        # A reconnecting reader already has the snapshot and must get its queue position again.
         back = EVENT_STREAM | {"Last-Event-ID": "1-1"}
         async with s.wire.open("GET", f"{jobs[-1]}/events", header=back) as waiting:
             patience = 1.5 * s.server.heartbeat + 1
             await waiting.until(lambda now: now.of_type("queue") or now.of_type("ping"), patience)
             before = len(waiting.exchange.body)
-            # Any byte, such as a comment, stands for a ping.
+            # Any bytes, such as a comment, count as a ping.
             more = await waiting.until(lambda now: len(now.body) > before, patience)
-            s.expect("TW-FRM-068", more, f"a ping within {s.server.heartbeat:g} s, also while the job waits", "nothing",
+            s.expect("TW-FRM-068", more, f"a ping within {s.server.heartbeat:g} s while the job waits", "nothing",
                      at=waiting.exchange)  # fmt: skip
             waits = not any(block.type in {"message", "done"} for block in waiting.exchange.logged)
-            s.expect("TW-FRM-067", waiting.exchange.of_type("queue") or not waits, "the place of a job that waits, after hello",
+            s.expect("TW-FRM-067", waiting.exchange.of_type("queue") or not waits, "a queue event after hello, for a waiting job",
                      [block.type for block in waiting.exchange.events], at=waiting.exchange)  # fmt: skip
             if waits and waiting.exchange.of_type("queue"):
-                # Most of those before it go: it is nearer by many places, or its turn has come.
+                # Cancel most of the jobs ahead. The job must then move up in the queue or start.
                 places = len(waiting.exchange.of_type("queue"))
                 await _cancel(s, jobs[len(jobs) // 4 : -1])
                 moved = await waiting.until(
-                    lambda now: len(now.of_type("queue")) > places or now.logged, ENDS_SECONDS
+                    lambda now: len(now.of_type("queue")) > places or now.logged, END_SECONDS
                 )
                 s.expect(
                     "TW-FRM-063",
                     moved,
-                    "another place, once many before it are gone",
+                    "a new queue position after many jobs ahead were cancelled",
                     places,
                     at=waiting.exchange,
                 )
     await _cancel(s, jobs)
-    twin = await s.wire.ask("POST", work.submit_to, json=(s.server.any_work() or work).body)
+    control = await s.wire.ask("POST", work.submit_to, json=(s.server.any_work() or work).body)
     s.expect(
         "TW-SEC-024",
-        twin.status == 201,
-        "201 once the jobs have ended",
-        f"{twin.status} {twin.code}",
-        at=twin,
+        control.status == 201,
+        "201 after the jobs have ended",
+        f"{control.status} {control.code}",
+        at=control,
     )

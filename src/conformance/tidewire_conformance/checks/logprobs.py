@@ -1,4 +1,4 @@
-"""Chapter 8: what log-probabilities must be, whatever the model says."""
+"""Checks for chapter 8: consistency of log-probabilities, independent of the model."""
 
 import base64
 import math
@@ -21,13 +21,13 @@ PER_TOKEN = (
     "token_text",
     "top_text",
 )
-"""Columns of generated tokens (section 8.2)."""
+"""Columns with one entry per generated token (section 8.2)."""
 TOP = 5
 
 
 @check("TW-GEN-011", "TW-GEN-013", "TW-GEN-029", "TW-GEN-030", needs=LOGPROBS, whole_run=True)
 async def columns_fit_each_other_at_every_event(s: Session) -> None:
-    """After each logged event the columns of tokens are of one length, candidates in order, and of 1 in all at most."""
+    """After each event, token columns have equal lengths. Candidates are in order, with probabilities summing to at most 1."""
     for step in s.histories().steps:
         if step.after is None:
             continue
@@ -39,7 +39,7 @@ async def columns_fit_each_other_at_every_event(s: Session) -> None:
                          at=step.exchange, block=step.block)  # fmt: skip
                 cut = _truncated(step.block.json)
                 s.expect("TW-GEN-013", "text" not in cut or "token_ids" not in value or "token_ids" in cut,
-                         "columns that are truncated with their text", sorted(cut), at=step.exchange,
+                         "token columns that are truncated together with the text", sorted(cut), at=step.exchange,
                          block=step.block)  # fmt: skip
                 pairs = zip(value.get("top_ids", ()), value.get("top_logprobs", ()), strict=False)
                 for ids, found in pairs if step.block.type == "done" else ():
@@ -47,35 +47,39 @@ async def columns_fit_each_other_at_every_event(s: Session) -> None:
 
 
 def _truncated(data: Any) -> set[str]:
-    """Members of a value that a diff takes something from."""
+    """Return the members of a value from which a diff removes entries."""
     ops = data.get("ops", ()) if isinstance(data, dict) else data if isinstance(data, list) else ()
     return {str(op[1]).rpartition("/")[2] for op in ops if op and op[0] == "t" and op[2]}
 
 
 def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at: RecordedExchange) -> None:
-    s.expect("TW-GEN-011", len(ids) == len(found), f"{len(ids)} log-probabilities", len(found), at=at)
+    s.expect(
+        "TW-GEN-011", len(ids) == len(found), f"{len(ids)} log-probabilities of candidates", len(found), at=at
+    )
     order = [-each if each is not None else math.inf for each in found]
-    s.expect("TW-GEN-030", order == sorted(order), "descending log-probabilities", found, at=at)
+    s.expect("TW-GEN-030", order == sorted(order), "log-probabilities in descending order", found, at=at)
     equal = [
         (x, one, other) for x, y, one, other in zip(order, order[1:], ids, ids[1:], strict=False) if x == y
     ]
-    s.expect("TW-GEN-030", len(set(ids)) == len(ids), "each candidate once", ids, at=at)
-    s.expect("TW-GEN-030", all(one != other for _, one, other in equal), "each candidate once", ids, at=at)
+    s.expect("TW-GEN-030", len(set(ids)) == len(ids), "no candidate twice", ids, at=at)
+    s.expect("TW-GEN-030", all(one != other for _, one, other in equal), "no candidate twice", ids, at=at)
     whole = sum(math.exp(each) for each in found if each is not None)
-    s.expect("TW-GEN-029", whole <= 1 + 1e-3, "probabilities of 1 in all at most", round(whole, 5), at=at)
+    s.expect("TW-GEN-029", whole <= 1 + 1e-3, "probabilities that sum to at most 1", round(whole, 5), at=at)
 
 
 @check("TW-GEN-010", "TW-GEN-006", "TW-GEN-012", needs=LOGPROBS)
 async def what_was_not_asked_for_is_not_there(s: Session) -> None:
-    """Without log-probabilities no column of them; with them those of the table, `text` first in `columns`."""
+    """Columns of log-probabilities exist only on request. With them, `text` comes first in `columns`."""
     members = {"logprobs": False, "top_logprobs": 0}
     plain, history = await generated(s, **members)
     extra = {name for name in plain if name in PER_TOKEN[1:] or "logprob" in name}
-    s.expect("TW-GEN-010", not extra, "no column that was not asked for", sorted(extra), at=history)
-    s.expect("TW-GEN-006", not extra, "no log-probability that was not asked for", sorted(extra), at=history)
+    s.expect("TW-GEN-010", not extra, "no column that was not requested", sorted(extra), at=history)
+    s.expect(
+        "TW-GEN-006", not extra, "no log-probabilities without a request for them", sorted(extra), at=history
+    )
     value, history = await generated(s, logprobs=True, top_logprobs=0)
     s.expect("TW-GEN-010", {"logprobs", "token_ids"} <= value.keys() and "top_ids" not in value and "ranks" not in value,
-             "logprobs and token_ids, no candidates and no ranks", sorted(value), at=history)  # fmt: skip
+             "logprobs and token_ids without candidates and ranks", sorted(value), at=history)  # fmt: skip
     columns = history.logged[0].json["columns"]
     s.expect(
         "TW-GEN-012",
@@ -88,7 +92,7 @@ async def what_was_not_asked_for_is_not_there(s: Session) -> None:
     s.expect(
         "TW-GEN-012",
         not columns or {"token_ids", "logprobs"} <= named,
-        "the columns of tokens",
+        "columns for token_ids and logprobs",
         columns,
         at=history,
     )
@@ -106,9 +110,9 @@ async def what_was_not_asked_for_is_not_there(s: Session) -> None:
     needs=LOGPROBS,
 )
 async def candidates_and_ranks_agree(s: Session) -> None:
-    """`n` candidates a position in order; the chosen token's rank and log-probability are those of its candidate."""
+    """Each position has `top_logprobs` ordered candidates. The chosen token's rank and log-probability match its candidate."""
     decimals = 6
-    told: list[float] = []
+    all_numbers: list[float] = []
     value, history = await generated(
         s, top_logprobs=TOP, ranks=True, logprob_decimals=decimals, logprobs_mode="raw"
     )
@@ -128,13 +132,13 @@ async def candidates_and_ranks_agree(s: Session) -> None:
         strict=True,
     )
     for token, logprob, ids, found, rank in rows:
-        for sentence in ("TW-GEN-031", "TW-GEN-034"):
-            s.expect(sentence, len(ids) == len(found) == TOP, f"{TOP} candidates", len(ids), at=history)
+        for requirement in ("TW-GEN-031", "TW-GEN-034"):
+            s.expect(requirement, len(ids) == len(found) == TOP, f"{TOP} candidates", len(ids), at=history)
         numbers = [each for each in [logprob, *found] if each is not None]
         s.expect(
             "TW-GEN-022",
             all(each <= 0 for each in numbers),
-            "logarithms of probabilities, none above 0",
+            "log-probabilities of at most 0",
             numbers,
             at=history,
         )
@@ -145,8 +149,8 @@ async def candidates_and_ranks_agree(s: Session) -> None:
             numbers,
             at=history,
         )
-        told += numbers
-        s.expect("TW-GEN-024", all(abs(each - round(each, decimals)) < 1e-12 for each in numbers), f"{decimals} decimals", numbers,
+        all_numbers += numbers
+        s.expect("TW-GEN-024", all(abs(each - round(each, decimals)) < 1e-12 for each in numbers), f"log-probabilities rounded to {decimals} decimals", numbers,
                  at=history)  # fmt: skip
         if token in ids:
             at = ids.index(token)
@@ -160,7 +164,7 @@ async def candidates_and_ranks_agree(s: Session) -> None:
             s.expect(
                 "TW-GEN-022",
                 logprob == found[at],
-                f"{found[at]} as among the candidates",
+                f"{found[at]}, the log-probability of its candidate",
                 logprob,
                 at=history,
             )
@@ -169,10 +173,11 @@ async def candidates_and_ranks_agree(s: Session) -> None:
                 "TW-GEN-033", rank > TOP or found[-1] == logprob, f"a rank above {TOP}", rank, at=history
             )
             s.expect("TW-GEN-031", found[-1] is None or logprob is None or logprob <= found[-1],
-                     f"a token that is no candidate at most as probable as the last one, {found[-1]}", logprob, at=history)  # fmt: skip
-    s.expect("TW-GEN-024", any(each != round(each, decimals - 2) for each in told), f"{decimals} decimals, and not fewer",
-             told[:6], at=history)  # fmt: skip
-    # The most probable token is taken where the temperature is 0, and is the one candidate of one.
+                     f"a log-probability of at most {found[-1]} for a token outside the candidates", logprob, at=history)  # fmt: skip
+    s.expect("TW-GEN-024", any(each != round(each, decimals - 2) for each in all_numbers), f"log-probabilities with all {decimals} decimals",
+             all_numbers[:6], at=history)  # fmt: skip
+
+    # At a temperature of 0, each chosen token must be the only candidate of `top_logprobs` 1.
     value, history = await generated(s, top_logprobs=1, temperature=0, max_tokens=2 * TOKENS)
     s.expect(
         "TW-GEN-034",
@@ -186,12 +191,18 @@ async def candidates_and_ranks_agree(s: Session) -> None:
              at=history)  # fmt: skip
     value, history = await generated(s, logprobs=True, logprob_decimals=0)
     whole = all(each is None or each == round(each) for each in value["logprobs"])
-    s.expect("TW-GEN-024", whole, "no decimals where 0 are asked for", value["logprobs"], at=history)
+    s.expect(
+        "TW-GEN-024",
+        whole,
+        "log-probabilities without decimals for logprob_decimals 0",
+        value["logprobs"],
+        at=history,
+    )
 
 
 @check("TW-GEN-033", needs=LOGPROBS)
 async def ranks_are_places_among_all_candidates(s: Session) -> None:
-    """With as many candidates as are allowed, and a hot distribution, each chosen token has the rank of its candidate."""
+    """With `max_top` candidates and a high temperature, each chosen token has the rank of its candidate."""
     top = min(max_top(s), 20)
     value, history = await generated(s, top_logprobs=top, ranks=True, temperature=3.0, max_tokens=4 * TOKENS)
     for token, ids, found, rank in zip(value["token_ids"], value["top_ids"], value["top_logprobs"], value["ranks"],
@@ -209,24 +220,24 @@ async def ranks_are_places_among_all_candidates(s: Session) -> None:
 
 @check("TW-GEN-022", "TW-GEN-029", "TW-GEN-031", needs=LOGPROBS)
 async def the_distribution_is_that_of_the_whole_vocabulary(s: Session) -> None:
-    """As many candidates as are allowed make most of 1 or less, never more; fewer are the first of them."""
+    """The candidates' probabilities sum to at most 1, and do not depend on the number of candidates requested."""
     top = min(max_top(s), 20)
     if top < 2:
         s.untested(f"max_top is {top}")
     many, history = await generated(s, top_logprobs=top, temperature=0)
     few, _ = await generated(s, top_logprobs=2, temperature=0)
-    s.expect("TW-GEN-022", many["top_logprobs"][0][:2] == few["top_logprobs"][0], "the same, however many were asked for",
+    s.expect("TW-GEN-022", many["top_logprobs"][0][:2] == few["top_logprobs"][0], "the same log-probabilities for 2 and for more candidates",
              [few["top_logprobs"][0], many["top_logprobs"][0][:2]], at=history)  # fmt: skip
     for ids, found, first in zip(many["top_ids"], many["top_logprobs"], few["top_ids"], strict=False):
         whole = sum(math.exp(each) for each in found if each is not None)
-        s.expect("TW-GEN-029", whole <= 1 + 1e-3, "1 at most", round(whole, 5), at=history)
-        s.expect("TW-GEN-022", whole > 1e-6, "probabilities, in nats", round(whole, 8), at=history)
+        s.expect("TW-GEN-029", whole <= 1 + 1e-3, "a sum of at most 1", round(whole, 5), at=history)
+        s.expect("TW-GEN-022", whole > 1e-6, "log-probabilities in nats", round(whole, 8), at=history)
         s.expect("TW-GEN-031", ids[:2] == first, f"{ids[:2]}", first, at=history)
 
 
 @check("TW-GEN-025", "TW-GEN-026", needs=LOGPROBS)
 async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> None:
-    """Temperature changes the processed distribution of a first token, and not the raw one."""
+    """Temperature and other processing change the `processed` distribution of the first token but not the `raw` one."""
     found: dict[tuple[str, float], Any] = {}
     for mode in ("raw", "processed"):
         for temperature in (0.5, 2.0):
@@ -240,7 +251,7 @@ async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> No
     s.expect(
         "TW-GEN-025",
         found["raw", 0.5] == found["raw", 2.0],
-        f"{found['raw', 0.5]}, whatever the temperature",
+        f"{found['raw', 0.5]} at every temperature",
         found["raw", 2.0],
         at=history,
     )
@@ -248,27 +259,27 @@ async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> No
         work = generation(s, top_logprobs=2, max_tokens=1, temperature=2.0, logprobs_mode="raw", **member)
         answer = await s.wire.ask("POST", work.submit_to, json=work.body)
         if answer.status != 201:
-            continue  # it is not served
+            continue  # the endpoint does not serve the member
         history = await s.history(Job(answer.json["id"], work, answer))
         item = (await s.wire.ask("GET", f"/v1/jobs/{answer.json['id']}")).json["state"]["items"][0]
-        s.expect("TW-GEN-025", item["value"]["top_logprobs"][:1] == [found["raw", 2.0]], f"{found['raw', 2.0]}, whatever {member} says",
+        s.expect("TW-GEN-025", item["value"]["top_logprobs"][:1] == [found["raw", 2.0]], f"{found['raw', 2.0]}, unchanged by {member}",
                  item["value"]["top_logprobs"], at=history)  # fmt: skip
     cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
     gaps = [each[0] - each[1] for each in (cold, hot, raw) if None not in each]
     s.expect("TW-GEN-026", len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) < 1e-2 and abs(gaps[1] - gaps[2] / 2) < 1e-2),
-             "gaps between candidates that are divided by the temperature", gaps, at=history)  # fmt: skip
+             "gaps between candidates divided by the temperature", gaps, at=history)  # fmt: skip
 
 
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
 async def the_first_token_of_the_prompt_has_no_logprob(s: Session) -> None:
-    """`prompt_logprobs` begins with null and its candidates with `[]`; temperature does not change them."""
+    """`prompt_logprobs` begins with null and its candidates with `[]`. Temperature does not change them."""
     found = []
     for temperature in (0.3, 1.7):
         value, history = await generated(
             s, prompt_logprobs=2, temperature=temperature, logprobs_mode="processed"
         )
         if not value.get("prompt_token_ids"):
-            s.unclear("the prompt of the example has no token")
+            s.unclear("the prompt of the example has no tokens")
         first = value["prompt_logprobs"][0], value["prompt_top_logprobs"][0]
         s.expect("TW-GEN-020", first == (None, []), "null and []", first, at=history)
         found.append(value["prompt_logprobs"])
@@ -277,56 +288,68 @@ async def the_first_token_of_the_prompt_has_no_logprob(s: Session) -> None:
             s.expect(
                 "TW-GEN-030",
                 known == sorted(known, reverse=True),
-                "candidates of the prompt in order",
+                "prompt candidates in descending order",
                 row,
                 at=history,
             )
-    s.expect("TW-GEN-027", found[0] == found[1], "raw log-probabilities", found[1], at=history)
+    s.expect(
+        "TW-GEN-027",
+        found[0] == found[1],
+        "raw log-probabilities, independent of the temperature",
+        found[1],
+        at=history,
+    )
 
 
 @check("TW-GEN-037", "TW-GEN-038", "TW-GEN-041", needs=LOGPROBS)
 async def the_vocabulary_spells_the_tokens(s: Session) -> None:
-    """It is linked, fits its schema, has a strong ETag, and its bytes make the text of what was generated."""
+    """The linked vocabulary fits its schema, has a strong ETag, and its bytes spell the generated text."""
     work = generation(s, logprobs=True)
     endpoint = s.server.endpoints[work.endpoint]
     link = endpoint.description.get("links", {}).get("vocabulary")
     if not s.expect("TW-GEN-037", isinstance(link, str), "a link `vocabulary`", link, at=endpoint.described):
         return
     answer = await s.wire.ask("GET", resolve(endpoint.described, link))
-    misfit = specification.misfit("vocabulary", answer.json)
+    violation = specification.schema_violation("vocabulary", answer.json)
     if not s.expect(
         "TW-GEN-037",
-        answer.status == 200 and not misfit,
-        "200, and a body by vocabulary.schema.json",
-        misfit,
+        answer.status == 200 and not violation,
+        "200 and a body that fits vocabulary.schema.json",
+        violation,
         at=answer,
     ):
         return
-    etag = answer.says("etag")
+    etag = answer.response_header("etag")
     s.expect(
         "TW-GEN-041", etag == f'"{answer.json["hash"]}"', f'ETag "{answer.json["hash"]}"', etag, at=answer
     )
     again = await s.wire.ask("GET", resolve(endpoint.described, link), header={"If-None-Match": etag})
-    s.expect("TW-GEN-041", again.status == 304, "304 for a fitting If-None-Match", again.status, at=again)
+    s.expect("TW-GEN-041", again.status == 304, "304 for a matching If-None-Match", again.status, at=again)
     several = await s.wire.ask(
         "GET", resolve(endpoint.described, link), header={"If-None-Match": f'"another", {etag}'}
     )
-    s.expect("TW-GEN-041", several.status == 304, "304 where one of several fits", several.status, at=several)
+    s.expect(
+        "TW-GEN-041",
+        several.status == 304,
+        "304 if one of several entity tags matches",
+        several.status,
+        at=several,
+    )
     other = await s.wire.ask("GET", resolve(endpoint.described, link), header={"If-None-Match": '"another"'})
     s.expect(
         "TW-GEN-041",
         other.status == 200,
-        "200 for an If-None-Match that does not fit",
+        "200 for an If-None-Match that does not match",
         other.status,
         at=other,
     )
     value, history = await generated(s, logprobs=True)
     tokens, special = answer.json["tokens"], set(answer.json.get("special", ()))
-    spelt = b"".join(base64.b64decode(tokens[each]) for each in value["token_ids"] if each not in special)
+    spelled = b"".join(base64.b64decode(tokens[each]) for each in value["token_ids"] if each not in special)
     s.expect(
         "TW-GEN-038",
-        spelt.startswith(value["text"].encode()),
+        spelled.startswith(value["text"].encode()),
         f"bytes that begin with {value['text']!r}",
-        repr(spelt),
+        repr(spelled),
         at=history,
     )

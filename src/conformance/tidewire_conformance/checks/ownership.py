@@ -1,4 +1,4 @@
-"""Section 11.1: who may read a job. It takes the credentials of two principals."""
+"""Checks for section 11.1: authorization. They need the credentials of two principals."""
 
 import secrets
 
@@ -8,26 +8,28 @@ from tidewire_conformance.session import EVENT_STREAM, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Wire
 
-TIMES = 5
-"""That each of two jobs is asked for: the shortest answer of a server is hardly later than it has to be."""
-APART = 0.1
-"""Seconds by which the shortest answers may differ."""
+REQUESTS_PER_JOB = 5
+"""Number of requests per job. The fastest response of several is hardly delayed by load."""
+MAX_DIFFERENCE_SECONDS = 0.1
+"""Maximum difference between the fastest responses, in seconds."""
 
 
 def other_principal(s: Session) -> Wire:
-    """Another principal."""
+    """Return a client with the credentials of another principal."""
     if not s.wire.header:
-        s.no_occasion("the server serves callers without credentials, and none were given with --header")
+        s.no_occasion(
+            "the server accepts callers without credentials, and the run has none; pass some with --header"
+        )
     if s.hooks.second is None:
-        s.untested("needs --header and --second-header: the credentials of two principals")
+        s.untested("needs --header and --second-header with the credentials of two principals")
     other = Wire(s.wire.base_url, header=s.hooks.second.header, patience=s.wire.patience, record=s.wire.record,
                  began=s.wire.began, caller="SECOND_")  # fmt: skip
     other.check = s.wire.check
     return other
 
 
-def _told(answer: RecordedExchange) -> tuple[int, object]:
-    """What an answer says of a job, but for what names the job."""
+def _comparable(answer: RecordedExchange) -> tuple[int, object]:
+    """Return status and body of a response without the parts that identify the job."""
     body = answer.json if isinstance(answer.json, dict) else {}
     own = answer.path.removeprefix("/v1/jobs/").partition("/")[0]
     said = {name: value.replace(own, "") if isinstance(value, str) else value for name, value in body.items()}
@@ -36,7 +38,7 @@ def _told(answer: RecordedExchange) -> tuple[int, object]:
 
 @check("TW-JOB-044", "TW-SEC-001", "TW-RES-014", "TW-SEC-002", "TW-JOB-026")
 async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
-    """Reads, streams, resumes, cancels and purges of another's job are answered like those of one that never was."""
+    """Requests for another principal's job get the same response as requests for an unknown job."""
     other = other_principal(s)
     work = s.server.lasting() or s.some_work()
     job = await s.submit(work)
@@ -52,60 +54,66 @@ async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
         header = EVENT_STREAM | {"Last-Event-ID": cursor} if cursor else {}
         theirs = await other.ask(method, job.path + place, header=header)
         unknown = await other.ask(method, f"/v1/jobs/{UNKNOWN_JOB}{place}", header=header)
-        s.expect("TW-RES-014" if cursor else "TW-JOB-044", _told(theirs) == _told(unknown), f"{_told(unknown)}", _told(theirs),
+        s.expect("TW-RES-014" if cursor else "TW-JOB-044", _comparable(theirs) == _comparable(unknown), f"{_comparable(unknown)}", _comparable(theirs),
                  at=theirs)  # fmt: skip
         s.expect("TW-SEC-001", theirs.status == unknown.status, f"{unknown.status}", theirs.status, at=theirs)
         s.expect(
             "TW-SEC-002",
             theirs.status == unknown.status,
-            f"{unknown.status}, on a resume as well",
+            f"{unknown.status}, also for a resume",
             theirs.status,
             at=theirs,
         )
     mine = await s.read(job)
-    s.expect("TW-SEC-001", mine.status == 200, "200 for its own principal", mine.status, at=mine)
+    s.expect(
+        "TW-SEC-001", mine.status == 200, "200 for the principal that owns the job", mine.status, at=mine
+    )
     key = {"Idempotency-Key": secrets.token_hex(16)}
     first = await s.wire.ask("POST", work.submit_to, json=work.body, header=key)
     second = await other.ask("POST", work.submit_to, json=work.body, header=key)
-    s.expect("TW-JOB-026", second.status == 201 and second.json.get("id") != first.json.get("id"), "a job of its own",
+    s.expect("TW-JOB-026", second.status == 201 and second.json.get("id") != first.json.get("id"), "a new job for another principal",
              f"{second.status} {second.code}", at=second)  # fmt: skip
 
 
 @check("TW-SEC-008")
 async def a_job_of_another_principal_takes_no_longer(s: Session) -> None:
-    """The shortest of several answers for another's job comes about as soon as that for one that never was."""
+    """Responses for another principal's job take about as long as those for an unknown job."""
     other = other_principal(s)
     job = await s.submit(s.some_work())
     shortest = []
     for place in (job.path, f"/v1/jobs/{UNKNOWN_JOB}"):
-        asked = [await other.ask("GET", place) for _ in range(TIMES)]
+        asked = [await other.ask("GET", place) for _ in range(REQUESTS_PER_JOB)]
         shortest.append(min(each.answered - each.began for each in asked))
     apart = abs(shortest[0] - shortest[1])
     s.expect(
         "TW-SEC-008",
-        apart < APART * s.wire.patience,
-        f"less than {APART} s apart",
+        apart < MAX_DIFFERENCE_SECONDS * s.wire.patience,
+        f"response times less than {MAX_DIFFERENCE_SECONDS} s apart",
         [round(each, 3) for each in shortest],
     )
 
 
 @check("TW-JOB-046", needs=["list"])
 async def a_list_has_the_callers_jobs_alone(s: Session) -> None:
-    """A job of one principal does not stand in the list of another."""
+    """A list contains the caller's jobs and no job of another principal."""
     other = other_principal(s)
     job = await s.submit(s.some_work())
     lists = [await wire.ask("GET", "/v1/jobs?limit=1000") for wire in (s.wire, other)]
     mine, theirs = ([entry["id"] for entry in each.json.get("jobs", [])] for each in lists)
-    told = f"{lists[0].status} {lists[0].code}, {len(mine)} jobs"
-    s.expect("TW-JOB-046", job.id in mine, f"{job.id} in the list of its principal", told, at=lists[0])
-    s.expect("TW-JOB-046", job.id not in theirs, "no job of another principal", job.id, at=lists[1])
+    shown = f"{lists[0].status} {lists[0].code}, {len(mine)} jobs"
+    s.expect("TW-JOB-046", job.id in mine, f"{job.id} in its owner's list", shown, at=lists[0])
+    s.expect(
+        "TW-JOB-046", job.id not in theirs, "no job of another principal in the list", job.id, at=lists[1]
+    )
 
 
 @check("TW-SEC-003", "TW-SEC-002")
 async def wrong_credentials_are_refused(s: Session) -> None:
-    """None at all, and wrong ones, get 401 `unauthorized` with `WWW-Authenticate`; right ones are taken."""
+    """Missing and wrong credentials get 401 `unauthorized` with `WWW-Authenticate`. Valid ones are accepted."""
     if not s.wire.header:
-        s.no_occasion("the server serves callers without credentials, and none were given with --header")
+        s.no_occasion(
+            "the server accepts callers without credentials, and the run has none; pass some with --header"
+        )
     bare = Wire(s.wire.base_url, patience=s.wire.patience, record=s.wire.record, began=s.wire.began)
     bare.check = s.wire.check
     job = await s.submit(s.some_work())
@@ -117,35 +125,36 @@ async def wrong_credentials_are_refused(s: Session) -> None:
     ]
     asked += [("GET", "/v1/jobs")] if "list" in s.server.capabilities else []
     asked += [("DELETE", job.path)] if "delete" in s.server.capabilities else []
-    given = dict(s.wire.header).get("Authorization", "")
+    authorization = dict(s.wire.header).get("Authorization", "")
     wrong = [{}, *({"Authorization": each} for each in ("Bearer not-one-of-yours", "Basic Og==", "Bearer"))]
-    if given.startswith("Bearer "):
-        # The right one, but for its end or its scheme.
+    if authorization.startswith("Bearer "):
+        # The valid token with a changed end or scheme.
         wrong += [
-            {"Authorization": each} for each in (f"{given}x", given[:-1], given.replace("Bearer", "Basic"))
+            {"Authorization": each}
+            for each in (f"{authorization}x", authorization[:-1], authorization.replace("Bearer", "Basic"))
         ]
     for header in wrong:
         for method, place in asked:
             body = job.work.body if place == job.work.submit_to else None
             answer = await bare.ask(method, place, json=body, header=header)
             if answer.status in {200, 404} and not header and (method, place) == asked[0]:
-                s.no_occasion("the server takes anonymous callers")
+                s.no_occasion("the server accepts anonymous callers")
             s.expect("TW-SEC-003", (answer.status, answer.code) == (401, "unauthorized"), "401 unauthorized",
                      f"{answer.status} {answer.code} for {method} {place}", at=answer)  # fmt: skip
-            s.expect("TW-SEC-003", answer.says("www-authenticate"), "WWW-Authenticate", at=answer)
+            s.expect("TW-SEC-003", answer.response_header("www-authenticate"), "WWW-Authenticate", at=answer)
             s.expect("TW-SEC-002", answer.status == 401, "401", answer.status, at=answer)
-    twin = await s.read(job)
-    s.expect("TW-SEC-003", twin.status == 200, "200 with credentials", twin.status, at=twin)
+    control = await s.read(job)
+    s.expect("TW-SEC-003", control.status == 200, "200 with credentials", control.status, at=control)
 
 
 @check("TW-SEC-011")
 async def a_credential_in_the_url_opens_nothing(s: Session) -> None:
-    """The caller's own bearer token, put into the URL, is not taken."""
-    given = dict(s.wire.header).get("Authorization", "")
-    if not given.startswith("Bearer "):
-        s.no_occasion("no bearer token was given with --header")
+    """The caller's bearer token is not accepted in the URL."""
+    authorization = dict(s.wire.header).get("Authorization", "")
+    if not authorization.startswith("Bearer "):
+        s.no_occasion("the run has no bearer token; pass one with --header")
     job = await s.submit(s.some_work())
-    secret = given.removeprefix("Bearer ")
+    secret = authorization.removeprefix("Bearer ")
     for name in ("access_token", "token", "api_key"):
         answer = await s.wire.ask("GET", f"{job.path}?{name}={secret}", header={"Authorization": None})
         s.expect("TW-SEC-011", answer.status == 401, "401", answer.status, at=answer)

@@ -1,4 +1,4 @@
-"""The table of section 6.1 on parameters of the query, word by word, and `Accept` of an event stream."""
+"""Checks for section 6.1: query parameters of each URL."""
 
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
@@ -6,13 +6,13 @@ from tidewire_conformance.session import Session
 
 @check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078")
 async def what_means_the_same_as_nothing_is_taken(s: Session) -> None:
-    """`diffs=1` and `errors=http` mean what their absence means; a parameter of another URL is one that is not known."""
+    """`diffs=1` and `errors=http` equal their defaults. Parameters of other URLs are ignored."""
     job, _ = await s.ended(s.some_work())
     for query in ("?diffs=1", "?errors=http", "?diffs=1&errors=http&after=&token=&min_interval_ms="):
         answer = await s.stream(job, query=query)
-        sentence = "TW-JOB-078" if "after" in query else "TW-JOB-007"
+        requirement = "TW-JOB-078" if "after" in query else "TW-JOB-007"
         s.expect(
-            sentence,
+            requirement,
             answer.of_type("done"),
             f"the stream for {query}",
             f"{answer.status} {answer.code}",
@@ -29,38 +29,38 @@ async def what_means_the_same_as_nothing_is_taken(s: Session) -> None:
             at=answer,
         )
     answer = await s.wire.ask("POST", f"{job.work.submit_to}?after=x&diffs=2&errors=yes", json=job.work.body)
-    s.expect("TW-JOB-006", answer.status == 201, "201 for a submit, which has no cursor", f"{answer.status} {answer.code}",
+    s.expect("TW-JOB-006", answer.status == 201, "201 for a submit, because it ignores parameters of streams", f"{answer.status} {answer.code}",
              at=answer)  # fmt: skip
 
 
 @check("TW-JOB-007", "TW-JOB-078", needs=["list"])
 async def a_limit_is_a_number_from_1_to_1000(s: Session) -> None:
-    """Another `limit` of the list gets 400 `bad_parameter`; an empty one is none."""
-    for given in ("0", "1001", "-1", "+1", "x", "1.0", "1&limit=1", "9" * 400):
-        answer = await s.wire.ask("GET", f"/v1/jobs?limit={given}")
-        s.refused("TW-JOB-007", answer, 400, "bad_parameter", f"limit={given[:20]}")
-    for given in ("", "1", "1000"):
-        answer = await s.wire.ask("GET", f"/v1/jobs?limit={given}")
-        s.expect("TW-JOB-007" if given else "TW-JOB-078", answer.status == 200, f"200 for limit={given}",
+    """A `limit` outside 1 to 1000 gets 400 `bad_parameter`. An empty `limit` counts as absent."""
+    for value in ("0", "1001", "-1", "+1", "x", "1.0", "1&limit=1", "9" * 400):
+        answer = await s.wire.ask("GET", f"/v1/jobs?limit={value}")
+        s.expect_refused("TW-JOB-007", answer, 400, "bad_parameter", f"limit={value[:20]}")
+    for value in ("", "1", "1000"):
+        answer = await s.wire.ask("GET", f"/v1/jobs?limit={value}")
+        s.expect("TW-JOB-007" if value else "TW-JOB-078", answer.status == 200, f"200 for limit={value}",
                  f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
 
 @check("TW-JOB-007", needs=["snapshots_only"])
 async def an_interval_is_a_number_without_a_sign(s: Session) -> None:
-    """Another `min_interval_ms` of a stream without diffs gets 400 `bad_parameter`; the greatest one is taken."""
+    """A `min_interval_ms` that is not a non-negative integer within bounds gets 400 `bad_parameter`."""
     job, _ = await s.ended(s.some_work())
-    for given in ("-1", "+1", "1.5", "1e3", "2147483649", "9" * 400):
-        answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={given}")
-        s.refused("TW-JOB-007", answer, 400, "bad_parameter", f"min_interval_ms={given[:20]}")
-    for given in ("0", "2147483648"):
-        answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={given}")
-        s.expect("TW-JOB-007", answer.of_type("done"), f"the stream for min_interval_ms={given}",
+    for value in ("-1", "+1", "1.5", "1e3", "2147483649", "9" * 400):
+        answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={value}")
+        s.expect_refused("TW-JOB-007", answer, 400, "bad_parameter", f"min_interval_ms={value[:20]}")
+    for value in ("0", "2147483648"):
+        answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={value}")
+        s.expect("TW-JOB-007", answer.of_type("done"), f"the stream for min_interval_ms={value}",
                  f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
 
 @check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078", "TW-OVR-009")
 async def parameters_and_members_are_read_as_said(s: Session) -> None:
-    """What is not known is ignored, what is empty is absent, what stands twice or has a wrong value is refused."""
+    """Unknown parameters are ignored, empty ones count as absent, repeated and invalid ones get 400 `bad_parameter`."""
     work = s.some_work()
     job, history = await s.ended(work)
     for query in ("?colour=red", "?diffs=&errors=", "?after=&colour="):
@@ -73,12 +73,12 @@ async def parameters_and_members_are_read_as_said(s: Session) -> None:
     wrong += ["?diffs=2", "?diffs=true", "?diffs=false", "?errors=yes", "?diffs=0&min_interval_ms=x"]
     for query in wrong:
         answer = await s.stream(job, query=query)
-        s.refused("TW-JOB-007", answer, 400, "bad_parameter", query)
+        s.expect_refused("TW-JOB-007", answer, 400, "bad_parameter", query)
     answer = await s.wire.ask("POST", work.submit_to, json={**work.body, "x.colour": {"red": [1]}})
     s.expect(
         "TW-OVR-009",
         answer.status == 201,
-        "201 for a member that is not known",
+        "201 for a body with an unknown member",
         f"{answer.status} {answer.code}",
         at=answer,
     )

@@ -1,4 +1,4 @@
-"""Section 6.7: what `DELETE` leaves of a job, and of the streams that were open."""
+"""Checks for section 6.7: effect of `DELETE` on a job and on its open streams."""
 
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
@@ -6,7 +6,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-JOB-059", "TW-JOB-062", "TW-RES-028", needs=["delete"])
 async def a_purged_job_is_gone(s: Session) -> None:
-    """`DELETE` answers 204; then every request for the job gets 410 `job_expired`."""
+    """`DELETE` answers 204. After it, each request for the job gets 410 `job_expired`."""
     job, history = await s.ended(s.some_work())
     answer = await s.wire.ask("DELETE", job.path)
     s.expect("TW-JOB-059", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
@@ -17,15 +17,15 @@ async def a_purged_job_is_gone(s: Session) -> None:
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
         gone = await s.wire.ask(method, job.path + place)
-        s.refused("TW-JOB-062", gone, 410, "job_expired", f"{method} {place}")
-        s.refused("TW-RES-028", gone, 410, "job_expired", f"{method} {place}")
+        s.expect_refused("TW-JOB-062", gone, 410, "job_expired", f"{method} {place}")
+        s.expect_refused("TW-RES-028", gone, 410, "job_expired", f"{method} {place}")
     late = await s.stream(job, history.logged[-1].id or "")
-    s.refused("TW-RES-028", late, 410, "job_expired", "the cursor of done")
+    s.expect_refused("TW-RES-028", late, 410, "job_expired", "the cursor of done")
 
 
 @check("TW-JOB-060", "TW-JOB-059", needs=["delete"])
 async def a_purge_ends_the_streams_of_the_job(s: Session) -> None:
-    """A reader that is attached when a running job is purged gets `done`."""
+    """A purge of a running job sends `done` to the attached readers."""
     work = s.lasting(30)
     job = await s.submit(work)
     async with s.follow(job) as stream:
@@ -37,7 +37,7 @@ async def a_purge_ends_the_streams_of_the_job(s: Session) -> None:
     s.expect(
         "TW-JOB-060",
         done,
-        "done, for the reader that was attached",
+        "done, for the attached reader",
         [b.type for b in last.events][-2:],
         at=last,
     )

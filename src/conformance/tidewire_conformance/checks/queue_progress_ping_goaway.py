@@ -1,4 +1,4 @@
-"""Sections 3.8 to 3.10: events that are not logged: queue, progress, ping and goaway."""
+"""Checks for sections 3.8 to 3.10: the ephemeral events `queue`, `progress`, `ping` and `goaway`."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -11,34 +11,45 @@ from tidewire_conformance.wire.event_stream_decoder import CLOSING, Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Stream
 
-BEATS = 2
-"""Pings that each silent stream is waited for."""
+PINGS = 2
+"""Number of pings to wait for on each silent stream."""
 
 
 @check("TW-FRM-064", "TW-FRM-065", "TW-FRM-063", whole_run=True)
 async def places_are_counted_from_1(s: Session) -> None:
-    """`position` of a waiting job is 1 or more, told where it changes; what is not known is left out."""
+    """`position` of a waiting job is at least 1 and sent only when it changes. Members with an unknown value are left out."""
     seen = [(each, block) for each in s.wire.record if each.is_stream for block in each.of_type("queue")]
     if not seen:
-        s.no_occasion("no job of this run waited in a queue that was told of")
+        s.no_occasion("no stream in this run had a queue event")
     for each, block in seen:
         s.expect(
-            "TW-FRM-064", block.json.get("position", 0) >= 1, "1 or more", block.json, at=each, block=block
+            "TW-FRM-064",
+            block.json.get("position", 0) >= 1,
+            "a position of at least 1",
+            block.json,
+            at=each,
+            block=block,
         )
-        s.expect("TW-FRM-065", None not in block.json.values(), "no null", block.json, at=each, block=block)
+        s.expect(
+            "TW-FRM-065", None not in block.json.values(), "no null member", block.json, at=each, block=block
+        )
     for each in {one.number: one for one, _ in seen}.values():
-        places = [block.json.get("position") for block in each.of_type("queue")]
-        same = [place for before, place in pairwise(places) if before == place]
-        s.expect("TW-FRM-063", not same, "each place once, until it changes", places, at=each)
-        began = next((at for at, block in enumerate(each.events) if _runs(block)), len(each.events))
+        positions = [block.json.get("position") for block in each.of_type("queue")]
+        same = [position for before, position in pairwise(positions) if before == position]
+        s.expect("TW-FRM-063", not same, "no repeated position", positions, at=each)
+        began = next((at for at, block in enumerate(each.events) if _shows_running(block)), len(each.events))
         late = [block.type for block in each.events[began:] if block.type == "queue"]
         s.expect(
-            "TW-FRM-063", not late, "no place of a job that runs", f"{len(late)} after it had begun", at=each
+            "TW-FRM-063",
+            not late,
+            "no queue event after the job has started",
+            f"{len(late)} queue events",
+            at=each,
         )
 
 
-def _runs(block: Block) -> bool:
-    """Whether it tells that its job runs."""
+def _shows_running(block: Block) -> bool:
+    """Whether the event shows that its job is running."""
     if block.type == "snapshot" and isinstance(block.json, dict):
         return bool(block.json.get("state", {}).get("status") != "queued")
     return block.type == "message" and b'"/status"' in block.data and b'"running"' in block.data
@@ -46,7 +57,7 @@ def _runs(block: Block) -> bool:
 
 @check("TW-FRM-067", "TW-FRM-065")
 async def progress_is_told_again_on_each_connection(s: Session) -> None:
-    """The latest `progress` of an item that runs follows `hello` on a new connection."""
+    """On a new connection, the latest `progress` of a running item follows `hello`."""
     work = s.scripted(
         {"append": "x"}, {"progress": {"current": 3, "total": 7, "unit": "step"}}, {"sleep_ms": 20_000}
     )
@@ -54,70 +65,83 @@ async def progress_is_told_again_on_each_connection(s: Session) -> None:
     for _ in range(2):
         async with s.follow(job) as stream:
             came = await stream.until(lambda now: now.of_type("progress"), 5)
-            told_ = [block.json for block in stream.exchange.of_type("progress")]
+            reported = [block.json for block in stream.exchange.of_type("progress")]
             s.expect(
                 "TW-FRM-067",
-                came and told_[-1].get("current") == 3,
-                "progress 3 of 7",
-                told_,
+                came and reported[-1].get("current") == 3,
+                "a progress event with 3 of 7",
+                reported,
                 at=stream.exchange,
             )
             s.expect(
-                "TW-FRM-065", came and None not in told_[-1].values(), "no null", told_, at=stream.exchange
+                "TW-FRM-065",
+                came and None not in reported[-1].values(),
+                "no null member",
+                reported,
+                at=stream.exchange,
             )
     await s.wire.ask("POST", f"{job.path}/cancel")
 
 
 @check("TW-FRM-066", whole_run=True)
 async def progress_of_a_batch_names_its_item(s: Session) -> None:
-    """`progress` of a job of several inputs has `item`."""
+    """`progress` of a job with several inputs has the member `item`."""
     batches = {body["id"] for each in s.wire.record for body in job_bodies(each) if body.get("batch") is True}
     for each in (each for each in s.streams() if job_of(each) in batches):
         for block in each.of_type("progress"):
-            told = block.json if isinstance(block.json, dict) else {}
-            s.expect("TW-FRM-066", "item" in told, "item", told, at=each, block=block)
+            data = block.json if isinstance(block.json, dict) else {}
+            s.expect("TW-FRM-066", "item" in data, "the member item", data, at=each, block=block)
 
 
 @check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071", slow=True)
 async def a_silent_stream_is_pinged(s: Session) -> None:
-    """A stream on which nothing happens gets a `ping` each heartbeat, whoever opened it how, with a head that it holds."""
-    beat = s.server.heartbeat
-    s.expect("TW-FRM-071", beat <= 15, "a heartbeat of at most 15000 ms", beat * 1000, at=s.server.discovery)
-    work = s.scripted({"append": "x"}, {"sleep_ms": int(beat * 1000 * (2 * BEATS + 1)) + 4000})
+    """A silent stream gets a `ping` per heartbeat, with a head that the reader already has, however it was opened."""
+    heartbeat = s.server.heartbeat
+    s.expect(
+        "TW-FRM-071",
+        heartbeat <= 15,
+        "a heartbeat of at most 15000 ms",
+        heartbeat * 1000,
+        at=s.server.discovery,
+    )
+    work = s.scripted({"append": "x"}, {"sleep_ms": int(heartbeat * 1000 * (2 * PINGS + 1)) + 4000})
     async with s.wire.open("POST", work.submit_to, json=work.body, header=EVENT_STREAM) as own:
         await own.until(lambda seen: len(seen.logged) >= 3)
-        s.need("/v1/jobs/" in own.exchange.says("location"), "the submit was not answered by a stream")
+        s.need(
+            "/v1/jobs/" in own.exchange.response_header("location"),
+            "the response to the submit is not a stream",
+        )
         job = Job(job_of(own.exchange), work, own.exchange)
         without = ["?diffs=0"] if "snapshots_only" in s.server.capabilities else []
         async with AsyncExitStack() as stack:
             opened = [await stack.enter_async_context(s.follow(job, query=query)) for query in ["", *without]]
             opened += [await stack.enter_async_context(s.follow(job, own.exchange.logged[-1].id or ""))]
-            await asyncio.gather(*(_judge_beats(s, each, beat) for each in [own, *opened]))
+            await asyncio.gather(*(_judge_pings(s, each, heartbeat) for each in [own, *opened]))
         await s.wire.ask("POST", f"{job.path}/cancel")
 
 
-async def _judge_beats(s: Session, stream: Stream, beat: float) -> None:
-    """A stream that is silent from now on; any byte, such as a comment, stands for a ping."""
+async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
+    """Judge the pings of a silent stream. Any bytes, such as a comment, count as a ping."""
     seen = stream.exchange
     await stream.until(lambda now: now.of_type("hello"))
     hello = seen.of_type("hello")
     said = hello[0].json.get("heartbeat_ms") if hello and isinstance(hello[0].json, dict) else None
-    beat = min(beat, said / 1000) if isinstance(said, int) else beat
-    for count in range(1, BEATS + 1):
+    heartbeat = min(heartbeat, said / 1000) if isinstance(said, int) else heartbeat
+    for count in range(1, PINGS + 1):
         before = len(seen.body)
 
         def more(now: RecordedExchange, before: int = before) -> bool:
             return len(now.body) > before
 
-        came = await stream.until(more, 1.5 * beat + 1)
-        s.expect("TW-FRM-068", came, f"ping {count} within {beat:g} s of silence", f"nothing within {1.5 * beat + 1:g} s",
+        came = await stream.until(more, 1.5 * heartbeat + 1)
+        s.expect("TW-FRM-068", came, f"ping {count} within {heartbeat:g} s of silence", f"nothing within {1.5 * heartbeat + 1:g} s",
                  at=seen)  # fmt: skip
     held = {block.id or "" for block in seen.logged} | {seen.cursor}
     for ping in seen.of_type("ping"):
         s.expect(
             "TW-FRM-069",
             ping.json.get("head") in held,
-            f"a head of {sorted(held)}",
+            f"one of these heads: {sorted(held)}",
             ping.json,
             at=seen,
             block=ping,
@@ -126,10 +150,10 @@ async def _judge_beats(s: Session, stream: Stream, beat: float) -> None:
 
 @check("TW-FRM-073", whole_run=True)
 async def goaway_says_its_wait_twice(s: Session) -> None:
-    """`retry_ms` of a `goaway` is its `retry` field as well."""
+    """`retry_ms` of `goaway` equals its `retry` field."""
     seen = [(each, block) for each in s.streams() for block in each.of_type("goaway")]
     if not seen:
-        s.no_occasion("no stream of this run was closed by goaway")
+        s.no_occasion("no stream in this run had a goaway event")
     for each, block in seen:
         s.expect("TW-FRM-073", block.retry == block.json.get("retry_ms"), f"retry:{block.json.get('retry_ms')}",
                  block.retry, at=each, block=block)  # fmt: skip
@@ -137,13 +161,13 @@ async def goaway_says_its_wait_twice(s: Session) -> None:
 
 @check("TW-FRM-072", whole_run=True)
 async def no_stream_is_closed_without_a_word(s: Session) -> None:
-    """A stream that the server ends holds `done`, `goaway` or a `problem`."""
+    """A stream that the server ends contains `done`, `goaway` or `problem`."""
     for each in (each for each in s.streams() if each.is_whole and not each.check.startswith("durable.")):
         kinds = [block.type for block in each.events]
         s.expect(
             "TW-FRM-072",
             CLOSING & {*kinds},
-            "goaway, where a stream is closed before done",
+            "done, goaway or problem before the end of the stream",
             kinds[-3:],
             at=each,
         )
@@ -151,7 +175,7 @@ async def no_stream_is_closed_without_a_word(s: Session) -> None:
 
 @check("TW-DIF-004", whole_run=True)
 async def ephemeral_events_hold_nothing_of_a_result(s: Session) -> None:
-    """They have the members of their tables alone, or such as a later edition may name."""
+    """Ephemeral events carry no part of a result: no unlisted member has `value` or `text` in its name."""
     tables = {
         "queue": {"position", "eta_ms"}, "progress": {"current", "total", "unit", "phase", "item"},
         "ping": {"head"}, "goaway": {"reason", "retry_ms"},
@@ -162,5 +186,5 @@ async def ephemeral_events_hold_nothing_of_a_result(s: Session) -> None:
             if block.type in tables and isinstance(block.json, dict):
                 more = {name for name in block.json if "value" in name or "text" in name} - tables[block.type]
                 s.expect(
-                    "TW-DIF-004", not more, "nothing of a result", sorted(more), at=exchange, block=block
+                    "TW-DIF-004", not more, "no member of a result", sorted(more), at=exchange, block=block
                 )

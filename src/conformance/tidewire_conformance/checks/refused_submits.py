@@ -1,4 +1,4 @@
-"""Section 6.2: submits that are refused, and the form in which one is answered."""
+"""Checks for section 6.2: rejected submits, and the media type of the response to a submit."""
 
 from typing import Any
 
@@ -7,49 +7,49 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 UNKNOWN_MEMBER = "no/such~member"
-"""A name that is escaped in pointers."""
+"""Member name whose `/` and `~` are escaped in JSON Pointers."""
 
 
 @check("TW-JOB-011", "TW-JOB-077", "TW-JOB-016", "TW-JOB-079", "TW-JOB-012", "TW-JOB-083")
 async def a_submit_of_another_shape_is_refused(s: Session) -> None:
-    """Both `input` and `inputs`, neither, an empty list, null, no object, a value that the table has not: 422, a pointer."""
+    """A submit body of the wrong shape or with an invalid member gets 422 with a pointer into the body."""
     work = s.some_work()
-    given = work.inputs[0]
+    example = work.inputs[0]
     wrong: list[tuple[str, Any]] = [
         ("TW-JOB-077", []),
         ("TW-JOB-077", 7),
         ("TW-JOB-077", "input"),
         ("TW-JOB-011", {}),
-        ("TW-JOB-011", {"input": given, "inputs": [given]}),
+        ("TW-JOB-011", {"input": example, "inputs": [example]}),
         ("TW-JOB-011", {"inputs": []}),
-        ("TW-JOB-079", {"input": given, "deadline_ms": None}),
-        ("TW-JOB-079", {"input": given, "on_disconnect": None}),
-        ("TW-JOB-079", {"input": given, "grace_ms": None}),
-        ("TW-JOB-079", {"input": given, "shared": None}),
-        ("TW-JOB-079", {"input": given, "inputs": None}),
+        ("TW-JOB-079", {"input": example, "deadline_ms": None}),
+        ("TW-JOB-079", {"input": example, "on_disconnect": None}),
+        ("TW-JOB-079", {"input": example, "grace_ms": None}),
+        ("TW-JOB-079", {"input": example, "shared": None}),
+        ("TW-JOB-079", {"input": example, "inputs": None}),
         ("TW-JOB-012", {"input": 7, "shared": {}}),
-        ("TW-JOB-083", {"input": given, "deadline_ms": 0}),
-        ("TW-JOB-083", {"input": given, "deadline_ms": "9"}),
-        ("TW-JOB-083", {"input": given, "deadline_ms": 600_000.5}),
-        ("TW-JOB-083", {"input": given, "deadline_ms": True}),
-        ("TW-JOB-083", {"input": given, "grace_ms": -1}),
-        ("TW-JOB-083", {"input": given, "grace_ms": "60000"}),
-        ("TW-JOB-083", {"input": given, "grace_ms": 60_000.5}),
-        ("TW-JOB-083", {"input": given, "on_disconnect": "stay"}),
-        ("TW-JOB-083", {"input": given, "shared": []}),
+        ("TW-JOB-083", {"input": example, "deadline_ms": 0}),
+        ("TW-JOB-083", {"input": example, "deadline_ms": "9"}),
+        ("TW-JOB-083", {"input": example, "deadline_ms": 600_000.5}),
+        ("TW-JOB-083", {"input": example, "deadline_ms": True}),
+        ("TW-JOB-083", {"input": example, "grace_ms": -1}),
+        ("TW-JOB-083", {"input": example, "grace_ms": "60000"}),
+        ("TW-JOB-083", {"input": example, "grace_ms": 60_000.5}),
+        ("TW-JOB-083", {"input": example, "on_disconnect": "stay"}),
+        ("TW-JOB-083", {"input": example, "shared": []}),
     ]
-    for sentence, body in wrong:
+    for requirement, body in wrong:
         answer = await s.wire.ask("POST", work.submit_to, json=body)
-        s.refused(sentence, answer, 422, "invalid_input", str(body)[:80])
+        s.expect_refused(requirement, answer, 422, "invalid_input", str(body)[:80])
         if answer.status == 422:
             pointer = answer.json.get("pointer")
-            s.expect("TW-JOB-016", isinstance(pointer, str) and _leads(body, pointer), "a pointer into the body", pointer,
+            s.expect("TW-JOB-016", isinstance(pointer, str) and _points_into(body, pointer), "a pointer into the body", pointer,
                      at=answer)  # fmt: skip
-    await s.twin("TW-JOB-011", work, "one input")
+    await s.expect_accepted("TW-JOB-011", work, "a body with one input")
 
 
-def _leads(body: Any, pointer: str) -> bool:
-    """Whether a pointer names a place of a body, or a member that it lacks."""
+def _points_into(body: Any, pointer: str) -> bool:
+    """Whether a pointer leads to a place in the body, or to a member that an object in the body lacks."""
     value = body
     for token in (each.replace("~1", "/").replace("~0", "~") for each in pointer.split("/")[1:]):
         if isinstance(value, dict) and token in value:
@@ -63,31 +63,31 @@ def _leads(body: Any, pointer: str) -> bool:
 
 @check("TW-JOB-014", "TW-JOB-015", "TW-JOB-021", "TW-JOB-016")
 async def an_input_that_does_not_fit_is_refused(s: Session) -> None:
-    """An input that breaks the endpoint's own schema gets 422 before anything runs, also where a stream was asked for."""
+    """An input that violates the endpoint's schema gets 422 before anything runs, also if a stream was requested."""
     found = [(work, bad) for work in _candidates(s) for bad in unfit(s, work)]
     if not found:
-        s.untested("no endpoint has a schema that refuses null, a number, a list or an unknown member")
+        s.untested("no endpoint has a schema that rejects null, a number, a list or an unknown member")
     escaped = [each for each in found if isinstance(each[1], dict) and UNKNOWN_MEMBER in each[1]][:1]
     tries = [(*each, "application/json") for each in [*found[:1], *escaped]]
     for work, bad, accept in [*tries, (*found[0], "text/event-stream")]:
         answer = await s.wire.ask("POST", work.submit_to, json={"input": bad}, header={"Accept": accept})
-        s.refused(
+        s.expect_refused(
             "TW-JOB-014" if accept == "application/json" else "TW-JOB-021",
             answer,
             422,
             "invalid_input",
             str(bad)[:80],
         )
-        s.refused("TW-JOB-015", answer, 422, "invalid_input", str(bad)[:80])
+        s.expect_refused("TW-JOB-015", answer, 422, "invalid_input", str(bad)[:80])
         pointer = answer.json.get("pointer", "") if answer.status == 422 else ""
         s.expect(
             "TW-JOB-016",
-            str(pointer).startswith("/input") and _leads({"input": bad}, str(pointer)),
-            "a pointer that begins with /input, and leads into the body",
+            str(pointer).startswith("/input") and _points_into({"input": bad}, str(pointer)),
+            "a pointer below /input that leads into the body",
             pointer,
             at=answer,
         )
-    await s.twin("TW-JOB-015", found[0][0], "an input that fits")
+    await s.expect_accepted("TW-JOB-015", found[0][0], "a valid input")
 
 
 def _candidates(s: Session) -> list[Work]:
@@ -96,8 +96,8 @@ def _candidates(s: Session) -> list[Work]:
 
 
 def unfit(s: Session, work: Work) -> list[Any]:
-    """Inputs that the endpoint's own schema refuses."""
-    from jsonschema import Draft202012Validator  # noqa: PLC0415 - beside its one use
+    """Return inputs that the endpoint's own schema rejects."""
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - imported at its single use
 
     validator = Draft202012Validator(s.server.endpoints[work.endpoint].description["input_schema"])
     good = work.inputs[0]
@@ -109,7 +109,7 @@ def unfit(s: Session, work: Work) -> list[Any]:
 
 @check("TW-JOB-017", "TW-JOB-005")
 async def accept_decides_the_form_of_the_answer(s: Session) -> None:
-    """JSON unless an event stream is named with a weight; 406 where neither is admitted."""
+    """A submit gets JSON unless `Accept` names event streams with a weight above 0. An `Accept` without either gets 406."""
     work = s.some_work()
     forms = [
         (None, "application/json"),
@@ -130,12 +130,12 @@ async def accept_decides_the_form_of_the_answer(s: Session) -> None:
         s.expect("TW-JOB-017", answer.media_type == media, f"{media} for Accept: {accept}",
                  f"{answer.status} {answer.media_type}", at=answer)  # fmt: skip
         if media == "application/problem+json":
-            s.refused("TW-JOB-017", answer, 406, "not_acceptable", f"Accept: {accept}")
+            s.expect_refused("TW-JOB-017", answer, 406, "not_acceptable", f"Accept: {accept}")
     read = await s.wire.ask("GET", "/v1", header={"Accept": "application/json, */*;q=0.1"})
     s.expect(
         "TW-JOB-005",
         read.media_type == "application/json",
         "application/json",
-        read.says("content-type"),
+        read.response_header("content-type"),
         at=read,
     )

@@ -1,4 +1,4 @@
-"""Chapter 4: ids, cursors, and what each of them is answered with."""
+"""Checks for chapter 4: event ids, cursors, and the response to each kind of cursor."""
 
 import random
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 CUT_POINTS = 24
-"""Cursors of one job that are tried; more are drawn at random, the first and the last stay."""
+"""Maximum number of cursors tried per job: the first, the last and a random sample."""
 LIVE_CUTS = 6
-"""Connections of one running job that are cut inside an event."""
+"""Number of times the connection to a running job is cut."""
 LARGEST_LOG = 8 * 2**20
-"""Bytes of a log that the suite fills to see it trimmed."""
-NOT_IDS = (
+"""Largest log, in bytes, that the suite fills in order to see it trimmed."""
+INVALID_IDS = (
     "01-3",
     "1-03",
     "1-1000000000000000",
@@ -37,13 +37,13 @@ NOT_IDS = (
 )
 
 
-def told(blocks: Sequence[Block]) -> list[tuple[str | None, str, object]]:
-    """What logged events say: id, type and data."""
+def contents(blocks: Sequence[Block]) -> list[tuple[str | None, str, object]]:
+    """Return id, type and data of each logged event."""
     return [(block.id, block.type, block.json) for block in blocks]
 
 
 def differing(history: RecordedExchange, other: RecordedExchange) -> list[str]:
-    """Ids at which another answer leads to another state than the history of the job, however its events are written."""
+    """Return the ids at which two streams of a job lead to different states, however their events are encoded."""
     known = {step.block.id: step.after for step in Histories([history]).steps}
     found = (step for each, steps in Histories([history, other]).streams if each is other for step in steps)
     return [
@@ -55,7 +55,7 @@ def differing(history: RecordedExchange, other: RecordedExchange) -> list[str]:
 
 @check("TW-RES-003", "TW-RES-004", "TW-RES-006", "TW-RES-043", "TW-DIF-009", whole_run=True)
 async def ids_go_up_without_a_gap(s: Session) -> None:
-    """Within an epoch by one, or from the base that a merged diff names; snapshots alone may pass over some."""
+    """Within an epoch, ids increase by one or continue from a merged diff's base. Only snapshots may skip ids."""
     for each in (each for each in s.wire.record if each.is_stream and each.logged):
         last = key(each.cursor) if each.cursor not in {"", "0-0"} else None
         for block in each.logged:
@@ -82,7 +82,7 @@ async def ids_go_up_without_a_gap(s: Session) -> None:
                 base = (own[0], _base(block, own[1]))
                 s.expect("TW-RES-006", own > last, f"an id above {last}", own, at=each, block=block)
                 s.expect("TW-RES-043" if _names_base(block) else "TW-RES-003", base == last,
-                         f"a base of {last[0]}-{last[1]}", f"{block.id}, whose base is {base[0]}-{base[1]}",
+                         f"a base of {last[0]}-{last[1]}", f"{block.id} with the base {base[0]}-{base[1]}",
                          at=each, block=block)  # fmt: skip
             last = own
 
@@ -98,21 +98,21 @@ def _base(block: Block, seq: int) -> int:
 
 @check("TW-RES-005", "TW-RES-003", "TW-DIF-007", "TW-RES-017", "TW-DIF-045")
 async def a_history_begins_at_1_1_and_has_no_gap(s: Session) -> None:
-    """The answer to `0-0` is every event as it was logged: `1-1`, a snapshot `start`, and each next id."""
+    """The cursor `0-0` returns the original log: `1-1`, a `start` snapshot, then consecutive ids, each time the same."""
     _, history = await s.ended(s.growing())
     ids = [block.id for block in history.logged]
     first = history.logged[0]
     s.expect("TW-RES-005", ids[0] == "1-1", "1-1 as the first id", ids[0], at=history, block=first)
     s.expect("TW-DIF-007", first.type == "snapshot" and first.json.get("reason") == "start",
-             "a snapshot of the reason start", first.json, at=history, block=first)  # fmt: skip
+             "a snapshot with the reason start", first.json, at=history, block=first)  # fmt: skip
     wanted = [f"1-{n}" for n in range(1, len(ids) + 1)]
     s.expect("TW-RES-003", ids == wanted, f"{wanted[0]}…{wanted[-1]}", ids, at=history)
     merged = [block for block in history.logged if isinstance(block.json, dict) and "on" in block.json]
-    s.expect("TW-DIF-045", not merged, "no `on` in an event as it was logged", ids, at=history)
+    s.expect("TW-DIF-045", not merged, "no `on` in an event of the original log", ids, at=history)
     again = await s.stream(Job(_job(history), s.growing(), history), "0-0")
     same_ids = [block.id for block in again.logged] == ids
-    s.expect("TW-RES-017", same_ids and not differing(history, again), "the same events each time",
-             f"{len(again.logged)} events, and {len(history.logged)} before", at=again)  # fmt: skip
+    s.expect("TW-RES-017", same_ids and not differing(history, again), "the same events in both responses",
+             f"{len(again.logged)} events, but {len(history.logged)} in the first response", at=again)  # fmt: skip
 
 
 def _job(history: RecordedExchange) -> str:
@@ -121,43 +121,45 @@ def _job(history: RecordedExchange) -> str:
 
 @check("TW-RES-009", "TW-RES-012", "TW-RES-019", "TW-RES-020", "TW-RES-021", "TW-FRM-056")
 async def every_cut_point_of_a_job_that_has_ended_resumes(s: Session) -> None:
-    """Each id as a cursor is answered with exactly the events after it, the last of them `done`."""
+    """For each id of an ended job, the cursor returns exactly the events after it, up to `done`."""
     job, history = await s.ended(s.growing())
     whole = history.logged
     for at in _sample(s.rng, len(whole) - 1):
         cursor = whole[at].id or ""
         answer = await s.stream(job, cursor)
         s.expect("TW-RES-009", answer.status == 200, f"200 for the cursor {cursor}", answer.status, at=answer)
-        _judge_rest(s, answer, history, at)
+        _judge_remainder(s, answer, history, at)
         if any(not each.holds for each in s.assertions):
             return
 
 
-def _judge_rest(s: Session, answer: RecordedExchange, history: RecordedExchange, at: int) -> None:
-    """An answer to the cursor `whole[at]`, where the log still holds what follows, or a snapshot that stands for it."""
+def _judge_remainder(s: Session, answer: RecordedExchange, history: RecordedExchange, at: int) -> None:
+    """Judge the response to the cursor `whole[at]`: the following events, or a snapshot in their place."""
     whole = history.logged
     held = key(whole[at].id) or (0, 0)
-    repeated = [block for block in answer.logged if (key(block.id) or held) <= held and not _voids(block)]
+    repeated = [
+        block for block in answer.logged if (key(block.id) or held) <= held and not _is_rewound(block)
+    ]
     s.expect("TW-RES-019", not repeated, f"no event at or below {whole[at].id}", [block.id for block in repeated],
              at=answer, block=repeated[0] if repeated else None)  # fmt: skip
     got = [block.id for block in answer.logged]
     lost = differing(history, answer)
-    whole_rest = not lost and got[-1:] == [whole[-1].id]
+    complete = not lost and got[-1:] == [whole[-1].id]
     wanted = [block.id for block in whole[at + 1 :]]
-    s.expect("TW-RES-020", whole_rest, f"after {whole[at].id}: {wanted}, or what leads to the same states",
-             f"{got}; other states at {lost}", at=answer)  # fmt: skip
-    s.expect("TW-RES-012", whole_rest or bool(repeated), "the events after the cursor", got, at=answer)
+    s.expect("TW-RES-020", complete, f"the events after {whole[at].id}: {wanted}, or others with the same states",
+             f"{got}, with different states at {lost}", at=answer)  # fmt: skip
+    s.expect("TW-RES-012", complete or bool(repeated), "the events after the cursor", got, at=answer)
     s.expect("TW-RES-021", answer.is_stream, "a stream", answer.status, at=answer)
     s.expect(
         "TW-FRM-056",
         bool(answer.of_type("done")),
-        "done, as long as the state is kept",
+        "done, because the state has not expired",
         answer.status,
         at=answer,
     )
 
 
-def _voids(block: Block) -> bool:
+def _is_rewound(block: Block) -> bool:
     return block.type == "snapshot" and isinstance(block.json, dict) and block.json.get("reason") == "rewound"
 
 
@@ -169,7 +171,7 @@ def _sample(rng: random.Random, count: int) -> list[int]:
 
 @check("TW-RES-019", "TW-RES-020", "TW-RES-007")
 async def a_running_job_resumes_after_each_cut(s: Session) -> None:
-    """Connections are cut inside an event, again and again; what they gave together is the history, each event once."""
+    """After repeated cuts of a running job's stream, the pieces together are the history, with each event once."""
     steps = [step for n in range(12) for step in ({"append": f"né 😀 {n} "}, {"sleep_ms": 20})]
     work = s.server.script(*steps) or s.growing()
     job = await s.submit(work)
@@ -194,14 +196,18 @@ async def a_running_job_resumes_after_each_cut(s: Session) -> None:
     if not merged:
         s.expect("TW-RES-020", ids == wanted or _bridged(seen, wanted), f"{wanted}", ids, at=history)
     others = [name for each in parts for name in differing(history, each)]
-    s.expect("TW-RES-007", not others, "one state for an id, whoever reads it", others, at=history)
+    s.expect("TW-RES-007", not others, "the same state at an id in all responses", others, at=history)
     s.expect(
-        "TW-RES-020", bool(ids) and ids[-1] == wanted[-1], f"an end at {wanted[-1]}", ids[-2:], at=history
+        "TW-RES-020",
+        bool(ids) and ids[-1] == wanted[-1],
+        f"{wanted[-1]} as the last id",
+        ids[-2:],
+        at=history,
     )
 
 
 def _bridged(seen: Sequence[Block], wanted: Sequence[str | None]) -> bool:
-    """Whether merged diffs, by their bases, leave nothing out."""
+    """Whether the bases of merged diffs connect without a gap."""
     last = 0
     for block in seen:
         _, seq = key(block.id) or (0, 0)
@@ -213,7 +219,7 @@ def _bridged(seen: Sequence[Block], wanted: Sequence[str | None]) -> bool:
 
 @check("TW-RES-009")
 async def the_header_is_younger_than_the_url(s: Session) -> None:
-    """Where both are there `Last-Event-ID` is the cursor, in any case of its letters; alone, `after` is."""
+    """`Last-Event-ID`, in any letter case, takes precedence over `after`. Without the header, `after` is the cursor."""
     job, history = await s.ended(s.growing())
     ids = [block.id or "" for block in history.logged]
     early, late = ids[0], ids[-2]
@@ -222,16 +228,16 @@ async def the_header_is_younger_than_the_url(s: Session) -> None:
              [b.id for b in alone.logged], at=alone)  # fmt: skip
     for name in ("Last-Event-ID", "last-event-id", "LAST-EVENT-ID"):
         both = await s.stream(job, query=f"?after={early}", header={name: late})
-        s.expect("TW-RES-009", [b.id for b in both.logged] == ids[-1:], f"the events after {late}, as {name} says",
+        s.expect("TW-RES-009", [b.id for b in both.logged] == ids[-1:], f"the events after {late}, the value of {name}",
                  [b.id for b in both.logged], at=both)  # fmt: skip
     empty = await s.stream(job, query=f"?after={late}", header={"Last-Event-ID": ""})
-    s.expect("TW-RES-009", [b.id for b in empty.logged] == ids[-1:], f"the events after {late}, where the header is empty",
+    s.expect("TW-RES-009", [b.id for b in empty.logged] == ids[-1:], f"the events after {late}, because Last-Event-ID is empty",
              [b.id for b in empty.logged], at=empty)  # fmt: skip
 
 
 @check("TW-RES-010", "TW-RES-022", "TW-RES-023", "TW-RES-016", "TW-RES-015", "TW-DIF-010", "TW-FRM-055")
 async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) -> None:
-    """An empty cursor is none; the snapshot has the id before `done`, a status that is no end, and `done` follows."""
+    """Without a cursor, the stream of an ended job is a snapshot with the id before `done` and a non-final status, then `done`."""
     job, history = await s.ended(s.growing())
     whole = history.logged
     for query, header in (("", {}), ("?after=", {}), ("", {"Last-Event-ID": ""})):
@@ -240,19 +246,19 @@ async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) ->
         if not s.expect("TW-RES-010", kinds[:1] == ["snapshot"], "a snapshot first", kinds, at=answer):
             continue
         snapshot = answer.logged[0]
-        s.expect("TW-RES-022", snapshot.id == whole[-2].id, f"the id {whole[-2].id}, before done", snapshot.id,
+        s.expect("TW-RES-022", snapshot.id == whole[-2].id, f"the id {whole[-2].id}, the last one before done", snapshot.id,
                  at=answer, block=snapshot)  # fmt: skip
         s.expect("TW-RES-016", snapshot.id == whole[-2].id, f"the id of the last change, {whole[-2].id}", snapshot.id,
                  at=answer, block=snapshot)  # fmt: skip
         state = snapshot.json.get("state", {})
-        s.expect("TW-DIF-010", state.get("status") not in apply_diffs.JOB_ENDS, "a status that is no end", state.get("status"),
+        s.expect("TW-DIF-010", state.get("status") not in apply_diffs.JOB_ENDS, "a status that is not final", state.get("status"),
                  at=answer, block=snapshot)  # fmt: skip
         s.expect("TW-FRM-055", state.get("status") not in apply_diffs.JOB_ENDS and kinds[-1] == "done",
-                 "done as an event of its own", kinds, at=answer, block=snapshot)  # fmt: skip
+                 "a separate done event", kinds, at=answer, block=snapshot)  # fmt: skip
         s.expect(
             "TW-RES-023",
-            told(answer.logged[1:]) == told(whole[-1:]),
-            "then done, as it was logged",
+            contents(answer.logged[1:]) == contents(whole[-1:]),
+            "done with its original id and data",
             kinds,
             at=answer,
         )
@@ -262,19 +268,21 @@ async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) ->
 
 @check("TW-RES-011", "TW-RES-012")
 async def a_cursor_that_is_no_id_is_refused(s: Session) -> None:
-    """What is no id by the grammar gets 400 `bad_cursor`; its twin, an id, gets the stream."""
+    """A cursor that does not match the grammar of ids gets 400 `bad_cursor`. A valid id gets the stream."""
     job, history = await s.ended(s.server.any_work() or s.growing())
-    for cursor in NOT_IDS:
+    for cursor in INVALID_IDS:
         answer = await s.stream(job, query=f"?after={quote(cursor)}")
         s.expect("TW-RES-011", (answer.status, answer.code) == (400, "bad_cursor"), f"400 bad_cursor for {cursor!r}",
                  f"{answer.status} {answer.code}", at=answer)  # fmt: skip
-    twin = await s.stream(job, query=f"?after={history.logged[0].id}")
-    s.expect("TW-RES-012", twin.is_stream, f"a stream for {history.logged[0].id}", twin.status, at=twin)
+    control = await s.stream(job, query=f"?after={history.logged[0].id}")
+    s.expect(
+        "TW-RES-012", control.is_stream, f"a stream for {history.logged[0].id}", control.status, at=control
+    )
 
 
 @check("TW-RES-012")
 async def the_cursor_of_done_has_nothing_after_it(s: Session) -> None:
-    """The id of `done`, and the cursor `0-1`, are answered with 204."""
+    """The id of `done` and the cursor `0-1` get 204."""
     job, history = await s.ended(s.server.any_work() or s.growing())
     for cursor in (history.logged[-1].id or "", "0-1"):
         async with s.follow(job, cursor) as stream:
@@ -285,10 +293,10 @@ async def the_cursor_of_done_has_nothing_after_it(s: Session) -> None:
 
 @check("TW-RES-012", "TW-RES-047", "TW-RES-016")
 async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> None:
-    """Past the head, or of an epoch that never was, up to the largest id: a snapshot at the head, `rewound`, then the rest."""
+    """A cursor past the head or of an unknown epoch gets a `rewound` snapshot at the head, then the following events."""
     job, history = await s.ended(s.growing())
     head = key(history.logged[-1].id) or (1, 1)
-    for cursor, sentence in (
+    for cursor, requirement in (
         (f"{head[0]}-{head[1] + 5}", "TW-RES-047"),
         (f"{head[0]}-{10**15 - 1}", "TW-RES-047"),
         (f"{head[0] + 40000}-2", "TW-RES-012"),
@@ -297,15 +305,15 @@ async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> No
         answer = await s.stream(job, cursor)
         first = answer.logged[0] if answer.logged else None
         sound = first is not None and first.type == "snapshot" and first.json.get("reason") == "rewound"
-        s.expect(sentence, sound, f"a snapshot, rewound, for {cursor}",
-                 f"{answer.status} {told(answer.logged[:1])}", at=answer, block=first)  # fmt: skip
+        s.expect(requirement, sound, f"a rewound snapshot for {cursor}",
+                 f"{answer.status} {contents(answer.logged[:1])}", at=answer, block=first)  # fmt: skip
         if sound and first is not None:
             s.expect("TW-RES-016", first.id == history.logged[-2].id, f"the id {history.logged[-2].id}", first.id,
                      at=answer, block=first)  # fmt: skip
             s.expect(
                 "TW-RES-012",
                 answer.of_type("done"),
-                "then what follows",
+                "the events after the snapshot, up to done",
                 [b.type for b in answer.logged],
                 at=answer,
             )
@@ -313,11 +321,11 @@ async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> No
 
 @check("TW-RES-018", "TW-RES-020", "TW-RES-024", "TW-RES-015", "TW-RES-012", "TW-RES-025", serial=True)
 async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
-    """Where the log lost its start, an old cursor gets a snapshot at the head and `0-0` the oldest one; both fold."""
+    """After trimming, an old cursor gets a snapshot at the head and `0-0` gets one at the oldest id. Later events apply to both."""
     limit = s.server.limits.get("max_log_bytes", 2**30)
     if limit > LARGEST_LOG or limit * 1.7 > s.server.limits.get("max_state_bytes", 0):
         s.untested(
-            f"max_log_bytes is {limit}: at most {LARGEST_LOG}, and well below max_state_bytes, can be tried"
+            f"max_log_bytes is {limit}, but the test needs at most {LARGEST_LOG}, well below max_state_bytes"
         )
     piece = min(limit // 8, s.server.limits.get("max_event_bytes", limit) // 2)
     steps = [step for _ in range(limit * 3 // 2 // piece) for step in ({"bytes": piece}, {"sleep_ms": 12})]
@@ -326,7 +334,7 @@ async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
     end = await s.stream(job)
     head = key(end.logged[-1].id) or (1, 1)
     old = await s.stream(job, "1-2")
-    if told(old.logged[:1])[0][0] == "1-3" and len(old.logged) >= head[1] - 2:
+    if contents(old.logged[:1])[0][0] == "1-3" and len(old.logged) >= head[1] - 2:
         s.no_occasion("the server kept more than max_log_bytes of this log")
     first = old.logged[0]
     s.expect("TW-RES-012", first.type == "snapshot" and first.id == f"{head[0]}-{head[1] - 1}", "a snapshot at the head",
@@ -336,48 +344,48 @@ async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
     oldest = await s.stream(job, "0-0")
     first = oldest.logged[0]
     reason = first.json.get("reason") if first.type == "snapshot" else ""
-    s.expect("TW-RES-018", reason == ("start" if first.id == "1-1" else "compacted"), "a snapshot at the oldest id, compacted",
+    s.expect("TW-RES-018", reason == ("start" if first.id == "1-1" else "compacted"), "a snapshot at the oldest id with the reason start or compacted",
              f"{first.type} {reason} {first.id}", at=oldest, block=first)  # fmt: skip
     edge = await s.stream(job, first.id or "")
     lost = differing(oldest, edge)
-    s.expect("TW-RES-020", edge.logged and not lost, f"after {first.id}: what leads to the same states",
-             f"{[block.id for block in edge.logged][:3]}; other states at {lost[:3]}", at=edge)  # fmt: skip
+    s.expect("TW-RES-020", edge.logged and not lost, f"the events after {first.id}, or others with the same states",
+             f"{[block.id for block in edge.logged][:3]}, with different states at {lost[:3]}", at=edge)  # fmt: skip
     s.expect(
         "TW-RES-025",
         old.of_type("done") and oldest.of_type("done"),
-        "a snapshot, and what follows",
+        "a snapshot and the following events, up to done",
         at=oldest,
     )
     folded = Histories([oldest]).streams[0][1][-1]
     s.expect(
         "TW-RES-018",
         folded.after is not None,
-        "events that fold from there",
+        "events that apply to the snapshot",
         str(folded.refused or ""),
         at=oldest,
     )
-    s.expect("TW-RES-024", oldest.of_type("done"), "done, which is never trimmed", at=oldest)
+    s.expect("TW-RES-024", oldest.of_type("done"), "done, because it is never trimmed", at=oldest)
 
 
 @check("TW-OVR-025", "TW-JOB-063", slow=True)
 async def a_closed_connection_leaves_the_job_alone(s: Session) -> None:
-    """A job whose readers all went away runs on, and ends as it would have."""
+    """A job continues after all its readers disconnect, and ends with the usual status."""
     work = s.lasting()
     header = {"Accept": "text/event-stream"}
     async with s.wire.open("POST", work.submit_to, json=work.body, header=header) as stream:
         await stream.until(lambda now: len(now.logged) >= 3, 30)
-        place = stream.exchange.says("location")
-    s.need("/v1/jobs/" in place, "the submit was not answered by a stream with a Location")
+        place = stream.exchange.response_header("location")
+    s.need("/v1/jobs/" in place, "the response to the submit is not a stream with a Location")
     job = Job(place.rpartition("/")[2], work, stream.exchange)
     end = (await s.stream(job)).of_type("done")
     status = end[0].json.get("status") if end else "no done"
-    s.expect("TW-JOB-063", status == work.ended, f"an end as {work.ended}", status, at=stream.exchange)
-    s.expect("TW-OVR-025", status == work.ended, f"an end as {work.ended}", status, at=stream.exchange)
+    s.expect("TW-JOB-063", status == work.ended, f"the status {work.ended}", status, at=stream.exchange)
+    s.expect("TW-OVR-025", status == work.ended, f"the status {work.ended}", status, at=stream.exchange)
 
 
 @check("TW-DIF-066", "TW-RES-007", slow=True)
 async def two_readers_see_the_same_history(s: Session) -> None:
-    """A second reader takes nothing from the first; both hold equal states at each id that both have seen."""
+    """Two concurrent readers reach the same end and hold equal states at each id that both received."""
     work = s.server.lasting() or s.growing()
     job = await s.submit(work)
     async with s.follow(job, "0-0") as one, s.follow(job, "0-0") as other:
@@ -386,8 +394,8 @@ async def two_readers_see_the_same_history(s: Session) -> None:
         {step.block.id: step.after.value for step in steps if step.after is not None}
         for _, steps in Histories([first, second]).streams
     ]
-    s.need(len(states) == 2, "one of two readers got no event")
+    s.need(len(states) == 2, "one of the two readers received no event")
     last = [max(found, key=lambda name: key(name) or (0, 0), default="") for found in states]
-    s.expect("TW-DIF-066", last[0] == last[1], "both to the same end", last, at=second)
+    s.expect("TW-DIF-066", last[0] == last[1], "the same last id for both readers", last, at=second)
     differing = [name for name in states[0].keys() & states[1].keys() if states[0][name] != states[1][name]]
     s.expect("TW-RES-007", not differing, "equal states at equal ids", differing, at=second)

@@ -1,33 +1,33 @@
-"""Section 3.5: how long an event and a state may be, and what comes of a change that is longer."""
+"""Checks for section 3.5: limits for the size of events and states."""
 
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 LARGEST_STATE = 16 * 2**20
-"""Bytes of a state that the suite lets grow too large."""
+"""Largest state, in bytes, that the suite lets grow beyond its limit."""
 
 
 @check("TW-FRM-047", "TW-FRM-048", whole_run=True)
 async def events_are_no_longer_than_discovery_says(s: Session) -> None:
-    """A snapshot has at most `max_state_bytes`, any other event `max_event_bytes`."""
+    """A snapshot has at most `max_state_bytes` of data, any other event at most `max_event_bytes`."""
     limits = s.server.limits
     for each in s.streams():
         for block in each.events:
-            name, sentence = (
+            name, requirement = (
                 ("max_state_bytes", "TW-FRM-048")
                 if block.type == "snapshot"
                 else ("max_event_bytes", "TW-FRM-047")
             )
-            s.expect(sentence, len(block.data) <= limits.get(name, len(block.data)),
+            s.expect(requirement, len(block.data) <= limits.get(name, len(block.data)),
                      f"at most {limits.get(name)} bytes of data", len(block.data), at=each, block=block)  # fmt: skip
 
 
 @check("TW-FRM-050", serial=True)
 async def a_state_that_grows_too_large_fails_the_job(s: Session) -> None:
-    """A job whose snapshot would pass `max_state_bytes` fails with `state_too_large`."""
+    """A job whose snapshot would exceed `max_state_bytes` fails with `state_too_large`."""
     limit = s.server.limits.get("max_state_bytes", 0)
     if limit > LARGEST_STATE:
-        s.untested(f"max_state_bytes is {limit}: at most {LARGEST_STATE} can be tried")
+        s.untested(f"max_state_bytes is {limit}, but the suite tests limits of at most {LARGEST_STATE}")
     work = s.scripted({"bytes": limit + 1})
     _, history = await s.ended(work)
     done = history.of_type("done")[0].json
@@ -42,11 +42,13 @@ async def a_state_that_grows_too_large_fails_the_job(s: Session) -> None:
 
 @check("TW-FRM-049", "TW-FRM-047")
 async def a_change_that_is_too_long_for_an_event_comes_in_several(s: Session) -> None:
-    """A text longer than `max_event_bytes` grows by several events, and is whole in the end."""
+    """Text longer than `max_event_bytes` is split over several events and is complete at the end."""
     limits = s.server.limits
     size = limits.get("max_event_bytes", 0) + 1000
     if size > 2 * 2**20 or size + 2000 > limits.get("max_state_bytes", 0):
-        s.untested(f"max_event_bytes is {size - 1000}: too large to be tried, or as large as a state")
+        s.untested(
+            f"max_event_bytes is {size - 1000}, too large to be tested or too close to max_state_bytes"
+        )
     work = s.scripted({"bytes": size})
     job, history = await s.ended(work)
     longest = max((len(block.data) for block in history.of_type("message")), default=0)

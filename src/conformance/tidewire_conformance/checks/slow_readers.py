@@ -1,4 +1,4 @@
-"""Sections 5.5 and 5.10: a reader that is behind gets one diff in place of several, and delays nobody."""
+"""Checks for sections 5.5 and 5.10: merged diffs for slow readers, and independence of concurrent readers."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from tidewire_conformance.session import Session
 
 @check("TW-DIF-044", whole_run=True)
 async def a_merged_diff_proves_what_its_parts_proved(s: Session) -> None:
-    """It has a check of each text that one of the events has of which it stands for, as other answers show them."""
+    """A merged diff has a check for each text that any of the events it replaces has a check for."""
     parts: dict[tuple[str, object], set[str]] = {}
     for exchange in s.wire.record:
         for block in exchange.of_type("message"):
             if not _names_base(block.json):
-                parts[job_of(exchange), key(block.id)] = _proved(block.json)
+                parts[job_of(exchange), key(block.id)] = _checked_texts(block.json)
     for step in s.histories().steps:
         own = key(step.block.id)
         if (
@@ -30,8 +30,8 @@ async def a_merged_diff_proves_what_its_parts_proved(s: Session) -> None:
             continue
         paths = {path for each in known if each for path in each}
         wanted = {path for path in paths if isinstance(apply_diffs.find(step.after.value, path), str)}
-        proved = _proved(step.block.json)
-        s.expect("TW-DIF-044", wanted <= proved, f"a check of {sorted(wanted)}", sorted(proved), at=step.exchange,
+        checked = _checked_texts(step.block.json)
+        s.expect("TW-DIF-044", wanted <= checked, f"checks of {sorted(wanted)}", sorted(checked), at=step.exchange,
                  block=step.block)  # fmt: skip
 
 
@@ -39,21 +39,21 @@ def _names_base(data: Any) -> bool:
     return isinstance(data, dict) and isinstance(data.get("on"), int)
 
 
-def _proved(data: Any) -> set[str]:
-    """Texts of which a diff has a check."""
+def _checked_texts(data: Any) -> set[str]:
+    """Return the paths of the texts that the checks of a diff cover."""
     found = data.get("check", ()) if isinstance(data, dict) else ()
     return {str(each[0]) for each in found if isinstance(each, list) and len(each) == 3}
 
 
 @check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", serial=True)
 async def a_slow_reader_delays_nobody(s: Session) -> None:
-    """A reader that takes nothing leaves the job and other readers alone, and is not dropped for it."""
+    """A reader that stops reading delays neither the job nor other readers, and is not disconnected."""
     piece = min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024)
     count = min(2 * 2**20 // piece, s.server.limits.get("max_state_bytes", 0) // piece - 2)
     steps = [step for _ in range(count) for step in ({"bytes": piece}, {"sleep_ms": 12})]
     work = s.server.script(*steps) if count * piece > 2**20 else None
     if work is None:
-        s.untested("needs tidewire.script, and room for a state of 1 MiB")
+        s.untested("needs the endpoint tidewire.script and a max_state_bytes above 1 MiB")
     job = await s.submit(work)
     async with s.follow(job, read_ahead=4096) as slow:
         await slow.until(lambda now: now.of_type("hello"))
@@ -62,7 +62,7 @@ async def a_slow_reader_delays_nobody(s: Session) -> None:
         s.expect(
             "TW-DIF-067",
             done,
-            "done, for the reader that reads",
+            "done, for the reader that keeps reading",
             [b.type for b in quick.events][-2:],
             at=quick,
         )
@@ -72,10 +72,14 @@ async def a_slow_reader_delays_nobody(s: Session) -> None:
     s.expect(
         "TW-DIF-068",
         late.of_type("done"),
-        "done, for the slow one as well",
+        "done, for the slow reader",
         [b.type for b in late.events][-2:],
         at=late,
     )
     s.expect(
-        "TW-DIF-066", len(ends) == 2 and ends[0] == ends[1], "the same state in the end", late.ended, at=late
+        "TW-DIF-066",
+        len(ends) == 2 and ends[0] == ends[1],
+        "the same final state for both readers",
+        late.ended,
+        at=late,
     )

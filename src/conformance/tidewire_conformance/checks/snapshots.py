@@ -1,4 +1,4 @@
-"""Section 4.2: what a snapshot has to hold."""
+"""Checks for section 4.2: contents of snapshots."""
 
 from tidewire_conformance.checks.resume import differing
 from tidewire_conformance.registry import check
@@ -7,7 +7,7 @@ from tidewire_conformance.session import Session
 
 @check("TW-RES-007", "TW-RES-016")
 async def a_snapshot_holds_all_that_the_diffs_gave(s: Session) -> None:
-    """Of each endpoint: errors, notes, usage, `stable` and `batch` stand in the snapshot as in the history."""
+    """For each endpoint, a snapshot holds the same errors, notes, usage, `stable` and `batch` as the history."""
     fails = {
         "script": [{"append": "so far"}, {"note": "a note"}, {"usage": {"steps": 2}}, {"fail": "no further"}]
     }
@@ -17,11 +17,11 @@ async def a_snapshot_holds_all_that_the_diffs_gave(s: Session) -> None:
     for work in works.values():
         job, history = await s.ended(work)
         answer = await s.stream(job)
-        if not s.expect("TW-RES-016", [b.type for b in answer.logged[:1]] == ["snapshot"], "a snapshot first",
+        if not s.expect("TW-RES-016", [b.type for b in answer.logged[:1]] == ["snapshot"], "a snapshot as the first logged event",
                         f"{answer.status} {[b.type for b in answer.logged]}", at=answer):  # fmt: skip
             continue
         lost = differing(history, answer)
-        s.expect("TW-RES-007", not lost, f"the state of the history of {work.endpoint}, at each id", f"another one at {lost}",
+        s.expect("TW-RES-007", not lost, f"the states of the history of {work.endpoint}", f"different states at {lost}",
                  at=answer, block=answer.logged[0])  # fmt: skip
     if not works:
         s.untested("no example of an endpoint ended")

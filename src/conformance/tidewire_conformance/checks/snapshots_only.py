@@ -1,4 +1,4 @@
-"""Section 6.10: streams without diffs."""
+"""Checks for section 6.10: streams without diffs."""
 
 from itertools import pairwise
 
@@ -10,20 +10,20 @@ from tidewire_conformance.session import Session
     "TW-JOB-072", "TW-JOB-073", "TW-JOB-074", "TW-JOB-075", "TW-JOB-084", needs=["snapshots_only"], slow=True
 )
 async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
-    """`?diffs=0` gives snapshots, `done` and ephemeral events; two snapshots are `min_interval_ms` apart."""
+    """`?diffs=0` returns snapshots, `done` and ephemeral events. Snapshots are `min_interval_ms` apart."""
     steps = [step for n in range(30) for step in ({"append": f"{n} "}, {"sleep_ms": 25})]
     work = s.server.script(*steps) or s.server.lasting() or s.some_work()
     job = await s.submit(work)
-    least = max(int(s.server.says.get("min_interval_ms", 0)), 300)
+    least = max(int(s.server.discovery_body.get("min_interval_ms", 0)), 300)
     answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={least}")
     kinds = [block.type for block in answer.events]
-    s.expect("TW-JOB-072", answer.is_stream and "message" not in kinds and kinds[-1:] == ["done"], "no diff, and done at the end",
+    s.expect("TW-JOB-072", answer.is_stream and "message" not in kinds and kinds[-1:] == ["done"], "no diff, and done as the last event",
              f"{answer.status} {kinds[-4:]}", at=answer)  # fmt: skip
     ids = [block.id for block in answer.of_type("snapshot")]
     s.expect("TW-JOB-075", len(set(ids)) == len(ids), "each id once", ids, at=answer)
     at = [block.at for block in answer.of_type("snapshot")][:-1]
     gaps = [1000 * (after - before) for before, after in pairwise(at)]
-    # One that came late is followed by one that came in time: all of them together are as far apart as they should be.
+    # A delayed snapshot shortens the next gap, so judge the sum of the gaps instead of each gap.
     s.expect(
         "TW-JOB-073",
         sum(gaps) >= (len(gaps) - 1.5) * least,
@@ -31,21 +31,23 @@ async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
         gaps,
         at=answer,
     )
-    # A state that changes all the time: of three intervals one at least has brought a snapshot, however slow the machine.
+    # The state changes all the time. At least one snapshot per three intervals is due, even on a slow machine.
     lasted = 1000 * (answer.finished - (at[0] if at else answer.began))
     s.expect("TW-JOB-084", len(at) > 1 or lasted < 2 * least or not s.server.has_script,
-             f"a snapshot once {least} ms are over", f"{len(at)} before the last one, in {lasted:.0f} ms", at=answer)  # fmt: skip
-    s.expect("TW-JOB-074", len(at) <= 2 + (answer.finished - answer.began) * 1000 / least, f"a snapshot each {least} ms at most",
-             f"{len(at)} in {answer.finished - answer.began:.2f} s", at=answer)  # fmt: skip
+             f"a further snapshot after {least} ms", f"{len(at)} snapshots before the last one, in {lasted:.0f} ms", at=answer)  # fmt: skip
+    s.expect("TW-JOB-074", len(at) <= 2 + (answer.finished - answer.began) * 1000 / least, f"at most one snapshot per {least} ms",
+             f"{len(at)} snapshots in {answer.finished - answer.began:.2f} s", at=answer)  # fmt: skip
 
 
 @check("TW-JOB-081", needs=["snapshots_only"])
 async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
-    """With `?diffs=0` the id of `done` gets 204, what is no id 400, and an id that never was a snapshot `rewound`."""
+    """With `?diffs=0`, the id of `done` gets 204, an invalid id 400, and an unknown id a `rewound` snapshot."""
     job, history = await s.ended(s.some_work())
     done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
     s.expect("TW-JOB-081", done.status == 204, "204 for the id of done", done.status, at=done)
-    s.refused("TW-JOB-081", await s.stream(job, query="?diffs=0&after=x"), 400, "bad_cursor", "x")
+    s.expect_refused(
+        "TW-JOB-081", await s.stream(job, query="?diffs=0&after=x"), 400, "bad_cursor", "the cursor x"
+    )
     for cursor, reason in (
         ("40000-2", "rewound"),
         (history.logged[0].id or "", "compacted"),
@@ -56,16 +58,21 @@ async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
         head = history.logged[-2].id
         s.expect("TW-JOB-081", first is None or first.id == head, f"a snapshot at the head, {head}, for {cursor}", first and first.id,
                  at=answer, block=first)  # fmt: skip
-        told_ = first.json.get("reason") if first and isinstance(first.json, dict) else answer.status
+        reason_seen = first.json.get("reason") if first and isinstance(first.json, dict) else answer.status
         s.expect(
-            "TW-JOB-081", told_ == reason, f"a snapshot {reason} for {cursor}", told_, at=answer, block=first
+            "TW-JOB-081",
+            reason_seen == reason,
+            f"a {reason} snapshot for {cursor}",
+            reason_seen,
+            at=answer,
+            block=first,
         )
 
 
 @check("TW-JOB-074", needs=["snapshots_only"], slow=True)
 async def an_interval_below_that_of_discovery_is_raised(s: Session) -> None:
-    """`min_interval_ms=0` gives no more snapshots than the interval of discovery does."""
-    least = s.server.says.get("min_interval_ms")
+    """`min_interval_ms=0` returns no more snapshots than the interval in the discovery document allows."""
+    least = s.server.discovery_body.get("min_interval_ms")
     if not s.expect(
         "TW-JOB-074", type(least) is int, "min_interval_ms in discovery", least, at=s.server.discovery
     ):
@@ -75,5 +82,5 @@ async def an_interval_below_that_of_discovery_is_raised(s: Session) -> None:
     answer = await s.stream(await s.submit(work), query="?diffs=0&min_interval_ms=0")
     took = 1000 * (answer.finished - answer.began)
     count = len(answer.of_type("snapshot"))
-    s.expect("TW-JOB-074", count <= 3 + took / max(1, int(least or 0)), f"a snapshot each {least} ms at most", f"{count} in {took:.0f} ms",
+    s.expect("TW-JOB-074", count <= 3 + took / max(1, int(least or 0)), f"at most one snapshot per {least} ms", f"{count} snapshots in {took:.0f} ms",
              at=answer)  # fmt: skip

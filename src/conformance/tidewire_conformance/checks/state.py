@@ -1,4 +1,4 @@
-"""Chapter 5 and the job's state machine: what each logged event makes of the state."""
+"""Checks for chapter 5 and section 1.6: the state after each logged event, and the state machines of items and jobs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,14 +10,14 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire import strict_json
 
-MOVES = {
+TRANSITIONS = {
     ("queued", "running"), ("queued", "failed"), ("queued", "cancelled"),
     ("running", "succeeded"), ("running", "failed"), ("running", "cancelled"),
 }  # fmt: skip
-"""Rows of the table of section 1.6; a snapshot may stand for several."""
+"""Transitions in the table of section 1.6. A snapshot may combine several."""
 DEEPEST_VALUE = 56
 
-# The sentences that an op proves when it applies.
+# Requirements that an op satisfies if it applies to the state.
 _BY_OP = {
     "r": ("TW-DIF-037", "TW-DIF-038", "TW-DIF-039"),
     "a": ("TW-DIF-029",),
@@ -35,23 +35,23 @@ _BY_OP = {
     "TW-RES-040", whole_run=True,
 )  # fmt: skip
 async def histories_fold(s: Session) -> None:
-    """Each diff applies to the state before it, each check and each digest holds."""
+    """Each diff applies to the state before it, and each check and digest holds."""
     for step in s.histories().steps:
         if step.refused is not None:
-            s.expect(step.refused.sentence, False, "an event that applies to the state before it", str(step.refused),
+            s.expect(step.refused.requirement, False, "an event that applies to the state before it", str(step.refused),
                      at=step.exchange, block=step.block)  # fmt: skip
-            s.expect("TW-DIF-012", step.refused.sentence not in _fold_sentences(), "a diff that applies", str(step.refused),
+            s.expect("TW-DIF-012", step.refused.requirement not in _op_requirements(), "a diff that applies", str(step.refused),
                      at=step.exchange, block=step.block)  # fmt: skip
         elif step.after is not None and step.before is not None:
-            for sentence in _proved(step):
-                s.expect(sentence, True, "an event that applies to the state before it")
+            for requirement in _satisfied(step):
+                s.expect(requirement, True, "an event that applies to the state before it")
 
 
-def _fold_sentences() -> set[str]:
+def _op_requirements() -> set[str]:
     return {each for row in _BY_OP.values() for each in row}
 
 
-def _proved(step: Step) -> Iterator[str]:
+def _satisfied(step: Step) -> Iterator[str]:
     data = step.block.json
     if step.block.type == "done":
         yield from ("TW-DIF-055", "TW-DIF-049")
@@ -70,7 +70,7 @@ def _proved(step: Step) -> Iterator[str]:
 
 @check("TW-DIF-001", "TW-DIF-002", "TW-DIF-003", "TW-DIF-005", "TW-OVR-007", whole_run=True)
 async def each_state_is_one(s: Session) -> None:
-    """After each logged event the state fits its schema, has the same items, and an error where one failed."""
+    """After each logged event the state fits its schema, keeps its number of items, and has errors in failed items only."""
     counts: dict[str, int] = {}
     judged: dict[tuple[str, str | None, str], Any] = {}
     for step in s.histories().steps:
@@ -81,9 +81,14 @@ async def each_state_is_one(s: Session) -> None:
         if place in judged and judged[place] == state:
             continue
         judged[place] = state
-        misfit = specification.misfit("state", state)
+        violation = specification.schema_violation("state", state)
         if not s.expect(
-            "TW-DIF-001", not misfit, "a state by its schema", misfit, at=step.exchange, block=step.block
+            "TW-DIF-001",
+            not violation,
+            "a state that fits its schema",
+            violation,
+            at=step.exchange,
+            block=step.block,
         ):
             continue
         items = state["items"]
@@ -97,19 +102,19 @@ async def each_state_is_one(s: Session) -> None:
             block=step.block,
         )
         if step.block.type != "done":
-            s.expect("TW-DIF-003", state["status"] not in apply_diffs.JOB_ENDS, "a status that is no end", state["status"],
+            s.expect("TW-DIF-003", state["status"] not in apply_diffs.JOB_ENDS, "a status that is not final", state["status"],
                      at=step.exchange, block=step.block)  # fmt: skip
         for item in items:
-            s.expect("TW-DIF-005", (item["status"] == "failed") == ("error" in item), "an error in failed items alone",
+            s.expect("TW-DIF-005", (item["status"] == "failed") == ("error" in item), "the member error in failed items only",
                      item, at=step.exchange, block=step.block)  # fmt: skip
             deep = strict_json.depth(item["value"])
-            s.expect("TW-OVR-007", deep <= DEEPEST_VALUE, f"at most {DEEPEST_VALUE} deep", deep, at=step.exchange,
+            s.expect("TW-OVR-007", deep <= DEEPEST_VALUE, f"a value nested at most {DEEPEST_VALUE} deep", deep, at=step.exchange,
                      block=step.block)  # fmt: skip
 
 
 @check("TW-RES-007", "TW-DIF-043", "TW-DIF-042", "TW-JOB-039", whole_run=True)
 async def an_id_has_one_state(s: Session) -> None:
-    """Whoever reads it: by diffs, merged or not, as a snapshot, or in a read of the job."""
+    """Diffs, merged diffs, snapshots and reads of the job all lead to the same state at an id."""
     found: dict[tuple[str, str], Any] = {}
     for step in s.histories().steps:
         if step.after is None:
@@ -117,33 +122,33 @@ async def an_id_has_one_state(s: Session) -> None:
         held = found.setdefault((step.job, step.block.id or ""), step.after.value)
         merged = isinstance(step.block.json, dict) and "on" in step.block.json
         s.expect("TW-DIF-043" if merged else "TW-RES-007", held == step.after.value,
-                 ("at", step.block.id, "the state that others saw:", held), step.after.value,
+                 ("at", step.block.id, "the same state as in other responses:", held), step.after.value,
                  at=step.exchange, block=step.block)  # fmt: skip
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
             held = found.get((str(body["id"]), str(body.get("cursor"))))
             if "state" in body and held is not None:
-                s.expect("TW-JOB-039", held == body["state"], ("at", body.get("cursor"), "the state of the stream:", held),
+                s.expect("TW-JOB-039", held == body["state"], ("at", body.get("cursor"), "the same state as in the stream:", held),
                          body["state"], at=exchange)  # fmt: skip
 
 
 @check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", whole_run=True)
 async def items_move_by_the_table(s: Session) -> None:
-    """Along the rows of section 1.6, never out of an end; a job ends as its items say."""
+    """Item statuses change only as in section 1.6, ended items never change, and the job's final status follows from them."""
     for step in s.histories().steps:
         if step.before is None or step.after is None:
             continue
         before, after = step.before.value, step.after.value
         for old, new in zip(before["items"], after["items"], strict=False):
-            move = old["status"], new["status"]
-            if move[0] != move[1] and step.block.type != "snapshot":
-                s.expect("TW-OVR-018", move in MOVES, "a row of the table", f"{move[0]} → {move[1]}",
+            transition = old["status"], new["status"]
+            if transition[0] != transition[1] and step.block.type != "snapshot":
+                s.expect("TW-OVR-018", transition in TRANSITIONS, "a transition of the table in section 1.6", f"{transition[0]} → {transition[1]}",
                          at=step.exchange, block=step.block)  # fmt: skip
-            if move[0] in apply_diffs.ITEM_ENDS:
+            if transition[0] in apply_diffs.ITEM_ENDS:
                 s.expect(
                     "TW-OVR-019",
                     old == new,
-                    ("an item that stays", old),
+                    ("an unchanged item after its end:", old),
                     new,
                     at=step.exchange,
                     block=step.block,
@@ -153,7 +158,7 @@ async def items_move_by_the_table(s: Session) -> None:
             s.expect(
                 "TW-OVR-021",
                 apply_diffs.end_of(ends),
-                "items that have all ended",
+                "only ended items at done",
                 ends,
                 at=step.exchange,
                 block=step.block,
@@ -164,15 +169,23 @@ async def items_move_by_the_table(s: Session) -> None:
 
 @check("TW-DIF-034", "TW-DIF-035", whole_run=True)
 async def columns_stay_within_an_epoch(s: Session) -> None:
-    """Each snapshot and each read of a job names the columns, and one epoch has the same ones throughout."""
+    """Each snapshot and each read of a job names the columns, which stay the same within an epoch."""
     known: dict[tuple[str, int], Any] = {}
 
-    def judge(job: str, cursor: str | None, told: dict[str, Any], **where: Any) -> None:
-        if not s.expect("TW-DIF-034", isinstance(told.get("columns"), list), "columns", told, **where):
+    def judge(job: str, cursor: str | None, document: dict[str, Any], **where: Any) -> None:
+        if not s.expect(
+            "TW-DIF-034", isinstance(document.get("columns"), list), "columns", document, **where
+        ):
             return
         epoch = (key(cursor) or (0, 0))[0]
-        first = known.setdefault((job, epoch), told["columns"])
-        s.expect("TW-DIF-035", told["columns"] == first, f"{first}, as before", told["columns"], **where)
+        first = known.setdefault((job, epoch), document["columns"])
+        s.expect(
+            "TW-DIF-035",
+            document["columns"] == first,
+            f"the same columns as before, {first}",
+            document["columns"],
+            **where,
+        )
 
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
@@ -184,7 +197,7 @@ async def columns_stay_within_an_epoch(s: Session) -> None:
 
 @check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", whole_run=True)
 async def stable_text_stays(s: Session) -> None:
-    """What `stable` covers is never changed within an epoch; its numbers go up, within their texts."""
+    """Text covered by `stable` never changes within an epoch. The lengths in `stable` never decrease or exceed their texts."""
     seen = False
     for step in s.histories().steps:
         if step.after is None or step.block.type == "done":
@@ -197,7 +210,7 @@ async def stable_text_stays(s: Session) -> None:
             seen = seen or bool(new.get("stable") or old.get("stable"))
             _judge_stable(s, step, old, new)
     if not seen:
-        s.no_occasion("no item of this run had `stable`")
+        s.no_occasion("no item in this run had `stable`")
 
 
 def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -227,7 +240,7 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
 
 @check("TW-DIF-031", "TW-DIF-030", "TW-DIF-032", "TW-OVR-005")
 async def texts_are_counted_in_code_points(s: Session) -> None:
-    """A truncation of one drops one character, also one beyond the BMP; what is left has no half of one."""
+    """Truncation by one removes one code point, also outside the BMP, and never splits a surrogate pair."""
     kept = "e\u0301🎉👩\u200d"
     steps: list[dict[str, Any]] = [
         {"append": kept + "🚀"},
@@ -246,7 +259,7 @@ async def texts_are_counted_in_code_points(s: Session) -> None:
     s.expect(
         "TW-DIF-031",
         value == wanted,
-        f"{wanted!r} from the diffs, counted in code points",
+        f"{wanted!r} after applying the diffs in code points",
         repr(value),
         at=history,
     )
@@ -258,8 +271,9 @@ async def texts_are_counted_in_code_points(s: Session) -> None:
 
 @check("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020", "TW-DIF-055")
 async def diffs_rebuild_the_value(s: Session) -> None:
-    """Whole values of every kind, one after the other: what the diffs lead to is the value that was given last."""
-    # What is edited comes last, beside a text that stays: a value that is set whole would hide what went wrong before.
+    """Diffs between whole values of every JSON type lead to the value that the job emitted last."""
+    # The edited members stand next to a long unchanged text, so that the server sends edits. A whole-value replacement would
+    # hide earlier errors.
     long = "a text that stays " * 20
     values: list[Any] = [
         "text 😀",
@@ -268,9 +282,9 @@ async def diffs_rebuild_the_value(s: Session) -> None:
         {"a": [], "b": "", "c": {"~": [[1], {}]}},
         {"a": [1, 2, 3], "b": "Hel", "long": long},
         {"a": [1, 9, 2, 3], "b": "Hello", "long": long},
-        # Members whose names are escaped in paths, among what stays.
+        # Member names that need escaping in paths, next to unchanged members.
         {"a": [1, 9], "b": "Held", "c": {"d/e": 1, "~": [[1]], "~1": [0], "long": long}, "long": long},
-        # Members whose order is another one by code points, and numbers that languages write in several ways.
+        # Member names whose order differs between code points and UTF-16, and numbers with several spellings.
         {
             "a": [1, 9, 2],
             "b": "Held",
@@ -289,16 +303,16 @@ async def diffs_rebuild_the_value(s: Session) -> None:
         if folded.after
         else f"a diff that does not apply: {folded.refused}"
     )
-    for sentence in ("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020"):
-        s.expect(sentence, got == values[-1], f"{values[-1]!r}", got, at=history)
+    for requirement in ("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020"):
+        s.expect(requirement, got == values[-1], f"{values[-1]!r}", got, at=history)
     read = (await s.read(job)).json["state"]["items"][0]["value"]
     if folded.after:
-        s.expect("TW-DIF-055", read == got, f"{got!r} in a read of the job", read, at=history)
+        s.expect("TW-DIF-055", read == got, f"{got!r} in the job resource", read, at=history)
     else:
         s.expect(
             "TW-DIF-055",
             False,
-            f"diffs and a digest that lead to the value of a read, {read!r}",
+            f"diffs and a digest that lead to the value in the job resource, {read!r}",
             got,
             at=history,
         )

@@ -1,4 +1,4 @@
-"""Section 5.6: the checks of texts, and when they are owed."""
+"""Checks for section 5.6: when the server must send a check of a text."""
 
 from typing import Any
 
@@ -8,61 +8,63 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 CHECK_AFTER = 64
-"""TW-DIF-051."""
+"""Maximum number of changes of a text without a check (TW-DIF-051)."""
 
 
 @check("TW-DIF-051", whole_run=True)
 async def checks_come_when_they_are_owed(s: Session) -> None:
-    """Where a text is truncated, where its item ends, at `done`, and by the 64th change since the last check."""
+    """The server sends a check of a text when it truncates the text, when the item ends, at `done`, and by the 64th change."""
     for exchange, steps in s.histories().streams:
         if exchange.cursor == "0-0":
-            _judge_debts(s, steps)
+            _judge_due_checks(s, steps)
 
 
 @check("TW-DIF-051", slow=True)
 async def the_64th_change_is_proved(s: Session) -> None:
-    """A text that only grows, by more than 64 events, is proved on the way."""
+    """A text that grows in more than 64 events gets a check before its item ends."""
     steps = [step for n in range(100) for step in ({"append": f"{n} é "}, {"sleep_ms": 8})]
     work = s.scripted(*steps)
     _, history = await s.ended(work)
     if len(history.of_type("message")) < CHECK_AFTER + 2:
-        s.no_occasion("its changes were merged into fewer than 64")
-    _judge_debts(s, Histories([history]).streams[0][1])
+        s.no_occasion("the server merged the changes into fewer than 64 events")
+    _judge_due_checks(s, Histories([history]).streams[0][1])
 
 
-def _judge_debts(s: Session, steps: list[Step]) -> None:
-    owed: dict[str, int] = {}
+def _judge_due_checks(s: Session, steps: list[Step]) -> None:
+    unchecked: dict[str, int] = {}
     for step in steps:
         if step.block.type == "snapshot":
-            owed.clear()
+            unchecked.clear()
             continue
         data = step.block.json
         ops = _ops(data, step.before.columns if step.before else ())
         for name, path in ops:
             if name == "s":
-                owed = {each: n for each, n in owed.items() if not each.startswith(path)}
+                unchecked = {each: n for each, n in unchecked.items() if not each.startswith(path)}
         changed = {
             path
             for name, path in ops
             if name in "at" and isinstance(apply_diffs.find(_value(step.after), path), str)
         }
         for path in changed:
-            owed[path] = owed.get(path, 0) + 1
-        proved = {check[0] for check in (data.get("check", ()) if isinstance(data, dict) else ())}
+            unchecked[path] = unchecked.get(path, 0) + 1
+        checked = {check[0] for check in (data.get("check", ()) if isinstance(data, dict) else ())}
         due = {path for name, path in ops if name == "t" and path in changed}
-        due |= {path for path, count in owed.items() if count >= CHECK_AFTER or step.block.type == "done"}
-        due |= {path for path in owed if _item_ended(step, path)}
+        due |= {
+            path for path, count in unchecked.items() if count >= CHECK_AFTER or step.block.type == "done"
+        }
+        due |= {path for path in unchecked if _item_ended(step, path)}
         for path in due:
             s.expect(
                 "TW-DIF-051",
-                path in proved,
+                path in checked,
                 f"a check of {path}",
-                sorted(proved),
+                sorted(checked),
                 at=step.exchange,
                 block=step.block,
             )
-        for path in proved:
-            owed.pop(path, None)
+        for path in checked:
+            unchecked.pop(path, None)
 
 
 def _ops(data: Any, columns: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""What recorded bytes mean: state histories, assertions with their evidence, the grade of a run."""
+"""Judgment of recorded exchanges: state histories, assertions with evidence, and the grade of a run."""

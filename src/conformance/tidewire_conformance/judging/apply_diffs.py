@@ -1,7 +1,7 @@
-"""States and diffs by chapter 5, as the suite reads them: what a diff makes of a state, or which sentence it breaks.
+"""Application of diffs to states (chapter 5), independent of the client and the server.
 
-A state is never changed: what an op leads to shares with the old one all that it did not touch, so that the states at
-all ids of a history can be kept side by side.
+A diff that does not apply raises `Refused` with the requirement that it violates. States are immutable: a new state
+shares all unchanged parts with the old one, so a history can keep the state at every id.
 """
 
 import hashlib
@@ -18,67 +18,67 @@ JOB_ENDS: Final = frozenset({"succeeded", "partially_failed", "failed", "cancell
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,15}", re.ASCII)
 _SIZES = {"r": None, "a": 3, "t": 3, "s": 3, "i": 3, "d": 2}
-"""Ops and how many elements each has; a row has as many as there are columns."""
+"""Ops and their number of elements. A row (`r`) has one element for each column."""
 
 
-class Refused(Exception):  # noqa: N818 - it is the diff that is refused
-    """A diff, a check or a digest that does not hold."""
+class Refused(Exception):  # noqa: N818 - names the result for the diff
+    """A diff, check or digest that violates a requirement."""
 
-    def __init__(self, sentence: str, why: str) -> None:
+    def __init__(self, requirement: str, why: str) -> None:
         super().__init__(why)
-        self.sentence = sentence
-        """What it breaks."""
+        self.requirement = requirement
+        """Id of the violated requirement."""
 
 
 @dataclass(frozen=True)
 class State:
-    """A state with the places that grow."""
+    """State of a job together with its columns."""
 
     value: Any
     columns: tuple[str, ...]
 
 
-def _demand(holds: object, sentence: str, why: str) -> None:
+def _require(holds: object, requirement: str, why: str) -> None:
     if not holds:
-        raise Refused(sentence, why)
+        raise Refused(requirement, why)
 
 
 def tokens(path: Any) -> list[str]:
-    """The reference tokens of a JSON Pointer.
+    """Return the reference tokens of a JSON Pointer.
 
     Raises:
-        Refused: It is none.
+        Refused: The path is not a JSON Pointer.
     """
     sound = isinstance(path, str) and (not path or path[0] == "/") and not re.search("~(?![01])", path)
-    _demand(sound, "TW-DIF-018", f"{path!r} is no JSON Pointer")
+    _require(sound, "TW-DIF-018", f"{path!r} is not a JSON Pointer")
     return [token.replace("~1", "/").replace("~0", "~") for token in path.split("/")[1:]]
 
 
 def _index(token: str) -> int:
-    _demand(_INDEX.fullmatch(token), "TW-DIF-019", f"{token!r} is no index")
+    _require(_INDEX.fullmatch(token), "TW-DIF-019", f"{token!r} is not an array index")
     return int(token)
 
 
 def get(value: Any, path: str) -> Any:
-    """What stands at a place.
+    """Return the value at a path.
 
     Raises:
-        Refused: There is nothing.
+        Refused: The path does not exist.
     """
     for token in tokens(path):
         if isinstance(value, dict):
-            _demand(token in value, "TW-DIF-021", f"there is nothing at {path!r}")
+            _require(token in value, "TW-DIF-021", f"the path {path!r} does not exist")
             value = value[token]
         else:
-            _demand(isinstance(value, list), "TW-DIF-021", f"{path!r} leads through a scalar")
+            _require(isinstance(value, list), "TW-DIF-021", f"the path {path!r} passes through a scalar")
             at = _index(token)
-            _demand(at < len(value), "TW-DIF-021", f"there is nothing at {path!r}")
+            _require(at < len(value), "TW-DIF-021", f"the path {path!r} does not exist")
             value = value[at]
     return value
 
 
 def find(value: Any, path: str) -> Any:
-    """What stands at a place, or None."""
+    """Return the value at a path, or None if the path does not exist."""
     try:
         return get(value, path)
     except Refused:
@@ -86,24 +86,24 @@ def find(value: Any, path: str) -> Any:
 
 
 def _changed(value: Any, way: list[str], change: Callable[[Any, str], Any], path: str) -> Any:
-    """A copy of the containers on the way, the last of them as `change` makes it."""
+    """Copy the containers along a path and apply `change` to the last one."""
     if len(way) == 1:
-        _demand(
+        _require(
             isinstance(value, dict | list),
             "TW-DIF-021",
-            f"what contains {path!r} is neither object nor array",
+            f"the parent of {path!r} is neither an object nor an array",
         )
         return change(value, way[0])
-    _demand(isinstance(value, dict | list), "TW-DIF-021", f"{path!r} leads through a scalar")
+    _require(isinstance(value, dict | list), "TW-DIF-021", f"the path {path!r} passes through a scalar")
     key = _key(value, way[0])
-    _demand(key is not None, "TW-DIF-021", f"what contains {path!r} does not exist")
+    _require(key is not None, "TW-DIF-021", f"the parent of {path!r} does not exist")
     copy = value.copy()
     copy[key] = _changed(value[key], way[1:], change, path)
     return copy
 
 
 def _key(container: Any, token: str) -> Any:
-    """The member's name or the element's index that a token stands for; None where there is no such place."""
+    """Return the member name or array index for a token; None if the container has no such member or element."""
     if isinstance(container, dict):
         return token if token in container else None
     return _index(token) if _index(token) < len(container) else None
@@ -116,7 +116,7 @@ def _put(root: Any, path: str, new: Any) -> Any:
             copy[token] = new
         else:
             at = _index(token)
-            _demand(at <= len(copy), "TW-DIF-023", f"{path!r} is past the end")
+            _require(at <= len(copy), "TW-DIF-023", f"the index in {path!r} is past the end of the array")
             copy[at : at + 1] = [new]
         return copy
 
@@ -126,74 +126,92 @@ def _put(root: Any, path: str, new: Any) -> Any:
 
 def _insert(root: Any, path: str, new: Any) -> Any:
     def change(container: Any, token: str) -> Any:
-        _demand(isinstance(container, list), "TW-DIF-026", f"{path!r} is no place of an array")
+        _require(isinstance(container, list), "TW-DIF-026", f"{path!r} is not an element of an array")
         at = _index(token)
-        _demand(at <= len(container), "TW-DIF-026", f"{path!r} is past the end")
+        _require(at <= len(container), "TW-DIF-026", f"the index in {path!r} is past the end of the array")
         return [*container[:at], new, *container[at:]]
 
     way = tokens(path)
-    _demand(way, "TW-DIF-026", "the whole state is no place of an array")
+    _require(way, "TW-DIF-026", "the root of the state is not an element of an array")
     return _changed(root, way, change, path)
 
 
 def _delete(root: Any, path: str) -> Any:
     def change(container: Any, token: str) -> Any:
         key = _key(container, token)
-        _demand(key is not None, "TW-DIF-027", f"there is nothing at {path!r} to delete")
+        _require(key is not None, "TW-DIF-027", f"cannot delete {path!r}: the path does not exist")
         copy = container.copy()
         del copy[key]
         return copy
 
     way = tokens(path)
-    _demand(way, "TW-DIF-028", "the whole state cannot be deleted")
+    _require(way, "TW-DIF-028", "the root of the state cannot be deleted")
     return _changed(root, way, change, path)
 
 
 def _append(root: Any, path: str, more: Any) -> Any:
-    _demand(isinstance(more, str | list), "TW-DIF-029", f"{more!r} is no string and no array")
+    _require(isinstance(more, str | list), "TW-DIF-029", f"{more!r} is neither a string nor an array")
     old = get(root, path)
-    _demand(type(old) is type(more), "TW-DIF-029", f"{path!r} cannot grow by {more!r}")
+    _require(type(old) is type(more), "TW-DIF-029", f"cannot append {more!r} to {path!r}: the types differ")
     return _put(root, path, old + more)
 
 
 def _truncate(root: Any, path: str, n: Any) -> Any:
     old = get(root, path)
-    _demand(isinstance(old, str | list), "TW-DIF-030", f"{path!r} is no text and no array")
-    _demand(
-        type(n) is int and 0 <= n <= len(old), "TW-DIF-030", f"{path!r} has {len(old)}, and {n!r} are dropped"
+    _require(isinstance(old, str | list), "TW-DIF-030", f"{path!r} is neither a text nor an array")
+    _require(
+        type(n) is int and 0 <= n <= len(old),
+        "TW-DIF-030",
+        f"cannot truncate {path!r} by {n!r}: its length is {len(old)}",
     )
     return _put(root, path, old[: len(old) - n])
 
 
 def _row(root: Any, columns: Sequence[str], row: Sequence[Any]) -> Any:
-    _demand(len(row) == len(columns), "TW-DIF-037", f"a row of {len(row)}, and {len(columns)} columns")
+    _require(
+        len(row) == len(columns),
+        "TW-DIF-037",
+        f"the row has {len(row)} elements, but there are {len(columns)} columns",
+    )
     for column, each in zip(columns, row, strict=True):
         old = find(root, column)
-        _demand(isinstance(old, str | list), "TW-DIF-039", f"the column {column!r} is no text and no array")
-        _demand(
-            isinstance(each, str) or isinstance(old, list), "TW-DIF-038", f"{each!r} for the text {column!r}"
+        _require(
+            isinstance(old, str | list), "TW-DIF-039", f"the column {column!r} is neither a text nor an array"
+        )
+        _require(
+            isinstance(each, str) or isinstance(old, list),
+            "TW-DIF-038",
+            f"the row has {each!r} for {column!r}, which is a text",
         )
         root = _append(root, column, each if isinstance(old, str) else [each])
     return root
 
 
 def apply(state: State, data: Any) -> State:
-    """What a diff leads to, its checks verified.
+    """Apply a diff and verify its checks.
 
     Raises:
-        Refused: It does not apply, and why.
+        Refused: The diff does not apply, or one of its checks fails.
     """
     ops, checks = data, []
     if isinstance(data, str):
         alone = len(state.columns) == 1 and isinstance(find(state.value, state.columns[0]), str)
-        _demand(alone, "TW-DIF-036", "a bare string where there is not exactly one column, a text")
+        _require(
+            alone,
+            "TW-DIF-036",
+            "the diff is a bare string, but the state does not have exactly one column that is a text",
+        )
         ops = [["a", state.columns[0], data]]
     elif isinstance(data, dict):
-        _demand("ops" in data, "TW-DIF-015", "an object without `ops`")
+        _require("ops" in data, "TW-DIF-015", "the diff is an object without `ops`")
         ops, checks, on = data["ops"], data.get("check", []), data.get("on", 0)
         sound = isinstance(ops, list) and isinstance(checks, list) and type(on) is int and on >= 0
-        _demand(sound, "TW-DIF-016", "`ops` or `check` is no array, or `on` no integer")
-    _demand(isinstance(ops, list), "TW-DIF-015", "a diff of no known shape")
+        _require(sound, "TW-DIF-016", "`ops` or `check` is not an array, or `on` is not an integer")
+    _require(
+        isinstance(ops, list),
+        "TW-DIF-015",
+        "the diff is not a string, an array of ops or an object with `ops`",
+    )
     value = state.value
     for op in ops:
         value = _applied(value, op, state.columns)
@@ -203,10 +221,14 @@ def apply(state: State, data: Any) -> State:
 
 
 def _applied(value: Any, op: Any, columns: Sequence[str]) -> Any:
-    _demand(isinstance(op, list) and op and isinstance(op[0], str), "TW-DIF-013", f"{op!r} is no op")
+    _require(isinstance(op, list) and op and isinstance(op[0], str), "TW-DIF-013", f"{op!r} is not an op")
     name, *rest = op
-    _demand(name in _SIZES, "TW-DIF-014", f"the op {name!r}")
-    _demand(_SIZES[name] in {None, len(op)}, "TW-DIF-013", f"{op!r} has {len(op)} elements")
+    _require(name in _SIZES, "TW-DIF-014", f"the op {name!r} is unknown")
+    _require(
+        _SIZES[name] in {None, len(op)},
+        "TW-DIF-013",
+        f"the op {op!r} has {len(op)} elements, not {_SIZES[name]}",
+    )
     match name:
         case "r":
             return _row(value, columns, rest)
@@ -222,35 +244,47 @@ def _applied(value: Any, op: Any, columns: Sequence[str]) -> Any:
             return _delete(value, *rest)
 
 
-def verify(state: State, checks: Any, sentence: str) -> None:
-    """Verify checks.
+def verify(state: State, checks: Any, requirement: str) -> None:
+    """Verify the checks of a diff or of `done`.
 
     Args:
-        state: What they are of.
-        checks: As they stand in a diff or in `done`.
-        sentence: What a check that does not hold breaks.
+        state: State that the checks describe.
+        checks: Checks as they occur in a diff or in `done`.
+        requirement: Requirement that a malformed check violates.
 
     Raises:
-        Refused: One does not hold.
+        Refused: A check is malformed or does not hold.
     """
     for check in checks:
-        _demand(isinstance(check, list) and len(check) in {2, 3}, sentence, f"{check!r} is no check")
+        _require(isinstance(check, list) and len(check) in {2, 3}, requirement, f"{check!r} is not a check")
         path, n, *crc = check
         found = find(state.value, path)
-        _demand(isinstance(found, str if crc else list), "TW-DIF-050", f"{check!r} of {found!r}")
-        _demand(type(n) is int and len(found) == n, "TW-DIF-046", f"{check!r}: {path!r} has {len(found)}")
+        _require(
+            isinstance(found, str if crc else list),
+            "TW-DIF-050",
+            f"the check {check!r} does not fit the value {found!r}",
+        )
+        _require(
+            type(n) is int and len(found) == n,
+            "TW-DIF-046",
+            f"the check {check!r} does not hold: {path!r} has the length {len(found)}",
+        )
         if crc:
             true = zlib.crc32(found.encode("utf-8", "surrogatepass"))
-            _demand(crc[0] == true, "TW-DIF-047", f"{check!r}: the CRC-32 of the text is {true}")
+            _require(
+                crc[0] == true,
+                "TW-DIF-047",
+                f"the check {check!r} does not hold: the CRC-32 of the text is {true}",
+            )
 
 
 def digest(items: Any) -> str:
-    """The digest of items (section 5.7)."""
+    """Return the digest of the items (section 5.7)."""
     return hashlib.sha256(rfc8785.dumps(items)).hexdigest()[:16]
 
 
 def end_of(items: Sequence[str]) -> str:
-    """The status of a job that follows from those of its items; empty where some have not ended."""
+    """Derive the final status of a job from those of its items; empty if an item has not ended."""
     if not set(items) <= ITEM_ENDS:
         return ""
     if "succeeded" in items:

@@ -1,15 +1,16 @@
-"""What a run says of a server: sentence by sentence, and for each profile all or nothing.
+"""Grade of a run: a result for each requirement, and for each profile whether all its requirements hold.
 
-A sentence counts to its profile where a check names it and the server has what it is about. It holds where it was
-judged and no check found it broken. What was claimed and could not be tried does not hold: untested is not passed.
+A requirement counts toward its profile if a check covers it and the server declares the feature that it concerns. It
+holds if at least one check judged it and none found a violation. A requirement that was declared but could not be
+tested does not hold.
 
-what the checks that name a sentence said of it        | the sentence
+verdicts of the checks that cover a requirement        | result of the requirement
 -------------------------------------------------------+--------------------------------------------------------
-one of them found it broken                            | fail or warn
-one of them judged it                                  | the worst of what was judged
-none: one failed at another sentence and said no more  | skipped, blocked: counts, and does not hold
-none: something in the way, or nothing to try it by    | skipped, blocked or untested: counts, and does not hold
-none: not declared, or it passed without an occasion   | skipped, not declared or no occasion: does not count
+one found a violation                                  | fail or warn
+one judged it                                          | the worst of the outcomes
+none judged it, one failed at another requirement      | skipped, blocked: counts, does not hold
+none judged it, one was blocked or untested            | skipped, blocked or untested: counts, does not hold
+none judged it, not declared or no occasion            | skipped, not declared or no occasion: does not count
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +23,7 @@ from tidewire_conformance.specification import Requirement
 
 
 class Settings(Protocol):
-    """How a run was asked for."""
+    """Options of a run that appear in its report."""
 
     @property
     def seed(self) -> int: ...
@@ -35,31 +36,31 @@ class Settings(Protocol):
 
 
 class GradedRun(Protocol):
-    """What was run: against a server, or against a client."""
+    """Completed run of checks against a server, or of scenarios against a client."""
 
     verdicts: list[Verdict]
     seconds: float
     cut_short: str
-    """Why it ended before its time; empty where it did not."""
+    """Reason why the run ended early; empty if it was complete."""
 
     @property
     def plan(self) -> Settings: ...
     @property
     def subject(self) -> dict[str, str]:
-        """Who was judged: where it is, and what it calls itself."""
+        """Address and name of the server or client under test."""
 
     @property
     def requests(self) -> int: ...
     @property
     def profiles(self) -> list[str]:
-        """Those that it claims, in the order in which they are told."""
+        """Profiles that the server or client claims, in the order used by reports."""
 
     def profile_of(self, sentence: Requirement) -> str:
-        """The profile that a sentence counts to."""
+        """Return the profile that a requirement counts toward."""
 
 
 class Named(Protocol):
-    """What has a name and judges sentences."""
+    """Check or scenario: a name and the requirements that it covers."""
 
     @property
     def name(self) -> str: ...
@@ -69,18 +70,18 @@ class Named(Protocol):
 
 @dataclass(frozen=True)
 class RequirementResult:
-    """How one sentence came out."""
+    """Result for one requirement."""
 
     sentence: Requirement
     outcome: Outcome
     why: SkipReason | None
-    """Why it was skipped."""
+    """Reason for a skip, or None."""
     note: str
     verdicts: tuple[Verdict, ...]
 
     @property
     def counts(self) -> bool:
-        """Whether it is part of the grade: not where the server does not claim what it is about."""
+        """Whether the requirement is part of the grade; False if the server does not declare its feature."""
         return self.why not in {SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION}
 
     @property
@@ -89,7 +90,7 @@ class RequirementResult:
 
     @property
     def broken(self) -> list[tuple[Verdict, Assertion]]:
-        """What was found broken of it, each with its check: first by one that is about it before all else."""
+        """Violations of the requirement, with their verdicts. Checks whose main requirement it is come first."""
         own = sorted(self.verdicts, key=lambda verdict: verdict.sentences[:1] != (self.sentence.id,))
         return [
             (verdict, each) for verdict in own for each in verdict.broken if each.sentence == self.sentence.id
@@ -98,7 +99,7 @@ class RequirementResult:
 
 @dataclass(frozen=True)
 class Grade:
-    """One profile: how many of its sentences hold."""
+    """Result for one profile: how many of its requirements hold."""
 
     profile: str
     held: int
@@ -113,18 +114,18 @@ class Grade:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of a run, ready to be told."""
+    """Graded run, ready to be printed or written to a file."""
 
     run: GradedRun
     standings: Mapping[str, RequirementResult]
     known: Mapping[str, str] = field(default_factory=dict)
-    """Sentences that are known to fail, and why."""
+    """Baseline: ids of requirements that are known to fail, with the reasons."""
     part: str = ""
-    """What of the suite was run, where it was not all of it; empty where it was."""
+    """Description of the selected checks; empty if the whole suite ran."""
 
     @property
     def grades(self) -> list[Grade]:
-        """Of the profiles that are claimed."""
+        """Grades of the profiles that the server or client claims."""
         found: dict[str, list[RequirementResult]] = {profile: [] for profile in self.run.profiles}
         for standing in self.standings.values():
             found.setdefault(self.run.profile_of(standing.sentence), []).append(standing)
@@ -132,7 +133,7 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """The profiles that are met, core first, such as `core+durable · 58/58 MUST · 11/12 SHOULD`."""
+        """Profiles that are met, core first, such as `core+durable · 58/58 MUST · 11/12 SHOULD`."""
         tried = self.grades
         met = [grade for grade in tried if grade.is_whole] if tried[0].is_whole else []
         chosen = met or tried
@@ -143,34 +144,34 @@ class Report:
 
     @property
     def failures(self) -> list[RequirementResult]:
-        """Sentences that are broken, the most often broken first: what shows everywhere is often why the rest fails."""
+        """Violated requirements, known ones last, then ordered by the number of violations, most first."""
         found = [each for each in self.standings.values() if each.outcome is Outcome.FAIL]
         return sorted(found, key=lambda each: (each.sentence.id in self.known, -len(each.broken)))
 
     @property
     def warnings(self) -> list[RequirementResult]:
-        """Advice that is not followed."""
+        """SHOULD requirements that were violated."""
         return [each for each in self.standings.values() if each.outcome is Outcome.WARN]
 
     @property
     def unjudged(self) -> list[RequirementResult]:
-        """Sentences that count and of which nothing was said, so that they do not hold."""
+        """Requirements that count but were not judged, so they do not hold."""
         return [each for each in self.standings.values() if each.outcome is Outcome.SKIPPED and each.counts]
 
     @property
     def unexpected(self) -> list[RequirementResult]:
-        """Failures that the baseline does not know."""
+        """Failed requirements that are not in the baseline."""
         return [each for each in self.failures if each.sentence.id not in self.known]
 
     @property
     def stale(self) -> list[str]:
-        """Sentences of the baseline that hold."""
+        """Requirements in the baseline that hold."""
         standing = {name: self.standings.get(name) for name in self.known}
         return [name for name, each in standing.items() if each is not None and each.outcome is Outcome.PASS]
 
     @property
     def unheard(self) -> list[str]:
-        """Sentences of the baseline that were to be judged, and were not: whether they still fail is not known."""
+        """Requirements in the baseline that were selected but not judged. Whether they still fail is unknown."""
         standing = {name: self.standings.get(name) for name in self.known}
         return [
             name
@@ -184,7 +185,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 conformant · 1 a requirement failed, or cannot be judged · 3 our fault, or cut short · 4 nothing ran."""
+        """Exit code: 0 conformant · 1 a requirement failed or is inconclusive · 3 suite error or cut short · 4 nothing
+        ran.
+        """
         if not any(each.assertions for each in self.run.verdicts):
             return 3 if self.errors else 4
         unclear = [each for each in self.standings.values() if each.outcome is Outcome.INCONCLUSIVE]
@@ -196,13 +199,13 @@ class Report:
 def grade(
     run: GradedRun, checks: Iterable[Named], known: Mapping[str, str] | None = None, part: str = ""
 ) -> Report:
-    """Judge a run.
+    """Grade a run.
 
     Args:
-        run: What was run.
-        checks: The checks that were run.
-        known: Sentences that are known to fail, and why.
-        part: What of the suite that is, where it is not all of it.
+        run: Completed run.
+        checks: Checks that were selected for the run.
+        known: Requirements that are known to fail, with the reasons.
+        part: Description of the selected checks; empty for the whole suite.
     """
     by_name = {verdict.check: verdict for verdict in run.verdicts}
     judged: dict[str, list[Verdict]] = {}
@@ -216,14 +219,14 @@ def grade(
 def _standing(name: str, verdicts: list[Verdict]) -> RequirementResult:
     outcomes = [verdict.of(name) for verdict in verdicts]
     tried = [each for each in outcomes if each is not Outcome.SKIPPED]
-    # What one check found broken is broken, whatever became of another.
+    # A violation counts even if another check was inconclusive or failed with an error.
     tried = [each for each in tried if each in {Outcome.FAIL, Outcome.WARN}] or tried
-    whys = {_why(verdict) for verdict in verdicts}
-    why = None if tried else next(each for each in _HEAVIEST if each in whys)
+    reasons = {_skip_reason(verdict) for verdict in verdicts}
+    why = None if tried else next(each for each in _REASON_PRIORITY if each in reasons)
     notes = [verdict.note for verdict in verdicts if verdict.note]
     if why is SkipReason.BLOCKED:
         notes += [
-            f"{each.check} failed at another sentence" for each in verdicts if each.outcome is Outcome.FAIL
+            f"{each.check} failed at another requirement" for each in verdicts if each.outcome is Outcome.FAIL
         ]
     return RequirementResult(
         sentence=specification.requirements()[name],
@@ -234,12 +237,12 @@ def _standing(name: str, verdicts: list[Verdict]) -> RequirementResult:
     )
 
 
-_HEAVIEST = (SkipReason.BLOCKED, SkipReason.UNTESTED, SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION)
-"""Reasons, that first which says most about a sentence of which several checks say nothing."""
+_REASON_PRIORITY = (SkipReason.BLOCKED, SkipReason.UNTESTED, SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION)
+"""Skip reasons by priority, for a requirement that several checks skipped for different reasons."""
 
 
-def _why(verdict: Verdict) -> SkipReason:
-    """Why a check says nothing of one of its sentences."""
+def _skip_reason(verdict: Verdict) -> SkipReason:
+    """Return the skip reason for a requirement that the verdict's check did not judge."""
     if verdict.outcome is Outcome.FAIL:
         return SkipReason.BLOCKED
     return verdict.why or SkipReason.NO_OCCASION

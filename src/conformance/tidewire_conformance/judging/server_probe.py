@@ -1,8 +1,8 @@
-"""Discovery: what a server says of itself, and what its own examples show of it.
+"""Discovery of a server's endpoints and of the traits of its examples.
 
-Nothing is required but a description. The examples of each endpoint are run once, and what is seen of them (grows,
-lasts, has items, gives log-probabilities) decides which checks they serve. An endpoint `tidewire.script`, whose input
-is its behaviour, serves them all.
+The suite needs nothing but the server's description. It runs the examples of each endpoint once and observes their
+traits (grows, lasts, has items, returns log-probabilities). The traits decide which checks can use an example. An
+endpoint `tidewire.script`, whose input describes the behavior of the job, can serve every check.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,60 +14,60 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolv
 from tidewire_conformance.wire.recording_client import NoAnswerError, Wire
 
 SCRIPT: Final = "tidewire.script"
-EXAMPLES: Final = 2
-"""Examples of one endpoint that are run to learn its traits."""
+EXAMPLES_PER_ENDPOINT: Final = 2
+"""Number of examples per endpoint that are run to observe their traits."""
 EXAMPLE_SECONDS: Final = 60.0
-"""How long an example may take; times `patience`."""
+"""Timeout for one example, multiplied by `patience`."""
 CLOSE_SECONDS: Final = 2.0
-"""How long the end of an answer may take after `done`, before the suite goes its way; times `patience`."""
-LASTS_SECONDS: Final = 0.2
-"""How long work takes, at least, of which one can see the middle."""
-GROWS_EVENTS: Final = 5
-"""Logged events, at least, of work in which there is something to cut."""
+"""Time allowed between `done` and the end of the response, multiplied by `patience`."""
+MIN_OBSERVABLE_SECONDS: Final = 0.2
+"""Minimum duration of a job that can be observed while running."""
+MIN_GROWTH_EVENTS: Final = 5
+"""Minimum number of logged events of a job whose stream can be cut between them."""
 
 LONG_TOKENS: Final = 256
-"""Tokens of a generation of which one can see the middle."""
+"""Number of tokens of a generation that lasts long enough to be observed while running."""
 LONG_SECONDS: Final = 30.0
-"""How long it may take."""
+"""Time allowed for a long generation."""
 
 
 class ProbeError(Exception):
-    """There is no server of this protocol at the URL: nothing can be checked."""
+    """The URL does not lead to a Tidewire server, so nothing can be checked."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Something to ask of a server, and what is known of it."""
+    """Sample request for an endpoint, with the traits observed when it ran."""
 
     endpoint: str
     submit_to: str
     body: dict[str, Any]
     seconds: float = 0.0
-    """How long it took."""
+    """Observed duration of the job."""
     events: int = 0
-    """Logged events of its history."""
+    """Number of logged events in the history of the job."""
     ended: str = "succeeded"
-    """The status it ended with."""
+    """Final status of the job."""
     grows: bool = False
-    """Whether a diff changed its value while it ran."""
+    """Whether more than one diff changed the value."""
 
     @property
     def inputs(self) -> list[Any]:
         return self.body["inputs"] if "inputs" in self.body else [self.body["input"]]
 
     def with_input(self, value: Any) -> "Work":
-        """The same endpoint with another input, of which nothing is known."""
+        """Return a request for the same endpoint with another input, whose traits are unknown."""
         return Work(self.endpoint, self.submit_to, {"input": value})
 
     def with_inputs(self, values: Sequence[Any], **more: Any) -> "Work":
-        """The same endpoint with several inputs."""
+        """Return a request for the same endpoint with several inputs."""
         seconds = self.seconds * len(values)
         return Work(self.endpoint, self.submit_to, {"inputs": [*values], **more}, seconds)
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An endpoint as it describes itself."""
+    """Endpoint with its description."""
 
     name: str
     described: RecordedExchange
@@ -79,7 +79,7 @@ class Endpoint:
         return found
 
     def capability(self, name: str) -> Any:
-        """What it declares; None or false where it does not."""
+        """Return a declared capability; None or false if it is not declared."""
         return self.description.get("capabilities", {}).get(name)
 
     @property
@@ -90,27 +90,27 @@ class Endpoint:
 
 @dataclass
 class Server:
-    """What is known of a server."""
+    """Server under test, with its endpoints and the examples that ran."""
 
     discovery: RecordedExchange
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     seen: list[Work] = field(default_factory=list)
-    """The examples that ran."""
+    """Sample requests that ran, one for each example."""
     refused: list[tuple[str, RecordedExchange]] = field(default_factory=list)
-    """Examples that were not taken, with their endpoint."""
+    """Rejected examples: endpoint name and exchange."""
 
     @property
-    def says(self) -> dict[str, Any]:
+    def discovery_body(self) -> dict[str, Any]:
         found: dict[str, Any] = self.discovery.json
         return found
 
     @property
     def capabilities(self) -> frozenset[str]:
-        return frozenset(self.says.get("capabilities", ()))
+        return frozenset(self.discovery_body.get("capabilities", ()))
 
     @property
     def limits(self) -> dict[str, int]:
-        found: dict[str, int] = self.says.get("limits", {})
+        found: dict[str, int] = self.discovery_body.get("limits", {})
         return found
 
     @property
@@ -119,51 +119,60 @@ class Server:
 
     @property
     def heartbeat(self) -> float:
-        """Seconds."""
-        return float(self.says.get("heartbeat_ms", 15_000)) / 1000
+        """Heartbeat interval in seconds."""
+        return float(self.discovery_body.get("heartbeat_ms", 15_000)) / 1000
 
-    # ---- work by traits ----------------------------------------------------------------------------------------
+    # ---- sample requests by traits -----------------------------------------------------------------------------
 
     def script(self, *steps: dict[str, Any], **members: Any) -> Work | None:
-        """Work that does as it is told; None where the server has no such endpoint."""
+        """Return a request for `tidewire.script` with these steps; None if the server lacks that endpoint."""
         if not self.has_script:
             return None
-        given = {"script": [*steps], **members}
+        script_input = {"script": [*steps], **members}
         seconds = sum(step.get("sleep_ms", 0) for step in steps) / 1000
         return Work(
-            SCRIPT, self.endpoints[SCRIPT].submit_to, {"input": given}, seconds, len(steps) + 3, grows=True
+            SCRIPT,
+            self.endpoints[SCRIPT].submit_to,
+            {"input": script_input},
+            seconds,
+            len(steps) + 3,
+            grows=True,
         )
 
     def any_work(self) -> Work | None:
-        """Work that ends well, the shortest that is known."""
+        """Return the shortest known request that succeeds, or None."""
         return self.script({"append": "Hel"}, {"append": "lo"}) or self._seen(lambda _: True)
 
     def growing(self) -> Work | None:
-        """Work whose history has several events in which its value changes."""
+        """Return a request whose job logs several events that change its value, or None."""
         steps = [step for n in range(6) for step in ({"append": f"{n} né 😀 "}, {"sleep_ms": 12})]
-        return self.script(*steps) or self._seen(lambda work: work.grows and work.events >= GROWS_EVENTS)
+        return self.script(*steps) or self._seen(lambda work: work.grows and work.events >= MIN_GROWTH_EVENTS)
 
     def lasting(self, seconds: float = 0.5) -> Work | None:
-        """Work that grows at once, and can be watched, cut and cancelled before it ends."""
+        """Return a request whose job grows at once and can be observed, cut and cancelled while it runs, or None."""
         steps = ({"append": "Hel"}, {"sleep_ms": int(seconds * 1000)}, {"append": "lo"})
         return self.script(*steps) or self._seen(
-            lambda work: work.grows and work.seconds >= LASTS_SECONDS, longest=True
+            lambda work: work.grows and work.seconds >= MIN_OBSERVABLE_SECONDS, longest=True
         )
 
     def failing(self) -> Work | None:
-        """Work that fails after it gave something."""
+        """Return a request whose job fails after it has produced output, or None."""
         return self.script({"append": "so far"}, {"fail": "no further"}) or next(
             (work for work in self.seen if work.ended == "failed"), None
         )
 
     def batching(self) -> Work | None:
-        """Work of an endpoint that takes several inputs."""
+        """Return a request for an endpoint that accepts several inputs, or None."""
         if self.has_script and self.endpoints[SCRIPT].capability("batch"):
             return self.any_work()
         return self._seen(lambda work: bool(self.endpoints[work.endpoint].capability("batch")))
 
     def uneven(self, *shorter: int) -> Work | None:
-        """Work of several inputs, of which the last takes long, and the others as many tokens as are given, or few."""
+        """Return a request with several inputs of which the last one takes longest, or None.
+
+        Args:
+            *shorter: Number of tokens for each of the other inputs of a generation; one token by default.
+        """
         if self.has_script and self.endpoints[SCRIPT].capability("batch"):
             quick = {"script": [{"append": "a"}]}
             slow = {"script": [{"append": "b"}, {"sleep_ms": 1500}, {"append": "c"}]}
@@ -176,7 +185,7 @@ class Server:
         return replace(found, seconds=LONG_SECONDS)
 
     def with_logprobs(self) -> Work | None:
-        """Work of an endpoint that gives log-probabilities."""
+        """Return a request for an endpoint that returns log-probabilities, or None."""
         return self._seen(lambda work: bool(self.endpoints[work.endpoint].capability("logprobs")))
 
     def _seen(self, holds: Callable[[Work], bool], *, longest: bool = False) -> Work | None:
@@ -184,73 +193,79 @@ class Server:
         return (max if longest else min)(found, key=lambda work: work.seconds, default=None)
 
     def limits_of_batch(self, work: Work) -> int:
-        """How many inputs a job of this endpoint may have."""
+        """Return the maximum number of inputs for a job of the request's endpoint."""
         own = int((self.endpoints[work.endpoint].capability("batch") or {}).get("max_items", 1))
         return min(own, self.limits.get("max_inputs", own))
 
 
-async def probe(wire: Wire, only: Iterable[str] = (), given: Sequence[tuple[str, Any]] = ()) -> Server:
-    """Ask a server what it is, and run its examples.
+async def probe(wire: Wire, only: Iterable[str] = (), cli_examples: Sequence[tuple[str, Any]] = ()) -> Server:
+    """Read the description of a server and run its examples.
 
     Args:
-        wire: The caller.
-        only: Endpoints to look at; all by default.
-        given: Endpoints and inputs of them, where the descriptions have no examples.
+        wire: HTTP client of the caller.
+        only: Names of the endpoints to use; all by default.
+        cli_examples: Pairs of endpoint name and input that replace the examples in the descriptions.
 
     Raises:
-        ProbeError: It is no server of this protocol.
+        ProbeError: The URL does not lead to a Tidewire server.
     """
     wire = wire.as_check("discovery")
     try:
         discovery = await wire.ask("GET", "/v1")
     except NoAnswerError as error:
-        raise ProbeError(f"cannot reach {wire.base_url}: {error}{_why_not_reached(str(error))}") from None
-    says = discovery.json
-    if discovery.status != 200 or not isinstance(says, dict) or says.get("protocol") != "tidewire/1":
+        raise ProbeError(f"cannot reach {wire.base_url}: {error}{_connection_hint(str(error))}") from None
+    discovery_body = discovery.json
+    if (
+        discovery.status != 200
+        or not isinstance(discovery_body, dict)
+        or discovery_body.get("protocol") != "tidewire/1"
+    ):
         shown = discovery.body[:200].decode("utf-8", "replace")
         raise ProbeError(
-            f"{discovery} was answered with {discovery.status} and {shown!r}; "
-            f'a server of this protocol answers it with 200 and {{"protocol": "tidewire/1", …}}{_why_no_server(discovery)}'
+            f"{discovery} returned {discovery.status} and {shown!r}; "
+            f'a Tidewire server returns 200 and {{"protocol": "tidewire/1", …}}{_discovery_hint(discovery)}'
         )
     server = Server(discovery)
     wanted = set(only)
     listed = [
-        each for each in says.get("endpoints", ()) if not wanted or each.get("name") in wanted | {SCRIPT}
+        each
+        for each in discovery_body.get("endpoints", ())
+        if not wanted or each.get("name") in wanted | {SCRIPT}
     ]
     for each in listed:
         await _describe(wire, server, each)
     for endpoint in server.endpoints.values():
-        own = [example for name, example in given if name == endpoint.name]
-        for example in own or endpoint.examples[:EXAMPLES]:
-            await _try(wire, server, endpoint, example)
+        own = [example for name, example in cli_examples if name == endpoint.name]
+        for example in own or endpoint.examples[:EXAMPLES_PER_ENDPOINT]:
+            await _run_example(wire, server, endpoint, example)
     return server
 
 
-_REACHED: Final = (
-    ("ConnectionRefusedError", "nothing listens there; is the server started?"),
-    ("gaierror", "there is no such host"),
-    ("CERTIFICATE_VERIFY_FAILED", "SSL_CERT_FILE=ca.pem makes an authority of your own trusted"),
-    ("WRONG_VERSION_NUMBER", "it speaks no TLS there; try http://"),
-    ("ConnectionResetError", "it closed the connection; does it speak TLS, and want https://?"),
-    ("peer unexpectedly closed", "what it sent is no HTTP"),
+_CONNECTION_HINTS: Final = (
+    ("ConnectionRefusedError", "nothing listens there; start the server or check the port"),
+    ("gaierror", "the host name cannot be resolved"),
+    ("CERTIFICATE_VERIFY_FAILED", "set SSL_CERT_FILE=ca.pem to trust your own certificate authority"),
+    ("WRONG_VERSION_NUMBER", "the server does not speak TLS there; try http://"),
+    ("ConnectionResetError", "the server closed the connection; if it expects TLS, use https://"),
+    ("peer unexpectedly closed", "the server did not send an HTTP response"),
 )
-"""What tells why there was no answer, and what to look at."""
+"""Substrings of connection errors, with a hint for each."""
 
 
-def _why_not_reached(fault: str) -> str:
-    return next((f" ({hint})" for sign, hint in _REACHED if sign in fault), "")
+def _connection_hint(fault: str) -> str:
+    return next((f" ({hint})" for sign, hint in _CONNECTION_HINTS if sign in fault), "")
 
 
-def _why_no_server(discovery: RecordedExchange) -> str:
-    """What to do about a first answer that is none of this protocol; empty where that does not show."""
+def _discovery_hint(discovery: RecordedExchange) -> str:
+    """Return a hint for a discovery response that is not Tidewire's; empty if there is none."""
     if discovery.status in {401, 403}:
         return "; give credentials with --header 'Authorization: …'"
     if discovery.path.endswith("/v1/v1"):
         return "; give the URL without /v1"
-    if location := discovery.says("location"):
-        return f"; it leads to {location}, and the suite follows no redirect: give the URL where it ends"
+    if location := discovery.response_header("location"):
+        return f"; it redirects to {location}, and the suite follows no redirects: give the final URL"
     if discovery.media_type == "text/html":
-        return "; this is a web page: give the URL below which the server has /v1"
+        return "; the response is a web page: give the base URL below which the server has /v1"
     return ""
 
 
@@ -263,8 +278,8 @@ async def _describe(wire: Wire, server: Server, listed: dict[str, Any]) -> None:
         server.endpoints[name] = Endpoint(name, described, f"/v1/endpoints/{quote(name)}/jobs")
 
 
-async def _try(wire: Wire, server: Server, endpoint: Endpoint, example: Any) -> None:
-    """Run an example, and note what is seen of it."""
+async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: Any) -> None:
+    """Run an example and record its traits."""
     body = {"input": example}
     accept = {"Accept": "text/event-stream"}
     async with wire.open("POST", endpoint.submit_to, json=body, header=accept) as stream:

@@ -1,4 +1,7 @@
-"""All event streams of a run, folded: the state before and after each logged event, and why one did not apply."""
+"""State histories: every event stream of a run, with the state before and after each logged event.
+
+For an event that does not apply, the history holds the requirement that the event violates.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,27 +13,27 @@ from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 Key = tuple[int, int]
-"""Epoch and seq."""
+"""Event id as a pair of epoch and sequence number."""
 
 
 def key(name: str | None) -> Key | None:
-    """An id as a pair of numbers; None where it is none."""
+    """Parse an event id into epoch and sequence number; None if the id is not valid."""
     epoch, _, seq = (name or "").partition("-")
     sound = all(part.isascii() and part.isdigit() and len(part) <= 15 for part in (epoch, seq))
     return (int(epoch), int(seq)) if sound else None
 
 
 class Step(NamedTuple):
-    """One logged event on one connection."""
+    """One logged event received on one connection, with the state before and after it."""
 
     job: str
     exchange: RecordedExchange
     block: Block
     before: State | None
-    """None where it is not known."""
+    """State before the event, or None if it is unknown."""
     after: State | None
     refused: Refused | None
-    """Why it does not apply."""
+    """Reason why the event does not apply, or None."""
 
     @property
     def epoch(self) -> int:
@@ -40,7 +43,11 @@ class Step(NamedTuple):
 
 @dataclass
 class Histories:
-    """The streams of a run, folded one after the other; what one shows is known to those that follow."""
+    """State histories of all streams in a record.
+
+    The streams are processed in order. States found in one stream or response serve as starting points for later
+    streams.
+    """
 
     record: Sequence[RecordedExchange]
 
@@ -48,7 +55,7 @@ class Histories:
         self._known: dict[tuple[str, str], State] = {}
         self.streams: list[tuple[RecordedExchange, list[Step]]] = []
         for exchange in self.record:
-            self._learn(exchange)
+            self._remember_states(exchange)
             if exchange.is_stream and (steps := list(self._steps(exchange))):
                 self.streams.append((exchange, steps))
 
@@ -57,8 +64,8 @@ class Histories:
         for _, steps in self.streams:
             yield from steps
 
-    def _learn(self, exchange: RecordedExchange) -> None:
-        """States that bodies tell."""
+    def _remember_states(self, exchange: RecordedExchange) -> None:
+        """Remember the states contained in job resources."""
         for body in job_bodies(exchange):
             if "state" in body and body.get("done") is None and isinstance(body.get("columns"), list):
                 state = State(body["state"], tuple(body["columns"]))
@@ -90,7 +97,7 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
     own = key(block.id)
     base = own and (own[0], data["on"] if isinstance(data, dict) and "on" in data else own[1] - 1)
     if place is not None and base != place:
-        raise Refused("TW-RES-030", f"{block.id} has the base {base}, and the reader holds {place}")
+        raise Refused("TW-RES-030", f"{block.id} has the base {base}, but the reader is at {place}")
     if block.type == "message":
         return apply_diffs.apply(held, data)
     if not isinstance(data, dict):
@@ -99,21 +106,23 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
     if isinstance(held.value, dict) and isinstance(data.get("digest"), str):
         true = apply_diffs.digest(held.value.get("items"))
         if true != data["digest"]:
-            raise Refused("TW-DIF-055", f"the digest is {data['digest']}, that of the items is {true}")
+            raise Refused(
+                "TW-DIF-055", f"the digest is {data['digest']}, but the items have the digest {true}"
+            )
         ending = {name: data[name] for name in ("status", "usage", "error") if name in data}
         return State({**held.value, **ending}, held.columns)
     return None
 
 
 def job_of(exchange: RecordedExchange) -> str:
-    """The id of the job that an exchange is about; empty where there is none."""
-    place = exchange.says("location") if exchange.method == "POST" else ""
+    """Return the id of the job that an exchange is about; empty if there is none."""
+    place = exchange.response_header("location") if exchange.method == "POST" else ""
     path = place or exchange.path
     return path.partition("/v1/jobs/")[2].partition("/")[0].partition("?")[0]
 
 
 def job_bodies(exchange: RecordedExchange) -> Iterator[dict[str, Any]]:
-    """The jobs that the body of an answer tells of."""
+    """Yield the job resources in the body of a response."""
     about_jobs = "/v1/jobs" in exchange.path or exchange.path.endswith("/jobs")
     if not (about_jobs and exchange.is_whole and 200 <= exchange.status < 300 and not exchange.is_stream):
         return

@@ -1,14 +1,14 @@
-"""What a check says: its assertions, each with its sentence and its evidence, and the outcome that follows.
+"""Verdict of a check: its assertions, each with a requirement and evidence, and the resulting outcome.
 
-what happened                                         | outcome
-------------------------------------------------------+-------------------------------------------------
-an assertion about a sentence with MUST failed        | fail
-only assertions about SHOULD failed                   | warn
-the suite itself failed                               | error
-it cannot be judged, such as an answer that never came| inconclusive
-what it needs is not there                            | skipped: not declared, untested, or blocked
-it ended without an assertion                         | error: a check that asserts nothing proves nothing
-otherwise                                             | pass
+condition                                              | outcome
+-------------------------------------------------------+-------------------------------------------------
+an assertion about a MUST failed                       | fail
+only assertions about SHOULD failed                    | warn
+the suite itself failed                                | error
+the check cannot be judged, e.g. no response arrived   | inconclusive
+something that the check needs is missing              | skipped: not declared, no occasion, untested or blocked
+the check ended without an assertion                   | error, because such a check proves nothing
+otherwise                                              | pass
 """
 
 import enum
@@ -22,9 +22,9 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 
 class Outcome(enum.StrEnum):
-    """How a check, or a sentence, came out."""
+    """Result of a check or of a requirement."""
 
-    PASS = "pass"  # noqa: S105 - no word that opens anything
+    PASS = "pass"  # noqa: S105 - not a password
     FAIL = "fail"
     WARN = "warn"
     SKIPPED = "skipped"
@@ -33,19 +33,19 @@ class Outcome(enum.StrEnum):
 
 
 class SkipReason(enum.StrEnum):
-    """Why a check was skipped."""
+    """Reason why a check was skipped."""
 
     NOT_DECLARED = "not declared"
-    """The server does not claim it: nothing is lacking."""
+    """The server does not declare the capability. The grade is not lowered."""
     NO_OCCASION = "no occasion"
-    """It binds who does something that the server did not do here: nothing is lacking."""
+    """The requirement depends on a condition that did not occur in this run. The grade is not lowered."""
     UNTESTED = "untested"
-    """The server claims it, but nothing at hand can try it: this lowers the grade."""
+    """The server declares the capability, but the suite has no means to test it. This lowers the grade."""
     BLOCKED = "blocked"
-    """Something else failed first: this lowers the grade."""
+    """An earlier failure prevented the check. This lowers the grade."""
 
 
-WORST: Final = (
+WORST_FIRST: Final = (
     Outcome.ERROR,
     Outcome.FAIL,
     Outcome.INCONCLUSIVE,
@@ -53,28 +53,28 @@ WORST: Final = (
     Outcome.SKIPPED,
     Outcome.PASS,
 )
-"""Outcomes, the worst first."""
+"""Outcomes, ordered from worst to best."""
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """The worst of some outcomes."""
-    return min(outcomes, key=WORST.index)
+    """Return the worst of the outcomes."""
+    return min(outcomes, key=WORST_FIRST.index)
 
 
 @dataclass(frozen=True)
 class Assertion:
-    """One thing that was judged."""
+    """One judgment about a requirement."""
 
     sentence: str
     holds: bool
     expected: str = ""
     got: str = ""
     exchange: RecordedExchange | None = None
-    """Where it was seen."""
+    """Exchange that shows the result."""
     block: Block | None = None
-    """The event that it is about."""
+    """Event that the assertion is about."""
     told: tuple[str, ...] = ()
-    """The record in lines, where it was no exchange of the suite's own."""
+    """Transcript lines, used as evidence where there is no recorded exchange."""
 
     @property
     def outcome(self) -> Outcome:
@@ -85,26 +85,26 @@ class Assertion:
 
 @dataclass
 class Verdict:
-    """What came of one check."""
+    """Result of one check."""
 
     check: str
     sentences: tuple[str, ...]
     about: str
     outcome: Outcome = Outcome.PASS
     note: str = ""
-    """Why it was skipped, or what could not be judged."""
+    """Reason for a skip, or what could not be judged."""
     why: SkipReason | None = None
     assertions: list[Assertion] = field(default_factory=list)
     seconds: float = 0.0
     rounds: int = 1
-    """How often it was run."""
+    """Number of times the check ran."""
 
     @property
     def broken(self) -> list[Assertion]:
         return [each for each in self.assertions if not each.holds]
 
     def of(self, sentence: str) -> Outcome:
-        """The outcome for one of its sentences; skipped where nothing was asserted about it."""
+        """Return the outcome for one requirement; skipped if the check ended without an assertion about it."""
         found = {each.outcome for each in self.assertions if each.sentence == sentence}
         if Outcome.FAIL in found or Outcome.WARN in found:
             return worst(found)

@@ -1,1 +1,1 @@
-"""Raw sockets: requests, recorded exchanges, event streams byte by byte, and a proxy that breaks connections."""
+"""Raw-socket requests, recorded exchanges, an event-stream decoder and a proxy that breaks connections."""

@@ -1,7 +1,7 @@
-"""Event streams by the letter of the WHATWG standard, and how they were written.
+"""Event-stream decoder that follows the WHATWG standard and keeps the raw bytes of each block.
 
-A block is what stands between two empty lines. It is kept as it came: its bytes, its fields in their order, when its
-last byte was there, how its lines ended. What a reader makes of it (type, data, last id) stands beside that.
+A block is the text between two empty lines. `Block` keeps its bytes, its fields in order, the time its last byte
+arrived and its line endings. The parsed type, data and last event id are properties of the block.
 """
 
 import re
@@ -13,12 +13,12 @@ from tidewire_conformance.wire import strict_json
 from tidewire_conformance.wire.strict_json import Reading
 
 MARK: Final = b"\xef\xbb\xbf"
-"""A byte order mark, which is dropped once, at the start."""
+"""UTF-8 byte order mark. The decoder drops one at the start of the stream."""
 
 LOGGED: Final = frozenset({"snapshot", "message", "done"})
-"""Types of events that the log holds (section 3.4)."""
+"""Types of the events that a server keeps in the log (section 3.4)."""
 CLOSING: Final = frozenset({"done", "goaway", "problem"})
-"""Types of events after which a stream is closed."""
+"""Types of the events after which a server closes the stream."""
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _KNOWN = frozenset({"event", "data", "id", "retry"})
@@ -26,30 +26,30 @@ _KNOWN = frozenset({"event", "data", "id", "retry"})
 
 @dataclass(frozen=True)
 class Block:
-    """One block of an event stream."""
+    """One block of an event stream, with its raw bytes and its parsed fields."""
 
     raw: bytes
-    """All of its bytes, the empty line that ended it included."""
+    """All bytes of the block, including the empty line that ended it."""
     at: float
-    """When its last byte came, in seconds of the run."""
+    """Arrival time of the last byte, in seconds since the run began."""
     line_ends: frozenset[bytes]
     fields: tuple[tuple[str, bytes], ...]
-    """Names and values in the order in which they stand; the one space after the colon is taken away."""
+    """Field names and values in their order. One leading space is removed from each value."""
     comments: int
     last_id: str
-    """The last event id after this block, as an EventSource would tell it."""
+    """Last event id after this block, as `EventSource.lastEventId` would report it."""
 
     def values(self, name: str) -> list[bytes]:
         return [value for each, value in self.fields if each == name]
 
     @property
     def is_event(self) -> bool:
-        """Whether a reader dispatches an event: a block without `data` is none."""
+        """Whether an event source dispatches this block. A block without `data` dispatches no event."""
         return bool(self.values("data"))
 
     @cached_property
     def type(self) -> str:
-        """An absent or empty `event` field is the type `message`."""
+        """Event type; `message` if the `event` field is absent or empty."""
         return b"".join(self.values("event")[-1:]).decode("utf-8", "replace") or "message"
 
     @cached_property
@@ -58,13 +58,13 @@ class Block:
 
     @cached_property
     def id(self) -> str | None:
-        """Its own id; None where it has no `id` field that counts."""
+        """Last valid `id` field of this block, or None. A value that contains NUL is not valid."""
         own = [value for value in self.values("id") if b"\0" not in value]
         return own[-1].decode("utf-8", "replace") if own else None
 
     @cached_property
     def retry(self) -> int | None:
-        """Milliseconds of the last valid `retry` field."""
+        """Milliseconds in the last valid `retry` field, or None."""
         found = [int(value) for value in self.values("retry") if re.fullmatch(rb"[0-9]{1,15}", value)]
         return found[-1] if found else None
 
@@ -83,11 +83,11 @@ class Block:
 
 @dataclass
 class Reader:
-    """Takes bytes as they come, and gives blocks as they end."""
+    """Incremental event-stream decoder: `feed` accepts bytes and returns completed blocks."""
 
     last_id: str = ""
     marks: int = 0
-    """Byte order marks at the start: 0 or 1."""
+    """Number of byte order marks removed at the start: 0 or 1."""
     _buffer: bytearray = field(default_factory=bytearray)
     _scanned: int = 0
     _lines: list[bytes] = field(default_factory=list)
@@ -96,11 +96,11 @@ class Reader:
     _at_start: bool = True
 
     def feed(self, chunk: bytes, at: float) -> list[Block]:
-        """The blocks that a chunk ends.
+        """Decode a chunk and return the blocks that it completes.
 
         Args:
-            chunk: The next bytes.
-            at: When they came.
+            chunk: The next bytes of the stream.
+            at: Arrival time of the chunk.
         """
         self._buffer += chunk
         if self._at_start and not self._drop_mark():
@@ -126,12 +126,12 @@ class Reader:
 
     @property
     def unfinished(self) -> bytes:
-        """What came after the last empty line."""
+        """Bytes received after the last empty line."""
         begun = b"".join(line + end for line, end in zip(self._lines, self._ends, strict=False))
         return begun + bytes(self._buffer)
 
     def _drop_mark(self) -> bool:
-        """Whether enough has come to tell a byte order mark."""
+        """Remove a leading byte order mark. Returns False while too few bytes have arrived to recognize one."""
         if len(self._buffer) < len(MARK) and MARK.startswith(self._buffer):
             return False
         self._at_start = False

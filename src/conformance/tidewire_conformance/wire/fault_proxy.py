@@ -1,10 +1,10 @@
-"""A TCP proxy that breaks connections on purpose, at places that a test or a demonstration chooses.
+"""TCP proxy that breaks connections on purpose, at byte positions chosen by a test or a demonstration.
 
-It passes bytes on as they come and counts what the server sends on each connection. Where a `Cut` says so, it stops
-in the middle: with an orderly close, with a reset, or by falling silent. It knows nothing of HTTP.
+The proxy forwards bytes unchanged and counts the bytes that the server sends on each connection. At the position of a
+`Cut` it closes the connection, resets it, or stops forwarding. The proxy does not parse HTTP.
 
     with FaultProxy(("127.0.0.1", 8000), plan=lambda n: Cut(after=1000) if n < 2 else None) as proxy:
-        ...  # talk to proxy.url
+        ...  # connect to proxy.url
 """
 
 import contextlib
@@ -22,23 +22,23 @@ _READ = 65536
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where one connection breaks, counted in what the server sent on it, and how."""
+    """Position in the server's output at which one connection breaks, and how it breaks."""
 
     after: int = 0
-    """Bytes that still pass, counted from `mark` where one is given, else from the connection's first byte."""
+    """Number of bytes to forward before the break, counted from the end of `mark` if set, else from the first byte."""
     mark: bytes = b""
-    """Count from the end of the n-th appearance of these bytes…"""
+    """Byte string that is searched for in the server's output. Counting starts at its end."""
     occurrence: int = 1
-    """…and this is n."""
+    """Which occurrence of `mark` to use, counted from 1."""
     how: Literal["fin", "rst", "stall"] = "fin"
 
 
 Plan = Callable[[int], Cut | None]
-"""Connection number, from 0, in the order in which they are accepted → where it breaks; None: never."""
+"""Maps a connection number (from 0, in order of acceptance) to its cut, or to None for an unbroken connection."""
 
 
 class FaultProxy:
-    """Listens on a free port of 127.0.0.1 while it is entered."""
+    """Proxy that listens on a free port of 127.0.0.1 inside its `with` block."""
 
     def __init__(self, upstream: tuple[str, int], plan: Plan) -> None:
         self._upstream = upstream
@@ -48,15 +48,15 @@ class FaultProxy:
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self.connections = 0
-        """Connections accepted so far."""
+        """Number of connections accepted so far."""
         self.cuts: list[bytes] = []
-        """For each connection that was broken, the last bytes (at most 80) that passed before it broke."""
+        """Last bytes (at most 80) forwarded on each connection before the proxy broke it."""
 
     @property
     def url(self) -> str:
-        """Where to connect instead of the server."""
+        """Base URL of the proxy, to be used in place of the server's."""
         if self._listener is None:
-            raise RuntimeError("the proxy listens only inside its `with` block")
+            raise RuntimeError("FaultProxy.url is available only inside the `with` block of the proxy")
         host, port = self._listener.getsockname()[:2]
         return f"http://{host}:{port}"
 
@@ -88,36 +88,36 @@ class FaultProxy:
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                near, _ = listener.accept()
+                client, _ = listener.accept()
             except OSError:
                 return
             number, self.connections = self.connections, self.connections + 1
-            self._start(self._serve, near, self._plan(number))
+            self._start(self._serve, client, self._plan(number))
 
-    def _serve(self, near: socket.socket, cut: Cut | None) -> None:
+    def _serve(self, client: socket.socket, cut: Cut | None) -> None:
         try:
-            far = socket.create_connection(self._upstream, timeout=10)
+            server = socket.create_connection(self._upstream, timeout=10)
         except OSError:
-            near.close()
+            client.close()
             return
-        far.settimeout(None)
+        server.settimeout(None)
         with self._lock:
-            self._open |= {near, far}
+            self._open |= {client, server}
         try:
-            self._pass(near, far, cut)
+            self._pass(client, server, cut)
         except OSError:
-            pass  # either side went away: what a proxy is there to survive
+            pass  # the client or the server closed its connection
         finally:
             with self._lock:
-                self._open -= {near, far}
-            near.close()
-            far.close()
+                self._open -= {client, server}
+            client.close()
+            server.close()
 
-    def _pass(self, near: socket.socket, far: socket.socket, cut: Cut | None) -> None:
-        knife = None if cut is None else _Knife(cut)
+    def _pass(self, client: socket.socket, server: socket.socket, cut: Cut | None) -> None:
+        finder = None if cut is None else _CutFinder(cut)
         with selectors.DefaultSelector() as selector:
-            selector.register(near, selectors.EVENT_READ, far)
-            selector.register(far, selectors.EVENT_READ, near)
+            selector.register(client, selectors.EVENT_READ, server)
+            selector.register(server, selectors.EVENT_READ, client)
             while True:
                 for key, _ in selector.select():
                     source, target = key.fileobj, key.data
@@ -125,28 +125,28 @@ class FaultProxy:
                     data = source.recv(_READ)
                     if not data:
                         return
-                    if source is near or knife is None:
+                    if source is client or finder is None:
                         target.sendall(data)
                         continue
-                    passed, now = knife.let_pass(data)
+                    passed, now = finder.split(data)
                     target.sendall(passed)
                     if now:
-                        self.cuts.append(knife.tail)
-                        self._break(near, knife.cut.how)
+                        self.cuts.append(finder.tail)
+                        self._break(client, finder.cut.how)
                         return
 
-    def _break(self, near: socket.socket, how: str) -> None:
+    def _break(self, client: socket.socket, how: str) -> None:
         if how == "stall":
-            while near.recv(_READ):
-                pass  # what the client still says goes nowhere, until it hangs up or the proxy closes
+            while client.recv(_READ):
+                pass  # discard what the client sends until it disconnects or the proxy closes
         elif how == "rst":
-            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         else:
-            near.shutdown(socket.SHUT_WR)
+            client.shutdown(socket.SHUT_WR)
 
 
-class _Knife:
-    """Finds the place of a cut in a stream of chunks."""
+class _CutFinder:
+    """Finds the position of a cut in a stream of chunks."""
 
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
@@ -155,11 +155,11 @@ class _Knife:
         self._marks_left = cut.occurrence if cut.mark else 0
         self._bytes_left = cut.after
 
-    def let_pass(self, data: bytes) -> tuple[bytes, bool]:
-        """The part of a chunk that still passes, and whether the connection breaks after it."""
+    def split(self, data: bytes) -> tuple[bytes, bool]:
+        """Return the part of a chunk to forward, and whether the connection breaks after it."""
         start = 0
         if self._marks_left:
-            start = self._after_marks(data)
+            start = self._find_marks(data)
             if self._marks_left:
                 self._remember(data)
                 return data, False
@@ -172,8 +172,8 @@ class _Knife:
         self._remember(passed)
         return passed, True
 
-    def _after_marks(self, data: bytes) -> int:
-        """Count marks, also those that began in an earlier chunk; the index in `data` after the last one needed."""
+    def _find_marks(self, data: bytes) -> int:
+        """Count marks, including marks split across chunks. Returns the index in `data` after the last mark needed."""
         mark = self.cut.mark
         seen = len(self._window)
         joined = self._window + data
@@ -181,7 +181,7 @@ class _Knife:
         while self._marks_left:
             found = joined.find(mark, at)
             if found < 0:
-                # Only what could still begin a mark is kept, and never bytes of a mark that was counted.
+                # Keep only bytes that may begin another mark. Bytes of a counted mark would be counted twice.
                 keep = max(at, len(joined) - len(mark) + 1)
                 self._window = joined[keep:]
                 return 0

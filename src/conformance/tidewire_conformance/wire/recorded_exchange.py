@@ -1,4 +1,4 @@
-"""What was seen of one request: what was sent, and all that came back, with its times; `recording_client` fills it in."""
+"""Record of one HTTP request and its response, with arrival times. `recording_client` fills in the record."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,44 +10,48 @@ from tidewire_conformance.wire.event_stream_decoder import Block, Reader
 from tidewire_conformance.wire.strict_json import Reading
 
 SECRET: Final = 8
-"""Characters from which on the value of a caller's field is looked for in all that is told; its own field never is."""
+"""Minimum length at which a credential is replaced wherever it occurs. Shorter values are replaced only in their own
+header field.
+"""
 
 
 @dataclass(repr=False)
 class RecordedExchange:
-    """One request, and all that came back."""
+    """One HTTP request and the response received for it."""
 
     number: int
     method: str
     url: str
     asked: tuple[tuple[str, str], ...]
-    """The header of the request."""
+    """Header fields of the request."""
     sent: bytes
-    """The body of the request."""
+    """Body of the request."""
     check: str
-    """What asked."""
+    """Name of the check that sent the request."""
     began: float
-    """Seconds of the run."""
+    """Time of the request, in seconds since the run began."""
     status: int = 0
-    """0 while there is no answer."""
+    """Status code of the response; 0 until one arrives."""
     header: tuple[tuple[str, str], ...] = ()
     answered: float = 0.0
-    """When the header of the answer was there."""
+    """Arrival time of the response header, in seconds since the run began."""
     chunks: list[tuple[float, bytes]] = field(default_factory=list)
-    """The body, as it came."""
+    """Body of the response as received: pairs of arrival time and bytes."""
     blocks: list[Block] = field(default_factory=list)
-    """Of an event stream."""
+    """Decoded blocks, if the response is an event stream."""
     ended: Literal["", "whole", "cut", "left"] = ""
-    """How the answer ended: as its framing says, before that, or because the suite went away."""
+    """How the response ended: `whole` as its framing declares, `cut` before that, `left` because the suite closed the
+    connection.
+    """
     fault: str = ""
-    """What was wrong with it as HTTP."""
+    """HTTP or connection error; empty if there was none."""
     finished: float = 0.0
     reader: Reader = field(default_factory=Reader)
     secrets: tuple[tuple[str, str], ...] = ()
-    """Values of fields that no report may show, each with the name of a variable that stands for it."""
+    """Header values that no report may show, each with the name of the variable printed in its place."""
 
     def without_secrets(self, text: str) -> str:
-        """A text that tells of this exchange, fit to be published."""
+        """Return the text with this exchange's credentials replaced by variable names."""
         for value, variable in self.secrets:
             for part in (value, value.rpartition(" ")[2]):
                 text = text.replace(part, f"${variable}") if len(part) >= SECRET else text
@@ -65,17 +69,17 @@ class RecordedExchange:
     def body(self) -> bytes:
         return b"".join(chunk for _, chunk in self.chunks)
 
-    def says(self, name: str) -> str:
-        """A field of the answer's header, lines of one name joined; empty where there is none."""
+    def response_header(self, name: str) -> str:
+        """Return a response header field, repeated lines joined by commas; empty if absent."""
         return ", ".join(value for each, value in self.header if each.lower() == name.lower())
 
-    def asks(self, name: str) -> str:
-        """A field of the request's header; empty where there is none."""
+    def request_header(self, name: str) -> str:
+        """Return a request header field, repeated lines joined by commas; empty if absent."""
         return ", ".join(value for each, value in self.asked if each.lower() == name.lower())
 
     @property
     def media_type(self) -> str:
-        return self.says("content-type").partition(";")[0].strip().lower()
+        return self.response_header("content-type").partition(";")[0].strip().lower()
 
     @property
     def is_stream(self) -> bool:
@@ -87,7 +91,7 @@ class RecordedExchange:
 
     @cached_property
     def reading(self) -> Reading:
-        """The body as JSON; to be asked for once the answer has ended."""
+        """Response body parsed as JSON. The value is cached, so read it only after the response has ended."""
         return strict_json.read(self.body)
 
     @property
@@ -96,7 +100,7 @@ class RecordedExchange:
 
     @property
     def code(self) -> str:
-        """The code of a problem; empty where the answer is none."""
+        """Code of the problem document; empty if the response is not a problem."""
         found = self.json if self.status >= 400 and isinstance(self.json, dict) else {}
         return str(found.get("code", ""))
 
@@ -113,15 +117,15 @@ class RecordedExchange:
 
     @property
     def cursor(self) -> str:
-        """The cursor that was sent with a GET; empty where there was none."""
+        """Cursor sent with a GET, from `Last-Event-ID` or `after`; empty if none was sent."""
         if self.method != "GET":
             return ""
-        return self.asks("last-event-id").strip(" \t") or self.query.get("after", [""])[0]
+        return self.request_header("last-event-id").strip(" \t") or self.query.get("after", [""])[0]
 
     def __str__(self) -> str:
         return f"{self.method} {self.url}"
 
 
 def resolve(exchange: RecordedExchange, link: str) -> str:
-    """A link of an answer, resolved against its URL."""
+    """Resolve a link of a response against the request URL."""
     return urljoin(exchange.url, link)

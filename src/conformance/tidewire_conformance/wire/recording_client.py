@@ -1,7 +1,7 @@
-"""Requests over raw sockets; what comes back is recorded as a `RecordedExchange`, every byte with its time.
+"""HTTP client over raw sockets that records each exchange as a `RecordedExchange`, every byte with its arrival time.
 
-h11 takes HTTP apart; event streams are read by `event_stream_decoder`. Nothing is interpreted beyond that, nothing repeated,
-no redirect followed, no coding undone.
+h11 parses HTTP and `event_stream_decoder` parses event streams. The client follows no redirect and decodes no content
+coding. It retries a request only after 429 or 503 with `Retry-After`.
 """
 
 import asyncio
@@ -19,47 +19,47 @@ from tidewire_conformance.wire import strict_json
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 BUSY: Final = frozenset({429, 503})
-"""Answers that ask to come again later."""
+"""Status codes after which a request with `Retry-After` is sent again."""
 BUSY_TRIES: Final = 8
 BUSY_SECONDS: Final = 10.0
-"""How often, and how long at a time, the suite does as it is asked; times `patience`."""
+"""Longest `Retry-After`, in seconds, that the suite waits for before a retry; multiplied by `patience`."""
 ANSWER_SECONDS: Final = 10.0
-"""How long a status line, and each further piece of a body, may take; times `patience`."""
+"""Timeout for a status line and for each further piece of a body; multiplied by `patience`."""
 WHOLE_SECONDS: Final = 60.0
-"""How long an answer that is no stream may take from its first byte to its last; times `patience`."""
+"""Timeout for a complete response that is not a stream; multiplied by `patience`."""
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of one answer: what comes beyond is not read."""
+"""Maximum size of one response body. The client stops reading beyond it."""
 
 _READ = 65536
 _HEAD_BYTES = 256 * 1024
 
 Body = bytes | Sequence[bytes] | None
-"""Of a request: framed by its length, or in these chunks."""
+"""Request body: bytes are sent with Content-Length, a sequence of bytes is sent in these chunks."""
 Header = Mapping[str, str | None]
-"""Fields of a request; None leaves one out that would be sent else."""
+"""Request header fields. None removes a field that the client would send by default."""
 
 
 class Sent(TypedDict, total=False):
-    """What a request has beside its method and its URL."""
+    """Optional parts of a request."""
 
     header: Header | None
-    """Beside that of the caller."""
+    """Header fields to add to those of the caller."""
     json: Any
-    """A body, sent as `application/json`; it overrules `body`."""
+    """Value to send as `application/json`; takes precedence over `body`."""
     body: Body
-    """A body as it is."""
+    """Raw request body."""
     once: bool
-    """Take an answer that asks to come again later as it is."""
+    """Do not retry after 429 or 503."""
     old: bool
-    """Ask by HTTP/1.0, as some proxies do."""
+    """Send the request as HTTP/1.0, as some proxies do."""
 
 
 class NoAnswerError(Exception):
-    """No answer, or not all of it: nothing can be judged by it."""
+    """The response is missing or incomplete, so nothing can be judged by it."""
 
 
 class Stream:
-    """An answer that is read on demand."""
+    """Response whose body is read on demand."""
 
     def __init__(self, exchange: RecordedExchange, connection: "_Connection", patience: float) -> None:
         self.exchange = exchange
@@ -69,14 +69,14 @@ class Stream:
     async def until(
         self, holds: Callable[[RecordedExchange], object], seconds: float = ANSWER_SECONDS
     ) -> bool:
-        """Read on until something holds of what came.
+        """Read until a condition holds for the exchange.
 
         Args:
-            holds: Asked after each chunk.
-            seconds: How long to wait at most; times `patience`.
+            holds: Condition, evaluated after each chunk.
+            seconds: Timeout, multiplied by `patience`.
 
         Returns:
-            Whether it holds; False where the stream ended, or the time was over.
+            Whether the condition holds. False if the response ended or the timeout expired first.
         """
         try:
             async with asyncio.timeout(seconds * self._patience):
@@ -88,14 +88,14 @@ class Stream:
         return True
 
     async def next(self, seconds: float = ANSWER_SECONDS) -> bool:
-        """Read what comes next; False where nothing more does, or nothing came for this long; times `patience`."""
+        """Read the next piece; False if the response has ended or the timeout (times `patience`) expired."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds * self._patience):
                 return await self._connection.read()
         return False
 
     async def to_end(self, seconds: float = ANSWER_SECONDS) -> RecordedExchange:
-        """Read until the answer ends, or nothing came for this long; times `patience`."""
+        """Read until the response ends, or until nothing arrives for `seconds` times `patience`."""
         with contextlib.suppress(TimeoutError):
             while not self.exchange.ended:
                 async with asyncio.timeout(seconds * self._patience):
@@ -104,7 +104,7 @@ class Stream:
 
 
 class Wire:
-    """Talks to one address as one caller, and keeps all that was said."""
+    """HTTP client for one base URL and one caller, with a record of all its exchanges."""
 
     def __init__(
         self,
@@ -116,15 +116,17 @@ class Wire:
         began: float | None = None,
         caller: str = "",
     ) -> None:
-        """Nothing is sent yet.
+        """Create the client without connecting.
 
         Args:
-            base_url: Where the server is mounted.
-            header: Sent with each request, such as credentials; never to another origin.
-            patience: Multiplies each wait.
-            record: Where each exchange is kept, in the order of the requests.
-            began: The monotonic time at which the run began.
-            caller: Who it is, where there is more than one: before the names of variables for its secrets.
+            base_url: Base URL of the server.
+            header: Header fields, such as credentials, sent with each request to the origin of `base_url` and to no
+                other origin.
+            patience: Factor for all timeouts.
+            record: List to which each exchange is appended, in the order of the requests.
+            began: Monotonic time at which the run began.
+            caller: Prefix of the variable names that replace this caller's secrets in reports; empty for the first
+                caller.
         """
         self.base_url = base_url.rstrip("/")
         self.header = tuple(header)
@@ -133,11 +135,11 @@ class Wire:
         self.caller = caller
         self.check = ""
         self.began = time.monotonic() if began is None else began
-        """The monotonic time of second 0 of the run."""
+        """Monotonic time at which the run began."""
 
     def as_check(self, name: str) -> "Wire":
-        """The same caller, whose exchanges are noted for a check."""
-        twin = Wire(
+        """Return a client for the same caller that records its exchanges under a check's name."""
+        client = Wire(
             self.base_url,
             header=self.header,
             patience=self.patience,
@@ -145,36 +147,36 @@ class Wire:
             began=self.began,
             caller=self.caller,
         )
-        twin.check = name
-        return twin
+        client.check = name
+        return client
 
     @property
     def secrets(self) -> tuple[tuple[str, str], ...]:
-        """What no report may show, and the names of variables that stand for it."""
+        """Header values that no report may show, each with the name of the variable printed in its place."""
         named = ((value, f"{self.caller}{name}") for name, value in self.header)
         return tuple((value, re.sub(r"\W", "_", name).upper()) for value, name in named)
 
     def now(self) -> float:
-        """Seconds of the run."""
+        """Return the seconds since the run began."""
         return time.monotonic() - self.began
 
     def url(self, place: str) -> str:
-        """The URL of a path below the base, or of a link that was resolved."""
+        """Return the URL of a path below the base URL; an absolute URL is returned unchanged."""
         return place if "://" in place else self.base_url + place
 
     async def ask(
         self, method: str, place: str, *, seconds: float = ANSWER_SECONDS, **sent: Unpack[Sent]
     ) -> RecordedExchange:
-        """Send a request, and read its answer to the end.
+        """Send a request and read the whole response.
 
         Args:
-            method: Of HTTP.
-            place: A path below the base URL, or a URL.
-            seconds: How long each part of the answer may take; times `patience`.
-            **sent: The rest of the request.
+            method: HTTP method.
+            place: Path below the base URL, or an absolute URL.
+            seconds: Timeout for each part of the response, multiplied by `patience`.
+            **sent: Optional parts of the request.
 
         Raises:
-            NoAnswerError: The connection failed, or no answer came whole in time.
+            NoAnswerError: The connection failed, or the response was not complete in time.
         """
         async with self.open(method, place, seconds=seconds, **sent) as stream:
             exchange = stream.exchange
@@ -182,8 +184,8 @@ class Wire:
                 async with asyncio.timeout(max(seconds, WHOLE_SECONDS) * self.patience):
                     await stream.to_end(seconds)
         if not exchange.is_whole:
-            came = f"the answer ({exchange.status}) had not ended after {len(exchange.body)} bytes"
-            raise NoAnswerError(f"{exchange}: {exchange.fault or came}")
+            incomplete = f"the response ({exchange.status}) had not ended after {len(exchange.body)} bytes"
+            raise NoAnswerError(f"{exchange}: {exchange.fault or incomplete}")
         return exchange
 
     @contextlib.asynccontextmanager
@@ -196,17 +198,17 @@ class Wire:
         read_ahead: int = _READ,
         **sent: Unpack[Sent],
     ) -> AsyncIterator[Stream]:
-        """Send a request, read the header of its answer, and leave the rest to be read.
+        """Send a request and read the response header. The caller reads the body from the returned stream.
 
         Args:
-            method: Of HTTP.
-            place: A path below the base URL, or a URL.
-            seconds: How long the header may take; times `patience`.
-            read_ahead: Bytes that are taken in before they are asked for.
-            **sent: The rest of the request.
+            method: HTTP method.
+            place: Path below the base URL, or an absolute URL.
+            seconds: Timeout for the response header, multiplied by `patience`.
+            read_ahead: Number of bytes that the connection may buffer before they are read.
+            **sent: Optional parts of the request.
 
         Raises:
-            NoAnswerError: The connection failed, or no header came in time.
+            NoAnswerError: The connection failed, or no response header arrived in time.
         """
         url, header, body = self.url(place), sent.get("header") or {}, sent.get("body")
         if sent.get("json") is not None:
@@ -232,7 +234,7 @@ class Wire:
         read_ahead: int,
         old: bool | None,
     ) -> AsyncIterator[Stream]:
-        """One request, whatever comes of it."""
+        """Send one request without retrying."""
         whole = body if isinstance(body, bytes) else b"".join(body or ())
         exchange = RecordedExchange(len(self.record) + 1, method, url, fields, whole, self.check, self.now())
         exchange.secrets = self.secrets
@@ -242,12 +244,14 @@ class Wire:
             async with asyncio.timeout(seconds * self.patience):
                 await connection.begin(body, old=bool(old))
         except TimeoutError:
-            exchange.fault = exchange.fault or f"no header within {seconds * self.patience:g} s"
+            exchange.fault = exchange.fault or f"no response header within {seconds * self.patience:g} s"
         except OSError as error:
             exchange.fault = f"{type(error).__name__}: {error}"
         try:
             if not exchange.status:
-                raise NoAnswerError(f"{exchange}: {exchange.fault or 'the connection was closed'}")
+                raise NoAnswerError(
+                    f"{exchange}: {exchange.fault or 'the server closed the connection before a response'}"
+                )
             yield Stream(exchange, connection, self.patience)
         finally:
             exchange.ended = exchange.ended or "left"
@@ -267,9 +271,9 @@ class Wire:
 
 
 def _retry_after(exchange: RecordedExchange) -> float | None:
-    """The wait that an answer asks for, in seconds; None where it asks for none."""
-    told = exchange.says("retry-after")
-    return float(told) if exchange.status in BUSY and told.isascii() and told.isdigit() else None
+    """Return the `Retry-After` of a 429 or 503 in seconds, or None."""
+    value = exchange.response_header("retry-after")
+    return float(value) if exchange.status in BUSY and value.isascii() and value.isdigit() else None
 
 
 def _origin(url: str) -> tuple[str, str]:
@@ -278,7 +282,7 @@ def _origin(url: str) -> tuple[str, str]:
 
 
 class _Connection:
-    """One connection for one request."""
+    """Connection that carries one request and its response."""
 
     def __init__(self, exchange: RecordedExchange, now: Callable[[], float], read_ahead: int) -> None:
         self._exchange = exchange
@@ -289,7 +293,7 @@ class _Connection:
         self._taken = 0
 
     async def begin(self, body: Body, *, old: bool) -> None:
-        """Send the request, of HTTP/1.0 where that is wanted, and read up to the end of the answer's header."""
+        """Send the request, as HTTP/1.0 if `old` is set, and read the response header."""
         exchange = self._exchange
         split = urlsplit(exchange.url)
         secure = ssl.create_default_context() if split.scheme == "https" else None
@@ -301,7 +305,7 @@ class _Connection:
         head = self._http.send(
             h11.Request(method=exchange.method, target=target, headers=list(exchange.asked))
         )
-        # What asks by HTTP/1.0 understands no chunks: h11 writes none but its own version.
+        # h11 can write only HTTP/1.1, so the version of the request line is replaced for HTTP/1.0.
         self._writer.write(
             (head or b"").replace(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n" if old else b" HTTP/1.1\r\n", 1)
         )
@@ -316,7 +320,7 @@ class _Connection:
         self._writer.write(self._http.send(event) or b"")
 
     async def read(self) -> bool:
-        """Take what comes next; False once nothing more will."""
+        """Read and record the next HTTP event; False once the response has ended."""
         if self._exchange.ended:
             return False
         try:
@@ -345,11 +349,11 @@ class _Connection:
                 exchange.blocks += exchange.reader.feed(chunk, at)
             self._taken += len(chunk)
             if self._taken > MAX_BYTES:
-                return self._cut(f"more than {MAX_BYTES} bytes")
+                return self._cut(f"the response has more than {MAX_BYTES} bytes")
         elif isinstance(event, h11.EndOfMessage):
             exchange.ended = "whole"
         elif not isinstance(event, h11.InformationalResponse):
-            return self._cut("the connection was closed")
+            return self._cut("the server closed the connection")
         return True
 
     def _cut(self, why: str) -> bool:

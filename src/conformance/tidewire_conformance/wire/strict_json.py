@@ -1,4 +1,7 @@
-"""JSON by section 1.4, read with what is wrong about it: a suite has to go on where a client would stop."""
+"""Strict JSON parser for section 1.4 that collects violations instead of raising.
+
+A client may stop at the first violation. The suite has to continue after one.
+"""
 
 import json
 import math
@@ -11,18 +14,18 @@ MAX_DEPTH: Final = 64
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LONGEST_INTEGER = 20
-"""Digits past which an integer is too large without being converted."""
+"""Number of digits above which an integer is rejected without being converted."""
 
 
 class Fault(NamedTuple):
-    """What a text breaks, and the sentence that says so."""
+    """Violation found in a JSON text, with the id of the requirement."""
 
-    sentence: str
-    what: str
+    requirement: str
+    detail: str
 
 
 class Reading(NamedTuple):
-    """What a text says, as far as it can be read, and what is wrong with it."""
+    """Parsed value of a JSON text and the violations found in it."""
 
     value: Any
     faults: tuple[Fault, ...]
@@ -30,14 +33,14 @@ class Reading(NamedTuple):
 
 
 def read(text: bytes) -> Reading:
-    """Read a JSON text; nothing is raised, whatever it is."""
+    """Parse a JSON text. Violations are returned and never raised."""
     faults: list[Fault] = []
 
-    def fault(sentence: str, what: str) -> None:
-        faults.append(Fault(sentence, what))
+    def fault(requirement: str, detail: str) -> None:
+        faults.append(Fault(requirement, detail))
 
     def constant(word: str) -> float:
-        fault("TW-OVR-002", f"{word} is no number of JSON")
+        fault("TW-OVR-002", f"{word} is not a JSON number")
         return math.nan
 
     def real(digits: str) -> float:
@@ -47,7 +50,7 @@ def read(text: bytes) -> Reading:
 
     def integer(digits: str) -> int:
         if len(digits) > _LONGEST_INTEGER or abs(int(digits)) > MAX_INTEGER:
-            fault("TW-OVR-003", f"{digits[:40]} is beyond 2^53")
+            fault("TW-OVR-003", f"{digits[:40]} is an integer beyond 2^53")
             return 0
         return int(digits)
 
@@ -55,33 +58,33 @@ def read(text: bytes) -> Reading:
         found = dict(pairs)
         if len(found) != len(pairs):
             twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-            fault("TW-OVR-004", f"{twice!r} stands twice")
+            fault("TW-OVR-004", f"the member name {twice!r} occurs more than once")
         return found
 
     try:
         decoded = text.decode("utf-8")
     except UnicodeDecodeError as error:
-        fault("TW-OVR-001", f"no UTF-8: {error}")
+        fault("TW-OVR-001", f"the text is not UTF-8: {error}")
         decoded = text.decode("utf-8", "replace")
     if decoded.startswith("\ufeff"):
-        fault("TW-OVR-001", "a byte order mark")
+        fault("TW-OVR-001", "the text begins with a byte order mark")
         decoded = decoded[1:]
     try:
         value = json.loads(
             decoded, parse_constant=constant, parse_float=real, parse_int=integer, object_pairs_hook=members
         )
     except (ValueError, RecursionError) as error:
-        fault("TW-OVR-001", f"no JSON: {error}")
+        fault("TW-OVR-001", f"the text is not JSON: {error}")
         return Reading(None, tuple(faults), is_json=False)
     if depth(value) > MAX_DEPTH:
-        fault("TW-OVR-006", f"nested {depth(value)} deep")
+        fault("TW-OVR-006", f"arrays and objects are nested {depth(value)} deep")
     if _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
-        fault("TW-OVR-005", "a lone surrogate")
+        fault("TW-OVR-005", "a string contains a lone surrogate")
     return Reading(value, tuple(faults), is_json=True)
 
 
 def depth(value: Any) -> int:
-    """How deep arrays and objects nest: 0 for a scalar, 1 for `[]`."""
+    """Return the nesting depth of arrays and objects: 0 for a scalar, 1 for `[]`."""
     deepest = 0
     level = [value]
     while level := [each for each in level if isinstance(each, dict | list)]:
@@ -91,5 +94,5 @@ def depth(value: Any) -> int:
 
 
 def compact(value: Any) -> bytes:
-    """A JSON text of a value, as a request carries it."""
+    """Serialize a value as compact JSON, as request bodies carry it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
