@@ -4,11 +4,17 @@ Requirements that cannot be observed from outside are listed in spec/README.md u
 demands that a requirement is removed here once a check or scenario judges it.
 """
 
-_READER_RULE = "applies to the reader, and scenarios for clients judge it; other checks judge what the server writes"
+_READER_RULE = (
+    "applies to the reader, and scenarios for clients judge it; other checks judge what the server writes"
+)
 _TOO_SLOW = "`grace_ms` is at least 60 seconds, which is longer than a check may take"
-_BROWSER_PAGE = "applies to pages: `tests/browser/test_page_client.py` tests the page of the appendix in Chromium"
+_BROWSER_PAGE = (
+    "applies to pages: `tests/browser/test_page_client.py` tests the page of the appendix in Chromium"
+)
 _NEEDS_OPERATOR = "needs an operator: a proxy with a limit, a shutdown, or an unreadable store"
-_NEEDS_RESTRICTED_ENDPOINT = "needs an endpoint that only one of two callers may use; an endpoint's description does not state this"
+_NEEDS_RESTRICTED_ENDPOINT = (
+    "needs an endpoint that only one of two callers may use; an endpoint's description does not state this"
+)
 _NEEDS_PARTIAL_CHARACTERS = "needs tokens that end inside a character; no input makes the model of a third-party server produce them reliably"
 _NEEDS_TIES = "needs ties, or values before rounding; no input makes the model of a third-party server produce them reliably"
 _WRITER_RULE = "applies to the writer, and checks of servers judge it"

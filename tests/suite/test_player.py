@@ -258,9 +258,9 @@ def test_a_request_that_comes_before_the_answer_has_ended_has_not_waited_and_bre
             self.open().close()
             super().at_eof()
 
-        def hang_up(self, answer):
+        def close_response(self, answer):
             self.open()
-            super().hang_up(answer)
+            super().close_response(answer)
 
     outcomes = {
         play(BY_NAME[name], PlainAdapter(AsksAheadOfTime), patience=0.3).outcome
