@@ -34,13 +34,13 @@ def merged(hooks, change):
     "resume.every_cut_point_of_a_job_that_has_ended_resumes",
 )
 def a_merged_diff_has_no_checks(hooks):
-    """A diff that stands for several events leaves their checks out."""
+    """A merged diff lacks the checks of its parts."""
     merged(hooks, lambda data: data.pop("check"))
 
 
 @faulty_server("TW-DIF-067", "slow_readers.a_slow_reader_delays_nobody")
 def a_slow_reader_blocks_the_others(hooks):
-    """A reader that takes nothing holds up all others."""
+    """A slow reader delays all other readers."""
 
     async def wait(exchange, frame):
         first = hooks.shared.setdefault(exchange.path, id(exchange))

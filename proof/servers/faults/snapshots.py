@@ -11,23 +11,23 @@ def left_out(hooks, pattern, by=b""):
 
 @faulty_server("TW-RES-007", "snapshots.a_snapshot_holds_all_that_the_diffs_gave")
 def snapshots_have_no_notes(hooks):
-    """Notes are told by diffs, and left out of snapshots."""
+    """Snapshots lack notes that diffs had set."""
     left_out(hooks, rb'"notes":\[\{.*?\}\]', b'"notes":[]')
 
 
 @faulty_server("TW-RES-007", "snapshots.a_snapshot_holds_all_that_the_diffs_gave")
 def snapshots_take_stable_back(hooks):
-    """`stable` is told by diffs, and left out of snapshots."""
+    """Snapshots lack `stable` values that diffs had set."""
     left_out(hooks, rb',"stable":\{[^}]*\}')
 
 
 @faulty_server("TW-RES-007", "snapshots.a_snapshot_holds_all_that_the_diffs_gave")
 def snapshots_do_not_tell_of_the_batch(hooks):
-    """How an item was batched is left out of snapshots."""
+    """Snapshots lack the `batch` member of items."""
     left_out(hooks, rb',"batch":\{[^}]*\}')
 
 
 @faulty_server("TW-RES-007", "snapshots.a_snapshot_holds_all_that_the_diffs_gave")
 def snapshots_tell_another_error(hooks):
-    """The error of an item loses its detail in snapshots."""
+    """Snapshots lack the `detail` of an item's error."""
     left_out(hooks, rb',"detail":"[^"]*"')
