@@ -1,4 +1,4 @@
-"""Items of one job that are taken for one another, left out or refused."""
+"""Faulty servers with errors in batches: mixed up, missing or refused items."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Bodies of requests that are read kindly, or judged wrongly at their bounds."""
+"""Faulty servers that parse request bodies too leniently, or apply wrong limits."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Pages, stream tokens and problems in-band that are answered wrongly."""
+"""Faulty servers with errors in CORS, stream tokens or in-band problems."""
 
 import json
 import re
@@ -16,8 +16,8 @@ from proof.servers.faults import faulty_server
 from proof.servers.server_process import ORIGIN
 
 
-def gone_all_the_same(hooks, holds):
-    """Refuse with 410 those requests for streams of purged jobs of which something holds."""
+def refuse_purged_jobs(hooks, holds):
+    """Answer requests for streams of purged jobs with 410 if they satisfy a condition."""
 
     def note(exchange, status, body):
         if exchange.method == "DELETE" and status == 204:
@@ -216,7 +216,7 @@ def a_preflight_names_no_origin(hooks):
 def origins_are_compared_by_how_they_begin(hooks):
     """An origin with an allowed origin as its prefix is allowed."""
 
-    def forgive(exchange):
+    def rewrite(exchange):
         if exchange.header("origin").startswith(ORIGIN):
             exchange.own["origin"] = exchange.header("origin")
             exchange.set_header("origin", ORIGIN)
@@ -225,7 +225,7 @@ def origins_are_compared_by_how_they_begin(hooks):
         if "origin" in exchange.own and "access-control-allow-origin" in headers:
             headers["access-control-allow-origin"] = exchange.own["origin"]
 
-    hooks.requests.append(forgive)
+    hooks.requests.append(rewrite)
     hooks.heads.append(name)
 
 
@@ -245,13 +245,13 @@ def a_token_lives_for_years(hooks):
 @faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def what_is_gone_is_told_by_the_status(hooks):
     """A purged job is answered with status 410 despite `errors=inband`."""
-    gone_all_the_same(hooks, lambda exchange: True)
+    refuse_purged_jobs(hooks, lambda exchange: True)
 
 
 @faulty_server("TW-ERR-017", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def the_cursor_0_1_is_looked_at_after_the_job(hooks):
     """The cursor `0-1` of a purged job is answered with 410 instead of 204."""
-    gone_all_the_same(hooks, lambda exchange: exchange.cursor == "0-1")
+    refuse_purged_jobs(hooks, lambda exchange: exchange.cursor == "0-1")
 
 
 @faulty_server("TW-BRW-005", "browser.a_preflight_allows_what_a_page_needs")

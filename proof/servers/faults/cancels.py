@@ -1,4 +1,4 @@
-"""Cancels that cancel something else, or nothing."""
+"""Faulty servers with errors in cancels."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Cursors that are known in one spelling alone."""
+"""Faulty servers with errors in cursors passed as `after` in the URL."""
 
 import re
 

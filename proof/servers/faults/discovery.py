@@ -1,4 +1,4 @@
-"""Descriptions that are wrong."""
+"""Faulty servers whose discovery or endpoint descriptions are wrong."""
 
 import json
 
@@ -84,7 +84,7 @@ def the_schema_tells_another_type(hooks):
     """Values do not match `value_schema`."""
     describes = b"/v1/endpoints/"
 
-    def lie(exchange, status, body):
+    def replace_schema(exchange, status, body):
         if exchange.method == "GET" and exchange.path.encode().startswith(describes) and status == 200:
             found = json.loads(body)
             return status, json.dumps(
@@ -92,7 +92,7 @@ def the_schema_tells_another_type(hooks):
             ).encode() if "value_schema" in found else body
         return None
 
-    hooks.bodies.append(lie)
+    hooks.bodies.append(replace_schema)
 
 
 @faulty_server("TW-DSC-005", "discovery.discovery_stays")

@@ -1,4 +1,4 @@
-"""Logs that lose what they should keep, epochs that are none, and replicas that know less than they say."""
+"""Faulty servers with errors in durable logs, epochs, restarts or replicas."""
 
 import json
 import re
@@ -11,14 +11,14 @@ OTHER_EPOCH = re.compile(rb"^id:(?!1-)(\d+)-(\d+)\n")
 
 
 def after_a_restart(hooks, change):
-    """Change frames of the second life of a server with a log that lasts."""
+    """Change events that a server with a durable log sends after its first restart."""
     hooks.has_durable_log = True
     if hooks.shared["life"] > 1:
         hooks.frames.append(change)
 
 
-def in_the_second_life(hooks, change):
-    """Change requests of the second life of a server with a log that lasts."""
+def change_requests_after_a_restart(hooks, change):
+    """Change requests that a server with a durable log receives after its first restart."""
     hooks.has_durable_log = True
     if hooks.shared["life"] > 1:
         hooks.requests.append(change)
@@ -150,7 +150,7 @@ def a_replica_numbers_by_itself(hooks):
 
 @faulty_server("TW-RES-037", "durable.what_was_sent_survives_a_restart")
 def attempts_are_counted_twice(hooks):
-    """Each attempt counts twice."""
+    """Each further attempt counts twice."""
     hooks.has_durable_log = True
     twice = lambda found: b'"attempt":%d' % (2 * int(found[1]) - 1)  # noqa: E731
     rewrite_body(hooks, rb'"attempt":(\d+)', twice)
@@ -159,7 +159,7 @@ def attempts_are_counted_twice(hooks):
 @faulty_server("TW-RES-012", "durable.what_was_sent_survives_a_restart")
 def ids_of_the_old_epoch_are_rewound(hooks):
     """After a restart, every cursor of the old epoch is treated as unknown."""
-    in_the_second_life(
+    change_requests_after_a_restart(
         hooks,
         lambda exchange: (
             exchange.cursor.startswith("1-") and exchange.set_header("last-event-id", "999999-1")
@@ -188,7 +188,7 @@ def hello_knows_the_first_life_alone(hooks):
 @faulty_server("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
 def keys_are_forgotten_at_a_restart(hooks):
     """A restart loses idempotency keys."""
-    in_the_second_life(
+    change_requests_after_a_restart(
         hooks,
         lambda exchange: (
             exchange.key

@@ -1,4 +1,4 @@
-"""Refusals that are told wrongly."""
+"""Faulty servers with wrong error responses."""
 
 import json
 import re
@@ -48,9 +48,9 @@ def retry_after_as_a_date(hooks):
     def busy(exchange):
         seen = hooks.shared.setdefault("keys", [])
         seen.append(exchange.key)
-        told = problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000)
-        told[1]["retry-after"] = "Wed, 21 Oct 2026 07:28:00 GMT"
-        return told if exchange.key and seen.count(exchange.key) == 3 else None
+        response = problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000)
+        response[1]["retry-after"] = "Wed, 21 Oct 2026 07:28:00 GMT"
+        return response if exchange.key and seen.count(exchange.key) == 3 else None
 
     hooks.instead.append(busy)
 

@@ -1,4 +1,4 @@
-"""Streams that are answered, framed, begun or ended wrongly."""
+"""Faulty servers with errors in the header, framing, beginning or end of event streams."""
 
 import asyncio
 import gzip
@@ -38,8 +38,8 @@ def held_back_until_done(hooks):
     """The whole stream is buffered until `done`."""
 
     def plain(exchange, frame):
-        exchange.own["held"] = exchange.own.get("held", b"") + frame
-        return exchange.own["held"] if DONE in frame else b""
+        exchange.own["buffered"] = exchange.own.get("buffered", b"") + frame
+        return exchange.own["buffered"] if DONE in frame else b""
 
     hooks.frames.append(plain)
 

@@ -1,4 +1,4 @@
-"""Generations that end and count in a way of their own, and take what they do not serve."""
+"""Faulty servers with errors in text generation: wrong ends and counts, or unsupported members accepted."""
 
 import re
 
@@ -53,7 +53,7 @@ def samples_are_no_batch(hooks):
 @faulty_server("TW-GEN-016", "generation.a_stop_string_ends_the_text_before_it")
 def the_beginning_of_a_stop_string_is_shown(hooks):
     """The beginning of a possible stop string is streamed too early."""
-    table_engine.held_back = lambda text, stops: 0
+    table_engine.held_back_length = lambda text, stops: 0
 
 
 @faulty_server("TW-GEN-016", "generation.a_stop_string_ends_the_text_before_it")

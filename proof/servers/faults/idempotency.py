@@ -1,4 +1,4 @@
-"""Keys that are forgotten, mistaken for one another, or kept where nothing was done."""
+"""Faulty servers with errors in idempotency keys."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Submits, reads and lists that are answered wrongly."""
+"""Faulty servers with errors in the responses to submits, reads and lists of jobs."""
 
 import itertools
 import json

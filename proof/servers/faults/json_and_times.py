@@ -1,4 +1,4 @@
-"""JSON, times and what is absent, written in another way."""
+"""Faulty servers that write JSON, times or absent members wrongly."""
 
 from proof.servers.fault_helpers import rewrite_body, rewrite_events
 from proof.servers.faults import faulty_server

@@ -1,4 +1,4 @@
-"""Servers that let a caller have too much, or take it from somebody else."""
+"""Faulty servers with errors in the limits per caller, or in the queue."""
 
 import re
 
@@ -7,8 +7,8 @@ from proof.servers.fault_proxy import CUT, problem
 from proof.servers.faults import faulty_server
 
 
-def unkept(hooks, name):
-    """Have discovery declare a limit that is not kept."""
+def declare_only(hooks, name):
+    """Declare a limit in discovery without enforcing it."""
     hooks.settings[name] = 1000
     declare = lambda body: re.sub(rb'("%b":)1000' % name.encode(), rb"\g<1>32", body)  # noqa: E731
     hooks.bodies.append(
@@ -19,13 +19,13 @@ def unkept(hooks, name):
 @faulty_server("TW-SEC-024", "limits_per_caller.a_stream_too_many_is_refused")
 def streams_without_a_limit(hooks):
     """The number of streams per caller is not limited."""
-    unkept(hooks, "max_streams_per_principal")
+    declare_only(hooks, "max_streams_per_principal")
 
 
 @faulty_server("TW-DSC-012", "limits_per_caller.a_job_too_many_is_refused")
 def jobs_without_a_limit(hooks):
     """The number of jobs per caller is not limited."""
-    unkept(hooks, "max_jobs_per_principal")
+    declare_only(hooks, "max_jobs_per_principal")
 
 
 @faulty_server("TW-DSC-013", "limits_per_caller.a_stream_too_many_is_refused")
@@ -103,8 +103,8 @@ def a_place_never_changes(hooks):
     """A stream gets the position in the queue only once."""
 
     def once(exchange, frame):
-        told = b"event:queue" in frame and exchange.own.get("told")
-        exchange.own["told"] = exchange.own.get("told") or b"event:queue" in frame
-        return b"" if told else frame
+        repeated = b"event:queue" in frame and exchange.own.get("sent")
+        exchange.own["sent"] = exchange.own.get("sent") or b"event:queue" in frame
+        return b"" if repeated else frame
 
     hooks.frames.append(once)

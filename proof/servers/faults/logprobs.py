@@ -1,4 +1,4 @@
-"""Log-probabilities that are none."""
+"""Faulty servers with wrong log-probabilities, candidates, ranks or vocabularies."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from proof.servers.fault_helpers import change_input, rewrite_events, set_reques
 from proof.servers.faults import faulty_server
 
 
-def on_candidates(hooks, change):
+def change_candidates(hooks, change):
     def apply(delta, request):
         pairs = [change(ids, found) for ids, found in zip(delta.top_ids, delta.top_logprobs, strict=True)]
         delta.top_ids, delta.top_logprobs = [ids for ids, _ in pairs], [found for _, found in pairs]
@@ -16,8 +16,8 @@ def on_candidates(hooks, change):
     hooks.deltas.append(apply)
 
 
-def changed(hooks, name, change):
-    """Change one list of what the engine says of a block of tokens."""
+def change_delta(hooks, name, change):
+    """Change each element of one list in the engine's deltas."""
 
     def hook(delta, request):
         if getattr(delta, name):
@@ -32,19 +32,19 @@ def changed(hooks, name, change):
 )
 def candidates_ascending(hooks):
     """Candidate tokens are sorted by ascending probability."""
-    on_candidates(hooks, lambda ids, found: (ids[::-1], found[::-1]))
+    change_candidates(hooks, lambda ids, found: (ids[::-1], found[::-1]))
 
 
 @faulty_server("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
 def probabilities_for_logs(hooks):
     """Candidates have probabilities instead of log-probabilities."""
-    on_candidates(hooks, lambda ids, found: (ids, [round(math.exp(each), 6) for each in found]))
+    change_candidates(hooks, lambda ids, found: (ids, [round(math.exp(each), 6) for each in found]))
 
 
 @faulty_server("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
 def a_candidate_too_few(hooks):
     """One candidate is missing."""
-    on_candidates(hooks, lambda ids, found: (ids[:-1], found[:-1]))
+    change_candidates(hooks, lambda ids, found: (ids[:-1], found[:-1]))
 
 
 @faulty_server(
@@ -52,7 +52,7 @@ def a_candidate_too_few(hooks):
 )
 def probabilities_above_one(hooks):
     """The probabilities of a position add up to more than 1, as without normalization."""
-    on_candidates(
+    change_candidates(
         hooks, lambda ids, found: (ids, [round(each + 3, 6) if each < -3 else -0.001 for each in found])
     )
 
@@ -67,7 +67,7 @@ def base_two(hooks):
 
 @faulty_server("TW-GEN-033", "logprobs.candidates_and_ranks_agree")
 def ranks_from_zero(hooks):
-    """Ranks are wrong by one."""
+    """Ranks are one too high."""
     hooks.deltas.append(lambda delta, request: setattr(delta, "ranks", [each + 1 for each in delta.ranks]))
 
 
@@ -114,7 +114,7 @@ def the_candidates_are_the_vocabulary(hooks):
         whole = math.log(sum(math.exp(each) for each in found))
         return ids, [round(each - whole, 6) for each in found]
 
-    on_candidates(hooks, alone)
+    change_candidates(hooks, alone)
 
 
 @faulty_server("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
@@ -175,21 +175,21 @@ def a_rollback_leaves_its_logprobs(hooks):
 @faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
 def four_decimals_whatever_is_asked_for(hooks):
     """`logprob_decimals` is ignored, and log-probabilities have four decimals."""
-    changed(hooks, "logprobs", lambda each, request: round(each, 4))
-    changed(hooks, "top_logprobs", lambda row, request: [round(each, 4) for each in row])
+    change_delta(hooks, "logprobs", lambda each, request: round(each, 4))
+    change_delta(hooks, "top_logprobs", lambda row, request: [round(each, 4) for each in row])
 
 
 @faulty_server("TW-GEN-033", "logprobs.ranks_are_places_among_all_candidates")
 def ranks_end_after_a_few(hooks):
     """Ranks are never greater than 6."""
-    changed(hooks, "ranks", lambda rank, request: min(rank, 6))
+    change_delta(hooks, "ranks", lambda rank, request: min(rank, 6))
 
 
 @faulty_server("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
 def raw_after_what_was_cut(hooks):
     """Raw log-probabilities include only the tokens that `top_k` leaves."""
     left = lambda row, request: [0.0, *[None] * (len(row) - 1)] if request.top_k else row  # noqa: E731
-    changed(hooks, "top_logprobs", left)
+    change_delta(hooks, "top_logprobs", left)
 
 
 @faulty_server("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")

@@ -1,4 +1,4 @@
-"""Who is let in, and who is told: credentials that are looked at in some places alone."""
+"""Faulty servers with errors in authentication or in the access to jobs of other callers."""
 
 import asyncio
 import json
@@ -97,8 +97,8 @@ def anybody_gets_a_stream_token(hooks):
 @faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def anybody_may_submit(hooks):
     """A submit needs no credentials."""
-    strange = lambda exchange: exchange.is_submit and not is_known(exchange)  # noqa: E731
-    set_request_header(hooks, "authorization", f"Bearer {ALICE}", strange)
+    unauthenticated = lambda exchange: exchange.is_submit and not is_known(exchange)  # noqa: E731
+    set_request_header(hooks, "authorization", f"Bearer {ALICE}", unauthenticated)
 
 
 @faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
@@ -143,10 +143,10 @@ def another_job_is_read_before_its_owner_is(hooks):
 def a_detail_betrays_a_job(hooks):
     """`detail` differs between another principal's job and an unknown job."""
 
-    def betray(exchange, status, body):
+    def change_detail(exchange, status, body):
         another = exchange.header("authorization") == f"Bearer {BOB}" and "A" * 22 not in exchange.path
         if status != 404 or not another or not exchange.path.startswith("/v1/jobs/"):
             return None
         return status, json.dumps(json.loads(body) | {"detail": "it is not yours"}).encode()
 
-    hooks.bodies.append(betray)
+    hooks.bodies.append(change_detail)

@@ -1,4 +1,4 @@
-"""Parameters of the query that mean something else than is said."""
+"""Faulty servers with errors in query parameters."""
 
 from proof.servers.fault_helpers import refuse, rewrite_query
 from proof.servers.faults import faulty_server

@@ -1,4 +1,4 @@
-"""Purges that leave too much, or say too little."""
+"""Faulty servers with errors in purges of jobs."""
 
 from proof.servers.fault_helpers import gone_is_unknown, replace_events
 from proof.servers.faults import faulty_server

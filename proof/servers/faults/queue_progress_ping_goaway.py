@@ -1,11 +1,11 @@
-"""Events that are not logged, told wrongly: places in the queue, progress, pings, and what closes a stream."""
+"""Faulty servers with errors in ephemeral events: `queue`, `progress`, `ping` and `goaway`."""
 
 from proof.servers.fault_helpers import DONE, PING, replace_events, rewrite_events
 from proof.servers.faults import faulty_server
 
 
-def silent_where(hooks, holds):
-    """Leave out pings of streams of which something holds."""
+def drop_pings(hooks, holds):
+    """Drop the pings of streams that satisfy a condition."""
     hooks.frames.append(lambda exchange, frame: b"" if PING in frame and holds(exchange) else frame)
 
 
@@ -105,25 +105,25 @@ def only_the_first_silence_is_broken(hooks):
         exchange.own["pings"] = exchange.own.get("pings", 0) + 1
         return exchange.own["pings"] > 1
 
-    silent_where(hooks, later)
+    drop_pings(hooks, later)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def no_ping_after_a_resume(hooks):
     """A resumed stream gets no pings."""
-    silent_where(hooks, lambda exchange: exchange.cursor)
+    drop_pings(hooks, lambda exchange: exchange.cursor)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def no_ping_where_a_submit_is_answered(hooks):
     """A stream that answers a submit gets no pings."""
-    silent_where(hooks, lambda exchange: exchange.is_submit)
+    drop_pings(hooks, lambda exchange: exchange.is_submit)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def no_ping_without_diffs(hooks):
     """A stream of snapshots gets no pings."""
-    silent_where(hooks, lambda exchange: b"diffs=0" in exchange.query)
+    drop_pings(hooks, lambda exchange: b"diffs=0" in exchange.query)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")

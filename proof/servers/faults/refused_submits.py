@@ -1,4 +1,4 @@
-"""Submits that are taken though they are wrong, or answered in another form."""
+"""Faulty servers that accept invalid submits or describe the error wrongly."""
 
 import json
 
@@ -19,7 +19,7 @@ def invalid_input_is_taken(hooks):
     """An input that does not match its schema is accepted and fails later."""
     good = {"input": {"script": [{"fail": "a wrong input"}]}}
 
-    def forgive(exchange):
+    def rewrite(exchange):
         if (
             exchange.is_submit
             and isinstance(exchange.json, dict)
@@ -29,7 +29,7 @@ def invalid_input_is_taken(hooks):
         ):
             exchange.body = json.dumps(good).encode()
 
-    hooks.requests.append(forgive)
+    hooks.requests.append(rewrite)
 
 
 @faulty_server("TW-JOB-017", "refused_submits.accept_decides_the_form_of_the_answer")

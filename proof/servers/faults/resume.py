@@ -1,4 +1,4 @@
-"""Cursors and ids that are answered wrongly."""
+"""Faulty servers with errors in event ids or in resuming from a cursor."""
 
 import re
 
@@ -16,7 +16,7 @@ from proof.servers.faults import faulty_server
 from proof.servers.faults.durable import OTHER_EPOCH, after_a_restart
 
 
-def moved_cursor(hooks, by):
+def shift_cursor(hooks, by):
     def move(exchange):
         if re.fullmatch(r"1-\d+", exchange.cursor):
             exchange.set_header("last-event-id", f"1-{max(1, int(exchange.cursor[2:]) + by)}")
@@ -33,13 +33,13 @@ def cursor_ignored(hooks):
 @faulty_server("TW-RES-019", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def replays_the_event_of_the_cursor(hooks):
     """The event of the cursor is sent again."""
-    moved_cursor(hooks, -1)
+    shift_cursor(hooks, -1)
 
 
 @faulty_server("TW-RES-020", "resume.every_cut_point_of_a_job_that_has_ended_resumes")
 def skips_the_event_after_the_cursor(hooks):
     """The event after the cursor is skipped."""
-    moved_cursor(hooks, +1)
+    shift_cursor(hooks, +1)
 
 
 @faulty_server("TW-RES-020", "resume.a_running_job_resumes_after_each_cut")
@@ -147,12 +147,12 @@ def trimmed_log_gives_the_rest(hooks):
 def any_cursor_is_taken(hooks):
     """An invalid cursor is ignored."""
 
-    def forgive(exchange):
+    def rewrite(exchange):
         asked = re.search(rb"after=([^&]+)", exchange.query)
         if asked and not re.fullmatch(rb"\d+-\d+", asked[1]):
             exchange.query = b""
 
-    hooks.requests.append(forgive)
+    hooks.requests.append(rewrite)
 
 
 @faulty_server("TW-FRM-056", "resume.every_cut_point_of_a_job_that_has_ended_resumes")

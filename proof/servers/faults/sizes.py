@@ -1,4 +1,4 @@
-"""Events and states that are longer than what discovery says."""
+"""Faulty servers whose events or states exceed the declared limits."""
 
 from proof.servers.fault_helpers import rewrite_body
 from proof.servers.faults import faulty_server

@@ -1,4 +1,4 @@
-"""Streams without diffs that are like other streams."""
+"""Faulty servers with errors in streams of snapshots (`diffs=0`)."""
 
 import re
 
@@ -58,13 +58,15 @@ def snapshots_come_at_the_end_alone(hooks):
     """A stream of snapshots sends nothing between its first and its last snapshot."""
 
     def hold(exchange, frame):
-        if b"diffs=0" not in exchange.query or b"event:snapshot" not in frame + exchange.own.get("held", b""):
+        if b"diffs=0" not in exchange.query or b"event:snapshot" not in frame + exchange.own.get(
+            "buffered", b""
+        ):
             return frame
         if b"event:snapshot" not in frame:
-            return exchange.own.pop("held") + frame if b"event:done" in frame else frame
+            return exchange.own.pop("buffered") + frame if b"event:done" in frame else frame
         first = not exchange.own.setdefault("count", 0)
         exchange.own["count"] += 1
-        exchange.own["held"] = b"" if first else frame
+        exchange.own["buffered"] = b"" if first else frame
         return frame if first else b""
 
     hooks.frames.append(hold)

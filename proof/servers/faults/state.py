@@ -1,4 +1,4 @@
-"""States, diffs and digests that are wrong."""
+"""Faulty servers with wrong states, diffs or digests."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from proof.servers.fault_helpers import change_data, replace_events, rewrite_bod
 from proof.servers.faults import faulty_server
 
 
-def on_checks(hooks, change):
+def change_checks(hooks, change):
     def apply(exchange, kind, data):
         if isinstance(data, dict):
             data["check"] = [change(check) for check in data["check"]] if "check" in data else []
@@ -18,7 +18,7 @@ def on_checks(hooks, change):
 
 
 def digest_by(write):
-    """Have digests be made of another form of JSON."""
+    """Compute digests over the JSON that the function `write` returns."""
     from tidewire_server.log_writer import log_writer
 
     log_writer.digest = lambda items: hashlib.sha256(write(items).encode()).hexdigest()[:16]
@@ -44,7 +44,7 @@ def a_hole_is_merged_over(hooks):
 @faulty_server("TW-DIF-047", "state.histories_fold")
 def wrong_crc(hooks):
     """Checks have a wrong CRC."""
-    on_checks(hooks, lambda check: [*check[:2], check[2] ^ 1] if len(check) == 3 else check)
+    change_checks(hooks, lambda check: [*check[:2], check[2] ^ 1] if len(check) == 3 else check)
 
 
 @faulty_server("TW-DIF-046", "state.histories_fold")
@@ -228,8 +228,8 @@ def a_digest_that_knows_a_zero_below_nothing(hooks):
 @faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
 def names_are_not_escaped_in_paths(hooks):
     """Slashes and tildes in paths are not escaped."""
-    spelt = lambda frame: frame.replace(b"~1", b"/").replace(b"~0", b"~")  # noqa: E731
-    hooks.frames.append(lambda exchange, frame: spelt(frame) if b"\nevent:" not in frame else frame)
+    unescaped = lambda frame: frame.replace(b"~1", b"/").replace(b"~0", b"~")  # noqa: E731
+    hooks.frames.append(lambda exchange, frame: unescaped(frame) if b"\nevent:" not in frame else frame)
 
 
 @faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")

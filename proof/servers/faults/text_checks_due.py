@@ -1,4 +1,4 @@
-"""Texts whose checks never come, or come too late."""
+"""Faulty servers that omit or delay the checks of texts."""
 
 import re
 
