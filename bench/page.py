@@ -1,4 +1,4 @@
-"""Writes docs/explanation/measurements.md from what the scripts beside it have left in bench/results/."""
+"""Writes docs/explanation/measurements.md from the results of the measurement scripts in bench/results/."""
 
 import re
 from collections.abc import Callable
@@ -9,16 +9,16 @@ import tables
 PAGE = Path(__file__).parents[1] / "docs/explanation/measurements.md"
 
 
-def section(title: str, about: str, make: Callable[[], str]) -> str:
-    """One question: what is asked, and what was measured; where that was not run here, what the page says now."""
+def section(title: str, description: str, render: Callable[[], str]) -> str:
+    """Render a section with its description and table. Without results, keep the section of the existing page."""
     try:
-        return f"## {title}\n\n{about}\n\n{make()}"
+        return f"## {title}\n\n{description}\n\n{render()}"
     except FileNotFoundError as error:
-        print(f"{error.filename} is not there: the page keeps what it says under {title!r}")
+        print(f"{error.filename} does not exist, so the section {title!r} stays unchanged")
         found = re.search(
             rf"^## {re.escape(title)}\n.*?(?=\n## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE
         )
-        return found[0] if found else f"## {title}\n\n{about}\n\nNot run.\n"
+        return found[0] if found else f"## {title}\n\n{description}\n\nNot run.\n"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The tables of docs/explanation/measurements.md, each from what one script beside it has left in bench/results/."""
+"""Tables of docs/explanation/measurements.md, each rendered from the results of one script in bench/results/."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,7 @@ def wire() -> str:
 
 
 def _where_bytes_go(rows: list[dict]) -> str:
-    """Why one event per step costs what it does, and why no spelling of the checks would bring it under 4.6."""
+    """Explain the size of one event per step, and why no encoding of the checks would reduce it below 4.6 × the text."""
     row = next(
         r
         for r in rows
@@ -73,7 +73,7 @@ def _where_bytes_go(rows: list[dict]) -> str:
     )
     n, floor = row["n"], row["floor"]
     seqs = sum(len(str(seq)) for seq in range(3, n + 3))
-    # `id:1-<seq>`, `data:"<text>"` and the empty line, beside the seq and the text
+    # overhead of `id:1-<seq>`, `data:"<text>"` and the blank line, without the seq and the text
     frame = len('id:1-\ndata:""\n\n')
     bare, checks = frame * n + seqs + floor, n // 64
     left = 4.6 * floor - (row["stream"] - row["checks"])
