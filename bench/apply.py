@@ -135,7 +135,7 @@ def main() -> None:
     for title, unit, sizes, calls in (
         ("append to a text", "characters", (1_000, 10_000, 100_000, 1_000_000), appends_to_a_text),
         ("append to the last text of a history", "rows", (1, 1_000, 10_000), appends_to_a_history),
-        ("find the diff of two histories", "rows", (1, 1_000, 10_000), diffs_of_histories),
+        ("diff of two histories", "rows", (1, 1_000, 10_000), diffs_of_histories),
     ):
         rows = {size: measure(calls(size), options.repetitions, scale) for size in sizes}
         tables[title] = {"unit": unit, "microseconds": rows}

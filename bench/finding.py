@@ -257,12 +257,12 @@ def main() -> None:
         rows = {n: history(n) for n in ROWS}
         texts = {size: history(1, size) for size in SIZES}
         return {
-            "an explicit append": ("characters", await appends(options.repetitions, options.steps)),
-            "a history that is yielded again": (
+            "explicit append": ("characters", await appends(options.repetitions, options.steps)),
+            "history yielded again": (
                 "rows",
                 await yields(rows, options.repetitions, options.steps),
             ),
-            "one row that is yielded again": (
+            "one row yielded again": (
                 "characters",
                 await yields(texts, options.repetitions, options.steps),
             ),
