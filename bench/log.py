@@ -107,7 +107,7 @@ async def append_and_replay(make: Callable[[Path], Store], events: int, size: in
 
         wall, began = time.perf_counter(), time.process_time()
         await asyncio.gather(*(write(number) for number in range(logs)))
-        took, wall = time.process_time() - began, time.perf_counter() - wall
+        durations, wall = time.process_time() - began, time.perf_counter() - wall
         began = time.process_time()
         for log in opened:
             at = Cursor(1, 0)
@@ -116,7 +116,7 @@ async def append_and_replay(make: Callable[[Path], Store], events: int, size: in
             assert at == log.extent().head
         replayed = time.process_time() - began
         await store.close()
-    return Costs(1e6 * took / events, 1e6 * replayed / events, 1e6 * wall / events)
+    return Costs(1e6 * durations / events, 1e6 * replayed / events, 1e6 * wall / events)
 
 
 def appended(make: Callable[[Path], Store], events: int, size: int, logs: int) -> Costs:
@@ -134,14 +134,14 @@ def plain_sqlite(events: int, size: int) -> Costs:
         wall, began = time.perf_counter(), time.process_time()
         for block in generated:
             db.execute("INSERT INTO log VALUES (1, ?, ?)", (block.last.seq, b"".join(block.frames)))
-        took, wall = time.process_time() - began, time.perf_counter() - wall
+        durations, wall = time.process_time() - began, time.perf_counter() - wall
         began = time.process_time()
         assert sum(len(row[0]) > 0 for row in db.execute("SELECT frames FROM log ORDER BY seq")) == len(
             generated
         )
         replayed = time.process_time() - began
         db.close()
-    return Costs(1e6 * took / events, 1e6 * replayed / events, 1e6 * wall / events)
+    return Costs(1e6 * durations / events, 1e6 * replayed / events, 1e6 * wall / events)
 
 
 def measured(run: Callable[[], Costs], repetitions: int) -> dict[str, float]:
@@ -170,7 +170,7 @@ def kills(count: int) -> dict[str, float]:
             except httpx.TransportError:
                 assert time.monotonic() < give_up, f"the server did not start within {START_LIMIT:g} s"
                 time.sleep(0.01)
-        took, starts = [], []
+        durations, starts = [], []
 
         def read_until(condition: Callable[[str], bool]) -> None:
             while True:
@@ -189,7 +189,7 @@ def kills(count: int) -> dict[str, float]:
             process.wait()
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             read_until(lambda line: line.startswith('data:"'))
-            took.append(time.perf_counter() - began)
+            durations.append(time.perf_counter() - began)
         process.kill()
         process.wait()
         for _ in range(count):
@@ -201,7 +201,7 @@ def kills(count: int) -> dict[str, float]:
         http.close()
     return {
         "kills": count,
-        "resumed_ms": 1000 * statistics.median(took),
+        "resumed_ms": 1000 * statistics.median(durations),
         "process_start_ms": 1000 * statistics.median(starts),
     }
 

@@ -260,7 +260,7 @@ with Client(f"http://127.0.0.1:{port}") as client:
     job = client.submit("grow", n=n)
     updates = sum(1 for _ in job)
     value = job.result()
-    took = time.perf_counter() - began
+    seconds = time.perf_counter() - began
 text = value[1]["content"]
 """
 
@@ -276,7 +276,7 @@ job = client.submit(n, api_name="/grow")
 updates = 0
 for value in job:
     updates += 1
-took = time.perf_counter() - began
+seconds = time.perf_counter() - began
 content = value[1]["content"]
 text = content if isinstance(content, str) else content[0]["text"]
 """
@@ -284,7 +284,7 @@ text = content if isinstance(content, str) else content[0]["text"]
 REPORT = """
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 right = text.strip() == "".join(f" {i}" for i in range(n)).strip()
-print(json.dumps({"seconds": took, "updates": updates, "idle_kib": idle, "peak_kib": peak, "right": right}))
+print(json.dumps({"seconds": seconds, "updates": updates, "idle_kib": idle, "peak_kib": peak, "right": right}))
 """
 
 

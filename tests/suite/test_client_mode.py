@@ -277,7 +277,7 @@ def test_each_unusual_server_has_twins_that_differ_from_their_scenarios():
 def test_sentences_of_unusual_servers_are_about_clients():
     roles = {one.id: one.role for one in document.requirements}
     for name, variant in VARIANTS.items():
-        assert {roles[sentence] for sentence in variant.sentences} <= {"client", "both"}, name
+        assert {roles[sentence] for sentence in variant.requirements} <= {"client", "both"}, name
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_an_unusual_server_notices_a_client_that_is_not_ready_for_it(variant, wr
     chosen = [twin for twin in variant_scenarios(SCENARIOS, []) if twin.area == variant]
     found = run(ScenarioPlan("a client", patience=0.3), chosen, PlainAdapter(client))
     report = grade(found, found.trials)
-    assert VARIANTS[variant].sentences[0] in {each.sentence.id for each in report.failures}
+    assert VARIANTS[variant].requirements[0] in {each.sentence.id for each in report.failures}
 
 
 # ---- clients that come along -------------------------------------------------------------------------------------

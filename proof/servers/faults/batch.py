@@ -90,10 +90,10 @@ def shared_overrules_an_input(hooks):
     """`shared` overrides members that an input has."""
 
     def overrule(exchange):
-        given = exchange.json
-        if exchange.inputs and isinstance(given.get("shared"), dict):
-            given["inputs"] = [each | given["shared"] for each in given["inputs"]]
-            exchange.body = json.dumps(given).encode()
+        body = exchange.json
+        if exchange.inputs and isinstance(body.get("shared"), dict):
+            body["inputs"] = [each | body["shared"] for each in body["inputs"]]
+            exchange.body = json.dumps(body).encode()
 
     hooks.requests.append(overrule)
 
@@ -179,10 +179,12 @@ def progress_of_one_item_is_told_again(hooks):
 def shared_is_led_in_deeply(hooks):
     """`shared` is merged recursively into the members of an input."""
 
-    def lead(given, name, value):
-        own = given.get(name, {})
+    def lead(input_value, name, value):
+        own = input_value.get(name, {})
         return (
-            {**value, **own} if isinstance(value, dict) and isinstance(own, dict) else given.get(name, value)
+            {**value, **own}
+            if isinstance(value, dict) and isinstance(own, dict)
+            else input_value.get(name, value)
         )
 
     def deeply(body):

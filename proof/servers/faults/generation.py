@@ -59,7 +59,9 @@ def the_beginning_of_a_stop_string_is_shown(hooks):
 @faulty_server("TW-GEN-016", "generation.a_stop_string_ends_the_text_before_it")
 def a_stop_string_is_a_list_of_letters(hooks):
     """A string in `stop` is treated as a list of characters."""
-    change_input(hooks, "stop", change=lambda given, name: given.update(stop=[*given[name]]))
+    change_input(
+        hooks, "stop", change=lambda input_value, name: input_value.update(stop=[*input_value[name]])
+    )
 
 
 @faulty_server("TW-GEN-001", "generation.what_is_taken_is_served")
@@ -118,13 +120,15 @@ def one_prompt_is_counted(hooks):
 @faulty_server("TW-GEN-007", "generation.a_seed_gives_the_same_tokens_again")
 def a_seed_of_0_is_none(hooks):
     """Seed 0 is treated as no seed, as `seed or random` does."""
-    change_input(hooks, "seed", change=lambda given, name: given[name] or given.pop(name))
+    change_input(hooks, "seed", change=lambda input_value, name: input_value[name] or input_value.pop(name))
 
 
 @faulty_server("TW-GEN-007", "generation.a_seed_gives_the_same_tokens_again")
 def a_large_seed_is_none(hooks):
     """A seed above 32 bits is ignored."""
-    change_input(hooks, "seed", change=lambda given, name: given[name] < 2**32 or given.pop(name))
+    change_input(
+        hooks, "seed", change=lambda input_value, name: input_value[name] < 2**32 or input_value.pop(name)
+    )
 
 
 @faulty_server("TW-GEN-008", "generation.what_cannot_be_served_is_refused")
@@ -137,5 +141,7 @@ def samples_of_several_inputs_are_one_each(hooks):
 def what_does_not_fit_is_cut(hooks):
     """`max_tokens` beyond the context is reduced silently."""
     change_input(
-        hooks, "max_tokens", change=lambda given, name: given.update(max_tokens=min(given[name], 4000))
+        hooks,
+        "max_tokens",
+        change=lambda input_value, name: input_value.update(max_tokens=min(input_value[name], 4000)),
     )

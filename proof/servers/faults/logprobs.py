@@ -203,7 +203,9 @@ def any_tag_fits(hooks):
 @faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
 def no_decimals_are_the_default(hooks):
     """`logprob_decimals: 0` is treated as the default, as `value or 4` does."""
-    change_input(hooks, "logprob_decimals", change=lambda given, name: given[name] or given.pop(name))
+    change_input(
+        hooks, "logprob_decimals", change=lambda input_value, name: input_value[name] or input_value.pop(name)
+    )
 
 
 @faulty_server("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
@@ -229,7 +231,9 @@ def two_candidates_for_one(hooks):
 @faulty_server("TW-GEN-001", "logprobs.candidates_and_ranks_agree")
 def no_temperature_is_the_default(hooks):
     """`temperature: 0` is treated as the default, as `value or 1` does."""
-    change_input(hooks, "temperature", change=lambda given, name: given[name] or given.pop(name))
+    change_input(
+        hooks, "temperature", change=lambda input_value, name: input_value[name] or input_value.pop(name)
+    )
 
 
 @faulty_server("TW-GEN-030", "logprobs.the_first_token_of_the_prompt_has_no_logprob")

@@ -6,11 +6,11 @@ from proof.servers.fault_helpers import drop_member, rewrite_request_body
 from proof.servers.faults import faulty_server
 
 
-def _fits(given):
+def _fits(input_value):
     return (
-        isinstance(given, dict)
-        and isinstance(given.get("script"), list)
-        and set(given) <= {"script", "initial", "columns"}
+        isinstance(input_value, dict)
+        and isinstance(input_value.get("script"), list)
+        and set(input_value) <= {"script", "initial", "columns"}
     )
 
 

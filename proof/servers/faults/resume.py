@@ -301,14 +301,14 @@ def a_zombie_writes_on(hooks):
 def seqs_begin_anew_in_each_epoch(hooks):
     """Sequence numbers begin at 1 in each epoch."""
 
-    def anew(exchange, frame):
+    def renumber(exchange, frame):
         found = OTHER_EPOCH.match(frame)
         if not found:
             return frame
         first = hooks.shared.setdefault(f"first of {exchange.path}", int(found[2]))
         return b"id:%b-%d\n" % (found[1], int(found[2]) - first + 1) + frame[found.end() :]
 
-    after_a_restart(hooks, anew)
+    after_a_restart(hooks, renumber)
 
 
 @faulty_server("TW-RES-011", "resume.a_cursor_that_is_no_id_is_refused")

@@ -123,8 +123,8 @@ def _symptoms(report: Report, results: list[RequirementResult]) -> dict[int, Sym
         known = result.sentence.id in report.known
         for verdict, assertion in result.broken:
             keys = (
-                (known, "said", assertion.expected, assertion.got),
-                (known, "seen", _scenario(verdict.check), "" if assertion.told else assertion.expected),
+                (known, "same result", assertion.expected, assertion.got),
+                (known, "same check", _scenario(verdict.check), "" if assertion.told else assertion.expected),
             )
             one, other = (by_key.get(key) for key in keys)
             symptom = one or other or Symptom()

@@ -131,14 +131,14 @@ def _failure(report: Report, section: Section, shown: set[int], anchored: set[st
         shown: `id()` of the records that the page already contains.
         anchored: Requirements that already have a link target on the page.
     """
-    sentence, known = section.result.sentence, report.known.get(section.result.sentence.id)
+    requirement, known = section.result.sentence, report.known.get(section.result.sentence.id)
     kind = "known" if known else section.result.outcome.value
-    yield f'<section class="failure of-{kind}"><h3{_anchor(sentence.id, anchored)}>{_text(sentence.text)}</h3>'
-    yield f"<small>{sentence.id} · {report.run.profile_of(sentence)}</small>"
+    yield f'<section class="failure of-{kind}"><h3{_anchor(requirement.id, anchored)}>{_text(requirement.text)}</h3>'
+    yield f"<small>{requirement.id} · {report.run.profile_of(requirement)}</small>"
     if known:
         yield f"<p>Known: {escape(known)}</p>"
     for symptom in section.symptoms:
-        yield from _symptom(symptom, sentence.id, shown, anchored)
+        yield from _symptom(symptom, requirement.id, shown, anchored)
     if section.omitted:
         names = some(list(dict.fromkeys(verdict.check for verdict, _ in section.left_out)))
         otherwise = f", with other symptoms in {escape(names)}" if names else ""
@@ -146,7 +146,7 @@ def _failure(report: Report, section: Section, shown: set[int], anchored: set[st
     yield "</section>"
 
 
-def _symptom(symptom: Symptom, sentence: str, shown: set[int], anchored: set[str]) -> Iterator[str]:
+def _symptom(symptom: Symptom, requirement: str, shown: set[int], anchored: set[str]) -> Iterator[str]:
     for verdict, assertion in symptom.shown:
         yield f"<dl><dt>check<dd>{escape(verdict.check)}<br><small>{_text(verdict.about)}</small>"
         yield f"<dt>expected<dd>{escape(assertion.expected)}"
@@ -159,17 +159,17 @@ def _symptom(symptom: Symptom, sentence: str, shown: set[int], anchored: set[str
         shown.add(record)
     if symptom.others:
         yield f"<p>Same symptom in: {escape(some(symptom.others))}</p>"
-    if others := [each for each in symptom.requirements if each != sentence]:
+    if others := [each for each in symptom.requirements if each != requirement]:
         named = " ".join(f"<span{_anchor(each, anchored)}>{each}</span>" for each in others)
         yield f"<p>Requirements with the same symptom: {named}</p>"
 
 
-def _anchor(sentence: str, anchored: set[str]) -> str:
+def _anchor(requirement: str, anchored: set[str]) -> str:
     """The `id` attribute for the first element that names a requirement; empty for later elements."""
-    if sentence in anchored:
+    if requirement in anchored:
         return ""
-    anchored.add(sentence)
-    return f' id="{sentence}"'
+    anchored.add(requirement)
+    return f' id="{requirement}"'
 
 
 def _frame(line: str) -> str:
@@ -177,11 +177,11 @@ def _frame(line: str) -> str:
 
 
 def _not_judged(report: Report) -> Iterator[str]:
-    lost = [each for each in report.standings.values() if each.counts and not each.holds]
-    lost = [each for each in lost if each.outcome not in {Outcome.FAIL, Outcome.WARN}]
-    if lost:
+    unjudged = [each for each in report.standings.values() if each.counts and not each.holds]
+    unjudged = [each for each in unjudged if each.outcome not in {Outcome.FAIL, Outcome.WARN}]
+    if unjudged:
         yield "<h2>Not judged (counted as not met)</h2>"
-        yield from _table(lost)
+        yield from _table(unjudged)
 
 
 def _chapter(results: list[RequirementResult]) -> Iterator[str]:

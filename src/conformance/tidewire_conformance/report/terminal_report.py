@@ -125,13 +125,13 @@ class _Printer:
 
     def _not_judged(self, report: Report) -> None:
         verdicts = report.run.verdicts
-        lost = [each for each in report.unjudged if each.why is SkipReason.BLOCKED]
-        if lost:
+        unjudged = [each for each in report.unjudged if each.why is SkipReason.BLOCKED]
+        if unjudged:
             self._line(
-                f"\nnot judged because of an earlier failure, counted as not met: {len(lost)} requirements",
+                f"\nnot judged because of an earlier failure, counted as not met: {len(unjudged)} requirements",
                 "bold",
             )
-            self._prose(f"  {' '.join(each.sentence.id for each in lost)}", indent="  ")
+            self._prose(f"  {' '.join(each.sentence.id for each in unjudged)}", indent="  ")
         for title, chosen in (
             ("error, no verdict", [each for each in verdicts if each.outcome is Outcome.ERROR]),
             ("inconclusive", [each for each in verdicts if each.outcome is Outcome.INCONCLUSIVE]),

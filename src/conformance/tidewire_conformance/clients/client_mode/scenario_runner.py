@@ -39,6 +39,7 @@ class ScenarioPlan:
     budget: float = 300.0
     """Seconds after which no further scenario is started."""
     lanes: int = LANES
+    """Number of scenarios played at the same time."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ class ScenarioRun:
         """The profiles that every client is graded for."""
         return ["core", "durable"]
 
-    def profile_of(self, sentence: Requirement) -> str:
+    def profile_of(self, requirement: Requirement) -> str:
         """Profile that a requirement belongs to. Requirements on all requests belong to `core`."""
-        return self._profiles.get(sentence.id, "core")
+        return self._profiles.get(requirement.id, "core")
 
 
 Watch = Callable[[Verdict, int, int], None]

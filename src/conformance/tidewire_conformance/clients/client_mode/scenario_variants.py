@@ -30,7 +30,7 @@ class Variant:
     """An unusual but correct server."""
 
     about: str
-    sentences: tuple[str, ...]
+    requirements: tuple[str, ...]
     """Requirements that a client breaks if it passes the original scenario but not the changed one."""
     change: Callable[[Scenario], Scenario]
     """Changes a scenario. Raises `ValueError` if the variant is not compatible with the scenario."""
@@ -342,7 +342,7 @@ def _variant_scenario(scenario: Scenario, name: str, variant: Variant) -> Scenar
     expect = {member: value for member, value in changed.expect.items() if member != "rules"}
     about = f"{variant.about[0].upper()}{variant.about[1:]}. {scenario.about}"
     return replace(
-        changed, area=name, scripts=scripts, expect=expect, requirements=variant.sentences, about=about
+        changed, area=name, scripts=scripts, expect=expect, requirements=variant.requirements, about=about
     )
 
 

@@ -41,15 +41,15 @@ def verdict_of(played: Played, rerun_command: str = "") -> Verdict:
         return verdict
     record = tuple(_record(played.conversation, rerun_command)) if played.findings else ()
     verdict.assertions = [
-        Assertion(sentence, False, finding.expected, finding.got, told=record)
+        Assertion(requirement, False, finding.expected, finding.got, told=record)
         for finding in played.findings
-        for sentence in dict.fromkeys(finding.rules)
-        if sentence in specification.requirements()
+        for requirement in dict.fromkeys(finding.rules)
+        if requirement in specification.requirements()
     ]
     broken = {each.sentence for each in verdict.assertions}
     met = set() if broken & {*scenario.requirements} else {*scenario.requirements}
     met |= _checked_in_every_scenario(played.conversation) - broken
-    verdict.assertions += [Assertion(sentence, holds=True) for sentence in sorted(met)]
+    verdict.assertions += [Assertion(requirement, holds=True) for requirement in sorted(met)]
     others = {each.sentence for each in verdict.assertions} - {*scenario.requirements}
     verdict.sentences = (*scenario.requirements, *sorted(others))
     verdict.outcome = Outcome.PASS  # provisional: the assertions determine the final outcome
@@ -89,8 +89,8 @@ def profiles(scenarios: Iterable[Scenario]) -> dict[str, str]:
     for scenario in ordered:
         found.setdefault(scenario.requirements[0], "durable" if scenario.area in DURABLE_AREAS else "core")
     for scenario in ordered:
-        for sentence in scenario.requirements[1:]:
-            found.setdefault(sentence, "durable" if scenario.area in DURABLE_AREAS else "core")
+        for requirement in scenario.requirements[1:]:
+            found.setdefault(requirement, "durable" if scenario.area in DURABLE_AREAS else "core")
     return found
 
 

@@ -45,7 +45,7 @@ from tidewire_conformance.clients.player.scenario_bodies import (
 _JOB = re.compile(r"/v1/jobs/([^/]+)")
 _JOBS_OF = re.compile(r"/v1/endpoints/[^/]+/jobs")
 _PROBE_INTERVAL = 0.02
-"""Seconds between two checks whether the client closed the connection, while the server sends nothing."""
+"""Interval, in seconds, at which an idle connection is checked for a close by the client."""
 _FLOOD_PIECE = 2**20
 """Bytes sent in one call during a flood. Each call switches threads, so small pieces would be slow."""
 _UNEXPECTED_REQUEST: Members = {
