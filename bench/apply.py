@@ -139,7 +139,7 @@ def main() -> None:
     ):
         rows = {size: measure(calls(size), options.repetitions, scale) for size in sizes}
         tables[title] = {"unit": unit, "microseconds": rows}
-        print(f"\n{title}: microseconds a call, by {unit}")
+        print(f"\n{title}: microseconds per call, by {unit}")
         for name in rows[sizes[0]]:
             cells = " ".join(
                 f"{rows[size][name]:12.2f}" if name in rows[size] else " " * 12 for size in sizes

@@ -124,7 +124,7 @@ def run(root: Path, seed: int, *, quick: bool) -> dict[str, float]:
         try:
             out, errors = process.communicate(timeout=RUN_LIMIT)
         except subprocess.TimeoutExpired:
-            raise RunError(f"a run of {root} took more than {RUN_LIMIT:g} s") from None
+            raise RunError(f"a run of {root} timed out after {RUN_LIMIT:g} s") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

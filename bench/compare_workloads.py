@@ -42,9 +42,9 @@ METRICS = {
     "diff": Metric("µs", "CPU time to compute the diff of two chat histories of 500 rows"),
     "append": Metric("µs", "CPU time of the server for one Stream.append, written to the log in memory"),
     "first value": Metric("ms", "wall time from the submit to the first value, through Client"),
-    "first value, CPU": Metric("ms", "CPU time of server and client for such a job"),
+    "first value, CPU": Metric("ms", "CPU time of server and client for a job with one value"),
     "tokens": Metric("/s", "tokens from a function on the server to the application, end to end", True),
-    "tokens, CPU": Metric("µs", "CPU time of server and client for one such token"),
+    "tokens, CPU": Metric("µs", "CPU time of server and client for one token"),
 }
 
 
@@ -89,7 +89,7 @@ def decoder(amount: Amount) -> dict[str, float]:
         feed = Decoder().feed
         found = sum(len(list(feed(chunk))) for chunk in chunks)
         if found != amount.events:
-            sys.exit(f"decoder: {found} of {amount.events} events")
+            sys.exit(f"decoder: only {found} of {amount.events} events were decoded")
 
     return {"decoder": cpu_per_call(decode, 1, amount.repetitions) / amount.events}
 
@@ -115,7 +115,7 @@ def applying(amount: Amount) -> dict[str, float]:
         "diff": cpu_per_call(lambda: diff(old, new), max(2, amount.applies // 1000), amount.repetitions),
     }
     if text.value(pointer) != "x" * 100_000 + " word" * (amount.applies * amount.repetitions):
-        sys.exit("apply: the text is wrong")
+        sys.exit("apply: the text after all appends is wrong")
     return found
 
 
@@ -214,7 +214,7 @@ def first_value(port: int, amount: Amount) -> dict[str, float]:
                 if update.value == 1:
                     found = time.perf_counter() - began
             if job.result() != 1:
-                sys.exit("first value: the result is wrong")
+                sys.exit("first value: the job has a wrong result")
             return found
 
         for _ in range(3):
@@ -237,7 +237,7 @@ async def tokens(port: int, amount: Amount) -> dict[str, float]:
             text = "".join([update.text async for update in job])
             found = time.perf_counter() - began
             if text != TOKEN * amount.tokens:
-                sys.exit("tokens: the text is wrong")
+                sys.exit("tokens: the received text is wrong")
             return found
 
         await seconds()

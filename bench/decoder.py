@@ -284,7 +284,7 @@ def main() -> None:
         row["growth"] = row["ns_per_byte"][-1] / row["ns_per_byte"][0]
     packages = ("tidewire", "httpx", "httpx-sse", "openai", "anthropic", "launchdarkly-eventsource")
     report = {
-        "question": "How fast are event streams decoded, against httpx-sse in the same run?",
+        "question": "How fast are event streams decoded, relative to httpx-sse in the same run?",
         "missing": missing,
         "quick": options.quick,
         "repetitions": options.repetitions,

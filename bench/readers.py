@@ -162,7 +162,7 @@ def stalled(source: str, path: str | None, count: int) -> dict[str, float]:
 
 
 def idle(count: int, heartbeat: float) -> float:
-    """Processor time that idle streams take, as a part of one core."""
+    """Measure the CPU time of idle streams, as a share of one core."""
     with serving(OURS, str(heartbeat)) as (process, port):
         path = submit(port, "quiet")
         streams = [open_stream(port, path) for _ in range(count)]

@@ -69,7 +69,7 @@ def _where_bytes_go(rows: list[dict]) -> str:
     row = next(
         r
         for r in rows
-        if r["server"] == "ours, one event per step" and r["value"] == "grow" and r["n"] == 20_000
+        if r["server"] == "tidewire, one event per step" and r["value"] == "grow" and r["n"] == 20_000
     )
     n, floor = row["n"], row["floor"]
     seqs = sum(len(str(seq)) for seq in range(3, n + 3))

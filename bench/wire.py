@@ -224,9 +224,9 @@ def main() -> None:
 
     each, merged = (OURS.format(grow=GROW, window=window) for window in (0, 0.005))
     servers = {
-        "ours, one event per step": (each, ours),
-        "ours, one event per step, GET": (each, ours_by_get),
-        "ours, merged": (merged, ours),
+        "tidewire, one event per step": (each, ours),
+        "tidewire, one event per step, GET": (each, ours_by_get),
+        "tidewire, merged": (merged, ours),
     }
     if importlib.util.find_spec("gradio"):
         servers = {"gradio": (GRADIO.format(grow=GROW), gradio)} | servers

@@ -311,7 +311,7 @@ class PlainClient(PlainRequests):
         if not ID.fullmatch(event.id):
             raise MalformedError("an invalid event id")
         if not self.has_hello():
-            raise MalformedError("a logged event before hello")
+            raise MalformedError("a logged event arrived before hello")
         if event.type == "snapshot":
             self.snapshot(event.id, data, has_id=event.own_id)
             return None
@@ -349,7 +349,7 @@ class PlainClient(PlainRequests):
             raise MalformedError("a snapshot lacks a member")
         demand(data["reason"] in self.reasons, "a reason")
         if data["reason"] == "rewound" and not has_id:
-            raise MalformedError("a rewound snapshot without an id")
+            raise MalformedError("a rewound snapshot has no id")
         state = self.state_type(data["state"], data["columns"])
         if data["reason"] != "rewound" and self.is_repeat(name):
             return
@@ -371,7 +371,7 @@ class PlainClient(PlainRequests):
         if not isinstance(done, dict) or done.get("status") not in ENDS or "digest" not in done:
             raise MalformedError("done lacks a member or has an invalid status")
         if done["status"] == "failed" and "error" not in done:
-            raise MalformedError("a failed job without an error")
+            raise MalformedError("done of a failed job has no error")
         assert self.state is not None
         self.state.verify(done.get("check") or [])
         if self.state.digest() != done["digest"]:

@@ -298,7 +298,7 @@ def test_a_file_that_is_not_what_its_schema_demands_is_refused(tmp_path):
         load(file)
     one = {"name": "a", "about": "…", "requirements": ["TW-CLI-009"], "expect": {"end": ["succeeded"]}}
     file.write_text(json.dumps({"description": "…", "scenarios": [one, one]}), encoding="utf-8")
-    with pytest.raises(ScenarioError, match="a is the name of two scenarios"):
+    with pytest.raises(ScenarioError, match="two scenarios have the name"):
         load_all(tmp_path)
     streams = [{"events": [{"use": "nothing"}]}]
     file.write_text(

@@ -80,8 +80,9 @@ def profiles(scenarios: Iterable[Scenario]) -> dict[str, str]:
     """Map each requirement to a client profile.
 
     The profile `core` is for following a job over one connection. The profile `durable` is for delivering every change
-    exactly once despite network and server faults. A requirement is durable if the first scenario that names it belongs
-    to one of the `DURABLE_AREAS`.
+    exactly once despite network and server faults. A requirement belongs to `core` if it is the first requirement of a
+    scenario outside the `DURABLE_AREAS`, and to `durable` if it is the first requirement of scenarios in these areas
+    only. A requirement that is never the first one is classified by the scenarios that name it.
     """
     found: dict[str, str] = {}
     # The first requirement of a scenario is its subject and takes precedence over the others.

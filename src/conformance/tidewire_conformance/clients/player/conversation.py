@@ -1,4 +1,4 @@
-"""Record of the requests, responses and reports in a scenario. The judge uses nothing else.
+"""Record of the requests, responses and reports in a scenario, the only input of `client_judge`.
 
 Times are seconds of the monotonic clock.
 """
@@ -47,7 +47,7 @@ class RecordedRequest:
     waited_for: Any = None
     """Description of the client action for which the server waited until the timeout."""
     flood_read: bool = False
-    """Whether the client read an endless event or line completely."""
+    """Whether the client read all bytes of a flood, instead of closing the connection."""
     laps: list[tuple[str, float]] = field(default_factory=list)
     """Names and start times of the scenario's timed parts."""
     last_id: str | None = None

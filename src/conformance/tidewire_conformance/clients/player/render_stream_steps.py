@@ -149,7 +149,7 @@ def hello_data(members: Members) -> dict[str, Any]:
 
 
 def cut(steps: Sequence[Step], after: int) -> Iterator[Step]:
-    """Keep the steps up to the first `after` bytes. A negative number counts from the end."""
+    """Truncate the steps after a total of `after` bytes. A negative number counts from the end."""
     if after < 0:
         after += sum(len(step) for step in steps if isinstance(step, bytes))
     for step in steps:
@@ -164,10 +164,10 @@ def cut(steps: Sequence[Step], after: int) -> Iterator[Step]:
 
 
 def regroup(steps: Iterable[Step], chunk: str | int) -> Iterator[Step]:
-    """Split the bytes into other pieces.
+    """Regroup the bytes of the steps into pieces that are sent separately.
 
     Args:
-        steps: The steps.
+        steps: Bytes and waits.
         chunk: "step" sends each step by itself, "all" joins steps without a wait between them, and a number sends
             pieces of at most that many bytes.
     """

@@ -36,7 +36,7 @@ class Scenario:
     needs: frozenset[str] = frozenset()
     actions: tuple[Members, ...] = ({"do": "follow"},)
     scripts: Mapping[str, tuple[Members, ...]] = field(default_factory=dict)
-    """Scripted exchanges by kind of request. A request of a missing kind is a failure."""
+    """Scripted exchanges by kind of request. A request of a kind without a script is a failure."""
     discovery: Members = field(default_factory=dict)
     log: tuple[Members, ...] = ()
     patience: float = DEFAULT_PATIENCE
@@ -58,7 +58,7 @@ def load_all(folder: Path | None = None) -> list[Scenario]:
     names = [scenario.name for scenario in found]
     for name in names:
         if names.count(name) > 1:
-            raise ScenarioError(f"{name} is the name of two scenarios")
+            raise ScenarioError(f"two scenarios have the name {name!r}; rename one of them")
     return found
 
 
