@@ -19,7 +19,7 @@ class FaultyClient(PlainClient):
     control = "ended-before-it-was-read"
     """Name of a scenario that is unrelated to the fault and must pass."""
     patience = 0.0
-    """Factor for the scenario's time limits; 0 selects a short default, since a hanging client uses the whole limit."""
+    """Factor for the scenario's time limits. 0 selects a default, which is shorter if the client is expected to hang."""
     is_costly = False
     """Whether the scenario takes several seconds."""
 
