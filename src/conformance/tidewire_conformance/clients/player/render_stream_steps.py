@@ -44,7 +44,7 @@ class Lap:
 
 @dataclass(frozen=True)
 class Flood:
-    """An event of `size` bytes that never ends."""
+    """Send `size` bytes of an event that never ends."""
 
     size: int
     line: int = 0
