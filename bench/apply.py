@@ -1,11 +1,11 @@
-"""What it costs to apply a diff and to find one, and whether that grows with what is there already.
+"""Cost of applying and computing diffs, by the size of the existing value.
 
-Append: to a text of 1k … 1M characters, and to the last text of a chat history of 1 … 10 000 rows, as a bare string, as a
-bare string with a view kept of each state, and as a row of five columns (token, id, log-probability, the ids and
-log-probabilities of the five likeliest). Find: the diff between two histories whose last text grew, where the rows
-are the same objects, and where all is a copy. Beside us, where they are installed: gradio, jsonpatch, deepdiff.
+Append: to a text of 1k … 1M characters, and to the last text of a chat history of 1 … 10,000 rows. The diff is a bare
+string, a bare string with an immutable view of each state, or a row of five columns (token, id, log-probability, and the
+ids and log-probabilities of the five most likely tokens). Diff: between two histories whose last text grew, where the
+other rows are shared objects, and where everything is copied. For comparison, if installed: gradio, jsonpatch, deepdiff.
 
-Figures are microseconds per call, medians over repetitions in which all take turns.
+Results are microseconds per call: medians over repetitions in which the candidates alternate.
 
     python bench/apply.py            a few seconds; with the peers, up to a minute
     python bench/apply.py --quick    noisier
@@ -48,7 +48,7 @@ def peer(module: str) -> Any:
         return None
 
 
-# --- what is measured
+# --- workloads
 
 
 def appends_to_a_text(size: int) -> dict[str, tuple[Call, int]]:
@@ -88,7 +88,7 @@ def appends_to_a_history(rows: int) -> dict[str, tuple[Call, int]]:
 def diffs_of_histories(rows: int) -> dict[str, tuple[Call, int]]:
     old = history(rows)
     new = [*old[:-1], {**old[-1], "content": old[-1]["content"] + " more"}]
-    # Texts of their own, too: a deep copy would share them.
+    # Convert through JSON, because a deep copy would share the strings.
     copied = json.loads(json.dumps(new))
     calls: dict[str, tuple[Call, int]] = {
         "tidewire, rows shared": (lambda: diff(old, new), 20),
@@ -104,19 +104,19 @@ def diffs_of_histories(rows: int) -> dict[str, tuple[Call, int]]:
     return calls
 
 
-# --- how it is measured
+# --- measurement
 
 
 def measure(calls: dict[str, tuple[Call, int]], repetitions: int, scale: int) -> dict[str, float]:
-    taken: dict[str, list[float]] = {name: [] for name in calls}
+    durations: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repetitions):
-        for name, (call, most) in calls.items():
-            count = max(1, most // scale)
+        for name, (call, calls_per_run) in calls.items():
+            count = max(1, calls_per_run // scale)
             start = time.process_time()
             for _ in range(count):
                 call()
-            taken[name].append((time.process_time() - start) / count * 1e6)
-    return {name: statistics.median(values) for name, values in taken.items()}
+            durations[name].append((time.process_time() - start) / count * 1e6)
+    return {name: statistics.median(values) for name, values in durations.items()}
 
 
 def main() -> None:
@@ -128,18 +128,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "apply.json")
     options = parser.parse_args()
     if options.repetitions < 5:
-        parser.error("--repetitions: a median of fewer than 5 says little")
+        parser.error("--repetitions must be at least 5: the median of fewer repetitions is too noisy")
 
     scale = 10 if options.quick else 1
     tables = {}
     for title, unit, sizes, calls in (
         ("append to a text", "characters", (1_000, 10_000, 100_000, 1_000_000), appends_to_a_text),
         ("append to the last text of a history", "rows", (1, 1_000, 10_000), appends_to_a_history),
-        ("find the diff of two histories", "rows", (1, 1_000, 10_000), diffs_of_histories),
+        ("diff of two histories", "rows", (1, 1_000, 10_000), diffs_of_histories),
     ):
         rows = {size: measure(calls(size), options.repetitions, scale) for size in sizes}
         tables[title] = {"unit": unit, "microseconds": rows}
-        print(f"\n{title}: microseconds a call, by {unit}")
+        print(f"\n{title}: microseconds per call, by {unit}")
         for name in rows[sizes[0]]:
             cells = " ".join(
                 f"{rows[size][name]:12.2f}" if name in rows[size] else " " * 12 for size in sizes
@@ -149,7 +149,7 @@ def main() -> None:
 
     packages = ("tidewire", "gradio", "gradio-client", "jsonpatch", "deepdiff")
     report = {
-        "question": "What does applying and finding a diff cost, and does it grow with what is there?",
+        "question": "What do applying and computing a diff cost, and does the cost grow with the size of the value?",
         "quick": options.quick,
         "repetitions": options.repetitions,
         "tables": tables,

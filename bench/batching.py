@@ -1,21 +1,22 @@
-"""Request batching: how much of the ideal throughput is left, with gradio beside us in the same run.
+"""Throughput of request batching as a share of the ideal throughput, compared with gradio in the same run.
 
-The workload: CALLS calls, 50 at once, to a function that takes 20 ms (`time.sleep`) whatever the number of its inputs;
-batch sizes 1, 4 and 20. The ideal is what the function alone could do, one call after the other. Size 1 is a function
-without batch=True, so that "batching never slower than none" is a row of the same table.
+Workload: `--calls` calls, 50 concurrently, to a function that takes 20 ms (`time.sleep`) for any number of inputs, with
+batch sizes 1, 4 and 20. The ideal is one call of the function after the other without overhead. Size 1 is a function
+without batch=True, to check that batching is never slower than no batching.
 
-One process serves, another asks, over plain sockets: a submit with its event stream, to the end. For gradio: a join of
-the queue and the session's stream, to `process_completed`. Every answer is compared with what it must be.
+The server and the load generator are separate processes connected by plain sockets. A call is a submit with its event
+stream, read to the end. For gradio, a call joins the queue and reads the session's stream until `process_completed`.
+Every response is verified.
 
-The last row is what an endpoint without batch=True pays for those that have it: the server's CPU for a call of a
-function that does nothing, on a server of its own and beside a batched endpoint, in turns; the median of the pairs.
+The last row is the overhead that a batched endpoint adds to an endpoint without batch=True: the server's CPU time for a
+call of a function that does nothing, with and without a batched endpoint in the same server, as the median of pairs.
 
-`--full` adds two tables of ours: MANY calls at the largest size, with the rate and the server's memory after each tenth
-(it keeps few jobs that have ended, so that what grows is a leak); and the three sizes with an image of 1 MB, as base64,
-in each input.
+`--full` adds two tables for tidewire. The first makes 100,000 calls at the largest size and reports the rate and the
+server's memory after each tenth. This server retains few ended jobs, so growing memory indicates a leak. The second
+repeats the three sizes with an image of 1 MB, as base64, in each input.
 
-Bars: at least 90 % of the ideal at each size; an endpoint without batch=True pays at most 2 %; with --full the rate of the last tenth is that of the second, and so is
-the memory.
+Targets: at least 90 % of the ideal at each size; at most 2 % overhead for an endpoint without batch=True; with --full,
+the same rate and memory in the last tenth as in the second.
 """
 
 import argparse
@@ -37,12 +38,12 @@ from pathlib import Path
 from measured import save
 
 SIZES = (1, 4, 20)
-AT_ONCE = 50
-MANY = 100_000
+CONCURRENT_CALLS = 50
+FULL_CALLS = 100_000
 IMAGE = "/9j/" + "A" * 1_333_332
-"""A megabyte in base64."""
-CALL = 0.02
-BAR = 0.9
+"""One megabyte of binary data, encoded as base64."""
+CALL_SECONDS = 0.02
+TARGET = 0.9
 START_LIMIT = 120.0
 
 OURS = """
@@ -64,7 +65,7 @@ else:
 server.run(port=0, port_file=sys.argv[1])
 """
 
-ALONE = """
+PLAIN_SERVER = """
 import sys
 from tidewire_server import Server
 
@@ -77,7 +78,7 @@ async def double(n: int) -> int:
 server.run(port=0, port_file=sys.argv[1])
 """
 
-BESIDE = ALONE.replace(
+MIXED_SERVER = PLAIN_SERVER.replace(
     "server.run",
     """
 @server.endpoint(batch=True, max_batch_size=20, batch_timeout=0.005)
@@ -87,9 +88,9 @@ def batched(n: list[int]) -> list[int]:
 server.run""",
 )
 
-FEW_KEPT = OURS.replace("Server()", "Server(max_retained_jobs=1000, max_tombstones=1000)")
+FEW_RETAINED_JOBS = OURS.replace("Server()", "Server(max_retained_jobs=1000, max_tombstones=1000)")
 
-IMAGES = FEW_KEPT.replace("n: int)", "n: int, image: str)").replace(
+IMAGES = FEW_RETAINED_JOBS.replace("n: int)", "n: int, image: str)").replace(
     "n: list[int])", "n: list[int], image: list[str])"
 )
 
@@ -114,7 +115,7 @@ app.block_thread()
 
 @contextlib.contextmanager
 def serving(source: str) -> Iterator[tuple[int, int]]:
-    """Run a server's source in a process of its own; yields its port and its process id."""
+    """Run the source code of a server in a separate process. Yields its port and process id."""
     with tempfile.TemporaryDirectory() as folder:
         script, port_file, log = Path(folder, "server.py"), Path(folder, "port"), Path(folder, "log")
         script.write_text(source)
@@ -129,7 +130,9 @@ def serving(source: str) -> Iterator[tuple[int, int]]:
                 deadline = time.monotonic() + START_LIMIT
                 while not (port_file.exists() and port_file.read_text().strip()):
                     if process.poll() is not None or time.monotonic() > deadline:
-                        sys.exit(f"the server did not start:\n{log.read_text()}")
+                        sys.exit(
+                            f"the server did not start within {START_LIMIT:g} s; its output:\n{log.read_text()}"
+                        )
                     time.sleep(0.05)
                 yield int(port_file.read_text()), process.pid
             finally:
@@ -137,7 +140,7 @@ def serving(source: str) -> Iterator[tuple[int, int]]:
 
 
 class Connection:
-    """One kept-alive connection: a request, and the body of its answer as it comes."""
+    """HTTP/1.1 keep-alive connection with minimal overhead."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -148,8 +151,8 @@ class Connection:
     def close(self) -> None:
         self._writer.close()
 
-    async def ask(self, method: str, path: str, body: object = None, accept: str = "*/*") -> bytes:
-        """The whole body of the answer."""
+    async def request(self, method: str, path: str, body: object = None, accept: str = "*/*") -> bytes:
+        """Send a request and return the body of the response."""
         content = b"" if body is None else json.dumps(body).encode()
         head = (
             f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: {accept}\r\n"
@@ -168,30 +171,30 @@ class Connection:
         return b"".join(chunks)
 
 
-async def ask_us(connection: Connection, n: int) -> None:
+async def call_tidewire(connection: Connection, n: int) -> None:
     path = "/v1/endpoints/double/jobs"
-    stream = await connection.ask("POST", path, {"input": {"n": n}}, "text/event-stream")
+    stream = await connection.request("POST", path, {"input": {"n": n}}, "text/event-stream")
     assert f'"/items/0/value",{2 * n}'.encode() in stream, stream
     assert b'"status":"succeeded"' in stream, stream
 
 
-async def ask_with_image(connection: Connection, n: int) -> None:
+async def call_with_image(connection: Connection, n: int) -> None:
     path, body = "/v1/endpoints/double/jobs", {"input": {"n": n, "image": IMAGE}}
-    stream = await connection.ask("POST", path, body, "text/event-stream")
+    stream = await connection.request("POST", path, body, "text/event-stream")
     assert f'"/items/0/value",{2 * n}'.encode() in stream, stream
     assert b'"status":"succeeded"' in stream, stream
 
 
-async def ask_gradio(connection: Connection, n: int) -> None:
+async def call_gradio(connection: Connection, n: int) -> None:
     session = f"s{n}"
     body = {"data": [n], "fn_index": 0, "session_hash": session}
-    await connection.ask("POST", "/gradio_api/queue/join", body)
-    stream = await connection.ask("GET", f"/gradio_api/queue/data?session_hash={session}")
+    await connection.request("POST", "/gradio_api/queue/join", body)
+    stream = await connection.request("GET", f"/gradio_api/queue/data?session_hash={session}")
     assert f'"data":[{2 * n}]'.encode() in stream.replace(b" ", b""), stream
 
 
-async def load(ask, port: int, calls: int) -> tuple[float, list[float]]:
-    """Seconds for all calls, and of each."""
+async def load(call, port: int, calls: int) -> tuple[float, list[float]]:
+    """Make calls concurrently. Returns the total time and the time of each call, in seconds."""
     numbers, times = iter(range(calls)), []
 
     async def caller() -> None:
@@ -199,17 +202,17 @@ async def load(ask, port: int, calls: int) -> tuple[float, list[float]]:
         await connection.open()
         for n in numbers:
             began = time.perf_counter()
-            await ask(connection, n)
+            await call(connection, n)
             times.append(time.perf_counter() - began)
         connection.close()
 
     began = time.perf_counter()
-    await asyncio.gather(*(caller() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(caller() for _ in range(CONCURRENT_CALLS)))
     return time.perf_counter() - began, times
 
 
 def cpu_of(process: int) -> float:
-    """Seconds of processor time of another process, where the system tells."""
+    """CPU time of another process in seconds; NaN without /proc."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -217,20 +220,20 @@ def cpu_of(process: int) -> float:
 
 
 def memory_of(process: int) -> int:
-    """KiB that another process holds, where the system tells; else 0."""
+    """Resident memory of another process in KiB; 0 without /proc."""
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize() // 1024
     return 0
 
 
 def measure_many(calls: int) -> list[dict]:
-    """Rate and memory after each tenth of many calls at the largest size."""
+    """Make many calls at the largest batch size and report the rate and memory of each tenth."""
     rows, size = [], max(SIZES)
-    with serving(FEW_KEPT.format(size=size, call=CALL)) as (port, process):
-        asyncio.run(load(ask_us, port, 2 * AT_ONCE))  # warm
+    with serving(FEW_RETAINED_JOBS.format(size=size, call=CALL_SECONDS)) as (port, process):
+        asyncio.run(load(call_tidewire, port, 2 * CONCURRENT_CALLS))  # warm up
         for tenth in range(1, 11):
             before = cpu_of(process)
-            seconds, _ = asyncio.run(load(ask_us, port, calls // 10))
+            seconds, _ = asyncio.run(load(call_tidewire, port, calls // 10))
             used = cpu_of(process) - before
             rows.append(
                 {
@@ -250,27 +253,27 @@ def measure_many(calls: int) -> list[dict]:
 
 
 def measure_images(calls: int, repeat: int) -> list[dict]:
-    """The sizes again, with a megabyte in each input."""
+    """Measure all batch sizes with an image of 1 MB in each input."""
     rows = []
     for size in SIZES:
-        runs = [measure("tidewire", IMAGES, ask_with_image, size, calls) for _ in range(repeat)]
+        runs = [measure("tidewire", IMAGES, call_with_image, size, calls) for _ in range(repeat)]
         rows.append(row := sorted(runs, key=lambda run: run["share"])[len(runs) // 2])
         print(
-            f"1 MB each, size {size:2}: {row['share']:6.1%} of the ideal, {row['rate']:6.0f} calls/s, "
+            f"1 MB inputs, size {size:2}: {row['share']:6.1%} of the ideal, {row['rate']:6.0f} calls/s, "
             f"{row['server_cpu_ms']:.2f} ms of server CPU",
             flush=True,
         )
     return rows
 
 
-def measure(name: str, source: str, ask, size: int, calls: int) -> dict:
-    with serving(source.format(size=size, call=CALL)) as (port, process):
-        asyncio.run(load(ask, port, min(calls, 2 * AT_ONCE)))  # warm
+def measure(name: str, source: str, call, size: int, calls: int) -> dict:
+    with serving(source.format(size=size, call=CALL_SECONDS)) as (port, process):
+        asyncio.run(load(call, port, min(calls, 2 * CONCURRENT_CALLS)))  # warm up
         before, own = cpu_of(process), resource.getrusage(resource.RUSAGE_SELF).ru_utime
-        seconds, times = asyncio.run(load(ask, port, calls))
+        seconds, times = asyncio.run(load(call, port, calls))
         used = cpu_of(process) - before
         ours = resource.getrusage(resource.RUSAGE_SELF).ru_utime - own
-    ideal = calls / size * CALL
+    ideal = calls / size * CALL_SECONDS
     return {
         "server": name,
         "size": size,
@@ -287,16 +290,16 @@ def measure(name: str, source: str, ask, size: int, calls: int) -> dict:
 
 
 def measure_plain(calls: int, repeat: int) -> dict:
-    """What a plain endpoint pays for a batched one beside it, as a part of its own CPU."""
+    """CPU overhead of a batched endpoint for a plain endpoint in the same server, as a share of its CPU time."""
     alone, beside = [], []
     for _ in range(repeat):
-        for source, found in ((ALONE, alone), (BESIDE, beside)):
-            found.append(measure("tidewire", source, ask_us, 1, calls)["server_cpu_ms"])
+        for source, found in ((PLAIN_SERVER, alone), (MIXED_SERVER, beside)):
+            found.append(measure("tidewire", source, call_tidewire, 1, calls)["server_cpu_ms"])
     share = statistics.median(with_it / without for with_it, without in zip(beside, alone, strict=True)) - 1
     row = {"alone_ms": statistics.median(alone), "beside_ms": statistics.median(beside), "pays": share}
     print(
-        f"without batch: {row['alone_ms']:.3f} ms of server CPU a call, {row['beside_ms']:.3f} beside a batched endpoint: "
-        f"it pays {share:.1%}",
+        f"without batch: {row['alone_ms']:.3f} ms of server CPU per call, {row['beside_ms']:.3f} ms with a batched endpoint "
+        f"in the same server: {share:.1%} overhead",
         flush=True,
     )
     return row
@@ -307,20 +310,25 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument(
-        "--sizes", type=int, nargs="+", help="these batch sizes of ours alone; writes no file"
+        "--sizes", type=int, nargs="+", help="measure only these batch sizes, without gradio; writes no file"
     )
-    parser.add_argument("--full", action="store_true", help="also many calls, and inputs of 1 MB")
-    parser.add_argument("--many", type=int, default=MANY, help="calls of the first table of --full")
+    parser.add_argument("--full", action="store_true", help="also measure many calls, and inputs of 1 MB")
+    parser.add_argument(
+        "--many",
+        type=int,
+        default=FULL_CALLS,
+        help="number of calls in the first table of --full (%(default)s)",
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/batching.json")
     options = parser.parse_args()
-    peers = [("tidewire", OURS, ask_us)]
+    peers = [("tidewire", OURS, call_tidewire)]
     if not options.sizes and importlib.util.find_spec("gradio"):
-        peers.append(("gradio", GRADIO, ask_gradio))
+        peers.append(("gradio", GRADIO, call_gradio))
     rows = []
     for size in options.sizes or SIZES:
         calls = options.calls if size > 1 else options.calls // 4
-        for name, source, ask in peers:
-            runs = [measure(name, source, ask, size, calls) for _ in range(options.repeat)]
+        for name, source, call in peers:
+            runs = [measure(name, source, call, size, calls) for _ in range(options.repeat)]
             row = sorted(runs, key=lambda run: run["share"])[len(runs) // 2]
             rows.append(row)
             print(
@@ -328,20 +336,24 @@ def main() -> None:
                 f"p50 {row['p50_ms']:.0f} ms, p99 {row['p99_ms']:.0f} ms, {row['server_cpu_ms']:.2f} ms of server CPU",
                 flush=True,
             )
-    below = [row for row in rows if row["server"] == "tidewire" and row["share"] < BAR]
-    verdict = f"below the bar of {BAR:.0%}: {[row['size'] for row in below]}" if below else 0
+    below = [row for row in rows if row["server"] == "tidewire" and row["share"] < TARGET]
+    verdict = (
+        f"below the target of {TARGET:.0%} at the batch sizes {[row['size'] for row in below]}"
+        if below
+        else 0
+    )
     if options.sizes:
         sys.exit(verdict)
     full = {"plain": measure_plain(4 * options.calls, options.repeat)}
     if options.full:
         full["many"] = measure_many(options.many)
-        full["images"] = measure_images(max(2 * AT_ONCE, options.calls // 10), options.repeat)
+        full["images"] = measure_images(max(2 * CONCURRENT_CALLS, options.calls // 10), options.repeat)
     result = {
         "rows": rows,
         **full,
-        "bar": BAR,
+        "bar": TARGET,
         "repetitions": options.repeat,
-        "at_once": AT_ONCE,
+        "at_once": CONCURRENT_CALLS,
     }
     save(options.out, result, "gradio", "uvicorn", "starlette", "pydantic")
     sys.exit(verdict)

@@ -1,8 +1,8 @@
-"""How long a server keeps others waiting while plain functions compute: five that yield without end, five that count.
+"""Latency of a server while plain functions keep its threads busy: five generators that yield, or five loops that count.
 
-Each runs in a thread, and Python gives the event loop its turn after the switch interval: 5 ms by Python's default,
-0.5 ms by that of `tidewire serve` (setting `switch_interval`). Counted, for each: how long `/healthz` takes, and the
-values that the functions yield in a second, of which a shorter interval might cost some.
+Each function runs in a thread. Python switches from it to the event loop after the switch interval: 5 ms by Python's
+default, 0.5 ms by default in `tidewire serve` (setting `switch_interval`). Measured for each interval: the latency of
+`/healthz`, and the number of values that the functions yield per second, which a shorter interval might reduce.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from readers import serving
 
 FUNCTIONS = 5
 INTERVALS = (0.005, 0.001, 0.0005)
-ASKED = 20
+PROBES = 20
 
 SERVER = """
 import sys
@@ -45,14 +45,14 @@ server.run(port=0, port_file=sys.argv[1])
 
 
 def ask(http: HTTPConnection, method: str, path: str) -> bytes:
-    """One request; the body of its answer."""
+    """Send a request and return the body of the response."""
     body = b'{"input": {}}' if method == "POST" else None
     http.request(method, path, body, {"Content-Type": "application/json"})
     return http.getresponse().read()
 
 
 def measure(endpoint: str, interval: float) -> dict[str, float | str]:
-    """Latency of `/healthz` in seconds, and values a second."""
+    """Measure the latency of `/healthz` and the values per second."""
     with serving(SERVER, str(interval)) as (_, port):
         http = HTTPConnection("127.0.0.1", port, timeout=60)
         jobs = [
@@ -65,24 +65,24 @@ def measure(endpoint: str, interval: float) -> dict[str, float | str]:
             return sum(state["items"][0]["value"] or 0 for state in states)
 
         begun, first = time.monotonic(), values()
-        took = []
-        for _ in range(ASKED):
+        latencies = []
+        for _ in range(PROBES):
             asked = time.monotonic()
             ask(http, "GET", "/healthz")
-            took.append(time.monotonic() - asked)
+            latencies.append(time.monotonic() - asked)
             time.sleep(0.05)
         rate = (values() - first) / (time.monotonic() - begun)
     return {
         "functions": endpoint,
         "interval": interval,
-        "median_ms": 1000 * statistics.median(took),
-        "worst_ms": 1000 * max(took),
+        "median_ms": 1000 * statistics.median(latencies),
+        "worst_ms": 1000 * max(latencies),
         "values_a_second": rate,
     }
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all functions and intervals, print the results and save them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -93,8 +93,8 @@ def main() -> None:
         for interval in INTERVALS:
             rows.append(row := measure(endpoint, interval))
             print(
-                f"five that {endpoint[:-1]}, interval {1000 * interval:3.1f} ms: /healthz {row['median_ms']:4.0f} ms, "
-                f"at worst {row['worst_ms']:4.0f} ms; {row['values_a_second']:8,.0f} values a second"
+                f"five functions that {endpoint[:-1]}, interval {1000 * interval:3.1f} ms: /healthz median "
+                f"{row['median_ms']:4.0f} ms, maximum {row['worst_ms']:4.0f} ms; {row['values_a_second']:8,.0f} values/s"
             )
     save(arguments.json, {"rows": rows}, "tidewire", "uvicorn")
 

@@ -1,25 +1,25 @@
-"""Is one revision slower than another? The same measurements on both, in alternating runs.
+"""Compares the speed of two revisions with the same measurements in alternating runs.
 
     python bench/compare.py main .             the working tree against main
     python bench/compare.py v0.1 v0.2          two tags, commits or branches
     python bench/compare.py HEAD~1 HEAD --runs 11 --json compared.json
 
-OLD and NEW are git revisions; `.` is the working tree as it is, changes included. Each revision gets a worktree in a
-temporary folder, which is removed at the end, also after Ctrl-C. Both run with the dependencies that are installed here.
+OLD and NEW are git revisions; `.` is the working tree with its uncommitted changes. Each revision is checked out as a
+worktree in a temporary folder, which is removed at the end, also after Ctrl-C. Both use the dependencies of the current
+environment.
 
-Every run is a process of its own that measures everything once (compare_workloads.py, a few seconds) and reports medians
-of repeated loops. A round runs OLD, NEW and OLD again, in an order that rotates, so that a machine which slows down
-or speeds up does so for all of them. "OLD again" is the control: how far two measurements of the same code are apart
-on this machine.
+Every run is a separate process that measures everything once (compare_workloads.py, a few seconds) and reports medians of
+repeated loops. A round consists of OLD, NEW and OLD again, in rotating order, so a machine that becomes slower or faster
+affects all of them. "OLD again" is the control: it shows how much two measurements of the same code differ.
 
 The verdict compares the medians of all runs:
 
     within 5 %          NEW is at most 5 % slower or faster than OLD
-    within the spread   more than 5 %, but NEW lies among the runs of OLD: this machine cannot tell them apart
-    slower, faster      more than 5 %, and outside of what runs of OLD reached
+    within the spread   more than 5 %, but within the range of the runs of OLD: the difference may be noise
+    slower, faster      more than 5 %, and outside the range of the runs of OLD
 
-If a verdict matters, use an idle machine and more runs. Exit codes: 0 measured, 1 a run failed, or something is slower
-and --fail is set, 2 wrong usage, 130 interrupted.
+If a verdict matters, use an idle machine and more runs. Exit codes: 0 success, 1 a run failed, or a metric is slower with
+--fail, 2 usage error, 130 interrupted.
 """
 
 import argparse
@@ -42,14 +42,14 @@ from measured import save
 WORKLOADS = Path(__file__).with_name("compare_workloads.py")
 REPOSITORY = Path(__file__).resolve().parents[1]
 RUNS = 7
-CLOSE = 0.05
-"""Ratios up to which two numbers count as equal."""
+TOLERANCE = 0.05
+"""Maximum relative difference of two numbers that count as equal."""
 RUN_LIMIT = 120.0
 OLD, NEW, CONTROL = "old", "new", "old again"
 
 
 class RunError(Exception):
-    """A run did not measure."""
+    """A run failed or timed out."""
 
 
 def git(*arguments: str, check: bool = True) -> str:
@@ -62,19 +62,22 @@ def git(*arguments: str, check: bool = True) -> str:
 
 
 def commit_of(revision: str) -> str:
-    """The commit that a revision names, or `.`."""
+    """Resolve a revision to a commit; `.` is returned unchanged."""
     if revision == ".":
         return revision
     try:
         return git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     except RunError:
-        print(f"compare: {revision!r} is not a revision of {REPOSITORY}, nor `.`", file=sys.stderr)
+        print(
+            f"compare: {revision!r} is not a revision of {REPOSITORY}; pass a commit, tag, branch or `.`",
+            file=sys.stderr,
+        )
         raise SystemExit(2) from None
 
 
 @contextlib.contextmanager
 def trees(*commits: str) -> Iterator[dict[str, Path]]:
-    """A folder for each commit: a worktree, or the working tree itself."""
+    """Provide a folder for each commit: a temporary worktree, or the working tree for `.`."""
     found: dict[str, Path] = {}
     with tempfile.TemporaryDirectory(prefix="tidewire-compare-") as folder:
         try:
@@ -86,7 +89,7 @@ def trees(*commits: str) -> Iterator[dict[str, Path]]:
                 git("worktree", "add", "--quiet", "--detach", str(found[commit]), commit)
             yield found
         finally:
-            # A second Ctrl-C would leave a worktree behind that git knows and nobody finds.
+            # Ignore Ctrl-C here: an interrupted removal would leave a worktree registered in the repository.
             before = signal.signal(signal.SIGINT, signal.SIG_IGN)
             for path in found.values():
                 if path != REPOSITORY:
@@ -95,19 +98,19 @@ def trees(*commits: str) -> Iterator[dict[str, Path]]:
 
 
 def run(root: Path, seed: int, *, quick: bool) -> dict[str, float]:
-    """Measure once, in a process of its own.
+    """Measure one revision once, in a separate process.
 
     Raises:
-        RunError: It failed.
+        RunError: The process failed or timed out.
     """
     sources = [str(path) for path in sorted((root / "src").iterdir()) if path.is_dir()]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEWIRE_")}
-    # The order of hashes moves some timings by a percent: it is the same for the runs of one round.
+    # Hash randomization changes some timings by a percent, so all runs of a round use the same seed.
     environment |= {"PYTHONPATH": os.pathsep.join(sources), "PYTHONHASHSEED": str(seed)}
     command = [sys.executable, "-P", str(WORKLOADS), "measure", str(root), *["--quick"] * quick]
-    # A group of its own, so that its server ends with it.
+    # Start a new process group, so that killing the run also kills its server.
     with (
-        # A run that is killed cannot remove its own temporary files.
+        # A killed run cannot remove its temporary files, so give it a folder that is removed here.
         tempfile.TemporaryDirectory(prefix="tidewire-compare-run-") as scratch,
         subprocess.Popen(
             command,
@@ -121,7 +124,7 @@ def run(root: Path, seed: int, *, quick: bool) -> dict[str, float]:
         try:
             out, errors = process.communicate(timeout=RUN_LIMIT)
         except subprocess.TimeoutExpired:
-            raise RunError(f"a run of {root} took more than {RUN_LIMIT:g} s") from None
+            raise RunError(f"a run of {root} timed out after {RUN_LIMIT:g} s") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -132,9 +135,9 @@ def run(root: Path, seed: int, *, quick: bool) -> dict[str, float]:
 
 
 def verdict(metric: str, old: list[float], new: list[float]) -> str:
-    """What two sets of runs say about a metric; `old` has the control runs as well."""
+    """Verdict on a metric from two sets of runs. `old` includes the control runs."""
     ratio = statistics.median(new) / statistics.median(old)
-    if abs(ratio - 1) <= CLOSE:
+    if abs(ratio - 1) <= TOLERANCE:
         return "within 5 %"
     if min(old) <= statistics.median(new) <= max(old):
         return "within the spread"
@@ -142,7 +145,7 @@ def verdict(metric: str, old: list[float], new: list[float]) -> str:
 
 
 def compared(found: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
-    """A row for each metric: medians, spread, ratios and the verdict."""
+    """Build a row for each metric, with medians, ranges, ratios and the verdict."""
     rows = []
     for name, metric in METRICS.items():
         old, new, again = ([one[name] for one in found[side]] for side in (OLD, NEW, CONTROL))
@@ -193,14 +196,16 @@ def print_table(rows: list[dict[str, Any]]) -> None:
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
-    print("\nMedians of all runs; `runs` are the smallest and the largest one, over the median of old.")
+    print(
+        "\nold, new: medians of all runs; runs of old, runs of new: minimum and maximum relative to the median of old."
+    )
     for name, metric in METRICS.items():
-        better = "; more is better" if metric.higher_is_better else ""
+        better = "; higher is better" if metric.higher_is_better else ""
         print(f"  {name:18}{metric.what}{better}")
 
 
 def compare(old: Path, new: Path, runs: int, *, quick: bool) -> dict[str, list[dict[str, float]]]:
-    """The measurements of each side, in alternating runs."""
+    """Measure both revisions in alternating runs. Returns the measurements of each side."""
     sides = {OLD: old, NEW: new, CONTROL: old}
     order = list(sides)
     found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
@@ -208,7 +213,7 @@ def compare(old: Path, new: Path, runs: int, *, quick: bool) -> dict[str, list[d
         for name, root in (
             (OLD, old),
             (NEW, new),
-        ):  # compiles the modules; also finds out whether it runs at all
+        ):  # compiles the modules, and fails early if a revision cannot run
             print(f"warming up: {name}", flush=True)
             run(root, 0, quick=True)
     began, made, total = time.monotonic(), 0, runs * len(order)
@@ -228,15 +233,17 @@ def parsed() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("old", metavar="OLD", help="a git revision, or `.` for the working tree")
-    parser.add_argument("new", metavar="NEW", help="likewise")
+    parser.add_argument("new", metavar="NEW", help="the revision to compare with OLD, in the same form")
     parser.add_argument(
         "--runs", type=int, default=RUNS, metavar="N", help=f"rounds of three runs (default: {RUNS})"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="hardly any work: shows that it runs, not how fast"
+        "--quick",
+        action="store_true",
+        help="minimal work, to test that everything runs; the timings are meaningless",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there as well")
-    parser.add_argument("--fail", action="store_true", help="exit with 1 if anything is slower")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers to this file")
+    parser.add_argument("--fail", action="store_true", help="exit with 1 if any metric is slower")
     options = parser.parse_args()
     if options.runs < 1:
         parser.error("--runs: at least 1")
@@ -261,7 +268,7 @@ def main() -> None:
         print(f"compare: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
-        print("\ncompare: interrupted; the worktrees are removed", file=sys.stderr)
+        print("\ncompare: interrupted; the temporary worktrees were removed", file=sys.stderr)
         raise SystemExit(130) from None
     rows = compared(found)
     print_table(rows)

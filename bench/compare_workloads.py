@@ -1,10 +1,10 @@
-"""The measurements that `compare.py` repeats on two revisions, as one program for both.
+"""Measurements that `compare.py` repeats for two revisions.
 
-It uses only names that stay the same when modules move: those that docs/reference documents. It runs with PYTHONPATH
-set to the `src` folders of one revision, and refuses to measure any other code:
+The program uses only names documented in docs/reference, because these do not change between revisions. PYTHONPATH must
+contain the `src` folders of the revision; the program refuses to measure any other code:
 
     python -P bench/compare_workloads.py measure ROOT [--quick]    one run; prints a line of JSON
-    python -P bench/compare_workloads.py serve ROOT PORT_FILE      the server that a run starts for itself
+    python -P bench/compare_workloads.py serve ROOT PORT_FILE      the server, started by `measure`
 """
 
 import argparse
@@ -28,7 +28,7 @@ START_LIMIT = 30.0
 
 
 class Metric(NamedTuple):
-    """What a number means."""
+    """Unit and description of a measured number."""
 
     unit: str
     what: str
@@ -39,20 +39,20 @@ METRICS = {
     "decoder": Metric("µs", "CPU time to decode one event with an id, in chunks of 16 KiB"),
     "apply": Metric("µs", "CPU time to apply one append to a text of 100,000 characters"),
     "apply, row": Metric("µs", "CPU time to apply one row of five columns"),
-    "diff": Metric("µs", "CPU time to find the diff of two chat histories of 500 rows"),
+    "diff": Metric("µs", "CPU time to compute the diff of two chat histories of 500 rows"),
     "append": Metric("µs", "CPU time of the server for one Stream.append, written to the log in memory"),
     "first value": Metric("ms", "wall time from the submit to the first value, through Client"),
-    "first value, CPU": Metric("ms", "CPU time of server and client for such a job"),
+    "first value, CPU": Metric("ms", "CPU time of server and client for a job with one value"),
     "tokens": Metric("/s", "tokens from a function on the server to the application, end to end", True),
-    "tokens, CPU": Metric("µs", "CPU time of server and client for one such token"),
+    "tokens, CPU": Metric("µs", "CPU time of server and client for one token"),
 }
 
 
 class Amount(NamedTuple):
-    """How much work a run does."""
+    """Amount of work in a run."""
 
     repetitions: int
-    """Inner loops, of which the median counts."""
+    """Number of measured loops; the result is their median."""
     events: int
     applies: int
     appends: int
@@ -65,18 +65,18 @@ QUICK = Amount(repetitions=2, events=1_000, applies=500, appends=500, jobs=5, to
 
 
 def cpu_per_call(call: Callable[[], object], count: int, repetitions: int) -> float:
-    """Microseconds of CPU for each of `count` calls; the median of some loops."""
-    taken = []
+    """CPU time per call in microseconds, as the median of `repetitions` loops of `count` calls."""
+    durations = []
     for _ in range(repetitions):
         gc.collect()
         began = time.process_time()
         for _ in range(count):
             call()
-        taken.append((time.process_time() - began) / count * 1e6)
-    return statistics.median(taken)
+        durations.append((time.process_time() - began) / count * 1e6)
+    return statistics.median(durations)
 
 
-# --- in one process
+# --- measurements in this process
 
 
 def decoder(amount: Amount) -> dict[str, float]:
@@ -89,7 +89,7 @@ def decoder(amount: Amount) -> dict[str, float]:
         feed = Decoder().feed
         found = sum(len(list(feed(chunk))) for chunk in chunks)
         if found != amount.events:
-            sys.exit(f"decoder: {found} of {amount.events} events")
+            sys.exit(f"decoder: only {found} of {amount.events} events were decoded")
 
     return {"decoder": cpu_per_call(decode, 1, amount.repetitions) / amount.events}
 
@@ -108,18 +108,18 @@ def applying(amount: Amount) -> dict[str, float]:
     old = [{"role": "user", "content": f"message number {n}"} for n in range(500)]
     new = json.loads(json.dumps([*old[:-1], {**old[-1], "content": old[-1]["content"] + " more"}]))
     if apply(old, diff(old, new)) != new:
-        sys.exit("diff: what was found does not lead to the new value")
+        sys.exit("diff: applying the computed diff does not give the new value")
     found = {
         "apply": cpu_per_call(lambda: text.apply(" word"), amount.applies, amount.repetitions),
         "apply, row": cpu_per_call(lambda: rows.apply(row), amount.applies // 20, amount.repetitions),
         "diff": cpu_per_call(lambda: diff(old, new), max(2, amount.applies // 1000), amount.repetitions),
     }
     if text.value(pointer) != "x" * 100_000 + " word" * (amount.applies * amount.repetitions):
-        sys.exit("apply: the text is wrong")
+        sys.exit("apply: the text after all appends is wrong")
     return found
 
 
-# --- against a server in a process of its own
+# --- measurements against a server in a separate process
 
 
 def serve(port_file: str) -> None:
@@ -138,8 +138,8 @@ def serve(port_file: str) -> None:
 
     @server.endpoint
     async def append(stream: Stream[str], n: int, repetitions: int) -> None:
-        """Appends in a tight loop; the turns of the event loop in which they are written are in the time."""
-        taken = []
+        """Append in a tight loop. The time includes the event loop iterations that write the appends to the log."""
+        durations = []
         for _ in range(repetitions):
             gc.collect()
             began = time.process_time()
@@ -147,12 +147,12 @@ def serve(port_file: str) -> None:
                 await asyncio.sleep(0)
                 for _ in range(min(100, n - at)):
                     stream.append(TOKEN)
-            taken.append((time.process_time() - began) / n * 1e6)
-        appended[:] = taken
+            durations.append((time.process_time() - began) / n * 1e6)
+        appended[:] = durations
 
     @server.endpoint
     async def append_time() -> list[float]:
-        while not appended:  # noqa: ASYNC110 - whichever loop and thread a revision runs functions on
+        while not appended:  # noqa: ASYNC110 - revisions may run functions on different loops and threads, so an event is not possible
             await asyncio.sleep(0.01)
         return appended
 
@@ -169,7 +169,7 @@ def serve(port_file: str) -> None:
 
 @contextlib.contextmanager
 def serving(root: str) -> Iterator[int]:
-    """A server in a process of its own; yields its port."""
+    """Start the server in a separate process and yield its port."""
     with tempfile.TemporaryDirectory() as folder:
         port_file = Path(folder, "port")
         command = [sys.executable, "-P", __file__, "serve", root, str(port_file)]
@@ -178,7 +178,7 @@ def serving(root: str) -> Iterator[int]:
                 give_up = time.monotonic() + START_LIMIT
                 while not port_file.exists():
                     if process.poll() is not None or time.monotonic() > give_up:
-                        sys.exit("the server did not start")
+                        sys.exit(f"the server did not start within {START_LIMIT:g} s")
                     time.sleep(0.02)
                 yield int(port_file.read_text())
             finally:
@@ -186,20 +186,20 @@ def serving(root: str) -> Iterator[int]:
 
 
 def appending(port: int, amount: Amount) -> dict[str, float]:
-    """No client reads the job: the numbers are those of the write path alone."""
+    """Measure `Stream.append` without a reader, so that only the write path is included."""
     from tidewire import Client
 
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     body = json.dumps({"input": {"n": amount.appends, "repetitions": amount.repetitions}})
     connection.request("POST", "/v1/endpoints/append/jobs", body, {"content-type": "application/json"})
-    answer = connection.getresponse()
-    said = answer.read()
+    response = connection.getresponse()
+    content = response.read()
     connection.close()
-    if answer.status != 201:
-        sys.exit(f"append: the job was refused: {said!r}")
+    if response.status != 201:
+        sys.exit(f"append: the server refused the job with status {response.status}: {content!r}")
     with Client(f"http://127.0.0.1:{port}") as client:
-        taken: Any = client.run("append_time")
-    return {"append": statistics.median(taken)}
+        durations: Any = client.run("append_time")
+    return {"append": statistics.median(durations)}
 
 
 def first_value(port: int, amount: Amount) -> dict[str, float]:
@@ -214,16 +214,16 @@ def first_value(port: int, amount: Amount) -> dict[str, float]:
                 if update.value == 1:
                     found = time.perf_counter() - began
             if job.result() != 1:
-                sys.exit("first value: the result is wrong")
+                sys.exit("first value: the job has a wrong result")
             return found
 
         for _ in range(3):
             seconds()
         server, own = client.run("cpu_time"), time.process_time()
-        taken = [seconds() for _ in range(amount.jobs)]
+        durations = [seconds() for _ in range(amount.jobs)]
         own, server = time.process_time() - own, client.run("cpu_time") - server
     cpu = (own + server) / amount.jobs
-    return {"first value": statistics.median(taken) * 1e3, "first value, CPU": cpu * 1e3}
+    return {"first value": statistics.median(durations) * 1e3, "first value, CPU": cpu * 1e3}
 
 
 async def tokens(port: int, amount: Amount) -> dict[str, float]:
@@ -237,19 +237,19 @@ async def tokens(port: int, amount: Amount) -> dict[str, float]:
             text = "".join([update.text async for update in job])
             found = time.perf_counter() - began
             if text != TOKEN * amount.tokens:
-                sys.exit("tokens: the text is wrong")
+                sys.exit("tokens: the received text is wrong")
             return found
 
         await seconds()
         server, own = await client.run("cpu_time"), time.process_time()
-        taken = [await seconds() for _ in range(amount.repetitions)]
+        durations = [await seconds() for _ in range(amount.repetitions)]
         own, server = time.process_time() - own, await client.run("cpu_time") - server
     cpu = (own + server) / (amount.tokens * amount.repetitions)
-    return {"tokens": amount.tokens / statistics.median(taken), "tokens, CPU": cpu * 1e6}
+    return {"tokens": amount.tokens / statistics.median(durations), "tokens, CPU": cpu * 1e6}
 
 
 def measure(root: str, amount: Amount) -> dict[str, float]:
-    """One run: a number for each metric."""
+    """Measure all metrics once."""
     found = decoder(amount) | applying(amount)
     with serving(root) as port:
         found |= appending(port, amount) | first_value(port, amount) | asyncio.run(tokens(port, amount))
@@ -261,15 +261,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["measure", "serve"])
-    parser.add_argument("root", help="the folder of the revision whose code is to be measured")
+    parser.add_argument("root", help="root folder of the revision to measure")
     parser.add_argument("port_file", nargs="?", default="")
-    parser.add_argument("--quick", action="store_true", help="as little as runs every part")
+    parser.add_argument("--quick", action="store_true", help="minimal work, to test that every part runs")
     arguments = parser.parse_args()
 
     import tidewire
 
     if not Path(tidewire.__file__).is_relative_to(Path(arguments.root).resolve() / "src"):
-        sys.exit(f"{tidewire.__file__} is not in {arguments.root}: set PYTHONPATH to its src folders")
+        sys.exit(
+            f"{tidewire.__file__} is not in {arguments.root}; set PYTHONPATH to the src folders of that revision"
+        )
     if arguments.what == "serve":
         serve(arguments.port_file)
     else:

@@ -1,13 +1,13 @@
-"""How fast event streams are decoded: `tidewire.protocol.sse.Decoder` beside other decoders, in one process.
+"""Speed of decoding event streams with `tidewire.protocol.sse.Decoder`, compared with other decoders in one process.
 
-Each reader takes the same chunks from an asynchronous source in memory and makes event objects. The base is
-`httpx_sse.EventSource.aiter_sse`; a ratio of 3 means three times as fast as that. Times are process CPU, medians over
-repetitions in which all readers take turns. Sockets, HTTP and TLS are outside.
+Each reader takes the same chunks from an asynchronous source in memory and creates event objects. The baseline is
+`httpx_sse.EventSource.aiter_sse`; a ratio of 3 means three times as fast. Times are process CPU time: medians over
+repetitions in which the readers alternate. Sockets, HTTP and TLS are not included.
 
-Readers marked `response` read an `httpx.Response` over that source, as an application does: the base can do nothing
-else, and the bars are judged by our row of the same kind. Ours takes `aiter_raw`, as the client does, since a stream
-has no content coding; `aiter_bytes`, which openai and anthropic take, has a row of its own. `alone` leaves out httpx
-and the async source.
+Readers marked `response` read an `httpx.Response` over the source, as an application does. The baseline supports only
+this form, so the targets apply to the tidewire row of the same form. That row uses `aiter_raw`, as the client does, since
+streams have no content coding. A separate row uses `aiter_bytes`, as openai and anthropic do. Rows marked `alone` use
+neither httpx nor the async source.
 
     python bench/decoder.py            about a minute
     python bench/decoder.py --quick    a few seconds, noisier
@@ -47,7 +47,7 @@ class Workload:
     chunks: list[bytes]
     events: int
     bar: float | None
-    """How many times as fast as the base we are to be at least."""
+    """Target: minimum speed relative to the baseline."""
 
 
 def cut(stream: bytes, size: int) -> list[bytes]:
@@ -59,36 +59,36 @@ def workloads(scale: int) -> list[Workload]:
     frames = [b"id: %d\ndata: %s\n\n" % (n, TOKEN) for n in range(tiny)]
     with_id = b"".join(frames)
     mixed = [b"event: progress\ndata: {}\n\n" if n % 10 == 0 else frame for n, frame in enumerate(frames)]
-    of = b"".join
+    join = b"".join
     return [
         Workload("tokens, id", cut(with_id, CHUNK), tiny, 3.5),
         Workload("no id", cut(b"data: %s\n\n" % TOKEN * tiny, CHUNK), tiny, 3.0),
         Workload("CRLF", cut(with_id.replace(b"\n", b"\r\n"), CHUNK), tiny, 3.0),
         Workload(
             "1 KB",
-            cut(of(b"id: %d\ndata: %s\n\n" % (n, b"x" * 1000) for n in range(large)), CHUNK),
+            cut(join(b"id: %d\ndata: %s\n\n" % (n, b"x" * 1000) for n in range(large)), CHUNK),
             large,
             1.5,
         ),
         Workload(
             "1 MB",
-            cut(of(b"id: %d\ndata: %s\n\n" % (n, b"x" * 10**6) for n in range(huge)), CHUNK),
+            cut(join(b"id: %d\ndata: %s\n\n" % (n, b"x" * 10**6) for n in range(huge)), CHUNK),
             huge,
             1.0,
         ),
         Workload("one a chunk", frames, tiny, 1.5),
-        Workload("1-byte chunks", cut(of(frames[:single]), 1), single, 2.0),
+        Workload("1-byte chunks", cut(join(frames[:single]), 1), single, 2.0),
         Workload(
-            "tidewire/1", cut(of(b'id:1-%d\ndata:" the"\n\n' % n for n in range(tiny)), CHUNK), tiny, None
+            "tidewire/1", cut(join(b'id:1-%d\ndata:" the"\n\n' % n for n in range(tiny)), CHUNK), tiny, None
         ),
-        Workload("mixed types", cut(of(mixed), CHUNK), tiny, None),
+        Workload("mixed types", cut(join(mixed), CHUNK), tiny, None),
         Workload(
-            "data, then id", cut(of(b"data: %s\nid: 7\n\n" % TOKEN for _ in range(tiny)), CHUNK), tiny, None
+            "data, then id", cut(join(b"data: %s\nid: 7\n\n" % TOKEN for _ in range(tiny)), CHUNK), tiny, None
         ),
     ]
 
 
-# --- readers: each yields the events of some chunks
+# --- readers
 
 
 class Source(httpx.AsyncByteStream):
@@ -127,7 +127,7 @@ def tidewire_alone(chunks: list[bytes]) -> Iterator[Event]:
 
 
 def readers() -> tuple[dict[str, Callable[[list[bytes]], Any]], dict[str, str]]:
-    """Each reader by its name, and the peers that are missing, with the reason."""
+    """Return the readers by name, and the missing packages with the reason."""
     found: dict[str, Callable[[list[bytes]], Any]] = {
         BASE: lambda chunks: httpx_sse.EventSource(response_of(chunks)).aiter_sse(),
         OURS: lambda chunks: events_of(response_of(chunks).aiter_raw()),
@@ -159,7 +159,7 @@ def readers() -> tuple[dict[str, Callable[[list[bytes]], Any]], dict[str, str]]:
 
 
 async def measure(read: Callable[[list[bytes]], Any], chunks: list[bytes]) -> tuple[int, float]:
-    """How many events came, and the CPU seconds that it took."""
+    """Return the number of decoded events and the CPU time in seconds."""
     gc.collect()
     count = 0
     began = time.process_time()
@@ -174,7 +174,7 @@ async def measure(read: Callable[[list[bytes]], Any], chunks: list[bytes]) -> tu
 
 
 async def compare(workload: Workload, found: dict[str, Any], repetitions: int) -> dict[str, float | str]:
-    """Nanoseconds an event for each reader, or why it has none."""
+    """Return the nanoseconds per event of each reader, or the reason for a missing result."""
     times: dict[str, list[float]] = {name: [] for name in found}
     failed: dict[str, str] = {}
     for _ in range(repetitions):
@@ -189,27 +189,29 @@ async def compare(workload: Workload, found: dict[str, Any], repetitions: int) -
     return {name: failed.get(name) or statistics.median(times[name]) for name in found}
 
 
-# --- is the time linear?
+# --- linearity
 
 
 def linearity(quick: bool) -> list[dict[str, Any]]:
-    """Nanoseconds a byte for one line of growing length, in chunks of one size. Linear is: the same for each."""
+    """Measure the nanoseconds per byte for lines of growing length. A linear decoder has a constant result."""
     sizes = [250_000, 1_000_000] if quick else [1_000_000, 4_000_000, 16_000_000]
     rows = []
     for chunk_size in (64, 1):
         row = {"chunk_bytes": chunk_size, "line_bytes": [], "ns_per_byte": []}
         for size in sizes if chunk_size > 1 else sizes[:2]:
             chunks = [b"data:", *cut(bytes(size), chunk_size), b"\n\n"]
-            taken = []
+            durations = []
             for _ in range(3):
                 decoder = Decoder()
                 began = time.process_time()
                 events = [event for chunk in chunks for event in decoder.feed(chunk)]
-                taken.append((time.process_time() - began) / size * 1e9)
+                durations.append((time.process_time() - began) / size * 1e9)
                 if [len(event.data) for event in events] != [size]:
-                    raise RuntimeError(f"a line of {size} bytes in chunks of {chunk_size} was not read whole")
+                    raise RuntimeError(
+                        f"a line of {size} bytes in chunks of {chunk_size} was decoded incompletely"
+                    )
             row["line_bytes"].append(size)
-            row["ns_per_byte"].append(statistics.median(taken))
+            row["ns_per_byte"].append(statistics.median(durations))
         rows.append(row)
     return rows
 
@@ -219,26 +221,30 @@ def linearity(quick: bool) -> list[dict[str, Any]]:
 
 def print_report(report: dict[str, Any]) -> None:
     for name, why in report["missing"].items():
-        print(f"not installed, so not measured: {name} ({why})")
-    print(f"\nns an event (times as fast as {BASE}), medians of {report['repetitions']}\n")
+        print(f"not measured, since not installed: {name} ({why})")
+    print(f"\nns per event (speed relative to {BASE}), medians of {report['repetitions']} repetitions\n")
     rows = report["workloads"]
     for part in (rows[:5], rows[5:]):
         print(f"{'':24}" + "".join(f"{row['name']:>19}" for row in part))
         for name in part[0]["ns_per_event"]:
             cells = []
             for row in part:
-                taken = row["ns_per_event"][name]
-                cell = taken if isinstance(taken, str) else f"{taken:,.0f} ({row['ratio'][name]:.2f})"
+                durations = row["ns_per_event"][name]
+                cell = (
+                    durations
+                    if isinstance(durations, str)
+                    else f"{durations:,.0f} ({row['ratio'][name]:.2f})"
+                )
                 cells.append(f"{cell:>19}")
             print(f"{name:24}" + "".join(cells))
         bars = [f"{row['bar']} {'met' if row['met'] else 'MISSED'}" if row["bar"] else "-" for row in part]
-        print(f"{'bar for our response row':24}" + "".join(f"{bar:>19}" for bar in bars) + "\n")
+        print(f"{'target join our response':24}" + "".join(f"{bar:>19}" for bar in bars) + "\n")
     for row in report["linearity"]:
-        taken = ", ".join(
+        durations = ", ".join(
             f"{n:,} bytes {t:.1f}" for n, t in zip(row["line_bytes"], row["ns_per_byte"], strict=True)
         )
         print(
-            f"one line in {row['chunk_bytes']}-byte chunks, ns a byte: {taken}; longest against shortest {row['growth']:.2f}"
+            f"one line in {row['chunk_bytes']}-byte chunks, ns per byte: {durations}; ratio of longest to shortest {row['growth']:.2f}"
         )
 
 
@@ -250,17 +256,17 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=7, metavar="N", help="at least 5 (default: 7)")
     default = Path(__file__).parent / "results" / "decoder.json"
     parser.add_argument(
-        "--out", type=Path, default=default, help="where the JSON goes (default: bench/results/decoder.json)"
+        "--out", type=Path, default=default, help="output file (default: bench/results/decoder.json)"
     )
     options = parser.parse_args()
     if options.repetitions < 5:
-        parser.error("--repetitions: a median of fewer than 5 says little")
+        parser.error("--repetitions must be at least 5: the median of fewer repetitions is too noisy")
 
     found, missing = readers()
     rows = []
     for workload in workloads(10 if options.quick else 1):
-        taken = asyncio.run(compare(workload, found, options.repetitions))
-        ratio = {name: taken[BASE] / ns for name, ns in taken.items() if not isinstance(ns, str)}
+        durations = asyncio.run(compare(workload, found, options.repetitions))
+        ratio = {name: durations[BASE] / ns for name, ns in durations.items() if not isinstance(ns, str)}
         rows.append(
             {
                 "name": workload.name,
@@ -269,7 +275,7 @@ def main() -> None:
                 "chunks": len(workload.chunks),
                 "bar": workload.bar,
                 "met": workload.bar is None or ratio[OURS] >= workload.bar,
-                "ns_per_event": taken,
+                "ns_per_event": durations,
                 "ratio": ratio,
             }
         )
@@ -278,7 +284,7 @@ def main() -> None:
         row["growth"] = row["ns_per_byte"][-1] / row["ns_per_byte"][0]
     packages = ("tidewire", "httpx", "httpx-sse", "openai", "anthropic", "launchdarkly-eventsource")
     report = {
-        "question": "How fast are event streams decoded, against httpx-sse in the same run?",
+        "question": "How fast are event streams decoded, relative to httpx-sse in the same run?",
         "missing": missing,
         "quick": options.quick,
         "repetitions": options.repetitions,

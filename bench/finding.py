@@ -1,18 +1,19 @@
-"""What a step of a function costs the server: an explicit append, and a whole value that was changed in place.
+"""Server cost of one step of a function: an explicit append, or yielding a value that was changed in place.
 
-Append: `stream.append` to a text of 1k … 1M characters, and `stream.row` of three and of five columns (token, id,
-log-probability, ids and log-probabilities of the five likeliest). Yield: the last text of a chat history of 1 … 10,000
-rows grows by a word and the same list is yielded again; then the same with one row whose text has 1k … 1M characters.
-Ours is all that the server does until the event is written to the log, its merging included. Of the peers (gradio's
-`utils.diff`, jsonpatch, jsondiff, deepdiff) it is the diff alone, between two values that are ready: the copy that
-each needs where a value is changed in place is not counted.
+Append: `stream.append` to a text of 1k … 1M characters, and `stream.row` with three or five columns (token, id,
+log-probability, and ids and log-probabilities of the five most likely tokens). Yield: the last text of a chat history of
+1 … 10,000 rows grows by a word and the same list is yielded again; then the same with a single row whose text has
+1k … 1M characters. The tidewire result includes everything until the event is written to the log, including merging. The
+results of gradio's `utils.diff`, jsonpatch, jsondiff and deepdiff include only the diff between two separate values. They
+exclude the copy that these libraries need if a value is changed in place.
 
-Exactness: how many of 1000 small random changes each finds exactly, types included (`1`, `1.0` and `true` differ).
+Exactness: how many of 1000 small random changes each library finds exactly, including types (`1`, `1.0` and `true`
+differ).
 
-Figures are microseconds of CPU time a step, medians over repetitions. Whatever takes a peer more than half a second is
-not run at larger sizes. After each repetition the reader's value is compared with the function's.
+Results are microseconds of CPU time per step, medians over repetitions. A library that needs more than half a second is
+not run at larger sizes. After each repetition, the reader's value is compared with the function's value.
 
-Bars: append at most 0.5 µs at any size; yield at most 10 µs at 10,000 rows.
+Targets: at most 0.5 µs for an append at any size; at most 10 µs for a yield at 10,000 rows.
 """
 
 import argparse
@@ -42,12 +43,12 @@ from tidewire_server.store.memory_store import MemoryLog
 
 ROWS = (1, 1_000, 10_000)
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
-TOO_LONG = 0.5
+MAX_SECONDS = 0.5
 EDITS = 1000
 
 
 def job(value: Any, columns: tuple[str, ...]) -> tuple[LogWriter, Stream[Any]]:
-    """One item's stream over a log in memory, as a server has it."""
+    """Create the stream of one item with a log in memory, as the server does."""
     settings = Settings(max_state_bytes=2**30)
     state: Any = {
         "status": "running",
@@ -57,7 +58,7 @@ def job(value: Any, columns: tuple[str, ...]) -> tuple[LogWriter, Stream[Any]]:
     }
     block, document, size = first_block(state, [f"/items/0/value{column}" for column in columns])
     log = MemoryLog(block, settings.max_log_bytes)
-    journal = LogWriter(
+    log_writer = LogWriter(
         log,
         document,
         settings,
@@ -66,9 +67,9 @@ def job(value: Any, columns: tuple[str, ...]) -> tuple[LogWriter, Stream[Any]]:
         commits=GroupCommit(lambda _e, _b: None, settings.merge_window),
     )
     writer = ItemWriter(
-        journal, 0, columns=columns, rollback=True, report=lambda _k, _m: None, to_json=lambda v: v
+        log_writer, 0, columns=columns, rollback=True, report=lambda _k, _m: None, to_json=lambda v: v
     )
-    return journal, Stream(writer)
+    return log_writer, Stream(writer)
 
 
 def per_step(step: Callable[[], object], steps: int) -> float:
@@ -89,16 +90,16 @@ async def appends(repetitions: int, steps: int) -> dict[str, dict[int, float]]:
             "row of five columns": (text, ("/t", "/i", "/p", "/ti", "/tp"), (" word", 1917, -0.25, *five)),
         }
         for name, (value, columns, members) in rows.items():
-            journal, stream = job(value, columns)
+            log_writer, stream = job(value, columns)
             write = stream.append if len(columns) == 1 else stream.row
-            taken = []
+            durations = []
             for _ in range(repetitions):
-                taken.append(per_step(lambda write=write, members=members: write(*members), steps))
-                await journal.commit()
+                durations.append(per_step(lambda write=write, members=members: write(*members), steps))
+                await log_writer.commit()
             grown = stream.value if len(columns) == 1 else stream.value["t"]
             if grown != "x" * size + " word" * (repetitions * steps):
-                sys.exit(f"{name} at {size}: the value is wrong; its time counts for nothing")
-            found.setdefault(name, {})[size] = statistics.median(taken)
+                sys.exit(f"{name} at size {size}: the value is wrong, so the measurement is invalid")
+            found.setdefault(name, {})[size] = statistics.median(durations)
     return found
 
 
@@ -109,15 +110,15 @@ def history(rows: int, size: int = 0) -> list[dict[str, str]]:
 
 
 async def yields(values: dict[int, Any], repetitions: int, steps: int) -> dict[str, dict[int, float]]:
-    """For each size, what it costs to find that the last text has grown by a word."""
+    """Measure, for each value, the cost of detecting that its last text has grown by a word."""
     found: dict[str, dict[int, float]] = {"the function's own +=": {}, "tidewire, yielded in place": {}}
     for size, value in values.items():
-        few = max(20, steps // max(1, len(value[-1]["content"]) // 20_000))
+        step_count = max(20, steps // max(1, len(value[-1]["content"]) // 20_000))
 
         def grow(value: Any = value) -> None:
             value[-1]["content"] += " word"
 
-        journal, stream = job(value, ())
+        log_writer, stream = job(value, ())
         writer_of(stream).replace(value)
 
         def grow_and_yield(value: Any = value, stream: Any = stream) -> None:
@@ -126,17 +127,17 @@ async def yields(values: dict[int, Any], repetitions: int, steps: int) -> dict[s
 
         own, ours = [], []
         for _ in range(repetitions):
-            own.append(per_step(grow, few))
+            own.append(per_step(grow, step_count))
             writer_of(stream).replace(value)
-            ours.append(per_step(grow_and_yield, few))
-            await journal.commit()
+            ours.append(per_step(grow_and_yield, step_count))
+            await log_writer.commit()
         if stream.value != value:
-            sys.exit(f"at {size}: the value is wrong; its time counts for nothing")
+            sys.exit(f"yield at size {size}: the value is wrong, so the measurement is invalid")
         found["the function's own +="][size] = statistics.median(own)
         found["tidewire, yielded in place"][size] = statistics.median(ours)
         for name, diff in peers().items():
             known = found.setdefault(name, {})
-            if known and max(known.values()) > TOO_LONG * 1e6:
+            if known and max(known.values()) > MAX_SECONDS * 1e6:
                 continue
             old = copy.deepcopy(value)
             grow()
@@ -144,7 +145,7 @@ async def yields(values: dict[int, Any], repetitions: int, steps: int) -> dict[s
             times = 1 if once > 1e4 else 10
             again = (
                 []
-                if once > TOO_LONG * 1e6
+                if once > MAX_SECONDS * 1e6
                 else [
                     per_step(lambda diff=diff, old=old, value=value: diff(old, value), times)
                     for _ in range(repetitions)
@@ -155,7 +156,7 @@ async def yields(values: dict[int, Any], repetitions: int, steps: int) -> dict[s
 
 
 def peers() -> dict[str, Callable[[Any, Any], object]]:
-    """The diffs that are installed."""
+    """Diff functions of the installed libraries."""
     found: dict[str, Callable[[Any, Any], object]] = {}
     for name, module, make in (
         ("gradio", "gradio.utils", lambda m: m.diff),
@@ -166,7 +167,7 @@ def peers() -> dict[str, Callable[[Any, Any], object]]:
         try:
             found[name] = make(importlib.import_module(module))
         except ImportError:
-            print(f"{name} is not installed here: not run")
+            print(f"{name} is not installed, so it is not measured")
     return found
 
 
@@ -174,7 +175,7 @@ def peers() -> dict[str, Callable[[Any, Any], object]]:
 
 
 def edits() -> list[tuple[Any, Any]]:
-    """Small values, and what became of them: one leaf changed, added or removed, often in its type alone."""
+    """Pairs of small values that differ in one leaf, which was changed, added or removed; often only its type differs."""
     draw = random.Random(11)
     leaves = ["", "a", "ab", 0, 1, 1.0, True, False, None, 2.5]
     made = []
@@ -198,7 +199,7 @@ def edits() -> list[tuple[Any, Any]]:
 
 
 def exact() -> dict[str, int | None]:
-    """How many edits come out exactly when each library's diff is applied by its own means."""
+    """Count, for each library, the edits that its diff and its own apply function reproduce exactly."""
 
     def ours(old: Any, new: Any) -> Any:
         return apply(old, ShadowCopy(old).step(new))
@@ -234,7 +235,7 @@ def exact() -> dict[str, int | None]:
 def show(title: str, unit: str, table: dict[str, dict[int, float]]) -> None:
     sizes = sorted({size for row in table.values() for size in row})
     print(
-        f"\n{title}: microseconds a step, by {unit}\n  {'':28}" + " ".join(f"{size:>12,}" for size in sizes)
+        f"\n{title}: microseconds per step, by {unit}\n  {'':28}" + " ".join(f"{size:>12,}" for size in sizes)
     )
     for name, row in table.items():
         cells = (f"{row[size]:12.2f}" if size in row else f"{'not run':>12}" for size in sizes)
@@ -250,18 +251,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "finding.json")
     options = parser.parse_args()
     if options.repetitions < 5:
-        parser.error("--repetitions: a median of fewer than 5 says little")
+        parser.error("--repetitions must be at least 5: the median of fewer repetitions is too noisy")
 
     async def measured() -> dict[str, tuple[str, dict[str, dict[int, float]]]]:
         rows = {n: history(n) for n in ROWS}
         texts = {size: history(1, size) for size in SIZES}
         return {
-            "an explicit append": ("characters", await appends(options.repetitions, options.steps)),
-            "a history that is yielded again": (
+            "explicit append": ("characters", await appends(options.repetitions, options.steps)),
+            "history yielded again": (
                 "rows",
                 await yields(rows, options.repetitions, options.steps),
             ),
-            "one row that is yielded again": (
+            "one row yielded again": (
                 "characters",
                 await yields(texts, options.repetitions, options.steps),
             ),
@@ -271,7 +272,9 @@ def main() -> None:
     for title, (unit, table) in tables.items():
         show(title, unit, table)
     right = exact()
-    print(f"\nof {EDITS} small changes, found exactly: " + ", ".join(f"{n} {r}" for n, r in right.items()))
+    print(
+        f"\nexactly reproduced, of {EDITS} small changes: " + ", ".join(f"{n} {r}" for n, r in right.items())
+    )
 
     packages = ("tidewire", "gradio", "jsonpatch", "jsondiff", "deepdiff")
     report = {

@@ -1,9 +1,10 @@
-"""Many short jobs in one server: how many a second, and what its memory does meanwhile.
+"""Throughput and memory of one server with many short jobs.
 
-Jobs go through everything but sockets, one caller, so many under way at once. The store keeps `max_retained_jobs`
-ended jobs; once it has that many, memory is to stay where it is. A line is printed for each tenth.
+Jobs pass through the whole server except its sockets, 100 at the same time, from one caller. The store retains
+`max_retained_jobs` ended jobs. Once it is full, the memory should no longer grow. A line is printed for each tenth of the
+jobs.
 
-`python bench/jobs.py --log sqlite:////tmp/jobs.db` does the same with a file.
+`python bench/jobs.py --log sqlite:////tmp/jobs.db` measures with a log in a file.
 """
 
 import argparse
@@ -22,11 +23,11 @@ from tidewire_server.metrics import Metrics
 from tidewire_server.principals import ANONYMOUS
 from tidewire_server.store.open_store import open_store
 
-AT_ONCE = 100
+CONCURRENT_JOBS = 100
 
 
 def rss_kib() -> int:
-    """What the process holds now, in KiB."""
+    """Resident memory of this process in KiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() // 1024
 
@@ -45,7 +46,7 @@ async def run(jobs: int, retained: int, log: str) -> list[dict[str, float]]:
     rows, began, step = [], time.perf_counter(), jobs // 10
     numbers = iter(range(jobs))
 
-    async def work() -> None:
+    async def submit_jobs() -> None:
         nonlocal began
         for number in numbers:
             body = json.dumps({"input": {"n": number}}).encode()
@@ -58,11 +59,11 @@ async def run(jobs: int, retained: int, log: str) -> list[dict[str, float]]:
                 rows.append({"jobs": number + 1, "per_second": step / (now - began), "rss_kib": rss_kib()})
                 began = now
                 print(
-                    "{jobs:>8} jobs, {per_second:8.0f} a second, {rss_kib:>8} KiB".format(**rows[-1]),
+                    "{jobs:>8} jobs, {per_second:8.0f} jobs/s, {rss_kib:>8} KiB".format(**rows[-1]),
                     flush=True,
                 )
 
-    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(submit_jobs() for _ in range(CONCURRENT_JOBS)))
     await service.close()
     return rows
 

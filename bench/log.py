@@ -1,14 +1,14 @@
-"""What a log costs: appends in blocks of 100 events and one by one, replay, and a kill until its readers go on.
+"""Cost of the log: appends in blocks of 100 events and one by one, replay, and recovery after a kill.
 
-Each body of the store is measured through the interface that the server uses, `Log.append` and `LogReader.read`; beside
-it, in the same run, plain SQLite with one row and one commit for each event, and plain SQLite with one row for each block
-of 100, without the thread, the fence and the states that ours has. CPU time of all threads per event, and wall time;
-"20 logs" are twenty writers at once, which share their commits, as the jobs of a busy server do.
+Each implementation of the store is measured through the server's interface, `Log.append` and `LogReader.read`. For
+comparison, the same run measures plain SQLite with one row and one commit per event, and with one row per block of 100
+events, without the store's thread, fencing and saved states. Results are CPU time of all threads and wall time, per
+event. "20 logs" means twenty concurrent writers that share commits, as in a busy server.
 
-Kill: a server process is killed while a reader follows a job, and started again; the time from the kill to the first
-event of the new attempt, most of it the start of a Python process, which is measured beside it.
+Kill: a server process is killed while a reader follows a job, and started again. The result is the time from the kill to
+the first event of the new attempt. The start of a Python process takes most of it and is measured separately.
 
-Bars: in blocks of 100, memory at most 0.1 µs per event and SQLite at most 0.5 µs with 20 logs.
+Targets, in blocks of 100: at most 0.1 µs per event in memory, at most 0.5 µs in SQLite with 20 logs.
 """
 
 import argparse
@@ -41,7 +41,7 @@ BLOCK = 100
 LOGS = 20
 START_LIMIT = 60.0
 RETENTION = Retention(600, 3600, 86_400, 86_400, 20_000, 100_000, 1 << 30)
-BODIES: dict[str, Callable[[Path], Store]] = {
+STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(RETENTION),
     "SQLite": lambda folder: SqliteStore(folder / "log.db", RETENTION),
     "SQLite, log_fsync": lambda folder: SqliteStore(folder / "log.db", RETENTION, fsync=True),
@@ -63,20 +63,21 @@ server.run(port=int(sys.argv[2]))
 
 
 class Costs(NamedTuple):
-    """Microseconds for each event."""
+    """Costs per event, in microseconds."""
 
     append: float
-    """CPU time of all threads."""
+    """CPU time of all threads for appending."""
     replay: float
-    """Likewise."""
+    """CPU time of all threads for reading."""
     append_wall: float
+    """Wall time for appending."""
 
 
 def blocks(events: int, size: int) -> tuple[Block, list[Block]]:
-    """One log's blocks, made beforehand: that is no work of the log."""
+    """Generate the blocks of one log before the measurement."""
     state = {"status": "queued", "items": [{"status": "queued", "value": ""}], "usage": {}, "notes": []}
     first, document, _ = first_block(state, ["/items/0/value"])
-    made, seq = [], 1
+    generated, seq = [], 1
     for _ in range(events // size):
         frames = []
         for _ in range(size):
@@ -84,12 +85,12 @@ def blocks(events: int, size: int) -> tuple[Block, list[Block]]:
             text = f" {seq}"
             document.apply(text)
             frames.append(b'id:1-%d\ndata:"%b"\n\n' % (seq, text.encode()))
-        made.append(Block(frames, StateAt(Cursor(1, seq), document.columns, document.view())))
-    return first, made
+        generated.append(Block(frames, StateAt(Cursor(1, seq), document.columns, document.view())))
+    return first, generated
 
 
 async def append_and_replay(make: Callable[[Path], Store], events: int, size: int, logs: int) -> Costs:
-    """What one body's appends and a replay of all cost."""
+    """Measure appends to a store and a replay of all its logs."""
     with tempfile.TemporaryDirectory() as folder:
         store = make(Path(folder))
         works = [blocks(events // logs, size) for _ in range(logs)]
@@ -106,7 +107,7 @@ async def append_and_replay(make: Callable[[Path], Store], events: int, size: in
 
         wall, began = time.perf_counter(), time.process_time()
         await asyncio.gather(*(write(number) for number in range(logs)))
-        took, wall = time.process_time() - began, time.perf_counter() - wall
+        durations, wall = time.process_time() - began, time.perf_counter() - wall
         began = time.process_time()
         for log in opened:
             at = Cursor(1, 0)
@@ -115,30 +116,32 @@ async def append_and_replay(make: Callable[[Path], Store], events: int, size: in
             assert at == log.extent().head
         replayed = time.process_time() - began
         await store.close()
-    return Costs(1e6 * took / events, 1e6 * replayed / events, 1e6 * wall / events)
+    return Costs(1e6 * durations / events, 1e6 * replayed / events, 1e6 * wall / events)
 
 
 def appended(make: Callable[[Path], Store], events: int, size: int, logs: int) -> Costs:
     return uvloop.run(append_and_replay(make, events, size, logs))
 
 
-def plain(events: int, size: int) -> Costs:
-    """The same for SQLite as it comes: one table, one row and one commit for each block."""
-    _, made = blocks(events, size)
+def plain_sqlite(events: int, size: int) -> Costs:
+    """Measure plain SQLite with one table, and one row and one commit per block."""
+    _, generated = blocks(events, size)
     with tempfile.TemporaryDirectory() as folder:
         db = sqlite3.connect(Path(folder) / "plain.db", isolation_level=None)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("CREATE TABLE log (job INTEGER, seq INTEGER, frames BLOB, PRIMARY KEY (job, seq))")
         wall, began = time.perf_counter(), time.process_time()
-        for block in made:
+        for block in generated:
             db.execute("INSERT INTO log VALUES (1, ?, ?)", (block.last.seq, b"".join(block.frames)))
-        took, wall = time.process_time() - began, time.perf_counter() - wall
+        durations, wall = time.process_time() - began, time.perf_counter() - wall
         began = time.process_time()
-        assert sum(len(row[0]) > 0 for row in db.execute("SELECT frames FROM log ORDER BY seq")) == len(made)
+        assert sum(len(row[0]) > 0 for row in db.execute("SELECT frames FROM log ORDER BY seq")) == len(
+            generated
+        )
         replayed = time.process_time() - began
         db.close()
-    return Costs(1e6 * took / events, 1e6 * replayed / events, 1e6 * wall / events)
+    return Costs(1e6 * durations / events, 1e6 * replayed / events, 1e6 * wall / events)
 
 
 def measured(run: Callable[[], Costs], repetitions: int) -> dict[str, float]:
@@ -147,7 +150,7 @@ def measured(run: Callable[[], Costs], repetitions: int) -> dict[str, float]:
 
 
 def kills(count: int) -> dict[str, float]:
-    """Milliseconds from a kill to the first event of the new attempt, medians."""
+    """Measure the median time in milliseconds from a kill to the first event of the new attempt."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "server.py")
         script.write_text(SERVER)
@@ -165,28 +168,28 @@ def kills(count: int) -> dict[str, float]:
                 job = http.post("/v1/endpoints/talk/jobs", json={"input": {}}).json()["id"]
                 break
             except httpx.TransportError:
-                assert time.monotonic() < give_up, "the server did not start"
+                assert time.monotonic() < give_up, f"the server did not start within {START_LIMIT:g} s"
                 time.sleep(0.01)
-        took, starts = [], []
+        durations, starts = [], []
 
-        def until(holds: Callable[[str], bool]) -> None:
+        def read_until(condition: Callable[[str], bool]) -> None:
             while True:
                 try:
-                    with http.stream("GET", f"/v1/jobs/{job}/events") as answer:
-                        for line in answer.iter_lines():
-                            if holds(line):
+                    with http.stream("GET", f"/v1/jobs/{job}/events") as response:
+                        for line in response.iter_lines():
+                            if condition(line):
                                 return
                 except httpx.TransportError:
                     time.sleep(0.002)
 
         for _ in range(count):
-            until(lambda line: line.startswith('data:"'))
+            read_until(lambda line: line.startswith('data:"'))
             os.kill(process.pid, signal.SIGKILL)
             began = time.perf_counter()
             process.wait()
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-            until(lambda line: line.startswith('data:"'))
-            took.append(time.perf_counter() - began)
+            read_until(lambda line: line.startswith('data:"'))
+            durations.append(time.perf_counter() - began)
         process.kill()
         process.wait()
         for _ in range(count):
@@ -198,7 +201,7 @@ def kills(count: int) -> dict[str, float]:
         http.close()
     return {
         "kills": count,
-        "resumed_ms": 1000 * statistics.median(took),
+        "resumed_ms": 1000 * statistics.median(durations),
         "process_start_ms": 1000 * statistics.median(starts),
     }
 
@@ -221,13 +224,13 @@ def main() -> None:
             f"{name:32} blocks of {block:3}, {logs:2} logs: append {found['append']:8.3f}, replay {found['replay']:7.3f}"
         )
 
-    for name, make in BODIES.items():
+    for name, make in STORES.items():
         for size, logs in ((BLOCK, 1), (BLOCK, LOGS), (1, 1), (1, LOGS)):
             events = options.events if size > 1 else options.events // 50
             row(name, size, logs, partial(appended, make, events, size, logs))
     for size in (BLOCK, 1):
         events = options.events if size > 1 else options.events // 10
-        row("plain SQLite", size, 1, partial(plain, events, size))
+        row("plain SQLite", size, 1, partial(plain_sqlite, events, size))
     killed = kills(options.kills)
     print(killed)
     result = {

@@ -1,4 +1,4 @@
-"""Writes docs/explanation/measurements.md from what the scripts beside it have left in bench/results/."""
+"""Writes docs/explanation/measurements.md from the results of the measurement scripts in bench/results/."""
 
 import re
 from collections.abc import Callable
@@ -9,129 +9,128 @@ import tables
 PAGE = Path(__file__).parents[1] / "docs/explanation/measurements.md"
 
 
-def section(title: str, about: str, make: Callable[[], str]) -> str:
-    """One question: what is asked, and what was measured; where that was not run here, what the page says now."""
+def section(title: str, description: str, render: Callable[[], str]) -> str:
+    """Render a section with its description and table. Without results, keep the section of the existing page."""
     try:
-        return f"## {title}\n\n{about}\n\n{make()}"
+        return f"## {title}\n\n{description}\n\n{render()}"
     except FileNotFoundError as error:
-        print(f"{error.filename} is not there: the page keeps what it says under {title!r}")
+        print(f"{error.filename} does not exist, so the section {title!r} stays unchanged")
         found = re.search(
             rf"^## {re.escape(title)}\n.*?(?=\n## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE
         )
-        return found[0] if found else f"## {title}\n\n{about}\n\nNot run.\n"
+        return found[0] if found else f"## {title}\n\n{description}\n\nNot run.\n"
 
 
 def main() -> None:
     sections = [
         section(
-            "Bytes while a chat's last text grows",
-            "The workload of Gradio's pull request 7102: an answer grows by one number at a time, N times, and each step\n"
-            "yields the whole history. `python bench/wire.py`. The bars at N = 20,000 are 4.6 × the text and 1/13 of gradio\n"
-            "for one event per step, 1.1 × when merged. The same is asked of a value that is no chat (a text deep inside), and of\n"
-            "a stream that is read from the log with GET when all is over.",
+            "Bytes on the wire while a text grows",
+            "The workload of Gradio's pull request 7102: the last message of a chat grows by one number, N times, and each step\n"
+            "yields the whole history. `python bench/wire.py`. The targets at N = 20,000 are 4.6 × the text and 1/13 of gradio\n"
+            "for one event per step, and 1.1 × the text when merged. The same is measured for a JSON value with a text deep\n"
+            "inside, and for a stream that is read from the log with GET after the end of the job.",
             tables.wire,
         ),
         section(
             "Short runs over a slow link",
-            "Whether diffs are ever slower than whole values: a chat of a hundred messages whose last text grows N times, read\n"
-            "through a link of 30 Mbit/s and 40 ms. `python bench/short_runs.py`; the bar is that diffs never take more than 1.02\n"
-            "of the time of whole states, which this server sends with `?diffs=0`.",
+            "Diffs must not be slower than whole values. A chat of a hundred messages, whose last text grows N times, is read\n"
+            "through a link with 30 Mbit/s and a round trip time of 40 ms. `python bench/short_runs.py`. The target is at most 1.02 ×\n"
+            "the time of whole states, which the server sends with `?diffs=0`.",
             tables.short_runs,
         ),
         section(
-            "Finding what changed",
-            "What a step of a function costs the server, until it is an event: an explicit append, and a whole value that was\n"
-            "changed in place and is yielded again. Of the peers it is the diff alone, without the copy that each needs.\n"
-            "`python bench/finding.py`. The bars are 0.5 µs for an append at any size, 10 µs for a yield at 10,000 rows.",
+            "Computing diffs",
+            "Server cost of one step of a function until its event is in the log: an explicit append, or yielding a value that\n"
+            "was changed in place. For other libraries only the diff is measured, without the copy that they need.\n"
+            "`python bench/finding.py`. The targets are 0.5 µs for an append at any size and 10 µs for a yield at 10,000 rows.",
             tables.finding,
         ),
         section(
-            "Applying what changed",
-            "What a client pays for a diff, and whether it grows with what is there: a bare string and a row are applied to the\n"
-            "document that a stream is folded into, the pure `apply` makes a new value. `python bench/apply.py`; the bar is 0.2 µs\n"
-            "for an append to a text of any size.",
+            "Applying diffs",
+            "Client cost of applying a diff, by the size of the existing value. Bare strings and rows are applied to the mutable\n"
+            "document that a client keeps for a stream; the pure `apply` creates a new value. `python bench/apply.py`. The target\n"
+            "is 0.2 µs for an append to a text of any size.",
             tables.applying,
         ),
         section(
             "Streams",
-            "How late tokens are that are due at fixed moments; what one event costs where each is a send of its own; and the\n"
-            "workload of pull request 7102 through both stacks, each with its own client. `python bench/streams.py --full`. The\n"
-            "bars: 99 % within 20 ms at under half a core, 99 % within 25 ms, 0.45 × sse-starlette, 1/40 of gradio's seconds,\n"
-            "3 ms to the first event. A lone event costs this server more than its bar, which is about what uvicorn itself takes\n"
-            "(`raw ASGI`), because it is folded and logged before it is sent, so that a cut loses nothing. 600 streams of lone\n"
-            "events take most of a core: the last hundredth of their tokens keeps its bar only while the machine does nothing\n"
-            "else. Tokens that come in quicker succession than one in 5 ms are merged, and where the server is behind, those of\n"
-            "up to 50 ms.",
+            "The delay of tokens after fixed due times, the cost of an event that is sent separately, and the workload of pull\n"
+            "request 7102 through the complete server and client of both projects. `python bench/streams.py --full`. The targets\n"
+            "are 99 % of the tokens within 20 ms at less than half a core, 99 % within 25 ms, 0.45 × sse-starlette, 1/40 of\n"
+            "gradio's time, and 3 ms to the first event. The cost of a separately sent event misses its target, which is about\n"
+            "the cost of uvicorn itself (`raw ASGI`), because the server applies and logs each event before sending it. A cut\n"
+            "connection therefore loses nothing. 600 streams of separate events use most of a core, so the slowest 1 % of their\n"
+            "tokens meets the target only on an otherwise idle machine. The server merges tokens that follow each other within\n"
+            "5 ms, or within up to 50 ms under load.",
             tables.streams,
         ),
         section(
-            "From a function to an application",
-            "Tokens that a function makes one by one or sixteen at a time, through a server and a client of one process each, to\n"
-            "an application that takes each piece as it comes: ours, which merges what comes faster than one event in 5 ms;\n"
-            "sse-starlette with httpx-sse and a pydantic model for each event; gradio with gradio_client.\n"
-            "`python bench/end_to_end.py`. The bars, of streams of 20,000 tokens, are 10 × the tokens a second of the first and\n"
-            "30 × those of the second; of tokens one by one the first is met in CPU and missed in tokens a second, where making\n"
-            "a token is most of what is left. What a job costs beside its tokens is most of a short stream.",
+            "Tokens from function to application",
+            "A function produces tokens one by one or in blocks of sixteen, and an application receives each piece through one\n"
+            "server process and one client process. tidewire merges tokens to at most one event per 5 ms. sse-starlette is used\n"
+            "with httpx-sse and a pydantic model for each event, gradio with gradio_client. `python bench/end_to_end.py`. The\n"
+            "targets for streams of 20,000 tokens are 10 × the tokens per second of sse-starlette and 30 × those of gradio. For\n"
+            "single tokens, the first target is met in CPU time but missed in tokens per second, because producing the tokens takes\n"
+            "most of the time. The fixed cost of a job dominates short streams.",
             tables.end_to_end,
         ),
         section(
-            "What a client costs",
-            "One event per chunk, as fast as it is read, from a server that does nothing else; peers read the same events,\n"
-            "openai its own shape of the same tokens. `python bench/client.py`. The bars: 0.9 × httpx-sse with `json.loads`,\n"
-            "async and blocking; a first value 2 ms after the raw one, wall time, which a busy machine spoils; memory at most 3 ×\n"
-            "the document.",
+            "Cost of the client",
+            "The client receives one event per chunk at full speed from a server that does nothing else. Other clients read the\n"
+            "same events, openai the same tokens in its own format. `python bench/client.py`. The targets are 0.9 × httpx-sse with\n"
+            "`json.loads`, async and blocking; a first value within 2 ms after a raw reader (wall time, sensitive to load); and\n"
+            "memory of at most 3 × the document.",
             tables.client,
         ),
         section(
             "Request batching",
-            "A function that takes 20 ms whatever the number of its inputs, 50 callers at once, one call of it at a time; size 1\n"
-            "is a function without `batch=True`. The ideal is what the function alone could do. `python bench/batching.py`;\n"
-            "the bar is 90 % at each size.",
+            "A function takes 20 ms for any number of inputs. There are 50 concurrent callers and one call of the function at a\n"
+            "time. Size 1 is a function without `batch=True`. The ideal throughput is that of the function alone.\n"
+            "`python bench/batching.py`. The target is 90 % of the ideal at each size.",
             tables.batching,
         ),
         section(
-            "Readers that do not read",
-            "What each of 50 streams holds whose reader takes nothing, while a job goes on. `python bench/readers.py`; the bar\n"
-            "is 150,000 bytes a stream, kernel included.",
+            "Stalled readers",
+            "Memory per stream of 50 readers that read nothing while a job continues. `python bench/readers.py`. The target is\n"
+            "150,000 bytes per stream, kernel included.",
             tables.stalled,
         ),
         section(
-            "Plain functions that compute",
-            "How long others wait while five plain functions keep as many threads busy, by the time after which Python gives\n"
-            "another thread its turn. Python's default is 5 ms, that of `tidewire serve` 0.5 ms.\n"
-            "`python bench/busy_threads.py`.",
+            "CPU-bound plain functions",
+            "Latency of other requests while five plain functions keep five threads busy, by Python's thread switch interval.\n"
+            "Python's default is 5 ms, that of `tidewire serve` is 0.5 ms. `python bench/busy_threads.py`.",
             tables.busy_threads,
         ),
         section(
             "The log",
-            "CPU time of all threads for each event, through the interface that the server uses; plain SQLite is one table and\n"
-            "one commit for each block, without our thread, fence and states. `python bench/log.py`; the bars, in blocks of\n"
-            "100, are 0.1 µs in memory and 0.5 µs in a file that 20 jobs write to.",
+            "CPU time of all threads per event, measured through the interface that the server uses. Plain SQLite is one table\n"
+            "with one commit per block, without the store's thread, fencing and saved states. `python bench/log.py`. The targets,\n"
+            "in blocks of 100, are 0.1 µs in memory and 0.5 µs in a file to which 20 jobs write.",
             tables.log,
         ),
         section(
             "Starting a process",
-            "CPU time of a fresh interpreter up to the first response of a local server, beside httpx doing the same request.\n"
-            "`python bench/start.py`. The bars are 1.4 × httpx, 0.3 s for `tidewire --version`, and 50 ms for the event loop;\n"
-            "the first and the last are not met yet.",
+            "CPU time of a new interpreter until the first response of a local server, compared with httpx sending the same\n"
+            "request. `python bench/start.py`. The targets are 1.4 × httpx, 0.3 s for `tidewire --version`, and 50 ms for the event\n"
+            "loop. The first and the last are not met yet.",
             tables.start,
         ),
         section(
             "Many short jobs",
-            "One server, 100 jobs under way at once, through everything but sockets: what it holds does not grow with the\n"
-            "jobs that it has done. `python bench/jobs.py`.",
+            "One server runs 100 jobs at the same time, through everything except its sockets. Its memory does not grow with the\n"
+            "number of finished jobs. `python bench/jobs.py`.",
             tables.jobs,
         ),
         section(
             "Decoding event streams",
-            "`python bench/decoder.py`; higher is better.",
+            "Speed of event stream decoders relative to httpx-sse; higher is better. `python bench/decoder.py`.",
             tables.decoder,
         ),
     ]
     PAGE.write_text(
         "# Measurements\n\n"
-        "This page is written by `bench/page.py` from what the scripts measured last; run them to get your own.\n"
-        "Machines are noisy: what counts are the ratios inside one run.\n\n" + "\n".join(sections)
+        "`bench/page.py` writes this page from the last results of the measurement scripts, which you can run yourself.\n"
+        "Absolute numbers depend on the machine; compare the ratios within one run.\n\n" + "\n".join(sections)
     )
 
 

@@ -1,12 +1,12 @@
-"""What readers cost that read nothing: memory of 50 that never read, and time of 1,000 that have nothing to read.
+"""Cost of streams without activity: memory of 50 stalled readers, and CPU time of 1,000 idle streams.
 
-Stalled: clients with a small window open a stream of 1 kB events, a hundred a second, and read its head only. Counted
-for each stream, once nothing grows any more: what the server's process grew by, and what the kernel holds, which is
-what a client can still read after the process was killed. sse-starlette stands beside us in the same run, where it is
-installed. Bar: 150 kB a stream, kernel included.
+Stalled: clients with a small receive window open a stream of 1 kB events, a hundred per second, and read only its
+response header. Measured per stream, once the memory no longer grows: the growth of the server's process, and the data in
+kernel buffers, which a client can still read after the server process was killed. The same run measures sse-starlette if
+installed. Target: 150 kB per stream, kernel included.
 
-Idle: streams of one job that says nothing, with a ping every `heartbeat` seconds. Counted is the processor time of the
-server, as a part of one core.
+Idle: streams of one job that sends no events, with a ping every `heartbeat` seconds. Measured: the server's CPU time as a
+share of one core.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from measured import save
 
-BAR = 150_000
+TARGET = 150_000
 SETTLE = 6.0
 IDLE_SECONDS = 10.0
 START_LIMIT = 60.0
@@ -74,7 +74,7 @@ asyncio.run(uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(socke
 
 @contextlib.contextmanager
 def serving(source: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run a server's source in a process of its own; yields it and its port."""
+    """Run the source code of a server in a separate process. Yields the process and its port."""
     with tempfile.TemporaryDirectory() as folder:
         script, port_file = Path(folder, "server.py"), Path(folder, "port")
         script.write_text(source)
@@ -84,7 +84,7 @@ def serving(source: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[byt
                 deadline = time.monotonic() + START_LIMIT
                 while not (port_file.exists() and port_file.read_text().strip()):
                     if process.poll() is not None or time.monotonic() > deadline:
-                        sys.exit("the server did not start")
+                        sys.exit(f"the server did not start within {START_LIMIT:g} s")
                     time.sleep(0.05)
                 yield process, int(port_file.read_text())
             finally:
@@ -92,7 +92,7 @@ def serving(source: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[byt
 
 
 def submit(port: int, endpoint: str) -> str:
-    """Submit a job; the path of its stream."""
+    """Submit a job and return the path of its stream."""
     body = b'{"input": {}}'
     head = (
         f"POST /v1/endpoints/{endpoint}/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -108,7 +108,7 @@ def submit(port: int, endpoint: str) -> str:
 
 
 def open_stream(port: int, path: str) -> socket.socket:
-    """Ask for a stream, and read the head of the answer only."""
+    """Request a stream and read only the header of the response."""
     stream = socket.socket()
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     stream.connect(("127.0.0.1", port))
@@ -126,13 +126,13 @@ def rss(process: subprocess.Popen[bytes]) -> int:
 
 
 def cpu(process: subprocess.Popen[bytes]) -> float:
-    """Processor time of a process so far, in seconds."""
+    """CPU time of a process in seconds."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def left_in_kernel(stream: socket.socket) -> int:
-    """Bytes that can still be read of a stream whose server is gone."""
+    """Number of bytes in kernel buffers: those that can still be read after the server was killed."""
     count = 0
     stream.settimeout(5)
     with contextlib.suppress(OSError):
@@ -143,7 +143,7 @@ def left_in_kernel(stream: socket.socket) -> int:
 
 
 def stalled(source: str, path: str | None, count: int) -> dict[str, float]:
-    """Memory of readers that never read, for each."""
+    """Measure the memory per stalled reader, in bytes."""
     with serving(source, "15") as (process, port):
         path = path or submit(port, "flow")
         warm = [open_stream(port, path) for _ in range(5)]
@@ -162,7 +162,7 @@ def stalled(source: str, path: str | None, count: int) -> dict[str, float]:
 
 
 def idle(count: int, heartbeat: float) -> float:
-    """Processor time that idle streams take, as a part of one core."""
+    """Measure the CPU time of idle streams, as a share of one core."""
     with serving(OURS, str(heartbeat)) as (process, port):
         path = submit(port, "quiet")
         streams = [open_stream(port, path) for _ in range(count)]
@@ -176,7 +176,7 @@ def idle(count: int, heartbeat: float) -> float:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure stalled readers and idle streams, print the results and save them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -190,15 +190,15 @@ def main() -> None:
     servers = [("tidewire", OURS, None)]
     if importlib.util.find_spec("sse_starlette"):
         servers.append(("sse-starlette", PEER, "/flow"))
-    print(f"{arguments.stalled} readers that never read, bytes for each")
+    print(f"{arguments.stalled} stalled readers, bytes per reader")
     for name, source, path in servers:
         row = {"server": name} | stalled(source, path, arguments.stalled)
         rows.append(row)
         print(
             f"  {name:14} process {row['process']:9,.0f}  kernel {row['kernel']:9,.0f}  "
-            f"together {row['together']:9,.0f}" + (f"  (bar {BAR:,})" if path is None else "")
+            f"together {row['together']:9,.0f}" + (f"  (target {TARGET:,})" if path is None else "")
         )
-    print(f"{arguments.idle} idle streams, part of one core")
+    print(f"{arguments.idle} idle streams, share of one core")
     shares = {str(heartbeat): idle(arguments.idle, heartbeat) for heartbeat in (15.0, 1.0)}
     for heartbeat, share in shares.items():
         print(f"  a ping every {heartbeat} s: {share:.1%}")

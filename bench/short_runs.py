@@ -1,14 +1,14 @@
-"""Short runs over a slow link: are diffs ever slower than whole values?
+"""Time and size of short runs over a slow link: diffs must not be slower than whole values.
 
-The question that Gradio's pull request 7102 asks of itself. A chat with a history grows by one short piece at a time, N
-times, at a given pace, and is read through a link of 30 Mbit/s and 40 ms there and back. Counted is the time from the
-first byte of the submit to the last of the stream, by the median of some runs, and the bytes of the stream.
+Gradio's pull request 7102 raises this question. A chat with a history grows by one short piece, N times, at a fixed rate,
+and is read through a link with 30 Mbit/s and a round trip time of 40 ms. Measured: the median time from the first byte of
+the submit to the last byte of the stream, and the number of bytes in the stream.
 
-Rows: ours with diffs, ours with whole states (`?diffs=0&min_interval_ms=0`), gradio where it is installed. Each
-submits with one request and reads with another, each on a connection of its own.
+Rows: tidewire with diffs, tidewire with whole states (`?diffs=0&min_interval_ms=0`), and gradio if installed. Each run
+submits with one request and reads with another, on separate connections.
 
-Bar: diffs never take more than 1.02 of the time of whole states, and are ahead from N = 200 on. The pace decides most
-of the time, so that ahead shows in bytes first.
+Target: diffs take at most 1.02 times as long as whole states, and are smaller from N = 200 on. The rate determines most
+of the time, so an advantage shows first in the number of bytes.
 """
 
 import argparse
@@ -28,24 +28,24 @@ import anyio
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.from_thread import start_blocking_portal
 from measured import save
-from wire import fn_index, folded, request, serving
+from wire import applied, fn_index, request, serving
 
 RATES = (20, 100, 200)
 SIZES = (20, 200)
-TURNS = 100
-"""Messages before the one that grows, 60 characters each."""
+HISTORY_MESSAGES = 100
+"""Number of messages before the growing one; each has 60 characters."""
 
 BITS_PER_SECOND = 30e6
 ROUND_TRIP = 0.040
-PIECE = 1460
-"""Bytes that the link takes at once: what fits into a packet."""
+PACKET_BYTES = 1460
+"""Number of bytes that the link transmits at once, the payload of a packet."""
 
 GROW = f'''
 import time
 
 def grow(n: int, rate: int):
-    """The answer of a chat grows, `rate` times a second."""
-    history = [{{"role": "user", "content": "a message of a history " * 3}} for _ in range({TURNS})]
+    """Grow the last message of a chat `rate` times per second."""
+    history = [{{"role": "user", "content": "a message of a history " * 3}} for _ in range({HISTORY_MESSAGES})]
     history.append({{"role": "assistant", "content": ""}})
     start = time.monotonic()
     for i in range(int(n)):
@@ -61,7 +61,7 @@ from tidewire_server import Server
 {GROW}
 grow.__annotations__["return"] = Iterator[list[dict[str, str]]]
 server = Server()
-server.endpoint(columns=("/{TURNS}/content",))(grow)
+server.endpoint(columns=("/{HISTORY_MESSAGES}/content",))(grow)
 server.run(port=0, port_file=sys.argv[1])
 """
 
@@ -79,7 +79,7 @@ app.block_thread()
 
 
 async def carry(source: SocketStream, target: SocketStream) -> None:
-    """One direction of a connection through the link."""
+    """Forward one direction of a connection with the delay and rate of the link."""
     sender, receiver = anyio.create_memory_object_stream[tuple[float, bytes]](math.inf)
 
     async def deliver() -> None:
@@ -95,13 +95,13 @@ async def carry(source: SocketStream, target: SocketStream) -> None:
             tasks.start_soon(deliver)
             with contextlib.suppress(anyio.EndOfStream):
                 while True:
-                    piece = await source.receive(PIECE)
+                    piece = await source.receive(PACKET_BYTES)
                     await sender.send((anyio.current_time() + ROUND_TRIP / 2, piece))
 
 
 @contextlib.asynccontextmanager
 async def slow_link(port: int) -> AsyncIterator[int]:
-    """A TCP proxy to a local port with the delay and the rate of a link; gives its own port."""
+    """Run a TCP proxy to a local port with the delay and rate of the link. Yields the proxy's port."""
 
     async def serve(client: SocketStream) -> None:
         async with (
@@ -128,7 +128,7 @@ def ours(query: str) -> Callable[[int, int, int], tuple[int, str]]:
         job = json.loads(request(port, "POST", "/v1/endpoints/grow/jobs", body)[0])
         path = f"/v1/jobs/{job['id']}/events{query}"
         stream, _ = request(port, "GET", path, accept="text/event-stream")
-        return len(stream), folded(stream, b"", f"/{TURNS}/content").text
+        return len(stream), applied(stream, b"", f"/{HISTORY_MESSAGES}/content").text
 
     return measure
 
@@ -163,7 +163,7 @@ def main() -> None:
     rows = []
     for name, (source, measure) in SERVERS.items():
         if name == "gradio" and not importlib.util.find_spec("gradio"):
-            print("gradio is not installed here: its rows are not run")
+            print("gradio is not installed, so it is not measured")
             continue
         with (
             serving(source) as (port, _),
@@ -171,7 +171,9 @@ def main() -> None:
             portal.wrap_async_context_manager(slow_link(port)) as link,
         ):
             if name == "gradio" and fn_index(port, "grow") != 0:
-                sys.exit("gradio has given the function another number")
+                sys.exit(
+                    "gradio assigned an unexpected index to the function; adapt `fn_index` in this script"
+                )
             measure(port, 2, 100)
             for n in SIZES:
                 for rate in RATES:
@@ -181,10 +183,14 @@ def main() -> None:
                         size, text = measure(link, n, rate)
                         seconds.append(time.perf_counter() - start)
                         if text.split() != [str(i) for i in range(n)]:
-                            sys.exit(f"{name}, N = {n}: the answer is wrong; its time counts for nothing")
-                    took = statistics.median(seconds)
-                    rows.append({"server": name, "n": n, "rate": rate, "seconds": took, "bytes": size})
-                    print(f"{name:24} N {n:4} at {rate:4}/s  {took:8.3f} s  {size:9,} B", flush=True)
+                            sys.exit(f"{name}, N = {n}: the result is wrong, so the measurement is invalid")
+                    median_seconds = statistics.median(seconds)
+                    rows.append(
+                        {"server": name, "n": n, "rate": rate, "seconds": median_seconds, "bytes": size}
+                    )
+                    print(
+                        f"{name:24} N {n:4} at {rate:4}/s  {median_seconds:8.3f} s  {size:9,} B", flush=True
+                    )
     result = {
         "repetitions": arguments.repetitions,
         "rows": rows,

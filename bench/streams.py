@@ -1,17 +1,19 @@
-"""How fast tokens come through, with sse-starlette, FastAPI and gradio beside us in the same run.
+"""Latency and cost of token streams, compared with sse-starlette, FastAPI and gradio in the same run.
 
-steady      100 streams of 50 tokens a second, then 600: how late each token reaches a raw reader, against the moment
-            at which it was due, and the server's CPU. The server's process, and one process that reads everything.
-            Bars: of 100, 99 % within 20 ms at under half a core; of 600, 99 % within 25 ms; nothing lost.
-per event   1, 100 and 1000 streams as fast as they go, each event a send of its own: CPU of the server for each event,
-            its share of the streams' ends included; medians of five rounds in which the servers take turns. All make
-            their tokens alike, one in each turn of the event loop; what that and a system call for each cost shows
-            `raw ASGI`, which sends finished bytes and keeps nothing: no server over uvicorn can cost less.
-            Bar: at most 0.45 × sse-starlette. `sends` are the pieces in which they came.
-first       submit to the first event on the wire, one job after the other. Bar: 3 ms.
-history     the workload of Gradio's pull request 7102 through the whole stack, with each side's own client in a process
-            of its own: seconds, CPU of the server, peak memory of the client. N = 2,000; with --full 20,000 as well.
-            Bars at 20,000: 1/40 of gradio's seconds, memory at most 3 × the document beyond the client itself.
+steady      100 streams, then 600, of 50 tokens per second each. Measured: the delay of each token at a raw reader after
+            its due time, and the server's CPU time. One process serves, one process reads all streams.
+            Targets: with 100 streams 99 % within 20 ms at less than half a core; with 600 streams 99 % within 25 ms;
+            no token lost.
+per-event   1, 100 and 1000 streams at full speed, with each event sent separately. Measured: the server's CPU time per
+            event, including its share of the end of the stream, as the median of five rounds in which the servers
+            alternate. All servers produce one token per event loop iteration. `raw ASGI` shows the cost of that loop and
+            of one system call per event: it sends prepared bytes and keeps no state, so no server on uvicorn can be
+            faster. `sends` is the number of received pieces per event. Target: at most 0.45 × sse-starlette.
+first       time from a submit to the first event on the wire, one job after the other. Target: 3 ms.
+history     the workload of Gradio's pull request 7102 with the complete server and client of each project, the client in
+            a separate process. Measured: seconds, CPU time of the server, peak memory of the client, for N = 2,000 and
+            with --full also N = 20,000. Targets at 20,000: 1/40 of gradio's time, and memory growth of the client of at
+            most 3 × the document.
 
     python bench/streams.py [steady] [per-event] [first] [history] [--full] [--seconds S]
 """
@@ -32,34 +34,34 @@ from typing import Any
 
 import ticking
 from measured import save
-from uvloop import run  # so that what reads is not what is measured
+from uvloop import run  # a fast event loop, so that the reader is not the bottleneck
 from wire import GRADIO, GROW, OURS, serving
 
 RATE = 50
 ROUNDS = 5
 MIN_EVENTS = 60
-"""Of each stream of per-event: with fewer its opening and its end would be what is measured."""
+"""Minimum number of events per stream in `per-event`. With fewer, opening and closing streams would dominate."""
 PARTS = ("steady", "per-event", "first", "history")
 
 
 def cpu(process: int) -> float:
-    """Seconds of CPU that a process has taken."""
+    """CPU time of a process in seconds."""
     fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# --- readers of raw sockets
+# --- raw socket readers
 
 
 class Reader(asyncio.Protocol):
-    """Notes how late each token is that arrives. A token is `<seconds>,`; each comes once on the wire, whole or cut."""
+    """Record the delay of each received token. A token is its due time in seconds, followed by a comma."""
 
     TOKEN = re.compile(rb"(\d+\.\d{4}),")
 
     def __init__(self, request: bytes, ends: "asyncio.Future[None]") -> None:
         self.request = request
         self.ends = ends
-        self.late: list[float] = []
+        self.delays: list[float] = []
         self.pieces = 0
         self.rest = b""
 
@@ -72,7 +74,7 @@ class Reader(asyncio.Protocol):
         data = self.rest + data
         end = 0
         for found in self.TOKEN.finditer(data):
-            self.late.append(now - float(found[1]))
+            self.delays.append(now - float(found[1]))
             end = found.end()
         self.rest = data[max(end, len(data) - 32) :]
 
@@ -82,14 +84,14 @@ class Reader(asyncio.Protocol):
 
 
 async def read_all(port: int, ask: Any, streams: int, n: int, rate: float, process: int) -> dict[str, Any]:
-    """Open streams a little apart, read all to their ends; the CPU is that between the openings and the ends."""
+    """Open streams one after another and read them to the end. The CPU time excludes the opening of the streams."""
     loop = asyncio.get_running_loop()
     readers = []
-    spread = streams / 500  # seconds over which the streams are opened
+    spread = streams / 500  # seconds in which all streams are opened
     before = cpu(process)
     began = time.monotonic()
     for number in range(streams):
-        # All begin after the last was opened, spread evenly over the time between two tokens.
+        # All streams begin to send after the last one was opened, spread evenly over one token interval.
         phase = began + spread + 0.3 + (number / streams) / rate - time.monotonic()
         reader = Reader(ask(port, n, rate, max(0.0, phase)), loop.create_future())
         await loop.create_connection(lambda reader=reader: reader, "127.0.0.1", port)
@@ -97,10 +99,10 @@ async def read_all(port: int, ask: Any, streams: int, n: int, rate: float, proce
         await asyncio.sleep(max(0.0, began + spread * (number + 1) / streams - time.monotonic()))
     opened, opened_at = cpu(process), time.monotonic()
     await asyncio.gather(*(reader.ends for reader in readers))
-    late = sorted(late for reader in readers for late in reader.late)
+    delays = sorted(delay for reader in readers for delay in reader.delays)
     return {
-        "late": late,
-        "lost": streams * n - len(late),
+        "late": delays,
+        "lost": streams * n - len(delays),
         "pieces": sum(reader.pieces for reader in readers),
         "opening": opened - before,
         "cpu": cpu(process) - opened,
@@ -109,21 +111,21 @@ async def read_all(port: int, ask: Any, streams: int, n: int, rate: float, proce
 
 
 def lateness(found: dict[str, Any], within: float) -> dict[str, Any]:
-    late = found.pop("late")
-    share = sum(one <= within for one in late) / max(1, len(late))
+    delays = found.pop("late")
+    share = sum(one <= within for one in delays) / max(1, len(delays))
     return found | {
         "within": share,
-        "p50_ms": late[len(late) // 2] * 1000 if late else None,
-        "p99_ms": late[int(len(late) * 0.99)] * 1000 if late else None,
+        "p50_ms": delays[len(delays) // 2] * 1000 if delays else None,
+        "p99_ms": delays[int(len(delays) * 0.99)] * 1000 if delays else None,
         "core": found["cpu"] / found["seconds"],
     }
 
 
-# --- the questions
+# --- measurements
 
 
 async def gradio_all(port: int, streams: int, n: int, process: int) -> dict[str, Any]:
-    """The same through gradio's queue: a join and a session's stream each; a token counts when its message comes."""
+    """Measure streams through gradio's queue: each one joins the queue and reads the stream of its session."""
     import uuid
 
     from wire import request
@@ -144,13 +146,13 @@ async def gradio_all(port: int, streams: int, n: int, process: int) -> dict[str,
         readers.append(reader)
     opened, opened_at = cpu(process), time.monotonic()
     await asyncio.gather(*(reader.ends for reader in readers))
-    late: list[float] = []
+    delays: list[float] = []
     for reader in readers:
-        # The first message and the last repeat the value whole: a token counts once.
-        late += reader.late[:n]
+        # The first and last messages repeat the whole value, but each token must count once.
+        delays += reader.delays[:n]
     return {
-        "late": sorted(late),
-        "lost": streams * n - len(late),
+        "late": sorted(delays),
+        "lost": streams * n - len(delays),
         "opening": opened - before,
         "cpu": cpu(process) - opened,
         "seconds": time.monotonic() - opened_at,
@@ -165,7 +167,7 @@ def steady(seconds: float, gradio: bool) -> list[dict[str, Any]]:
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in asked}
         for turn in range(ROUNDS):
             for name, (source, ask) in asked.items():
-                if ask is None and turn:  # it takes most of the time
+                if ask is None and turn:  # gradio is slow, so it runs only once
                     continue
                 with serving(source) as (port, process):
                     if ask is None:
@@ -203,28 +205,28 @@ def per_event(events: int) -> list[dict[str, Any]]:
                 with serving(source) as (port, process):
                     found = run(read_all(port, ask, streams, n, 1e9, process))
                 if found["lost"]:
-                    sys.exit(f"{name}: {found['lost']} tokens were lost; its time counts for nothing")
+                    sys.exit(f"{name}: {found['lost']} tokens were lost, so the measurement is invalid")
                 each[name].append(found["cpu"] / (streams * n))
                 pieces[name] = found["pieces"]
-        for name, taken in each.items():
+        for name, durations in each.items():
             row = {
                 "server": name,
                 "streams": streams,
-                "us": statistics.median(taken) * 1e6,
+                "us": statistics.median(durations) * 1e6,
                 "sends": pieces[name] / (streams * n),
             }
             rows.append(row)
             print(
-                f"{name:14} {streams:5} streams: {row['us']:6.1f} us an event, {row['sends']:.2f} sends for each"
+                f"{name:14} {streams:5} streams: {row['us']:6.1f} us per event, {row['sends']:.2f} sends per event"
             )
     return rows
 
 
 def first(count: int = 150) -> list[dict[str, Any]]:
-    """Milliseconds from the first byte of a submit to the first event with an id, on a connection of its own."""
+    """Measure the milliseconds from the first byte of a submit to the first event with an id, on a new connection."""
     import socket
 
-    taken = []
+    durations = []
     with serving(ticking.OURS.replace("{window}", "0.005")) as (port, _):
         for _ in range(count):
             request = ticking.post(port, "/v1/endpoints/hello/jobs", {"input": {}}, "text/event-stream")
@@ -234,11 +236,15 @@ def first(count: int = 150) -> list[dict[str, Any]]:
                 received = b""
                 while b"id:1-1\n" not in received:
                     received += connection.recv(65536)
-                taken.append((time.perf_counter() - began) * 1000)
+                durations.append((time.perf_counter() - began) * 1000)
                 while connection.recv(65536):
                     pass
-    taken = sorted(taken[count // 3 :])
-    row = {"server": "tidewire", "p50_ms": statistics.median(taken), "p99_ms": taken[int(len(taken) * 0.99)]}
+    durations = sorted(durations[count // 3 :])
+    row = {
+        "server": "tidewire",
+        "p50_ms": statistics.median(durations),
+        "p99_ms": durations[int(len(durations) * 0.99)],
+    }
     print(f"first event: p50 {row['p50_ms']:.2f}, p99 {row['p99_ms']:.2f} ms")
     return [row]
 
@@ -254,7 +260,7 @@ with Client(f"http://127.0.0.1:{port}") as client:
     job = client.submit("grow", n=n)
     updates = sum(1 for _ in job)
     value = job.result()
-    took = time.perf_counter() - began
+    seconds = time.perf_counter() - began
 text = value[1]["content"]
 """
 
@@ -270,15 +276,15 @@ job = client.submit(n, api_name="/grow")
 updates = 0
 for value in job:
     updates += 1
-took = time.perf_counter() - began
+seconds = time.perf_counter() - began
 content = value[1]["content"]
 text = content if isinstance(content, str) else content[0]["text"]
 """
 
-TELL = """
+REPORT = """
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 right = text.strip() == "".join(f" {i}" for i in range(n)).strip()
-print(json.dumps({"seconds": took, "updates": updates, "idle_kib": idle, "peak_kib": peak, "right": right}))
+print(json.dumps({"seconds": seconds, "updates": updates, "idle_kib": idle, "peak_kib": peak, "right": right}))
 """
 
 
@@ -291,16 +297,16 @@ def history(full: bool) -> list[dict[str, Any]]:
         for name, (source, client) in sides.items():
             with serving(source) as (port, process):
                 before = cpu(process)
-                command = [sys.executable, "-c", client + TELL, str(port), str(n)]
+                command = [sys.executable, "-c", client + REPORT, str(port), str(n)]
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
-                taken = cpu(process) - before
+                durations = cpu(process) - before
             if done.returncode or not (row := json.loads(done.stdout.splitlines()[-1]))["right"]:
                 sys.exit(f"{name}: {done.stdout[-500:]}{done.stderr[-2000:]}")
-            row = {"server": name, "n": n, "server_cpu": taken} | row
+            row = {"server": name, "n": n, "server_cpu": durations} | row
             rows.append(row)
             print(
-                f"{name:10} N = {n:6}: {row['seconds']:6.2f} s, server CPU {taken:5.2f} s, {row['updates']} updates, "
-                f"client memory {row['idle_kib'] / 1024:.0f} MiB and {(row['peak_kib'] - row['idle_kib']) / 1024:.1f} more"
+                f"{name:10} N = {n:6}: {row['seconds']:6.2f} s, server CPU {durations:5.2f} s, {row['updates']} updates, "
+                f"client memory {row['idle_kib'] / 1024:.0f} MiB idle, {(row['peak_kib'] - row['idle_kib']) / 1024:.1f} MiB growth"
             )
     return rows
 
@@ -311,14 +317,18 @@ def main() -> None:
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument(
-        "--full", action="store_true", help="N = 20,000 of history; gradio among the steady ones"
+        "--full", action="store_true", help="also N = 20,000 in history, and gradio in steady"
     )
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each steady part")
-    parser.add_argument("--events", type=int, default=30_000, help="of each row of per-event")
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="duration of each steady measurement (%(default)s)"
+    )
+    parser.add_argument(
+        "--events", type=int, default=30_000, help="number of events in each row of per-event (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "streams.json")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown part: {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
     asked = options.parts or PARTS
 
     found: dict[str, Any] = json.loads(options.json.read_text()) if options.json.exists() else {}

@@ -1,4 +1,4 @@
-"""The tables of docs/explanation/measurements.md, each from what one script beside it has left in bench/results/."""
+"""Tables of docs/explanation/measurements.md, each rendered from the results of one script in bench/results/."""
 
 import json
 from pathlib import Path
@@ -19,10 +19,10 @@ def versions(found: dict) -> str:
 def decoder() -> str:
     result = json.loads((HERE / "results/decoder.json").read_text())
     names = [name for name in result["workloads"][0]["ratio"] if "floor" not in name]
-    head = ["times as fast as httpx-sse", *(workload["name"] for workload in result["workloads"])]
+    head = ["speed relative to httpx-sse", *(workload["name"] for workload in result["workloads"])]
     rows = [[name, *(f"{workload['ratio'][name]:.1f}" for workload in result["workloads"])] for name in names]
     bars = [f"{workload['bar']:.1f}" if workload.get("bar") else "" for workload in result["workloads"]]
-    rows.append(["*bar for “" + JUDGED + "”*", *bars])
+    rows.append(["*target for “" + JUDGED + "”*", *bars])
     return (
         f"{table(head, rows)}\n\n"
         f"Medians of {result['repetitions']} repetitions in one process, Python {result['python']}, "
@@ -59,32 +59,32 @@ def wire() -> str:
         "event stream, bytes",
         "× text",
         "with HTTP, bytes",
-        "gradio / it",
+        "gradio / this row",
     ]
     return f"{table(head, rows)}\n\n{_where_bytes_go(result['rows'])}\n\nPython {result['python']}; {versions(result['versions'])}.\n"
 
 
 def _where_bytes_go(rows: list[dict]) -> str:
-    """Why one event per step costs what it does, and why no spelling of the checks would bring it under 4.6."""
+    """Explain the size of one event per step, and why no encoding of the checks would reduce it below 4.6 × the text."""
     row = next(
         r
         for r in rows
-        if r["server"] == "ours, one event per step" and r["value"] == "grow" and r["n"] == 20_000
+        if r["server"] == "tidewire, one event per step" and r["value"] == "grow" and r["n"] == 20_000
     )
     n, floor = row["n"], row["floor"]
     seqs = sum(len(str(seq)) for seq in range(3, n + 3))
-    # `id:1-<seq>`, `data:"<text>"` and the empty line, beside the seq and the text
+    # overhead of `id:1-<seq>`, `data:"<text>"` and the blank line, without the seq and the text
     frame = len('id:1-\ndata:""\n\n')
     bare, checks = frame * n + seqs + floor, n // 64
     left = 4.6 * floor - (row["stream"] - row["checks"])
     return (
-        f"Of the {row['stream']:,} bytes of one event per step, {floor:,} are the text, {seqs:,} the digits of the ids, "
-        f"{frame} × {n:,} the rest of two short lines: {bare / floor:.2f} × the text. "
-        f"The check that a text owes every 64 changes comes {checks} times, and the event that carries one is "
-        f"{row['checks'] / checks:.0f} bytes longer "
-        f"({row['checks'] / floor:.2f} × the text); what is left under 4.6 is {left / checks:.0f} bytes for each, "
-        f"less than a CRC in digits. So this protocol costs {row['stream'] / floor:.2f}, and merging, which is how a server "
-        f"runs unless told otherwise, makes the question small."
+        f"Of the {row['stream']:,} bytes for one event per step, {floor:,} are the text, {seqs:,} the sequence numbers and "
+        f"{frame} × {n:,} the remaining characters of two short lines: {bare / floor:.2f} × the text. "
+        f"A text needs a check every 64 changes. {checks} events have a check, which makes each of them "
+        f"{row['checks'] / checks:.0f} bytes longer ({row['checks'] / floor:.2f} × the text). "
+        f"The target of 4.6 would leave {left / checks:.0f} bytes for each check, less than a CRC in decimal digits. "
+        f"The protocol therefore needs {row['stream'] / floor:.2f} × the text. Servers merge events by default, which makes "
+        f"this overhead insignificant."
     )
 
 
@@ -93,7 +93,7 @@ def finding() -> str:
     parts = []
     for title, table_of in result["tables"].items():
         sizes = sorted({int(size) for row in table_of["microseconds"].values() for size in row})
-        head = [f"{title}, µs a step, by {table_of['unit']}", *(f"{size:,}" for size in sizes)]
+        head = [f"{title}, µs per step, by {table_of['unit']}", *(f"{size:,}" for size in sizes)]
         rows = [
             [name, *(f"{row[str(size)]:,.2f}" if str(size) in row else "not run" for size in sizes)]
             for name, row in table_of["microseconds"].items()
@@ -102,7 +102,7 @@ def finding() -> str:
     exact = ", ".join(f"{name} {right}" for name, right in result["exact"].items())
     return (
         "\n\n".join(parts)
-        + f"\n\nOf {result['edits']} small changes, types included, found exactly: {exact}.\n\n"
+        + f"\n\nOf {result['edits']} small changes, including types, exactly reproduced: {exact}.\n\n"
         f"Medians of {result['repetitions']} repetitions, CPU time, Python {result['python']}, {result['cpus']} cores; "
         f"{versions(result['versions'])}.\n"
     )
@@ -117,8 +117,8 @@ def streams() -> str:
             "within",
             "share",
             "median, ms",
-            "99 %, ms",
-            "of a core",
+            "99th percentile, ms",
+            "share of a core",
             "lost",
         ],
         [
@@ -137,7 +137,7 @@ def streams() -> str:
     )
     peer = {row["streams"]: row["us"] for row in result["per-event"] if row["server"] == "sse-starlette"}
     each = table(
-        ["server, as fast as it goes", "streams", "µs of CPU an event", "sends an event", "× sse-starlette"],
+        ["server, at full speed", "streams", "CPU, µs per event", "sends per event", "× sse-starlette"],
         [
             [
                 row["server"],
@@ -151,7 +151,14 @@ def streams() -> str:
     )
     seconds = {row["n"]: row["seconds"] for row in result["history"] if row["server"] == "gradio"}
     stack = table(
-        ["the whole stack", "N", "seconds", "gradio / it", "server CPU, s", "client, MiB beyond idle"],
+        [
+            "server and client",
+            "N",
+            "seconds",
+            "gradio / this row",
+            "server CPU, s",
+            "client memory growth, MiB",
+        ],
         [
             [
                 row["server"],
@@ -167,7 +174,7 @@ def streams() -> str:
     first = result["first"][0]
     return (
         f"{steady}\n\n{each}\n\n{stack}\n\n"
-        f"From a submit to the first event on the wire: {first['p50_ms']:.1f} ms (median), {first['p99_ms']:.1f} ms (99 %).\n"
+        f"Time from a submit to the first event on the wire: {first['p50_ms']:.1f} ms (median), {first['p99_ms']:.1f} ms (99th percentile).\n"
         f"Python {result['python']}, {result['cpus']} cores; {versions(result['versions'])}.\n"
     )
 
@@ -177,11 +184,11 @@ def batching() -> str:
     head = [
         "server",
         "batch size",
-        "of the ideal",
+        "share of the ideal",
         "calls/s",
         "median, ms",
-        "99 %, ms",
-        "server CPU, ms a call",
+        "99th percentile, ms",
+        "server CPU, ms per call",
     ]
     rows = [
         [
@@ -200,20 +207,20 @@ def batching() -> str:
         ""
         if plain is None
         else (
-            f"\nA call of an endpoint without `batch=True` takes {plain['alone_ms']:.2f} ms of server CPU on a server of its own, "
-            f"and {plain['pays']:+.1%} beside a batched endpoint (the median of pairs; the bar is 2 %).\n"
+            f"\nA call of an endpoint without `batch=True` takes {plain['alone_ms']:.2f} ms of server CPU time. A batched endpoint "
+            f"in the same server changes this by {plain['pays']:+.1%} (median of pairs; the target is at most 2 %).\n"
         )
     )
     return (
         f"{table(head, rows)}\n\n"
-        f"Medians of {result['repetitions']} runs, {result['at_once']} calls at once, Python {result['python']}, "
+        f"Medians of {result['repetitions']} runs, {result['at_once']} concurrent calls, Python {result['python']}, "
         f"{result['cpus']} cores; {versions(result['versions'])}.\n{pays}"
     )
 
 
 def stalled() -> str:
     result = json.loads((HERE / "results/readers.json").read_text())
-    head = ["server", "its process, bytes a stream", "the kernel", "together"]
+    head = ["server", "process, bytes per stream", "kernel", "total"]
     rows = [
         [row["server"], *(f"{row[name]:,.0f}" for name in ("process", "kernel", "together"))]
         for row in result["rows"]
@@ -223,15 +230,22 @@ def stalled() -> str:
     )
     return (
         f"{table(head, rows)}\n\n"
-        f"{result['idle']:,} streams that have nothing to say take this part of one core: {idle}. "
+        f"{result['idle']:,} idle streams take this share of one core: {idle}. "
         f"Python {result['python']}; {versions(result['versions'])}.\n"
     )
 
 
 def end_to_end() -> str:
     result = json.loads((HERE / "results/end_to_end.json").read_text())
-    head = ["server and client", "streams", "tokens of each", "at a time", "tokens/s", "ours / it"]
-    head += ["server CPU, µs a token", "client CPU, µs", "both / ours", "pieces a token"]
+    head = [
+        "server and client",
+        "streams",
+        "tokens per stream",
+        "tokens per step",
+        "tokens/s",
+        "tidewire / this row",
+    ]
+    head += ["server CPU, µs per token", "client CPU, µs per token", "CPU / tidewire", "pieces per token"]
     rows = [
         [
             row["server"],
@@ -259,11 +273,11 @@ def client() -> str:
     base = costs["httpx-sse + json"]
     rows = [[kind, f"{cost:.1f}", f"{cost / base:.2f}"] for kind, cost in costs.items()]
     first = ", ".join(f"{name} {found:.1f} ms" for name, found in result["first_value_ms"].items())
-    ways = {"value": "that comes as one value", "appends": "that grows by appends"}
+    ways = {"value": "received as one value", "appends": "growing by appends"}
     held = {(one.get("way", "value"), one["document"]): one["grown"] for one in result["memory"]}
     sizes = sorted({document for _, document in held})
     memory = table(
-        ["a document", *(f"{size:,} bytes" for size in sizes)],
+        ["document", *(f"{size:,} bytes" for size in sizes)],
         [
             [
                 name,
@@ -273,17 +287,17 @@ def client() -> str:
         ],
     )
     return (
-        f"{table(['client', 'µs of processor time an event', '× httpx-sse'], rows)}\n\n{memory}\n\n"
-        f"{result['n']:,} events, medians of {result['repetitions']}. From a submit to its first value: {first}. "
-        f"The second table is by how much the client's process grows at its peak. {result['crowd']['jobs']} jobs at once have "
-        f"{result['crowd']['client_threads']} thread of the client's. "
+        f"{table(['client', 'CPU, µs per event', '× httpx-sse'], rows)}\n\n{memory}\n\n"
+        f"{result['n']:,} events, medians of {result['repetitions']} repetitions. Time from a submit to its first value: {first}. "
+        f"The second table shows the peak memory growth of the client process relative to the document. "
+        f"{result['crowd']['jobs']} concurrent jobs use {result['crowd']['client_threads']} client thread. "
         f"Python {result['python']}; {versions(result['versions'])}.\n"
     )
 
 
 def busy_threads() -> str:
     result = json.loads((HERE / "results/busy_threads.json").read_text())
-    head = ["five that", "switch interval, ms", "`/healthz`, ms", "at worst, ms", "values a second"]
+    head = ["five functions that", "switch interval, ms", "`/healthz`, median, ms", "maximum, ms", "values/s"]
     rows = [
         [
             row["functions"].removesuffix("s"),
@@ -299,7 +313,7 @@ def busy_threads() -> str:
 
 def log() -> str:
     result = json.loads((HERE / "results/log.json").read_text())
-    head = ["log", "events in a block", "logs at once", "append, µs", "replay, µs", "append, wall µs"]
+    head = ["log", "events per block", "concurrent logs", "append, µs", "replay, µs", "append, wall time, µs"]
     rows = [
         [
             row["log"],
@@ -314,7 +328,7 @@ def log() -> str:
     killed = result["kill"]
     return (
         f"{table(head, rows)}\n\n"
-        f"From the kill of a server to the first event of the new attempt: {killed['resumed_ms']:.0f} ms, of which the\n"
+        f"Time from the kill of a server to the first event of the new attempt: {killed['resumed_ms']:.0f} ms, of which the\n"
         f"start of a Python process takes {killed['process_start_ms']:.0f} ms; medians of {killed['kills']} kills.\n\n"
         f"Medians of {result['repetitions']} repetitions, Python {result['python']}, {result['cpus']} cores; "
         f"{versions(result['versions'])}.\n"
@@ -324,28 +338,26 @@ def log() -> str:
 def start() -> str:
     result = json.loads((HERE / "results/start.json").read_text())
     base = result["cpu_seconds"]["httpx"]["median"]
-    head = ["a fresh process", "CPU, s", "of httpx"]
+    head = ["new process", "CPU, s", "relative to httpx"]
     rows = [
         [f"`{name}`", f"{row['median']:.2f}", f"{row['median'] / base:.2f} ×"]
         for name, row in result["cpu_seconds"].items()
     ]
     return (
-        f"{table(head, rows)}\n\nMedians of {result['runs']} runs. The first call of an `AsyncClient`, imports included, holds the "
-        f"event loop for {result['loop_held_seconds'] * 1000:.0f} ms at most. Python {result['python']}.\n"
+        f"{table(head, rows)}\n\nMedians of {result['runs']} runs. The first call of an `AsyncClient`, including imports, blocks "
+        f"the event loop for at most {result['loop_held_seconds'] * 1000:.0f} ms. Python {result['python']}.\n"
     )
 
 
 def jobs() -> str:
     result = json.loads((HERE / "results/jobs.json").read_text())
-    head = ["jobs", "a second", "memory, MiB"]
+    head = ["jobs", "jobs/s", "memory, MiB"]
     rows = [
         [f"{row['jobs']:,}", f"{row['per_second']:,.0f}", f"{row['rss_kib'] / 1024:.1f}"]
         for row in result["rows"]
     ]
     kept = f"{result['retained']:,}"
-    return (
-        f"{table(head, rows)}\n\nLog: {result['log']}; {kept} ended jobs kept. Python {result['python']}.\n"
-    )
+    return f"{table(head, rows)}\n\nLog: {result['log']}; {kept} ended jobs retained. Python {result['python']}.\n"
 
 
 def applying() -> str:
@@ -396,7 +408,7 @@ def short_runs() -> str:
         for (n, rate), at in rows.items()
         for server, row in at.items()
     ]
-    head = ["server", "N", "steps a second", "seconds", "× whole states", "bytes", "× whole states"]
+    head = ["server", "N", "steps/s", "seconds", "× whole states", "bytes", "× whole states"]
     return (
         f"{table(head, lines)}\n\nMedians of {result['repetitions']} runs, Python {result['python']}; "
         f"{versions(result['versions'])}.\n"

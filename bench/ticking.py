@@ -1,6 +1,6 @@
-"""The servers that bench/streams.py puts side by side: each sends tokens at fixed moments, or as fast as it goes.
+"""Source code of the servers that bench/streams.py compares. Each sends tokens at fixed times or at full speed.
 
-`{window}` in ours is the time for which it merges, in seconds.
+The placeholder `{window}` in the tidewire server is the merge window in seconds.
 """
 
 import importlib.util
@@ -11,7 +11,7 @@ TICKS = '''
 import asyncio, sys, time
 
 async def ticks(n, rate, phase):
-    """Tokens that are due at fixed moments; each says when."""
+    """Yield tokens at fixed times. Each token contains its due time."""
     begin = time.monotonic() + phase
     for i in range(n):
         due = begin + i / rate

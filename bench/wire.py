@@ -1,17 +1,16 @@
-"""Bytes on the wire while the last text of a chat grows, with gradio beside us in the same run.
+"""Bytes on the wire while the last text of a chat grows, compared with gradio in the same run.
 
-The workload is that of Gradio's pull request 7102: a chat history whose answer grows by `" " + str(i)`, N times, each
-step yielding the whole history. Counted is what the server sends on the connection of the stream: the bytes of the
-event stream itself, and all bytes with HTTP's headers and chunk framing.
+The workload is that of Gradio's pull request 7102: a chat history whose last message grows by `" " + str(i)`, N times,
+yielding the whole history at each step. Measured: the bytes of the event stream, and all bytes of the connection
+including HTTP headers and chunk framing.
 
-Rows: gradio (where it is installed); ours with one event for each step (`merge_window=0`), read as it grows and, with
-GET, from the log when all is over; ours as it comes (adjacent appends merged, at most one event per 5 ms). The same
-for a value that is no chat: any JSON with a text deep inside, which gradio's JSON output sends whole at each step (up
-to N = 10,000: 250 MB). `floor` is the text alone, each character once. `checks` are the bytes that events with a check
-take beyond the bare text. What was received is folded and compared with what was generated, so a count is of a right
-answer or there is none.
+Rows: gradio (if installed); tidewire with one event per step (`merge_window=0`), read live, and read from the log with
+GET after the end; tidewire with its default settings (adjacent appends merged, at most one event per 5 ms). A second
+workload is a JSON value with a text deep inside, which gradio's JSON output sends as a whole at each step (250 MB at
+N = 10,000, its maximum here). `floor` is the size of the text. `checks` is the number of bytes that checks add to
+events. The received events are applied and compared with the generated value, so a result is always of a correct stream.
 
-Bars, at N = 20,000: one event per step at most 4.6 × floor and 1/13 of gradio; merged at most 1.1 × floor.
+Targets at N = 20,000: one event per step at most 4.6 × floor and 1/13 of gradio; merged at most 1.1 × floor.
 """
 
 import argparse
@@ -33,19 +32,19 @@ from measured import save
 
 SIZES = (200, 10_000, 20_000)
 START_LIMIT = 120.0
-MOST_WHOLE = 10_000
-"""Steps beyond which a server that sends each value whole is not asked."""
+MAX_WHOLE_VALUE_STEPS = 10_000
+"""Maximum number of steps for a server that sends the whole value at each step."""
 
 GROW = '''
 def grow(n: int):
-    """The answer of a chat grows by one number at a time."""
+    """Grow the last message of a chat by one number at each step."""
     history = [{"role": "user", "content": "count"}, {"role": "assistant", "content": ""}]
     for i in range(int(n)):
         history[1]["content"] += " " + str(i)
         yield history
 
 def deep(n: int):
-    """A text grows deep inside a value that is no chat."""
+    """Grow a text deep inside a nested value."""
     value = {"model": "m", "parts": [{"kind": "plan", "done": True}, {"kind": "text", "body": {"text": ""}}], "seed": 7}
     for i in range(int(n)):
         value["parts"][1]["body"]["text"] += " " + str(i)
@@ -81,7 +80,7 @@ app.block_thread()
 
 
 class Served(NamedTuple):
-    """A server that runs."""
+    """A running server."""
 
     port: int
     process: int
@@ -89,7 +88,7 @@ class Served(NamedTuple):
 
 @contextlib.contextmanager
 def serving(source: str) -> Iterator[Served]:
-    """Run a server's source in a process of its own; it writes its port to the file that its first argument names."""
+    """Run the source code of a server in a separate process. The server writes its port to the file in its first argument."""
     with tempfile.TemporaryDirectory() as folder:
         script, port_file, log = Path(folder, "server.py"), Path(folder, "port"), Path(folder, "log")
         script.write_text(source)
@@ -101,7 +100,9 @@ def serving(source: str) -> Iterator[Served]:
                 deadline = time.monotonic() + START_LIMIT
                 while not (port_file.exists() and port_file.read_text().strip()):
                     if process.poll() is not None or time.monotonic() > deadline:
-                        sys.exit(f"the server did not start:\n{log.read_text()}")
+                        sys.exit(
+                            f"the server did not start within {START_LIMIT:g} s; its output:\n{log.read_text()}"
+                        )
                     time.sleep(0.05)
                 yield Served(int(port_file.read_text()), process.pid)
             finally:
@@ -115,7 +116,7 @@ def serving(source: str) -> Iterator[Served]:
 def request(
     port: int, method: str, path: str, body: dict | None = None, accept: str = "*/*"
 ) -> tuple[bytes, bytes]:
-    """One exchange on a connection of its own; returns the body, and all bytes that came."""
+    """Send a request on a new connection. Returns the body and all received bytes."""
     payload = b"" if body is None else json.dumps(body).encode()
     head = (
         f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: {accept}\r\nConnection: close\r\n"
@@ -145,7 +146,7 @@ def unchunked(content: bytes) -> bytes:
 
 
 class Read(NamedTuple):
-    """What one stream took, and the text that its events fold to."""
+    """Size of a stream in bytes, and the text after applying its events."""
 
     stream: int
     wire: int
@@ -153,28 +154,28 @@ class Read(NamedTuple):
     checks: int = 0
 
 
-PLACES = {"grow": "/1/content", "deep": "/parts/1/body/text"}
+TEXT_POINTERS = {"grow": "/1/content", "deep": "/parts/1/body/text"}
 
 
 def ours(port: int, endpoint: str, n: int) -> Read:
-    """Submit and stream in one request."""
+    """Submit and read the stream in one request."""
     body, wire = request(
         port, "POST", f"/v1/endpoints/{endpoint}/jobs", {"input": {"n": n}}, accept="text/event-stream"
     )
-    return folded(body, wire, PLACES[endpoint])
+    return applied(body, wire, TEXT_POINTERS[endpoint])
 
 
 def ours_by_get(port: int, endpoint: str, n: int) -> Read:
-    """Submit, wait for the end, and read the stream from the log."""
+    """Submit, wait for the end, and then read the stream from the log."""
     job = json.loads(request(port, "POST", f"/v1/endpoints/{endpoint}/jobs", {"input": {"n": n}})[0])
     path = f"/v1/jobs/{job['id']}"
     while json.loads(request(port, "GET", path)[0]).get("done") is None:
         time.sleep(0.05)
     body, wire = request(port, "GET", f"{path}/events?after=0-0", accept="text/event-stream")
-    return folded(body, wire, PLACES[endpoint])
+    return applied(body, wire, TEXT_POINTERS[endpoint])
 
 
-def folded(body: bytes, wire: bytes, place: str) -> Read:
+def applied(body: bytes, wire: bytes, place: str) -> Read:
     from tidewire.protocol.document import Document
     from tidewire.protocol.sse import Decoder
 
@@ -189,12 +190,12 @@ def folded(body: bytes, wire: bytes, place: str) -> Read:
             if isinstance(diff, dict) and diff["ops"][0][0] == "r":
                 checks += len(event.data) - len(json.dumps(diff["ops"][0][1]))
     if document is None:
-        sys.exit("no snapshot came")
+        sys.exit("the stream contains no snapshot")
     return Read(len(body), len(wire), str(document.value("/items/0/value" + place)), checks)
 
 
 def gradio(port: int, endpoint: str, n: int) -> Read:
-    """Stream one event; the answer is in its last message, which repeats the value whole."""
+    """Run one event through gradio's queue. Its last message repeats the whole value, which contains the text."""
     session = uuid.uuid4().hex
     join = {"data": [n], "fn_index": fn_index(port, endpoint), "session_hash": session}
     request(port, "POST", "/gradio_api/queue/join", join)
@@ -203,7 +204,7 @@ def gradio(port: int, endpoint: str, n: int) -> Read:
     )
     last = json.loads(body[body.rindex(b'data: {"msg":"process_completed"') + 6 :].split(b"\n\n")[0])
     found = last["output"]["data"][0]
-    for token in PLACES[endpoint].split("/")[1:]:
+    for token in TEXT_POINTERS[endpoint].split("/")[1:]:
         found = found[int(token)] if isinstance(found, list) else found[token]
     return Read(len(body), len(wire), found if isinstance(found, str) else found[0]["text"])
 
@@ -223,26 +224,26 @@ def main() -> None:
 
     each, merged = (OURS.format(grow=GROW, window=window) for window in (0, 0.005))
     servers = {
-        "ours, one event per step": (each, ours),
-        "ours, one event per step, GET": (each, ours_by_get),
-        "ours, merged": (merged, ours),
+        "tidewire, one event per step": (each, ours),
+        "tidewire, one event per step, GET": (each, ours_by_get),
+        "tidewire, merged": (merged, ours),
     }
     if importlib.util.find_spec("gradio"):
         servers = {"gradio": (GRADIO.format(grow=GROW), gradio)} | servers
     else:
-        print("gradio is not installed here: its rows are not run (pip install gradio into this environment)")
+        print("gradio is not installed, so it is not measured (install it with `pip install gradio`)")
 
     rows = []
     for name, (source, measure) in servers.items():
         with serving(source) as (port, _):
-            for endpoint in PLACES:
+            for endpoint in TEXT_POINTERS:
                 for n in arguments.sizes:
-                    if (name, endpoint) == ("gradio", "deep") and n > MOST_WHOLE:
+                    if (name, endpoint) == ("gradio", "deep") and n > MAX_WHOLE_VALUE_STEPS:
                         continue
                     text = "".join(f" {i}" for i in range(n))
                     read = measure(port, endpoint, n)
                     if read.text.strip() != text.strip():  # gradio strips the text of a message
-                        sys.exit(f"{name}, N = {n}: the answer is wrong; its bytes count for nothing")
+                        sys.exit(f"{name}, N = {n}: the result is wrong, so the measurement is invalid")
                     counts = {
                         "floor": len(text),
                         "stream": read.stream,

@@ -1,1 +1,1 @@
-"""The programs that prove the conformance suite: see README.md, or `python -m proof --help`."""
+"""Programs that test the conformance suite itself. See README.md or `python -m proof --help`."""

@@ -1,26 +1,27 @@
-"""The command line of the proof: `python -m proof`."""
+"""Command line of the proof: `python -m proof`."""
 
 import argparse
 import sys
 from pathlib import Path
 
 DESCRIPTION = """\
-Prove the conformance suite: that it notices faulty servers and clients, and passes those that conform.
-Run it in the root of the repository. `make proof` runs flakiness, servers, clients and traceability, in this order."""
+Test the conformance suite: it must detect faulty servers and clients, and must pass correct ones.
+Run this program in the root of the repository. `make proof` runs flakiness, servers, clients and traceability, in this
+order."""
 
 EXAMPLES = """\
 examples:
-  python -m proof servers                          every faulty server: some minutes; writes docs/proof/faulty-servers.md
-  python -m proof servers wrong_crc                one of them; writes nothing
-  python -m proof servers --merge wrong_crc        one of them, and the page from it and the results of the last run
+  python -m proof servers                          all faulty servers; takes minutes; writes docs/proof/faulty-servers.md
+  python -m proof servers wrong_crc                one faulty server; writes nothing
+  python -m proof servers --merge wrong_crc        one faulty server; updates the page of the last full run
   python -m proof clients SendsNoCursor            one faulty client; writes nothing
-  python -m proof flakiness 3                      the suite against the reference server, three times idle, three busy
-  python -m proof traceability                     after a new check, scenario, faulty server or client: seconds
+  python -m proof flakiness 3                      the suite against the reference server, 3 times idle and 3 times busy
+  python -m proof traceability                     after adding a check, scenario, faulty server or client; takes seconds
   python -m proof traceability --check             write nothing; exit with 1 if the written files are outdated"""
 
 
 def main() -> int:
-    """Run one of the programs."""
+    """Parse the command line and run the chosen program."""
     parser = argparse.ArgumentParser(
         prog="python -m proof",
         description=DESCRIPTION,
@@ -29,59 +30,64 @@ def main() -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, whom in (("servers", "server"), ("clients", "client")):
-        text = f"run the suite against faulty {name}, and write docs/proof/faulty-{name}.md"
+        text = f"run the suite against faulty {name} and write docs/proof/faulty-{name}.md"
         matrix = commands.add_parser(name, help=text, description=text)
         matrix.add_argument(
-            "names", nargs="*", metavar="NAME", help=f"a faulty {whom}; all of them by default"
+            "names", nargs="*", metavar="NAME", help=f"name of a faulty {whom}; all by default"
         )
-        matrix.add_argument("--at-once", type=int, default=6, help=f"{name} to judge at a time (%(default)s)")
+        matrix.add_argument(
+            "--at-once",
+            type=int,
+            default=6,
+            help=f"maximum number of {name} judged at the same time (%(default)s)",
+        )
         how = matrix.add_mutually_exclusive_group()
         how.add_argument(
             "--merge",
             action="store_true",
-            help="update the results of the last run, and write the page of all",
+            help="update the results of the last full run and write the whole page",
         )
         how.add_argument(
-            "--page", action="store_true", help="run nothing; write the page from the results of the last run"
+            "--page",
+            action="store_true",
+            help="judge nothing; write the page from the results of the last full run",
         )
         how.add_argument("--list", action="store_true", help="list the names and exit")
-    text = "run the suite many times against the reference server, on an idle machine and on a busy one"
+    text = "run the suite repeatedly against the reference server, on an idle machine and on a busy machine"
     flaky = commands.add_parser("flakiness", help=text, description=text)
-    flaky.add_argument("times", nargs="?", type=int, default=20, help="runs of each half (%(default)s)")
+    flaky.add_argument(
+        "times",
+        nargs="?",
+        type=int,
+        default=20,
+        help="number of runs on the idle machine, and on the busy machine (%(default)s)",
+    )
     text = "write traceability.json of the suite and docs/proof/requirements.md"
     trace = commands.add_parser("traceability", help=text, description=text)
-    trace.add_argument("--check", action="store_true", help="write nothing; exit with 1 if they are outdated")
-    text = (
-        "draw faulty servers and clients, and write their reports for somebody who does not know the faults"
+    trace.add_argument(
+        "--check", action="store_true", help="write nothing; exit with 1 if the files are outdated"
     )
+    text = "choose random faulty servers and clients and write their reports for a reader who does not know the faults"
     blind = commands.add_parser("blind-reading", help=text, description=text)
-    blind.add_argument("--out", type=Path, required=True, help="the folder of the reports")
-    blind.add_argument("--key", type=Path, required=True, help="the file of the names")
-    blind.add_argument("--seed", type=int, help="of the draw; drawn by default")
-    blind.add_argument("--servers", type=int, default=12, help="faulty servers to draw (%(default)s)")
-    blind.add_argument("--clients", type=int, default=8, help="faulty clients to draw (%(default)s)")
+    blind.add_argument("--out", type=Path, required=True, help="folder for the reports")
+    blind.add_argument("--key", type=Path, required=True, help="file for the names of the faults")
+    blind.add_argument("--seed", type=int, help="random seed; random by default")
+    blind.add_argument("--servers", type=int, default=12, help="number of faulty servers (%(default)s)")
+    blind.add_argument("--clients", type=int, default=8, help="number of faulty clients (%(default)s)")
     return run(parser.parse_args())
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import only the chosen program: the others would load the reference server for nothing."""
+    """Run the chosen program. Import only that one, since some import the reference server, which is slow."""
     match options.command:
         case "servers":
-            from proof import server_kill_matrix as matrix
+            from proof import server_kill_matrix
 
-            if options.list:
-                print(*matrix.FAULTY_SERVERS, sep="\n")
-                return 0
-            how = {"at_once": options.at_once, "merge": options.merge, "only_page": options.page}
-            return matrix.main(options.names, **how)
+            return server_kill_matrix.main(options)
         case "clients":
             from proof import client_kill_matrix
 
-            if options.list:
-                print(*client_kill_matrix.CLIENTS, sep="\n")
-                return 0
-            how = {"at_once": options.at_once, "merge": options.merge, "only_page": options.page}
-            return client_kill_matrix.main(options.names, **how)
+            return client_kill_matrix.main(options)
         case "flakiness":
             from proof import flakiness
 

@@ -1,8 +1,8 @@
-"""Reports to be read blind: draw faulty servers and clients by chance, and write what the suite reports about each.
+"""Reports for a blind reading: chooses random faulty servers and clients and writes a numbered report for each.
 
-Each gets a number and the whole suite. Its console report goes into a folder under that number, and its name into the key
-alone. The draw follows from the seed, which is printed, and from the faulty servers and clients that exist. No report may
-contain the name of its subject: this is checked when it is written.
+The whole suite runs against each chosen subject. Its terminal report is written to a file with its number, and its name
+is written only to the key file. The choice depends on the seed, which is printed, and on the existing faulty servers and
+clients. A report must not contain the name of its subject, which is checked before the report is written.
 """
 
 import asyncio
@@ -28,29 +28,29 @@ from tidewire_conformance.report import terminal_report
 from tidewire_conformance.runner import run
 
 COLUMNS = 120
-"""Of a report."""
+"""Width of a report."""
 
 
 def main(out: Path, key_file: Path, *, seed: int | None = None, servers: int = 12, clients: int = 8) -> int:
-    """Draw, judge and write.
+    """Choose subjects, run the suite against them, and write the reports.
 
     Args:
-        out: The folder of the reports.
-        key_file: The file of the names.
-        seed: Of the draw; drawn itself if it is None.
-        servers: How many faulty servers to draw.
-        clients: How many faulty clients to draw.
+        out: Folder for the reports.
+        key_file: File for the names of the subjects.
+        seed: Random seed; None chooses one.
+        servers: Number of faulty servers to choose.
+        clients: Number of faulty clients to choose.
     """
     seed = secrets.randbelow(10**6) if seed is None else seed
     print(f"seed {seed}", flush=True)
     out.mkdir(parents=True, exist_ok=True)
     key = {}
     with ForkServer() as fork_server:
-        for number, (kind, name) in enumerate(drawn(seed, servers, clients), 1):
+        for number, (kind, name) in enumerate(chosen_subjects(seed, servers, clients), 1):
             began = time.monotonic()
             report = of_server(fork_server, name) if kind == "server" else of_client(name)
             text = console_text(report)
-            assert not _names(name).search(text), f"number {number}: the report holds the name"
+            assert not _names(name).search(text), f"report {number} contains the name of its subject"
             (out / f"{number:02}.txt").write_text(text, encoding="utf-8")
             key[f"{number:02}"] = {"kind": kind, "name": name, "about": description_of(kind, name)}
             key_file.write_text(json.dumps(key, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -58,8 +58,8 @@ def main(out: Path, key_file: Path, *, seed: int | None = None, servers: int = 1
     return 0
 
 
-def drawn(seed: int, servers: int, clients: int) -> list[tuple[str, str]]:
-    """Kinds and names, in the order of their numbers."""
+def chosen_subjects(seed: int, servers: int, clients: int) -> list[tuple[str, str]]:
+    """Choose subjects. Returns pairs of kind and name, in the order of their numbers."""
     rng = random.Random(seed)
     faulty = sorted(name for name, server in FAULTY_SERVERS.items() if not server.is_benign)
     found = [("server", name) for name in rng.sample(faulty, servers)]
@@ -72,21 +72,21 @@ def drawn(seed: int, servers: int, clients: int) -> list[tuple[str, str]]:
 
 
 def description_of(kind: str, name: str) -> str:
-    """What is wrong with it, in words."""
+    """Describe the fault of a subject."""
     if kind == "server":
         return FAULTY_SERVERS[name].description
     return re.sub(r"(?<=.)([A-Z])", lambda match: f" {match[1].lower()}", name)
 
 
 def of_server(fork_server: ForkServer, name: str) -> Report:
-    """The whole suite against a faulty server."""
+    """Run the whole suite against a faulty server."""
     checks = registry.checks()
     with fork_server.running(name) as url:
         return grade(asyncio.run(run(plan(url, budget=120), checks)), checks)
 
 
 def of_client(name: str) -> Report:
-    """Every scenario with a faulty client, which the report calls a client and no more."""
+    """Play every scenario with a faulty client. The report uses a neutral name for the client."""
     adapter = PlainAdapter(next(each for each in all_faulty_clients() if each.__name__ == name))
     adapter.name = "a client"
     found = client_run.run(client_run.ScenarioPlan("CLIENT", budget=240), choose([], [], []), adapter)
@@ -94,7 +94,7 @@ def of_client(name: str) -> Report:
 
 
 def console_text(report: Report) -> str:
-    """The report as a terminal shows it."""
+    """Render a report as a terminal would show it."""
     screen = Console(width=COLUMNS, highlight=False, no_color=True)
     with screen.capture() as capture:
         terminal_report.show(report, screen)

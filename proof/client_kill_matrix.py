@@ -1,17 +1,14 @@
-"""The kill matrix of clients: every faulty client against every scenario.
+"""Kill matrix of clients: every faulty client plays every scenario. The page is docs/proof/faulty-clients.md."""
 
-Written to docs/proof/faulty-clients.md. A run of some names (`python -m proof clients NAME…`) writes nothing; with
-`--merge` their rows replace those of the last run, which lie in proof/results/.
-"""
-
-import json
+import argparse
 import re
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 from proof.clients.faulty_client import FaultyClient, all_faulty_clients
+from proof.kill_matrix import run_matrix
 from proof.reimplementations.plain_adapter import PlainAdapter
 from proof.reimplementations.plain_client import PlainClient
 from tidewire_conformance import specification
@@ -21,41 +18,36 @@ from tidewire_conformance.clients.player import Scenario, load_all
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/proof/faulty-clients.md"
-RESULTS = ROOT / "proof/results/faulty-clients.json"
-AT_ONCE = 6
-"""Clients that are judged at a time, each with all scenarios: nearly all of the time is waiting."""
 LONG = 15.0
-"""Scenarios that may last longer are played to a client only where they have to notice it."""
+"""Scenarios with a longer time limit, in seconds, are played only with the faulty clients that they have to notice."""
 
 HEAD = """# Faulty clients: the proof of the scenarios
 
-Written by `make proof`, which plays every scenario to each of these clients. A faulty client is a client that was written
-from the specification alone, with one method changed, or one part of it. It is *noticed* if the named scenario finds the
-requirement broken that the client breaks, and a scenario that is unrelated to the fault finds nothing; one that is slow
-plays these two alone. A requirement is *proved* if a client that breaks it was noticed.
+Written by `make proof`, which plays every scenario with each of these clients. The plain client was written from the
+specification alone; a faulty client is the plain client with one method or part changed. It is *noticed* if the named
+scenario reports the requirement that the client breaks, and a scenario unrelated to the fault reports nothing. A slow
+client plays only these two scenarios. A requirement is *proved* if a client that breaks it was noticed.
 
 """
 NOT_BROKEN = {
-    "TW-CLI-056": "a permission: a client that makes no use of it is right as well, and its scenario holds both to be right",
+    "TW-CLI-056": "a permission: a client need not use it, and its scenario accepts both behaviors",
 }
-"""Requirements of scenarios that no client can break → why."""
+"""Requirements of scenarios that no client can break, with the reason."""
 
 
 @dataclass(frozen=True)
 class ClientRow:
-    """The result of the suite for one faulty client."""
+    """Result of the suite for one faulty client."""
 
     name: str
     fault: str
-    """Why the proof fails for this client; empty if it was noticed for its reason, and for no other."""
+    """Reason why the proof fails for this client; empty if exactly the expected failure was reported."""
     red: dict[str, list[str]]
-    """Scenarios that it fails → the requirements that each finds broken."""
+    """Scenarios that the client fails, with the requirements that each reports."""
 
     @property
     def breaks(self) -> str:
-        """The requirement that it is made to break."""
+        """The requirement that the client is designed to break."""
         return _breaks(CLIENTS[self.name])
 
 
@@ -64,65 +56,45 @@ CLIENTS: dict[str, type[FaultyClient]] = {client.__name__: client for client in 
 
 
 def judge_client(name: str) -> ClientRow:
-    """Play every scenario to a faulty client."""
+    """Play every scenario with a faulty client."""
     client = CLIENTS[name]
     chosen = [each for each in SCENARIOS if each.patience < LONG or each.name == client.scenario]
-    # What is judged by its time is not judged beside three hundred others.
+    # A scenario that measures time must not run next to three hundred others.
     if getattr(client, "kind", "") == "pace":
         chosen = [each for each in chosen if each.name in {client.scenario, client.control}]
     return _judged(client, chosen)
 
 
 def judge_client_briefly(name: str) -> ClientRow:
-    """Play only the scenario that has to notice a faulty client, and the one that is unrelated to its fault."""
+    """Play only the scenario that has to notice a faulty client and the scenario that is unrelated to its fault."""
     client = CLIENTS[name]
     return _judged(client, [each for each in SCENARIOS if each.name in {client.scenario, client.control}])
 
 
-def main(names: list[str], *, at_once: int = AT_ONCE, merge: bool = False, only_page: bool = False) -> int:
-    """Judge the clients, and write the page.
+def main(options: argparse.Namespace) -> int:
+    """Run the kill matrix of clients. The plain client itself must pass every scenario."""
+    code = run_matrix("clients", CLIENTS, _judge_all, _restore, _page, options)
+    if code == 2 or options.list or options.page:
+        return code
+    failed = _red(_run(PlainClient, [each for each in SCENARIOS if each.patience < LONG]))
+    if failed:
+        print(f"the plain client fails {', '.join(failed)}")
+    return code or int(bool(failed))
 
-    Args:
-        names: The clients; all of them if it is empty.
-        at_once: How many to judge at a time.
-        merge: Replace the rows of `names` in the results of the last run, and write the page of all.
-        only_page: Judge nothing; write the page again from the results of the last run.
 
-    Returns:
-        1 if the proof fails for one of them.
-    """
-    if unknown := sorted(set(names) - CLIENTS.keys()):
-        print("no such faulty client:", *unknown)
-        return 2
-    if (merge or only_page) and not RESULTS.exists():
-        print(f"no results of an earlier run in {RESULTS.relative_to(ROOT)}: run all clients first")
-        return 2
+def _judge_all(names: list[str], at_once: int) -> list[ClientRow]:
     began = time.monotonic()
-    right = {} if only_page else _red(_run(PlainClient, [each for each in SCENARIOS if each.patience < LONG]))
     rows = []
     with ProcessPoolExecutor(at_once) as pool:
-        for row in pool.map(judge_client, [] if only_page else names or [*CLIENTS]):
+        for row in pool.map(judge_client, names):
             rows.append(row)
-            told = row.fault or f"noticed, red in {len(row.red)} scenarios"
-            print(f"{time.monotonic() - began:6.1f} s  {row.name}: {told}", flush=True)
-    # A busy machine makes up for haste: judge once more, alone, what was not noticed.
-    rows = [judge_client(row.name) if row.fault else row for row in rows]
-    print(f"{len(rows)} clients in {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
-    if only_page or merge:
-        again = {row.name for row in rows}
-        rows += [row for row in _last_run() if row.name not in again]
-    if only_page or merge or not names:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
-        PAGE.write_text(HEAD + "\n".join(_page(rows)) + "\n", encoding="utf-8")
-    print(*(f"{row.name}: {row.fault}" for row in rows if row.fault), sep="\n")
-    if right:
-        print(f"the client without a fault is red in {', '.join(right)}")
-    return 1 if right or any(row.fault for row in rows) else 0
+            result = row.fault or f"noticed, fails {len(row.red)} scenarios"
+            print(f"{time.monotonic() - began:6.1f} s  {row.name}: {result}", flush=True)
+    # A busy machine can hide a fault in timing: judge clients that were not noticed again, one at a time.
+    return [judge_client(row.name) if row.fault else row for row in rows]
 
 
-def _last_run() -> list[ClientRow]:
-    rows = json.loads(RESULTS.read_text(encoding="utf-8"))
+def _restore(rows: list[dict[str, Any]]) -> list[ClientRow]:
     return [ClientRow(**each) for each in rows if each["name"] in CLIENTS]
 
 
@@ -150,12 +122,12 @@ def _fault(client: type, found: ScenarioRun) -> str:
     if _breaks(client) not in at.get(client.scenario, ()):
         return "not noticed"
     if client.control in at:
-        return f"{client.control} is red"
+        return f"{client.control} fails"
     report = grade(found, found.trials)
     return "" if report.exit_code in {0, 1} else f"exit code {report.exit_code}"
 
 
-def _page(rows: list[ClientRow]) -> list[str]:
+def _page(rows: list[ClientRow]) -> str:
     noticed = [row for row in rows if not row.fault]
     proved = {row.breaks for row in noticed}
     named = {requirement for scenario in SCENARIOS for requirement in scenario.requirements}
@@ -163,11 +135,11 @@ def _page(rows: list[ClientRow]) -> list[str]:
         f"- {len(rows)} faulty clients, {len(noticed)} of them noticed",
         f"- {len(SCENARIOS)} scenarios about {len(named)} requirements; faulty clients prove {len(proved & named)} of them",
         *(
-            f"- not proved: {name}, {NOT_BROKEN.get(name, 'for no stated reason')}"
+            f"- not proved: {name}, {NOT_BROKEN.get(name, 'without a stated reason')}"
             for name in sorted(named - proved)
         ),
         "",
-        "| client | noticed by | breaks | also broken there | red in | |",
+        "| client | noticed by | breaks | other requirements in that scenario | failed scenarios | |",
         "|---|---|---|---|---|---|",
     ]
     for row in sorted(rows, key=lambda row: (_own(row), row.name)):
@@ -175,7 +147,7 @@ def _page(rows: list[ClientRow]) -> list[str]:
         mark = row.fault or "✓"
         words, also = _words(row.name), " ".join(sorted(others))
         lines.append(f"| {words} | `{_own(row)}` | {row.breaks} | {also} | {len(row.red)} | {mark} |")
-    return lines
+    return HEAD + "\n".join(lines) + "\n"
 
 
 def _own(row: ClientRow) -> str:
@@ -183,5 +155,5 @@ def _own(row: ClientRow) -> str:
 
 
 def _words(name: str) -> str:
-    """`SendsNoCursor` as words."""
+    """Split a class name such as `SendsNoCursor` into words."""
     return re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z0-9])(?=[A-Z][a-z])", " ", name).lower()

@@ -1,9 +1,9 @@
-"""Traceability: requirement → the checks and scenarios that judge it → the faulty servers and clients that prove those.
+"""Traceability matrix: the checks and scenarios that judge each requirement, and the faults that prove these checks.
 
-Writes traceability.json of the suite and docs/proof/requirements.md, both from the registries alone: it takes seconds.
-A check is a function of the suite (`resume.a_cursor_that_is_no_id_is_refused`), a scenario is played to a client
-(`cuts.silence`). A faulty server is listed at the requirement that it breaks, a faulty client at the first requirement of
-the scenario that has to notice it.
+Writes the suite's traceability.json and docs/proof/requirements.md. Both are derived from the registries without running
+the suite, which takes seconds. A check is a function of the suite (`resume.a_cursor_that_is_no_id_is_refused`). A scenario
+is played with a client (`cuts.silence`). A faulty server is listed at the requirement that it breaks. A faulty client is
+listed at the first requirement of the scenario that has to notice it.
 """
 
 import json
@@ -23,48 +23,48 @@ from tidewire_conformance.specification import Requirement
 ROOT = Path(__file__).parents[1]
 TRACEABILITY = ROOT / "src/conformance/tidewire_conformance/traceability.json"
 PAGE = ROOT / "docs/proof/requirements.md"
-AGAIN = "python -m proof traceability"
-SHOWN = 3
-"""Checks, and faulty servers and clients, of one requirement that the page names."""
+COMMAND = "python -m proof traceability"
+MAX_NAMES = 3
+"""Maximum number of checks, and of faults, that the page names for a requirement."""
 
 HEAD = """# The requirements with their checks
 
-Written by `python -m proof traceability`, as is `traceability.json` of the suite. For each requirement: the checks of a
-server and the scenarios for a client (`client:`) that judge it, and the faulty servers and clients that show that they can
-fail. *By its check*: a faulty server breaks another requirement of the same check. `tidewire conformance URL --only
-TW-RES-019` runs what judges one requirement.
+Written by `python -m proof traceability`, together with `traceability.json` of the suite. Each row lists the checks of a
+server and the scenarios for a client (`client:`) that judge a requirement, and the faulty servers and clients that prove
+that these checks can fail. *By its check* means that a faulty server breaks another requirement of the same check.
+`tidewire conformance URL --only TW-RES-019` runs the checks of one requirement.
 
 """
 
 
 @dataclass(frozen=True)
 class RequirementTrace:
-    """One requirement, with what judges and what proves it."""
+    """A requirement with its checks, its scenarios, and the faults that prove them."""
 
     requirement: Requirement
     checks: tuple[str, ...]
     scenarios: tuple[str, ...]
     faulty_servers: tuple[str, ...]
-    """Those that break it."""
+    """Names of the faulty servers that break the requirement."""
     faulty_clients: tuple[str, ...]
     is_proved_by_its_check: bool
-    """Whether one of its checks or scenarios is proved by a fault of another requirement."""
+    """Whether a fault that breaks another requirement proves one of the checks or scenarios."""
     reason: str
-    """Why nothing judges it, where nothing has to."""
+    """Reason why no check or scenario judges the requirement; empty if one does."""
 
     @property
     def judges(self) -> tuple[str, ...]:
-        """Its checks, and its scenarios as `client:NAME`."""
+        """Names of the checks, and of the scenarios as `client:NAME`."""
         return (*self.checks, *(f"client:{name}" for name in self.scenarios))
 
     @property
     def faulty(self) -> tuple[str, ...]:
-        """Its faulty servers, and its faulty clients as `client:NAME`."""
+        """Names of the faulty servers, and of the faulty clients as `client:NAME`."""
         return (*self.faulty_servers, *(f"client:{name}" for name in self.faulty_clients))
 
     @property
     def is_covered(self) -> bool:
-        """Whether something judges it, or a reason is written why nothing does."""
+        """Whether a check or scenario judges the requirement, or a reason states why none does."""
         return bool(self.judges or self.reason or self.requirement.level == "MAY")
 
     @property
@@ -73,7 +73,7 @@ class RequirementTrace:
 
 
 def traces() -> list[RequirementTrace]:
-    """All requirements, in the order of the chapters."""
+    """Build the traceability of all requirements, in the order of the chapters."""
     checks: dict[str, list[str]] = {}
     for check in registry.checks():
         for name in check.sentences:
@@ -107,28 +107,28 @@ def traces() -> list[RequirementTrace]:
 
 
 def traceability_json(found: list[RequirementTrace]) -> str:
-    """The text of traceability.json."""
+    """Render traceability.json."""
     members = ("checks", "scenarios", "faulty_servers", "faulty_clients")
     entries = {trace.requirement.id: {name: [*getattr(trace, name)] for name in members} for trace in found}
     return json.dumps(entries, ensure_ascii=False, indent=1) + "\n"
 
 
 def page(found: list[RequirementTrace]) -> str:
-    """The page of the documentation."""
+    """Render docs/proof/requirements.md."""
     return HEAD + "\n".join(_page(found)) + "\n"
 
 
 def _page(found: list[RequirementTrace]) -> Iterator[str]:
     judged = [trace for trace in found if trace.judges]
     count = _count(judged, "judges")
-    yield f"- {len(found)} requirements, {len(judged)} of them judged by {count} checks and scenarios"
+    yield f"- {len(found)} requirements; {count} checks and scenarios judge {len(judged)} of them"
     broken = sum(bool(each.faulty) for each in found)
     yield f"- {_count(found, 'faulty')} faulty servers and clients break {broken} of them"
     reasoned = sum(not each.judges and bool(each.reason) for each in found)
-    yield f"- {reasoned} are not judged here, for the reason stated; the others without a check grant a choice (MAY)"
+    yield f"- {reasoned} are not judged, for the stated reason; the others without a check grant a choice (MAY)"
     for chapter, traces_of in groupby(found, key=lambda trace: trace.requirement.chapter):
         yield from ("", f"## [{chapter}](../../spec/{chapter}.md)", "")
-        yield from ("| requirement | | for | judged by | proved by |", "|---|---|---|---|---|")
+        yield from ("| requirement | level | role | judged by | proved by |", "|---|---|---|---|---|")
         for trace in traces_of:
             one = trace.requirement
             text = f"**{one.id}** {_cell(one.text)}"
@@ -148,8 +148,8 @@ def _proved_by(trace: RequirementTrace) -> str:
 
 
 def _names(names: tuple[str, ...]) -> str:
-    more = f" … {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return "<br>".join(f"`{name}`" for name in names[:SHOWN]) + more
+    more = f" … {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return "<br>".join(f"`{name}`" for name in names[:MAX_NAMES]) + more
 
 
 def _cell(text: str) -> str:
@@ -157,7 +157,7 @@ def _cell(text: str) -> str:
 
 
 def main(*, check: bool = False) -> int:
-    """Write both files; with `check` write neither, and return 1 if one of them is outdated."""
+    """Write both files. With `check`, write nothing and return 1 if a file is outdated."""
     found = traces()
     now = {TRACEABILITY: traceability_json(found), PAGE: page(found)}
     outdated = [
@@ -165,7 +165,7 @@ def main(*, check: bool = False) -> int:
     ]
     for file in outdated:
         where = file.relative_to(ROOT)
-        print(f"{where} has drifted: run {AGAIN}" if check else f"wrote {where}")
+        print(f"{where} is outdated: run `{COMMAND}`" if check else f"wrote {where}")
         if not check:
             file.write_text(now[file], encoding="utf-8")
     return int(check and bool(outdated))

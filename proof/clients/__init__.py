@@ -1,1 +1,1 @@
-"""Faulty clients: the plain client with one fault each."""
+"""Faulty clients, each the plain client with one fault."""

@@ -1,4 +1,4 @@
-"""Faulty clients: what they make of a diff, of the places that its ops name, and of the ops."""
+"""Faulty clients with errors in diffs, JSON Pointers and diff operations."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ from proof.clients.faulty_client import FaultyClient
 from proof.reimplementations.plain_state import MalformedError, State, UnknownError, demand
 
 
-def folds(**members: Any) -> type[State]:
+def state_with(**members: Any) -> type[State]:
     return type("FaultyState", (State,), members)
 
 
-# ---- a diff as a whole -------------------------------------------------------------------------------------------
+# ---- whole diffs -------------------------------------------------------------------------------------------------
 
 
 class KeepsTheFirstHalfOfADiff(FaultyClient):
-    """Ops are applied to the state itself, and an error ends the diff, not the state."""
+    """Keep the operations before an invalid one instead of discarding the whole diff."""
 
     scenario, kind, breaks = "half-a-diff", "never", "TW-DIF-012"
 
@@ -60,13 +60,13 @@ class PassesOverUnknownShapes(FaultyClient):
 
 class TakesNullForNoChange(FaultyClient):
     scenario, kind, breaks = "null-as-a-diff", "hung", "TW-DIF-015"
-    state_type = folds(ops_of=lambda self, diff: State.ops_of(self, diff or []))
+    state_type = state_with(ops_of=lambda self, diff: State.ops_of(self, diff or []))
 
 
 class BelievesAnyBase(FaultyClient):
     scenario, kind, breaks = "on-that-is-no-base", "never", "TW-DIF-016"
 
-    def base_named(self, data, seq):
+    def named_base(self, data, seq):
         return min(data["on"], seq - 1)
 
 
@@ -75,34 +75,34 @@ class RefusesADiffWithoutOps(FaultyClient):
 
     class Refuses(State):
         def ops_of(self, diff):
-            demand(diff, "a diff that changes nothing")
+            demand(diff, "a diff without operations")
             return super().ops_of(diff)
 
 
-# ---- places ------------------------------------------------------------------------------------------------------
+# ---- pointers ----------------------------------------------------------------------------------------------------
 
 
 class MendsPaths(FaultyClient):
     scenario, kind, breaks = "path-without-a-slash", "never", "TW-DIF-018"
-    state_type = folds(
+    state_type = state_with(
         place=lambda self, root, path: State.place(self, root, path and "/" + path.lstrip("/"))
     )
 
 
 class UnescapesInTheWrongOrder(FaultyClient):
-    """`~01` is `~1`; whoever replaces `~0` first makes a slash of it."""
+    """Replace `~0` before `~1`, so that `~01` becomes a slash instead of `~1`."""
 
     scenario, kind, breaks = "pointers", "count", "TW-DIF-018"
-    state_type = folds(unescaped=lambda self, token: token.replace("~0", "~").replace("~1", "/"))
+    state_type = state_with(unescaped=lambda self, token: token.replace("~0", "~").replace("~1", "/"))
 
 
 class ReadsIndexesAsNumbers(FaultyClient):
     scenario, kind, breaks = "index-with-a-leading-zero", "never", "TW-DIF-019"
-    state_type = folds(index=lambda self, token: int(token))
+    state_type = state_with(index=lambda self, token: int(token))
 
 
 class TakesADashForTheEnd(FaultyClient):
-    """As a JSON Patch does."""
+    """Accept `-` as the index after the last element, as JSON Patch does."""
 
     scenario, kind, breaks = "index-that-is-a-dash", "never", "TW-DIF-019"
 
@@ -113,13 +113,13 @@ class TakesADashForTheEnd(FaultyClient):
 
 class CountsFromTheEnd(FaultyClient):
     scenario, kind, breaks = "index-below-zero", "never", "TW-DIF-019"
-    state_type = folds(
+    state_type = state_with(
         index=lambda self, token: int(token) if token.startswith("-") else State.index(self, token)
     )
 
 
 class SparesThePrototype(FaultyClient):
-    """An assignment to `__proto__` makes no member in a language with prototypes."""
+    """Ignore assignments to `__proto__`, as in a language where that name sets the prototype."""
 
     scenario, kind, breaks = "ops", "order", "TW-DIF-020"
 
@@ -130,25 +130,25 @@ class SparesThePrototype(FaultyClient):
 
 
 class AsksThePrototypeForMembers(FaultyClient):
-    """What has a name of the language's own seems to be there, and is set by whoever is first."""
+    """Reject members whose names exist on the prototype, as if the object already had them."""
 
     scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
 
     class Asks(State):
         def set(self, parent, token, value):
-            demand(token not in {"toString", "hasOwnProperty"}, "a member that is there")
+            demand(token not in {"toString", "hasOwnProperty"}, "the member exists already")
             super().set(parent, token, value)
 
 
 class TakesAnEmptyNameForThePlaceItself(FaultyClient):
     scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
-    state_type = folds(
+    state_type = state_with(
         tokens=lambda self, path: [token for token in State.tokens(self, path) if token or path == "/"]
     )
 
 
 class TakesANumberForAnIndex(FaultyClient):
-    """A member is named `0`, and the client makes an array of what has it."""
+    """Normalize numeric member names such as `00`, as if they were array indexes."""
 
     scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
 
@@ -176,7 +176,7 @@ class MakesPlacesOnTheWay(FaultyClient):
             return (parent, self.tokens(path)[-1]) if path else (root, "")
 
 
-# ---- ops ---------------------------------------------------------------------------------------------------------
+# ---- operations --------------------------------------------------------------------------------------------------
 
 
 class RefusesToAppendByAnIndex(FaultyClient):
@@ -206,7 +206,7 @@ class RefusesToSetTheWholeState(FaultyClient):
 
     class Refuses(State):
         def place(self, root, path):
-            demand(path, "a place")
+            demand(path, "the path is empty")
             return super().place(root, path)
 
 
@@ -221,14 +221,14 @@ class OnlyReplacesMembers(FaultyClient):
 
 class InsertsAfterThePlace(FaultyClient):
     scenario, kind, breaks = "ops", "order", "TW-DIF-026"
-    state_type = folds(insert=lambda self, parent, token, value: parent.insert(int(token) + 1, value))
+    state_type = state_with(insert=lambda self, parent, token, value: parent.insert(int(token) + 1, value))
 
 
 class InsertsWhereverItFits(FaultyClient):
-    """A list's own way to insert takes any index."""
+    """Accept any index for an insertion, as `list.insert` does."""
 
     scenario, kind, breaks = "insertion-past-the-end", "never", "TW-DIF-026"
-    state_type = folds(insert=lambda self, parent, token, value: parent.insert(int(token), value))
+    state_type = state_with(insert=lambda self, parent, token, value: parent.insert(int(token), value))
 
 
 class DeletesWhatIsNotThere(FaultyClient):
@@ -241,7 +241,7 @@ class DeletesWhatIsNotThere(FaultyClient):
 
 
 class DeletesPastTheEnd(FaultyClient):
-    """A slice that is empty is deleted without a word."""
+    """Delete past the end of an array without an error, as deleting an empty slice does."""
 
     scenario, kind, breaks = "deletion-past-the-end", "never", "TW-DIF-027"
 
@@ -271,7 +271,7 @@ class PushesAnArrayAsOneElement(FaultyClient):
 
 
 class JoinsWhateverIsAppended(FaultyClient):
-    """`+` on a text makes a text of whatever is beside it."""
+    """Convert an appended value to text, as `+` does in JavaScript."""
 
     scenario, kind, breaks = "number-appended-to-a-text", "never", "TW-DIF-029"
 
@@ -290,7 +290,7 @@ class TruncatesWhatThereIs(FaultyClient):
 
 
 class TruncatesEverythingForNothing(FaultyClient):
-    """`text[:-0]` is empty."""
+    """Truncate by 0 with `text[:-0]`, which is empty."""
 
     scenario, kind, breaks = "truncation-by-nothing", "count", "TW-DIF-030"
 

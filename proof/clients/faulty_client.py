@@ -1,4 +1,4 @@
-"""Faulty clients: the plain client with one method changed. A scenario notices each, by the requirement that it breaks."""
+"""Base class and registry of the faulty clients, each of which overrides one method or part of the plain client."""
 
 from importlib import import_module
 from pathlib import Path
@@ -8,21 +8,23 @@ from proof.reimplementations.plain_state import Decoder, Json, State
 
 
 class FaultyClient(PlainClient):
-    """`scenario` has to catch it, with a finding that is about `kind`, as a breach of the requirement `breaks`."""
+    """Base class of faulty clients. A scenario must report the fault."""
 
     scenario: str
+    """Name of the scenario that must fail."""
     kind: str
+    """Category of the expected finding, see `Finding.kind`."""
     breaks = ""
-    """By default the first requirement of its scenario."""
+    """The requirement that the finding must name; by default the first requirement of the scenario."""
     control = "ended-before-it-was-read"
-    """A scenario that has nothing to do with the fault, and passes."""
+    """Name of a scenario that is unrelated to the fault and must pass."""
     patience = 0.0
-    """A factor to the time that the scenario gives it; by default a short one where it hangs, which has to be waited for."""
+    """Factor for the scenario's time limits. 0 selects a default, which is shorter if the client is expected to hang."""
     is_costly = False
-    """Whether it takes seconds to notice it."""
+    """Whether the scenario takes several seconds."""
 
     def __init_subclass__(cls):
-        """Use a decoder, state or JSON reader that is defined within the class in place of the plain client's."""
+        """Replace the plain client's decoder, state or JSON parser by a subclass defined in the class body."""
         super().__init_subclass__()
         for part in [each for each in vars(cls).values() if isinstance(each, type)]:
             for name, right in (("decoder", Decoder), ("state_type", State), ("json", Json)):
@@ -31,7 +33,7 @@ class FaultyClient(PlainClient):
 
 
 def all_faulty_clients(kind=FaultyClient):
-    """Every client with a fault."""
+    """Iterate over all faulty clients."""
     for file in sorted(Path(__file__).parent.glob("*_faults.py")):
         import_module(f"{__package__}.{file.stem}")
     for client in kind.__subclasses__():

@@ -1,14 +1,14 @@
-"""Faulty clients: how they read fields and lines, what they take for JSON, and how much of it they can hold."""
+"""Faulty clients with errors in parsing fields, lines and JSON, or with wrong size limits."""
 
 import contextlib
 import re
 
 from proof.clients.faulty_client import FaultyClient
-from proof.clients.stream_faults import decodes
-from proof.reimplementations.plain_state import BOUND, Decoder, Event, Json, MalformedError
+from proof.clients.stream_faults import decoder_with
+from proof.reimplementations.plain_state import MAX_UNFINISHED_BYTES, Decoder, Event, Json, MalformedError
 
 
-def reads(**members):
+def json_with(**members):
     return type("FaultyJson", (Json,), members)
 
 
@@ -17,11 +17,11 @@ def reads(**members):
 
 class DiesOfBytesThatAreNotUtf8(FaultyClient):
     scenario, kind, breaks = "bytes-that-are-not-utf-8", "died", "TW-FRM-021"
-    decoder = decodes(text=lambda self, value: value.decode("utf-8"))
+    decoder = decoder_with(text=lambda self, value: value.decode("utf-8"))
 
 
 class TakesTwoLfForTheEndOfAnEvent(FaultyClient):
-    """A split at two LF, as many a tutorial has it: other line ends never end an event."""
+    """Split events at two LF only, as in many tutorials. Events with other line ends never end."""
 
     scenario, kind, breaks = "lines-that-end-in-cr-lf", "count", "TW-FRM-023"
 
@@ -35,7 +35,7 @@ class TakesTwoLfForTheEndOfAnEvent(FaultyClient):
 
 class StripsTheValue(FaultyClient):
     scenario, kind, breaks = "two-spaces-after-the-colon", "never", "TW-FRM-027"
-    decoder = decodes(field=lambda self, name, value: Decoder.field(self, name, value.strip()))
+    decoder = decoder_with(field=lambda self, name, value: Decoder.field(self, name, value.strip()))
 
 
 class SplitsAtTheLastColon(FaultyClient):
@@ -52,7 +52,7 @@ class SplitsAtTheLastColon(FaultyClient):
 
 class ReadsNamesInAnyCase(FaultyClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
-    decoder = decodes(field=lambda self, name, value: Decoder.field(self, name.lower(), value))
+    decoder = decoder_with(field=lambda self, name, value: Decoder.field(self, name.lower(), value))
 
 
 class KeepsTheLastDataOnly(FaultyClient):
@@ -93,7 +93,9 @@ class TakesAnEmptyTypeAsItIs(FaultyClient):
 
 class TakesAnIdUpToItsNul(FaultyClient):
     scenario, kind, breaks = "id-with-nul", "cursor", "TW-FRM-033"
-    decoder = decodes(field=lambda self, name, value: Decoder.field(self, name, value.partition(b"\0")[0]))
+    decoder = decoder_with(
+        field=lambda self, name, value: Decoder.field(self, name, value.partition(b"\0")[0])
+    )
 
     def receive(self, event):
         end = super().receive(event)
@@ -106,15 +108,15 @@ class ReadsRetryInto32Bits(FaultyClient):
     scenario, kind, breaks = "retry-beyond-all-bounds", "died", "TW-FRM-036"
 
     class Reads(Decoder):
-        def take_retry(self, value):
+        def set_retry(self, value):
             if value.isdigit():
                 self.retry = int.from_bytes(int(value).to_bytes(4))
 
 
 class ReadsRetryInSeconds(FaultyClient):
     scenario, kind, breaks = "retry-is-the-base", "hung", "TW-CLI-016"
-    decoder = decodes(
-        take_retry=lambda self, value: setattr(self, "retry", 1000 * int(value)) if value.isdigit() else None
+    decoder = decoder_with(
+        set_retry=lambda self, value: setattr(self, "retry", 1000 * int(value)) if value.isdigit() else None
     )
 
 
@@ -122,29 +124,29 @@ class KeepsItsDecoder(FaultyClient):
     scenario, kind, breaks = "decoder-of-each-connection", "count", "TW-FRM-038"
     kept = None
 
-    def new_decoder(self, answer):
-        self.kept = self.kept or super().new_decoder(answer)
+    def new_decoder(self, response):
+        self.kept = self.kept or super().new_decoder(response)
         return self.kept
 
 
 class HoldsSnapshotsToTheBoundOfEvents(FaultyClient):
     scenario, kind, breaks = "large-snapshot", "end", "TW-FRM-039"
-    decoder = decodes(bound=lambda self: self.size <= 2**21 or _refuse())
+    decoder = decoder_with(bound=lambda self: self.size <= 2**21 or _refuse())
 
 
 class HoldsEventsTo64Kibibytes(FaultyClient):
-    """The size of a line that a reader of lines takes by default."""
+    """Limit events to 64 KiB, a common default of line readers."""
 
     scenario, kind, breaks = "large-event", "count", "TW-FRM-078"
-    decoder = decodes(bound=lambda self: self.size <= 2**16 or _refuse())
+    decoder = decoder_with(bound=lambda self: self.size <= 2**16 or _refuse())
 
 
 def _refuse():
-    raise MalformedError("an event that is too long")
+    raise MalformedError("an event is too long")
 
 
 class CopiesABufferWithEachPiece(FaultyClient):
-    """`buffer = buffer + chunk`: what it looks for it looks for in the new piece alone, and it copies all the same."""
+    """Copy the whole buffer for each chunk with `buffer = buffer + chunk`, although only the chunk is searched."""
 
     scenario, kind, breaks, patience, is_costly = "long-line-in-small-pieces", "pace", "TW-FRM-041", 1.0, True
 
@@ -152,25 +154,25 @@ class CopiesABufferWithEachPiece(FaultyClient):
         rest = b""
 
         def feed(self, chunk):
-            held, self.rest = self.rest + chunk, b""
+            buffered, self.rest = self.rest + chunk, b""
             if b"\n" in chunk:
-                return super().feed(held)
-            self.rest = held
+                return super().feed(buffered)
+            self.rest = buffered
             return []
 
 
 class StripsAMarkFromEachChunk(FaultyClient):
-    """As a decoder of texts does that is made anew for each of them."""
+    """Strip a byte order mark from each chunk, as a new text decoder per chunk would."""
 
     scenario, kind, breaks = "byte-order-mark-inside-a-text", "count", "TW-FRM-022"
-    decoder = decodes(feed=lambda self, chunk: Decoder.feed(self, chunk.removeprefix(b"\xef\xbb\xbf")))
+    decoder = decoder_with(feed=lambda self, chunk: Decoder.feed(self, chunk.removeprefix(b"\xef\xbb\xbf")))
 
 
 # ---- JSON --------------------------------------------------------------------------------------------------------
 
 
 class MendsJson(FaultyClient):
-    """A text that is cut off is taken as far as it goes."""
+    """Close an unterminated string before parsing."""
 
     scenario, kind, breaks = "data-that-is-no-json", "never", "TW-OVR-001"
 
@@ -181,7 +183,7 @@ class MendsJson(FaultyClient):
 
 
 class PassesOverABreach(FaultyClient):
-    """What cannot be read is dropped, and the stream goes on."""
+    """Ignore malformed events and continue with the stream."""
 
     scenario, kind, breaks = "data-that-is-no-json", "hung", "TW-FRM-075"
 
@@ -194,19 +196,19 @@ class PassesOverABreach(FaultyClient):
 
 class HoldsNumbersToNoBound(FaultyClient):
     scenario, kind, breaks = "number-beyond-the-finite", "never", "TW-SEC-021"
-    json = reads(number=staticmethod(float))
+    json = json_with(number=staticmethod(float))
 
 
 class RoundsIntegers(FaultyClient):
-    """As a reader does that knows numbers of 64 bits only."""
+    """Round large integers, as a parser with only 64-bit floats does."""
 
     scenario, kind, breaks = "integer-beyond-the-exact", "never", "TW-OVR-003"
-    json = reads(integer=staticmethod(lambda text: int(float(text))))
+    json = json_with(integer=staticmethod(lambda text: int(float(text))))
 
 
 class TakesTheLastOfTwoMembers(FaultyClient):
     scenario, kind, breaks = "member-twice", "hung", "TW-OVR-004"
-    json = reads(members=staticmethod(dict))
+    json = json_with(members=staticmethod(dict))
 
 
 class ReplacesLoneSurrogates(FaultyClient):
@@ -229,7 +231,7 @@ class LooksAtTextsAndNotAtNames(FaultyClient):
 
 class NestsAsDeepAsItsLibrary(FaultyClient):
     scenario, kind, breaks = "nested-too-deep", "never", "TW-OVR-006"
-    json = reads(most=500)
+    json = json_with(max_depth=500)
 
 
 class DiesOfDeepNesting(FaultyClient):
@@ -244,10 +246,10 @@ class DiesOfDeepNesting(FaultyClient):
 
 
 class KnowsNoIntegers(FaultyClient):
-    """In a language with one kind of number 1.0 is 1."""
+    """Treat 1.0 as the integer 1, as in a language with a single number type."""
 
     scenario, kind, breaks = "truncation-by-a-fraction", "never", "TW-OVR-010"
-    json = reads(
+    json = json_with(
         number=staticmethod(lambda text: int(float(text)) if float(text).is_integer() else float(text))
     )
 
@@ -257,18 +259,18 @@ class RefusesNullForAMemberThatIsLeftOut(FaultyClient):
 
     def verify(self, done):
         if "error" in done and not isinstance(done["error"], dict):
-            raise MalformedError("an error that is none")
+            raise MalformedError("the error is not an object")
         super().verify(done)
 
 
 class ReadsOnlyWhatItKnows(FaultyClient):
-    """Members of `value` that have no name in the client's own types are dropped."""
+    """Drop members of `value` that the client's own types do not define."""
 
     scenario, kind, breaks = "rows", "order", "TW-CLI-052"
 
-    def give(self, index, value, before):
+    def deliver_value(self, index, value, before):
         kept = {name: value[name] for name in value if name == "text"} if isinstance(value, dict) else value
-        super().give(index, kept, before)
+        super().deliver_value(index, kept, before)
 
 
 class BoundsAConnection(FaultyClient):
@@ -279,12 +281,12 @@ class BoundsAConnection(FaultyClient):
 
         def feed(self, chunk):
             self.total += len(chunk)
-            return super().feed(chunk) if self.total <= BOUND else _refuse()
+            return super().feed(chunk) if self.total <= MAX_UNFINISHED_BYTES else _refuse()
 
 
 class NestsLessDeep(FaultyClient):
     scenario, kind, breaks = "nested-as-deep-as-allowed", "count", "TW-OVR-006"
-    json = reads(most=63)
+    json = json_with(max_depth=63)
 
 
 class DoesNotReadProgress(FaultyClient):

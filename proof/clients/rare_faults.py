@@ -1,7 +1,7 @@
-"""Faulty clients: right nearly always, and wrong in one case that is rare."""
+"""Faulty clients that fail only in one rare case."""
 
 from proof.clients.faulty_client import FaultyClient
-from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_client import id_key
 from proof.reimplementations.plain_requests import CutError
 from proof.reimplementations.plain_state import MalformedError, State
 
@@ -18,7 +18,7 @@ def mapped(value, change):
 
 
 class OfferedEncodingsForASubmit(FaultyClient):
-    """Only a GET asks for no coding."""
+    """Request an uncompressed response only for GET, and offer gzip for a submit."""
 
     scenario, kind, breaks = "submit", "header", "TW-SEC-023"
 
@@ -30,14 +30,14 @@ class DrawsOneKeyForAll(FaultyClient):
     scenario, kind, breaks = "two-submits", "header", "TW-JOB-036"
     key = KEY
 
-    def once(self, method, url, headers, body):
+    def send(self, method, url, headers, body):
         if "Idempotency-Key" in headers:
             headers = {**headers, "Idempotency-Key": self.key}
-        return super().once(method, url, headers, body)
+        return super().send(method, url, headers, body)
 
 
 class CountsItsKeysUp(DrawsOneKeyForAll):
-    """As one does that makes them of the time."""
+    """Use consecutive numbers as idempotency keys instead of random ones."""
 
     counted = 0
 
@@ -61,22 +61,22 @@ class TakesADoneOverAGap(FaultyClient):
         return super().base_of(name, on)
 
     def fits(self, name):
-        return self.cursor is not None and key_of(name)[0] == key_of(self.cursor)[0]
+        return self.cursor is not None and id_key(name)[0] == id_key(self.cursor)[0]
 
 
 class TakesADoneOfAnotherEpoch(TakesADoneOverAGap):
     scenario = "done-across-epochs"
 
     def fits(self, name):
-        return self.cursor is not None and key_of(name)[0] != key_of(self.cursor)[0]
+        return self.cursor is not None and id_key(name)[0] != id_key(self.cursor)[0]
 
 
 class PassesOverTheChecksOfNoOps(FaultyClient):
-    """A diff that changes nothing is not looked at."""
+    """Skip the checks of a diff without operations."""
 
     scenario, kind, breaks = "failed-check-without-ops", "count", "TW-DIF-053"
 
-    class state_type(State):  # noqa: N801 - the name by which a client knows it
+    class state_type(State):  # noqa: N801 - `PlainClient` has an attribute of this name
         def ops_of(self, diff):
             ops, checks = super().ops_of(diff)
             return ops, checks if ops else []
@@ -93,22 +93,22 @@ class LetsTheWholeStateBreakStable(FaultyClient):
             self.is_whole = any(op[:2] == ["s", ""] for op in ops)
             return ops, checks
 
-        def keep_stable(self, after):
+        def verify_stable(self, after):
             if not self.is_whole:
-                super().keep_stable(after)
+                super().verify_stable(after)
 
 
 class HoldsToStableInTheFirstItem(FaultyClient):
     scenario, kind, breaks = "stable-of-another-item-is-broken", "never", "TW-DIF-060"
 
     class state_type(State):  # noqa: N801
-        def keep_stable(self, after):
+        def verify_stable(self, after):
             first = State({**self.value, "items": self.value["items"][:1]}, [])
-            first.keep_stable(after)
+            first.verify_stable(after)
 
 
 class CountsPingsAsAppliedEvents(FaultyClient):
-    """As one does that counts what it gets."""
+    """Count every received event as an applied event, including pings."""
 
     scenario, kind, breaks = "pings-between-resyncs-count-for-nothing", "end", "TW-CLI-031"
 
@@ -130,7 +130,7 @@ class CountsPingsThatAreNotInARow(FaultyClient):
 
 
 class TakesASnapshotForNoProgress(FaultyClient):
-    """Not only the one that opens a connection."""
+    """Ignore every snapshot as progress, not only the first one of a connection."""
 
     scenario, kind, breaks, patience = "snapshot-after-the-first-is-progress", "wait", "TW-CLI-017", 1.0
 
@@ -163,7 +163,7 @@ class WaitsASecondAtMostAfterGoaway(FaultyClient):
 
     def fail(self, cut):
         if str(cut) == self.why:
-            cut = CutError(self.why, least=min(cut.least, 0.7), counts=cut.counts)
+            cut = CutError(self.why, min_wait=min(cut.min_wait, 0.7), counts=cut.counts)
         super().fail(cut)
 
 
@@ -175,17 +175,17 @@ class CountsPagesAndFaultsApart(FaultyClient):
     scenario, kind, breaks = "eleven-faults-of-two-kinds", "count", "TW-CLI-043"
     pages = 0
 
-    def judge_status(self, answer, wait):
-        if answer.status != 200:
-            super().judge_status(answer, wait)
+    def judge_status(self, response, wait):
+        if response.status != 200:
+            super().judge_status(response, wait)
             return
         self.pages += 1
         if self.pages > 10:
-            self.refuse(answer)
+            self.refuse(response)
 
 
 class TakesAWrongDigestTheSecondTime(FaultyClient):
-    """What came again has to be right."""
+    """Accept a wrong digest after a resync."""
 
     scenario, kind, breaks = "wrong-digest-twice", "count", "TW-CLI-021"
 
@@ -198,7 +198,7 @@ class TakesAWrongDigestTheSecondTime(FaultyClient):
 
 
 class TrimsTexts(FaultyClient):
-    """Not what it holds: what it hands over."""
+    """Trim delivered texts; the client's own state stays intact."""
 
     scenario, kind, breaks = "blanks-and-line-ends", "value", "TW-CLI-052"
 
@@ -206,8 +206,8 @@ class TrimsTexts(FaultyClient):
     def changed(text):
         return text.rstrip() if isinstance(text, str) else text
 
-    def give(self, index, value, before):
-        super().give(index, mapped(value, self.changed), before)
+    def deliver_value(self, index, value, before):
+        super().deliver_value(index, mapped(value, self.changed), before)
 
     def finish(self, done):
         end = super().finish(done)
@@ -221,7 +221,7 @@ class MendsLineEnds(TrimsTexts):
 
 
 class TakesNothingForNoValue(TrimsTexts):
-    """`value or None`, of what is no text, list or object."""
+    """Deliver null for 0, false and empty values, as `value or None` does; strings are kept."""
 
     scenario = "values-of-nothing"
 

@@ -1,29 +1,29 @@
-"""Faulty clients: what they ask for and how, what they take for an answer, and what their users get of it."""
+"""Faulty clients with errors in requests, in the handling of responses, or in the values delivered to the user."""
 
 import json
 import time
 
 from proof.clients.faulty_client import FaultyClient
-from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_client import id_key
 from proof.reimplementations.plain_requests import CutError, EndError
 from proof.reimplementations.plain_state import MalformedError, State
 
-# ---- what they ask for -------------------------------------------------------------------------------------------
+# ---- requests ----------------------------------------------------------------------------------------------------
 
 
 class SendsItsCursorUnderAnotherName(FaultyClient):
     scenario, kind, breaks = "reset-after-an-event", "cursor", "TW-CLI-007"
 
-    def once(self, method, url, headers, body):
+    def send(self, method, url, headers, body):
         names = {"Last-Event-ID": "X-Last-Event"}
-        return super().once(method, url, {names.get(name, name): one for name, one in headers.items()}, body)
+        return super().send(method, url, {names.get(name, name): one for name, one in headers.items()}, body)
 
 
 class AsksForAnything(FaultyClient):
     scenario, kind, breaks, control = "closed-inside-an-event", "header", "TW-CLI-008", "discovery"
 
-    def once(self, method, url, headers, body):
-        return super().once(method, url, headers | {"Accept": "*/*"}, body)
+    def send(self, method, url, headers, body):
+        return super().send(method, url, headers | {"Accept": "*/*"}, body)
 
 
 class BeginsWithTheWholeLog(FaultyClient):
@@ -34,7 +34,7 @@ class BeginsWithTheWholeLog(FaultyClient):
 
 
 class KeepsAnIdWithoutItsState(FaultyClient):
-    """The cursor is stored, and nothing else: what comes has nothing to be applied to."""
+    """Store only the cursor, so later diffs have no state to apply to."""
 
     scenario, kind, breaks = "user-goes-on-later", "count", "TW-CLI-003"
 
@@ -48,17 +48,17 @@ class MovesItsIdBeforeTheValueIsGiven(FaultyClient):
     scenario, kind, breaks = "user-goes-on-later", "cursor", "TW-CLI-001"
 
     def checkpoint(self):
-        epoch, seq = key_of(self.cursor)
+        epoch, seq = id_key(self.cursor)
         return super().checkpoint() | {"cursor": f"{epoch}-{seq + 1}"}
 
 
 class ForgetsItsCursorAtARedirect(FaultyClient):
     scenario, kind, breaks = "redirect-with-credentials", "cursor", "TW-CLI-044"
 
-    def once(self, method, url, headers, body):
+    def send(self, method, url, headers, body):
         if not url.endswith("/events"):
             headers = {name: value for name, value in headers.items() if name != "Last-Event-ID"}
-        return super().once(method, url, headers, body)
+        return super().send(method, url, headers, body)
 
 
 class FollowsRedirectsForEver(FaultyClient):
@@ -79,9 +79,9 @@ class DrawsShortKeys(FaultyClient):
 class RepeatsASubmitWithoutItsKey(FaultyClient):
     scenario, kind, breaks = "submit-lost", "repeat", "TW-CLI-041"
 
-    def once(self, method, url, headers, body):
+    def send(self, method, url, headers, body):
         kept = {name: value for name, value in headers.items() if name != "Idempotency-Key"}
-        return super().once(method, url, kept, body)
+        return super().send(method, url, kept, body)
 
 
 class GivesUpALostSubmit(FaultyClient):
@@ -91,15 +91,15 @@ class GivesUpALostSubmit(FaultyClient):
         return False
 
 
-# ---- answers -----------------------------------------------------------------------------------------------------
+# ---- responses ---------------------------------------------------------------------------------------------------
 
 
 class HidesWhichMemberIsWrong(FaultyClient):
     scenario, kind, breaks = "submit-422", "problem", "TW-CLI-039"
 
-    def refuse(self, answer):
+    def refuse(self, response):
         try:
-            super().refuse(answer)
+            super().refuse(response)
         except EndError as error:
             error.report["problem"].pop("pointer", None)
             raise
@@ -108,82 +108,82 @@ class HidesWhichMemberIsWrong(FaultyClient):
 class Repeats405ForEver(FaultyClient):
     scenario, kind, breaks, patience = "405", "count", "TW-CLI-042", 0.3
 
-    def judge_status(self, answer, wait):
-        if answer.status == 405:
+    def judge_status(self, response, wait):
+        if response.status == 405:
             raise CutError("405")
-        super().judge_status(answer, wait)
+        super().judge_status(response, wait)
 
 
 class ReadsTheTitleOfAProblem(FaultyClient):
     scenario, kind, breaks = "unknown-code", "end", "TW-ERR-011"
 
-    def judge_status(self, answer, wait):
-        if b"no such job" in answer.peek():
-            self.refuse(answer)
-        super().judge_status(answer, wait)
+    def judge_status(self, response, wait):
+        if b"no such job" in response.peek():
+            self.refuse(response)
+        super().judge_status(response, wait)
 
 
 class RefusesCodesThatItDoesNotKnow(FaultyClient):
     scenario, kind, breaks = "unknown-code", "end", "TW-ERR-012"
 
-    def judge_status(self, answer, wait):
-        if b"errors.example" in answer.peek():
-            self.refuse(answer)
-        super().judge_status(answer, wait)
+    def judge_status(self, response, wait):
+        if b"errors.example" in response.peek():
+            self.refuse(response)
+        super().judge_status(response, wait)
 
 
 class StumblesOverADate(FaultyClient):
     scenario, kind, breaks = "retry-after-as-a-date", "died", "TW-CLI-046"
 
-    def retry_after(self, answer):
-        return float(answer.headers.get("Retry-After", 0))
+    def retry_after(self, response):
+        return float(response.headers.get("Retry-After", 0))
 
 
 class SleepsForWhatItIsTold(FaultyClient):
-    """A wait below zero is over at once."""
+    """Accept a negative `Retry-After`, so the wait ends immediately."""
 
     scenario, kind, breaks = "retry-after-below-zero", "wait", "TW-CLI-046"
 
-    def judge_status(self, answer, wait):
-        if answer.status == 503:
-            raise CutError("wait", least=max(0, int(answer.headers["Retry-After"])), counts=False)
+    def judge_status(self, response, wait):
+        if response.status == 503:
+            raise CutError("wait", min_wait=max(0, int(response.headers["Retry-After"])), counts=False)
 
 
 class ReadsTheJobAgainAtOnce(FaultyClient):
     scenario, kind, breaks = "204-and-a-read-that-has-to-wait", "wait", "TW-CLI-040"
 
-    def wait_of_read(self, answer):
+    def wait_of_read(self, response):
         return 0.0
 
 
 class LooksForHeadersByTheirLetters(FaultyClient):
     scenario, kind, breaks = "header-names-in-other-letters", "count", "TW-FRM-019"
 
-    def ask(self, *args):
-        answer = super().ask(*args)
-        if "Content-Type" not in answer.headers.keys():  # noqa: SIM118 - a look-up would find it in any case
-            answer.is_stream = lambda: False
-        return answer
+    def request(self, *args):
+        response = super().request(*args)
+        if "Content-Type" not in response.headers.keys():  # noqa: SIM118 - `in headers` would ignore case
+            response.is_stream = lambda: False
+        return response
 
 
 class TakesAnyContentCoding(FaultyClient):
     scenario, kind, breaks = "content-coding", "never", "TW-FRM-042"
 
-    def ask(self, *args):
-        answer = super().ask(*args)
-        del answer.headers["Content-Encoding"]
-        return answer
+    def request(self, *args):
+        response = super().request(*args)
+        del response.headers["Content-Encoding"]
+        return response
 
 
 class GivesUpAtTheFirstPage(FaultyClient):
-    """Another media type, long after the server has shown that it speaks the protocol."""
+    """Give up at the first response with another media type, although the server served the protocol before."""
 
     scenario, kind, breaks = "stream-of-another-media-type", "end", "TW-CLI-043"
 
-    def judge_status(self, answer, wait):
-        if answer.status == 200:
-            self.refuse(answer)
-        super().judge_status(answer, wait)
+    def judge_status(self, response, wait):
+        if response.status == 200:
+            self.refuse(response)
+        super().judge_status(response, wait)
 
 
 class AssumesAValue(FaultyClient):
@@ -199,30 +199,30 @@ class AssumesAValue(FaultyClient):
 class RefusesCapabilitiesThatItDoesNotKnow(FaultyClient):
     scenario, kind, breaks, control = "discovery", "end", "TW-DSC-009", "404"
 
-    def ask(self, *args):
-        answer = super().ask(*args)
-        if args[1].endswith("/v1") and b"telepathy" in answer.peek():
+    def request(self, *args):
+        response = super().request(*args)
+        if args[1].endswith("/v1") and b"telepathy" in response.peek():
             raise EndError("protocol_error", detail="a capability")
-        return answer
+        return response
 
 
 class TakesAnyProtocol(FaultyClient):
     scenario, kind, breaks, control = "discovery-of-another-protocol", "end", "TW-DSC-007", "404"
 
     def discover(self):
-        self.ask("GET", f"{self.base}/v1").close()
+        self.request("GET", f"{self.base}/v1").close()
         raise EndError("discovered", incomplete=False)
 
 
 class WaitsForEverForHello(FaultyClient):
     scenario, kind, breaks, patience, is_costly = "no-hello-in-time", "hung", "TW-CLI-011", 0.4, True
 
-    greets_within = 3600.0
+    hello_timeout = 3600.0
 
 
 class WaitsForEverForAStatusLine(FaultyClient):
     scenario, kind, breaks, patience, is_costly = "no-status-line-in-time", "hung", "TW-CLI-011", 0.4, True
-    answers_within = 3600.0
+    response_timeout = 3600.0
 
 
 class PassesOverProblemsInTheStream(FaultyClient):
@@ -241,7 +241,7 @@ class RepeatsAFatalProblemInTheStream(FaultyClient):
         return super().receive(event)
 
 
-# ---- breaches ----------------------------------------------------------------------------------------------------
+# ---- protocol errors ---------------------------------------------------------------------------------------------
 
 
 class TakesASnapshotWithoutColumns(FaultyClient):
@@ -264,7 +264,7 @@ class DemandsAllThatADoneMayHave(FaultyClient):
 
     def verify(self, done):
         if not {"usage", "check", "expires_at"} <= done.keys():
-            raise MalformedError("done")
+            raise MalformedError("done lacks a member")
         super().verify(done)
 
 
@@ -288,9 +288,9 @@ class CountsASeqFromOne(FaultyClient):
     scenario, kind, breaks = "first-seq-of-an-epoch", "count", "TW-RES-048"
 
     def snapshot(self, name, data, *, has_id):
-        epoch, seq = key_of(name)
-        if self.cursor and epoch != key_of(self.cursor)[0] and seq != key_of(self.cursor)[1] + 1:
-            raise MalformedError("the first seq of an epoch")
+        epoch, seq = id_key(name)
+        if self.cursor and epoch != id_key(self.cursor)[0] and seq != id_key(self.cursor)[1] + 1:
+            raise MalformedError("the sequence number does not continue")
         super().snapshot(name, data, has_id=has_id)
 
 
@@ -299,13 +299,13 @@ class KeepsIdsIn32Bits(FaultyClient):
 
     def is_repeat(self, name):
         def wrapped(one):
-            return tuple(number % 2**32 for number in key_of(one))
+            return tuple(number % 2**32 for number in id_key(one))
 
         return self.cursor is not None and wrapped(name) <= wrapped(self.cursor)
 
 
 class TakesTheLastIdForThatOfTheEvent(FaultyClient):
-    """As an EventSource tells it: an event without an id seems to have that of the one before."""
+    """Attribute the last event id to every event, as an EventSource does, even if the event has no id field."""
 
     scenario, kind, breaks = "unknown-ephemeral-event", "count", "TW-FRM-045"
 
@@ -315,7 +315,7 @@ class TakesTheLastIdForThatOfTheEvent(FaultyClient):
         super().unknown(event)
 
 
-# ---- their users -------------------------------------------------------------------------------------------------
+# ---- delivery to the user ----------------------------------------------------------------------------------------
 
 
 class FailsABatchWithItsItem(FaultyClient):
@@ -335,20 +335,20 @@ class LosesTheValueOfWhatFailed(FaultyClient):
 
 
 class HoldsBackTheLastChange(FaultyClient):
-    """A change is given once the next one has come."""
+    """Deliver a change only when the next one has arrived."""
 
     scenario, kind, breaks = "handed-over-at-once", "promptness", "TW-CLI-052"
-    held = None
+    pending = None
 
-    def hand_over(self):
-        last, self.held = self.held, self.state
+    def deliver(self):
+        last, self.pending = self.pending, self.state
         if last is not None:
             now, self.state = self.state, last
-            super().hand_over()
+            super().deliver()
             self.state = now
 
     def finish(self, done):
-        super().hand_over()
+        super().deliver()
         return super().finish(done)
 
 
@@ -356,12 +356,12 @@ class GivesASnapshotWhole(FaultyClient):
     scenario, kind, breaks = "compacted-snapshot", "text", "TW-DIF-062"
 
     def snapshot(self, name, data, *, has_id):
-        self.given.clear()
+        self.delivered.clear()
         super().snapshot(name, data, has_id=has_id)
 
 
 class ComparesNoSnapshots(FaultyClient):
-    """What a new attempt made void is never told."""
+    """Never report text that a new attempt retracted."""
 
     scenario, kind, breaks = "restart-with-a-common-start", "text", "TW-DIF-061"
 

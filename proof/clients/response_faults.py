@@ -1,4 +1,4 @@
-"""Faulty clients: what they make of answers and of ends, and what they do for their users."""
+"""Faulty clients with errors in the handling of responses and ends, or in the reports to the user."""
 
 import contextlib
 import threading
@@ -8,7 +8,7 @@ from proof.clients.faulty_client import FaultyClient
 from proof.reimplementations.plain_requests import CutError, EndError
 from proof.reimplementations.plain_state import Decoder
 
-# ---- answers -------------------------------------------------------------------------------------------------
+# ---- responses -------------------------------------------------------------------------------------------------
 
 
 class Ignores204(FaultyClient):
@@ -21,19 +21,19 @@ class Ignores204(FaultyClient):
 class Takes400ForTheEnd(FaultyClient):
     scenario, kind = "400-on-a-cursor", "end"
 
-    def judge_status(self, answer, wait):
-        if answer.status == 400:
-            self.refuse(answer)
-        super().judge_status(answer, wait)
+    def judge_status(self, response, wait):
+        if response.status == 400:
+            self.refuse(response)
+        super().judge_status(response, wait)
 
 
 class Repeats404ForEver(FaultyClient):
     scenario, kind, patience = "404", "count", 0.3
 
-    def judge_status(self, answer, wait):
-        if answer.status == 404:
+    def judge_status(self, response, wait):
+        if response.status == 404:
             raise CutError("404")
-        super().judge_status(answer, wait)
+        super().judge_status(response, wait)
 
     def backoff(self, failures):
         return 0.05
@@ -42,10 +42,10 @@ class Repeats404ForEver(FaultyClient):
 class Repeats410ForEver(FaultyClient):
     scenario, kind, patience = "410", "count", 0.3
 
-    def judge_status(self, answer, wait):
-        if answer.status == 410:
+    def judge_status(self, response, wait):
+        if response.status == 410:
             raise CutError("410")
-        super().judge_status(answer, wait)
+        super().judge_status(response, wait)
 
     def backoff(self, failures):
         return 0.05
@@ -54,51 +54,51 @@ class Repeats410ForEver(FaultyClient):
 class GivesUpOnTheFirst503(FaultyClient):
     scenario, kind = "retry-after", "end"
 
-    def judge_status(self, answer, wait):
-        self.refuse(answer)
+    def judge_status(self, response, wait):
+        self.refuse(response)
 
 
 class IgnoresRetryAfter(FaultyClient):
     scenario, kind = "retry-after", "wait"
 
-    def retry_after(self, answer):
+    def retry_after(self, response):
         return 0.0
 
 
 class RefreshesCredentialsForEver(FaultyClient):
     scenario, kind = "401-twice", "count"
 
-    def judge_status(self, answer, wait):
-        if answer.status == 401:
+    def judge_status(self, response, wait):
+        if response.status == 401:
             raise CutError("401")
-        super().judge_status(answer, wait)
+        super().judge_status(response, wait)
 
 
 class CountsFaultsForEver(FaultyClient):
     scenario, kind, patience = "eleven-faults", "count", 1.0
 
-    def judge_status(self, answer, wait):
+    def judge_status(self, response, wait):
         self.faults = 0
-        super().judge_status(answer, wait)
+        super().judge_status(response, wait)
 
 
 class CountsWaitsAsFaults(FaultyClient):
     scenario, kind, is_costly = "waits-are-no-faults", "end", True
 
-    def judge_status(self, answer, wait):
-        self.faults += answer.status in {429, 503}
+    def judge_status(self, response, wait):
+        self.faults += response.status in {429, 503}
         if self.faults > 10:
-            self.refuse(answer)
-        super().judge_status(answer, wait)
+            self.refuse(response)
+        super().judge_status(response, wait)
 
 
 class NeverForgetsAFault(FaultyClient):
     scenario, kind, is_costly = "faults-that-a-stream-parts", "end", True
 
-    def read(self, answer):
+    def read(self, response):
         before = self.faults
         try:
-            return super().read(answer)
+            return super().read(response)
         finally:
             self.faults = before
 
@@ -106,17 +106,17 @@ class NeverForgetsAFault(FaultyClient):
 class WaitsASecondAtMost(FaultyClient):
     scenario, kind = "retry-after", "wait"
 
-    def retry_after(self, answer):
-        return min(1.0, super().retry_after(answer))
+    def retry_after(self, response):
+        return min(1.0, super().retry_after(response))
 
 
 class TakesAnyMediaType(FaultyClient):
     scenario, kind, breaks = "stream-of-another-media-type", "never", "TW-FRM-019"
 
-    def ask(self, *args):
-        answer = super().ask(*args)
-        answer.is_stream = lambda: answer.status == 200
-        return answer
+    def request(self, *args):
+        response = super().request(*args)
+        response.is_stream = lambda: response.status == 200
+        return response
 
 
 class FollowsEveryRedirect(FaultyClient):
@@ -129,14 +129,14 @@ class FollowsEveryRedirect(FaultyClient):
 class SendsCredentialsEverywhere(FaultyClient):
     scenario, kind = "link-to-another-origin", "foreign"
 
-    def home(self, url):
+    def is_same_origin(self, url):
         return True
 
 
 class DropsCredentialsAtARedirect(FaultyClient):
     scenario, kind = "redirect-with-credentials", "header"
 
-    def home(self, url):
+    def is_same_origin(self, url):
         return "replica" not in url
 
 
@@ -159,20 +159,20 @@ class RepeatsASubmitWithoutAKey(FaultyClient):
 class TakesAGatewaysWordForTheServers(FaultyClient):
     scenario, kind, breaks = "submit-of-a-gateway-that-did-not-wait", "count", "TW-JOB-037"
 
-    def refuse(self, answer):
-        if answer.status != 504:
-            super().refuse(answer)
+    def refuse(self, response):
+        if response.status != 504:
+            super().refuse(response)
 
 
 class RepeatsASubmitWithAnotherKey(FaultyClient):
     scenario, kind = "submit-409", "repeat"
     count = 0
 
-    def once(self, method, url, headers, body):
+    def send(self, method, url, headers, body):
         self.count += 1
         if "Idempotency-Key" in headers:
             headers = headers | {"Idempotency-Key": f"{headers['Idempotency-Key']}{self.count}"}
-        return super().once(method, url, headers, body)
+        return super().send(method, url, headers, body)
 
 
 class TakesAnyJob(FaultyClient):
@@ -194,11 +194,11 @@ class IgnoresTheLinkOfHello(FaultyClient):
 class AcceptsCompressedStreams(FaultyClient):
     scenario, kind, control, breaks = "handed-over-at-once", "header", "discovery", "TW-SEC-023"
 
-    def once(self, method, url, headers, body):
-        return super().once(method, url, headers | {"Accept-Encoding": "gzip"}, body)
+    def send(self, method, url, headers, body):
+        return super().send(method, url, headers | {"Accept-Encoding": "gzip"}, body)
 
 
-# ---- ends and users ------------------------------------------------------------------------------------------
+# ---- ends and reports ----------------------------------------------------------------------------------------
 
 
 class ReconnectsAfterDone(FaultyClient):
@@ -206,7 +206,7 @@ class ReconnectsAfterDone(FaultyClient):
 
     def follow(self, opened):
         end = super().follow(opened)
-        self.hang_up(self.open())
+        self.close_response(self.open())
         return end
 
 
@@ -214,12 +214,12 @@ class LeavesItsSocketOpen(FaultyClient):
     scenario, kind = "user-stops-reading", "open"
     left: ClassVar[list] = []
 
-    def hang_up(self, answer):
-        self.left.append(answer)
+    def close_response(self, response):
+        self.left.append(response)
 
 
 class LeavesATaskBehind(FaultyClient):
-    """Its user has left, and a task of its own reads on, and reconnects."""
+    """Leave a background task that keeps reading and reconnects after the user has stopped."""
 
     scenario, kind = "user-stops-reading", "count"
 
@@ -228,8 +228,8 @@ class LeavesATaskBehind(FaultyClient):
         return super().checkpoint()
 
     def goes_on(self):
-        for answer in self.answers:
-            answer.close()
+        for response in self.responses:
+            response.close()
         with contextlib.suppress(CutError, EndError):
             self.open().close()
 
@@ -260,7 +260,7 @@ class LosesWhatComesWithDone(FaultyClient):
 
     def verify(self, done):
         if self.state is None:
-            raise EndError("connection_error", detail="nothing came")
+            raise EndError("connection_error", detail="no state was received")
 
 
 class HangsWhenTheJobFails(FaultyClient):
@@ -287,9 +287,9 @@ class TakesACancelledJobForAFailedOne(FaultyClient):
 class DoesNotMarkWhatIsIncomplete(FaultyClient):
     scenario, kind = "410", "incomplete"
 
-    def refuse(self, answer):
+    def refuse(self, response):
         try:
-            super().refuse(answer)
+            super().refuse(response)
         except EndError as error:
             error.report["incomplete"] = False
             raise
@@ -298,9 +298,9 @@ class DoesNotMarkWhatIsIncomplete(FaultyClient):
 class DropsMembersOfAProblem(FaultyClient):
     scenario, kind = "problem-handed-over-whole", "problem"
 
-    def refuse(self, answer):
+    def refuse(self, response):
         try:
-            super().refuse(answer)
+            super().refuse(response)
         except EndError as error:
             error.report["problem"] = {"code": error.report["problem"]["code"]}
             raise
@@ -309,8 +309,8 @@ class DropsMembersOfAProblem(FaultyClient):
 class MixesItemsUp(FaultyClient):
     scenario, kind = "batch", "value"
 
-    def give(self, index, value, before):
-        super().give((index + 1) % 3 if self.batch else index, value, before)
+    def deliver_value(self, index, value, before):
+        super().deliver_value((index + 1) % 3 if self.batch else index, value, before)
 
 
 class CancelsWhenItsUserStops(FaultyClient):

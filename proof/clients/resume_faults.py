@@ -1,7 +1,7 @@
-"""Faulty clients: what they go on with after a cut or a breach, where they ask, and what they make of an end."""
+"""Faulty clients with errors in resuming after a cut or a protocol error, in request URLs, or in the end of a job."""
 
 from proof.clients.faulty_client import FaultyClient
-from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_client import id_key
 from proof.reimplementations.plain_requests import EndError
 from proof.reimplementations.plain_state import ENDS, MalformedError
 
@@ -34,9 +34,9 @@ class SendsTheHighestId(FaultyClient):
     scenario, kind, breaks = "cut-after-a-rewind", "cursor", "TW-CLI-002"
     highest = None
 
-    def moved(self, state, name, *, forward=True):
-        self.highest = max(self.highest or name, name, key=key_of)
-        super().moved(state, name, forward=forward)
+    def advance(self, state, name, *, forward=True):
+        self.highest = max(self.highest or name, name, key=id_key)
+        super().advance(state, name, forward=forward)
 
     def cursor_to_send(self):
         return self.cursor and self.highest
@@ -44,16 +44,16 @@ class SendsTheHighestId(FaultyClient):
 
 class ForgetsItsCursorForOneRequest(FaultyClient):
     scenario, kind, breaks = "cut-after-a-resync", "cursor", "TW-CLI-028"
-    held = ""
+    old_cursor = ""
     asked = False
 
     def resync(self, breach):
-        self.held, self.asked = self.cursor or self.held, False
+        self.old_cursor, self.asked = self.cursor or self.old_cursor, False
         super().resync(breach)
 
     def cursor_to_send(self):
-        cursor = self.held if self.cursor is None and self.asked else self.cursor
-        self.asked = self.held != ""
+        cursor = self.old_cursor if self.cursor is None and self.asked else self.cursor
+        self.asked = self.old_cursor != ""
         return cursor
 
 
@@ -67,13 +67,13 @@ class TakesAnyDoneForTheEnd(FaultyClient):
 
 
 class CountsIdsByItself(FaultyClient):
-    """A diff without an id is taken for the one that is due."""
+    """Give a diff without an id the next expected id."""
 
     scenario, kind, breaks = "logged-events-without-an-id", "never", "TW-CLI-030"
 
     def logged(self, event):
         if event.type == "message" and not event.own_id and self.cursor:
-            epoch, seq = key_of(self.cursor)
+            epoch, seq = id_key(self.cursor)
             event.id = f"{epoch}-{seq + 1}"
         return super().logged(event)
 
@@ -84,25 +84,25 @@ class TakesASnapshotWithoutAnId(FaultyClient):
     def snapshot(self, name, data, *, has_id):
         if not has_id and self.state is not None:
             self.state = self.state_type(data["state"], data["columns"])
-            self.hand_over()
+            self.deliver()
         super().snapshot(name, data, has_id=has_id)
 
 
 class ReadsAJobThatIsGoneAgain(FaultyClient):
     scenario, kind, breaks = "204-and-the-job-is-gone", "count", "TW-CLI-038"
 
-    def judge_read(self, answer):
+    def judge_read(self, response):
         pass
 
 
 class FollowsTemporaryRedirectsAlone(FaultyClient):
     scenario, kind, breaks = "redirects-of-all-kinds", "end", "TW-CLI-044"
 
-    def once(self, method, url, headers, body):
-        answer = super().once(method, url, headers, body)
-        if answer.status in {301, 303, 308}:
-            self.refuse(answer)
-        return answer
+    def send(self, method, url, headers, body):
+        response = super().send(method, url, headers, body)
+        if response.status in {301, 303, 308}:
+            self.refuse(response)
+        return response
 
 
 class CountsRedirectsForEver(FaultyClient):
@@ -118,17 +118,17 @@ class ResolvesLinksAgainstWhatItAskedFor(FaultyClient):
     scenario, kind, breaks = "link-of-hello-after-a-redirect", "path", "TW-CLI-025"
 
     def open(self):
-        asked, answer = self.stream_url, super().open()
-        answer.url = asked
-        return answer
+        asked, response = self.stream_url, super().open()
+        response.url = asked
+        return response
 
 
 class LearnsItsJobFromHello(FaultyClient):
     scenario, kind, breaks = "submit-and-a-cut-before-hello", "count", "TW-CLI-006"
-    greeted = False
+    got_hello = False
 
     def open(self):
-        if self.command["do"] == "submit" and not self.greeted:
+        if self.command["do"] == "submit" and not self.got_hello:
             return self.submit()
         return super().open()
 
@@ -136,32 +136,32 @@ class LearnsItsJobFromHello(FaultyClient):
 class RefreshesOnceForGood(FaultyClient):
     scenario, kind, breaks = "401-again-later", "end", "TW-CLI-035"
 
-    def ask(self, *args):
-        answer = super().ask(*args)
+    def request(self, *args):
+        response = super().request(*args)
         if len(self.credentials) < len(self.command.get("credentials", ())):
             self.credentials = self.credentials[:1]
-        return answer
+        return response
 
 
 class ComparesTheBeginOfAMediaType(FaultyClient):
     scenario, kind, breaks = "media-type-that-holds-the-word", "never", "TW-FRM-019"
 
-    def ask(self, *args):
-        answer = super().ask(*args)
-        kind = answer.headers.get("Content-Type", "")
-        answer.is_stream = lambda: answer.status == 200 and kind.lower().startswith("text/event-stream")
-        return answer
+    def request(self, *args):
+        response = super().request(*args)
+        kind = response.headers.get("Content-Type", "")
+        response.is_stream = lambda: response.status == 200 and kind.lower().startswith("text/event-stream")
+        return response
 
 
 class LooksAtNoStatus(FaultyClient):
     scenario, kind, breaks, statuses = "stream-under-another-status", "never", "TW-FRM-019", (200, 599)
 
-    def ask(self, *args):
-        answer = super().ask(*args)
-        least, most = self.statuses
-        if answer.headers.get_content_type() == "text/event-stream" and least <= answer.status <= most:
-            answer.is_stream = lambda: True
-        return answer
+    def request(self, *args):
+        response = super().request(*args)
+        low, high = self.statuses
+        if response.headers.get_content_type() == "text/event-stream" and low <= response.status <= high:
+            response.is_stream = lambda: True
+        return response
 
 
 class TakesAnySuccessForAStream(LooksAtNoStatus):
@@ -186,8 +186,8 @@ class NamesTheEndByItsCancel(FaultyClient):
 class TellsItemsInTheOrderOfTheirEnds(FaultyClient):
     scenario, kind, breaks = "batch-with-a-failed-item", "items", "TW-BAT-010"
 
-    def hand_over(self):
-        super().hand_over()
+    def deliver(self):
+        super().deliver()
         items = self.state.value["items"]
         self.ended = [*getattr(self, "ended", ())]
         self.ended += [at for at, item in enumerate(items) if item["status"] in ENDS and at not in self.ended]
@@ -206,9 +206,9 @@ class GivesTheFirstItemOfASnapshot(FaultyClient):
         super().snapshot(name, data, has_id=has_id)
         self.opens = False
 
-    def give(self, index, value, before):
+    def deliver_value(self, index, value, before):
         if not (self.opens and index):
-            super().give(index, value, before)
+            super().deliver_value(index, value, before)
 
 
 class TakesACancelledItemForAFailedOne(FaultyClient):
@@ -226,7 +226,7 @@ class GivesItsValueAtAPing(FaultyClient):
 
     def ping(self, data):
         super().ping(data)
-        self.give(0, self.last(), self.last())
+        self.deliver_value(0, self.last(), self.last())
 
 
 class GivesItsValueAtARepeat(FaultyClient):
@@ -235,18 +235,18 @@ class GivesItsValueAtARepeat(FaultyClient):
     def is_repeat(self, name):
         known = super().is_repeat(name)
         if known:
-            self.give(0, self.last(), self.last())
+            self.deliver_value(0, self.last(), self.last())
         return known
 
 
 class TellsItsCredentials(FaultyClient):
     scenario, kind, breaks = "401-and-no-word-of-the-token", "secret", "TW-SEC-013"
 
-    def refuse(self, answer):
+    def refuse(self, response):
         try:
-            super().refuse(answer)
+            super().refuse(response)
         except EndError as error:
-            error.report["detail"] = f"{answer.url} with {self.credentials} was refused"
+            error.report["detail"] = f"{response.url} with {self.credentials} was refused"
             raise
 
 
@@ -261,37 +261,37 @@ class TakesABatchOfOneForOneInput(FaultyClient):
 class Repeats408(FaultyClient):
     scenario, kind, breaks = "408", "count", "TW-CLI-042"
 
-    def judge_status(self, answer, wait):
-        if answer.status != 408:
-            super().judge_status(answer, wait)
+    def judge_status(self, response, wait):
+        if response.status != 408:
+            super().judge_status(response, wait)
 
 
 class KnowsAFewFaultsAlone(FaultyClient):
     scenario, kind, breaks = "520", "end", "TW-CLI-043"
 
-    def judge_status(self, answer, wait):
-        if answer.status not in {500, 502, 503, 504}:
-            self.refuse(answer)
-        super().judge_status(answer, wait)
+    def judge_status(self, response, wait):
+        if response.status not in {500, 502, 503, 504}:
+            self.refuse(response)
+        super().judge_status(response, wait)
 
 
 class DemandsAValueOfEachItem(FaultyClient):
     scenario, kind, breaks = "item-without-a-value", "count", "TW-FRM-076"
 
-    def moved(self, state, name, *, forward=True):
+    def advance(self, state, name, *, forward=True):
         if any("value" not in item for item in state.value["items"]):
-            raise MalformedError("an item without a value")
-        super().moved(state, name, forward=forward)
+            raise MalformedError("an item has no value")
+        super().advance(state, name, forward=forward)
 
 
 class RefreshesForReadsAlone(FaultyClient):
     scenario, kind, breaks = "submit-401", "end", "TW-CLI-035"
 
-    def once(self, method, url, headers, body):
-        answer = super().once(method, url, headers, body)
-        if answer.status == 401 and method == "POST":
-            self.refuse(answer)
-        return answer
+    def send(self, method, url, headers, body):
+        response = super().send(method, url, headers, body)
+        if response.status == 401 and method == "POST":
+            self.refuse(response)
+        return response
 
 
 class SubmitsAgainAtOnce(FaultyClient):

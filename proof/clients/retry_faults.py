@@ -1,10 +1,10 @@
-"""Faulty clients: what they take for a cut, and how long they wait."""
+"""Faulty clients with errors in the detection of lost connections, or in their retry delays."""
 
 import random
 import time
 
 from proof.clients.faulty_client import FaultyClient
-from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_client import id_key
 from proof.reimplementations.plain_requests import CutError, EndError
 
 # ---- cuts and waits ------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class TakesEachPingAboveItsIdForACut(FaultyClient):
     scenario, kind = "one-ping-above-the-id", "count"
 
     def ping(self, data):
-        if self.cursor and key_of(data["head"]) > key_of(self.cursor):
+        if self.cursor and id_key(data["head"]) > id_key(self.cursor):
             raise CutError("deaf")
 
 
@@ -71,7 +71,7 @@ class HandsOverPings(FaultyClient):
     scenario, kind, breaks = "pings-at-the-head", "order", "TW-FRM-045"
 
     def ping(self, data):
-        self.give(0, data, None)
+        self.deliver_value(0, data, None)
 
 
 class DiesOfAPing(FaultyClient):
@@ -122,8 +122,8 @@ class IgnoresTheBaseOfTheStream(FaultyClient):
 class TakesAnOpeningSnapshotForProgress(FaultyClient):
     scenario, kind = "opening-snapshot-is-no-progress", "wait"
 
-    def moved(self, state, name, *, forward=True):
-        super().moved(state, name)
+    def advance(self, state, name, *, forward=True):
+        super().advance(state, name)
 
 
 class TakesRepeatsForProgress(FaultyClient):
@@ -137,9 +137,9 @@ class TakesRepeatsForProgress(FaultyClient):
 class NeverCountsAnew(FaultyClient):
     scenario, kind, patience = "progress-starts-the-count-anew", "wait", 1.0
 
-    def moved(self, state, name, *, forward=True):
+    def advance(self, state, name, *, forward=True):
         failures = self.failures
-        super().moved(state, name, forward=forward)
+        super().advance(state, name, forward=forward)
         self.failures = failures
 
 
@@ -154,11 +154,11 @@ class CountsGoawayAsAFailure(FaultyClient):
     scenario, kind = "goaway-after-progress", "end"
 
     def goaway(self, data):
-        raise CutError("goaway", least=max(0.1, data["retry_ms"] / 1000))
+        raise CutError("goaway", min_wait=max(0.1, data["retry_ms"] / 1000))
 
-    def moved(self, state, name, *, forward=True):
+    def advance(self, state, name, *, forward=True):
         failures = self.failures
-        super().moved(state, name, forward=forward)
+        super().advance(state, name, forward=forward)
         self.failures = failures
 
 
@@ -173,7 +173,7 @@ class TakesTheWaitOfGoawayToTheLetter(FaultyClient):
     scenario, kind = "goaway-names-no-wait", "wait"
 
     def goaway(self, data):
-        raise CutError("goaway", least=data["retry_ms"] / 1000, counts=False)
+        raise CutError("goaway", min_wait=data["retry_ms"] / 1000, counts=False)
 
 
 class GivesUpAsIfItHadSucceeded(FaultyClient):
@@ -199,7 +199,7 @@ class WaitsFromTheStartOfTheConnection(FaultyClient):
 
 
 class TakesHelloForProgress(FaultyClient):
-    """As an EventSource does: a connection that opened starts the count anew."""
+    """Reset the failure count at each successful connection, as an EventSource does."""
 
     scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
 
@@ -220,8 +220,8 @@ class TakesProgressOfTheJobForItsOwn(FaultyClient):
 class TakesCommentsForProgress(FaultyClient):
     scenario, kind, breaks = "what-is-not-logged-is-no-progress", "wait", "TW-CLI-017"
 
-    def new_decoder(self, answer):
-        decoder = super().new_decoder(answer)
+    def new_decoder(self, response):
+        decoder = super().new_decoder(response)
         right = decoder.feed
 
         def feed(chunk):
@@ -234,7 +234,7 @@ class TakesCommentsForProgress(FaultyClient):
 
 
 class SetsATimerOf31Bits(FaultyClient):
-    """What is more is over at once."""
+    """Expire timers of more than 31 bits of milliseconds immediately."""
 
     scenario, kind, breaks = "heartbeat-of-a-month", "count", "TW-CLI-010"
 
@@ -246,7 +246,7 @@ class IgnoresTheWaitOfAProblemInTheStream(FaultyClient):
     scenario, kind, breaks = "problem-in-band", "wait", "TW-CLI-026"
 
     def fail(self, cut):
-        cut.least = 0 if str(cut) == "a problem" else cut.least
+        cut.min_wait = 0 if str(cut) == "a problem" else cut.min_wait
         super().fail(cut)
 
 
@@ -272,7 +272,7 @@ class AddsInPlaceOfDoubling(FaultyClient):
 
 
 class DrawsNoWaits(FaultyClient):
-    """All clients of a server that fell come back together."""
+    """Wait without random jitter, so all clients of a failed server reconnect at the same time."""
 
     scenario, kind, breaks, is_costly = "waits-are-drawn", "drawn", "TW-CLI-015", True
 
@@ -290,13 +290,13 @@ class KeepsTheFirstHeartbeat(FaultyClient):
 
 
 class KeepsTheLastHeartbeat(FaultyClient):
-    """It holds for the next connection from its start, before hello has named one."""
+    """Apply the last heartbeat interval to the wait for the hello of the next connection."""
 
     scenario, kind, breaks = "heartbeat-of-each-connection", "count", "TW-CLI-010"
 
     def hello(self, data):
         super().hello(data)
-        self.greets_within = min(self.greets_within, self.silence())
+        self.hello_timeout = min(self.hello_timeout, self.silence())
 
 
 class CutsAfterOneHeartbeat(FaultyClient):
@@ -340,15 +340,15 @@ class DoesNotWaitAfterNoAnswer(FaultyClient):
 
 
 class DoesNotWaitAfterAFault(DoesNotWaitAfterNoAnswer):
-    breaks, cause = "TW-CLI-043", "an answer 502"
+    breaks, cause = "TW-CLI-043", "a response 502"
 
 
 class DoesNotWaitAfterAPage(DoesNotWaitAfterNoAnswer):
-    breaks, cause = "TW-CLI-043", "an answer 200"
+    breaks, cause = "TW-CLI-043", "a response 200"
 
 
 class DoesNotWaitAfterARefusedCursor(DoesNotWaitAfterNoAnswer):
-    breaks, cause = "TW-CLI-034", "the cursor is refused"
+    breaks, cause = "TW-CLI-034", "the server refused the cursor"
 
 
 class DoesNotWaitAfter204(DoesNotWaitAfterNoAnswer):
@@ -380,12 +380,12 @@ class TakesAnyOtherHeadForOneAbove(FaultyClient):
     def ping(self, data):
         self.pings = self.pings + 1 if data["head"] != self.cursor else 0
         if self.pings == 2:
-            raise CutError("a deaf subscription")
+            raise CutError("two pings are ahead of the cursor")
 
 
 class ComparesHeadsWithoutEpochs(FaultyClient):
     scenario, kind, breaks = "two-pings-above-the-id", "hung", "TW-CLI-012"
 
     def ping(self, data):
-        if self.cursor is None or key_of(data["head"])[1] > key_of(self.cursor)[1]:
+        if self.cursor is None or id_key(data["head"])[1] > id_key(self.cursor)[1]:
             super().ping(data)

@@ -1,34 +1,36 @@
-"""Faulty clients: what they take for a line, a field and a type."""
+"""Faulty clients with errors in the lines, fields and event types of an event stream."""
 
 import re
 
 from proof.clients.faulty_client import FaultyClient
-from proof.clients.stream_faults import decodes
+from proof.clients.stream_faults import decoder_with
 from proof.reimplementations.plain_state import Decoder
 
 
 class StripsAMarkFromEachLine(FaultyClient):
     scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-022"
-    decoder = decodes(line=lambda self, line: Decoder.line(self, line.removeprefix(b"\xef\xbb\xbf")))
+    decoder = decoder_with(line=lambda self, line: Decoder.line(self, line.removeprefix(b"\xef\xbb\xbf")))
 
 
 class StripsAllMarksAtTheStart(FaultyClient):
     scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-022"
 
     class Strips(Decoder):
-        def without_mark(self, line):
-            bare = super().without_mark(line)
-            return bare if bare == line else self.without_mark(bare)
+        def strip_bom(self, line):
+            bare = super().strip_bom(line)
+            return bare if bare == line else self.strip_bom(bare)
 
 
 class IgnoresLinesWithoutAColon(FaultyClient):
     scenario, kind, breaks = "empty-type", "count", "TW-FRM-027"
-    decoder = decodes(line=lambda self, line: Decoder.line(self, line if b":" in line else line and b":"))
+    decoder = decoder_with(
+        line=lambda self, line: Decoder.line(self, line if b":" in line else line and b":")
+    )
 
 
 class KeepsTheFirstType(FaultyClient):
     scenario, kind, breaks = "empty-type", "count", "TW-FRM-032"
-    decoder = decodes(
+    decoder = decoder_with(
         field=lambda self, name, value: (
             None if name == "event" and self.type else Decoder.field(self, name, value)
         )
@@ -37,7 +39,7 @@ class KeepsTheFirstType(FaultyClient):
 
 class LetsARetryBeginWithSpaces(FaultyClient):
     scenario, kind, breaks = "retry-that-is-no-number", "wait", "TW-FRM-035"
-    decoder = decodes(take_retry=lambda self, value: Decoder.take_retry(self, value.lstrip()))
+    decoder = decoder_with(set_retry=lambda self, value: Decoder.set_retry(self, value.lstrip()))
 
 
 class JoinsDataByNothing(FaultyClient):
@@ -73,7 +75,7 @@ class TrimsTypes(FaultyClient):
 
 
 class SplitsEventsAtThreePairs(FaultyClient):
-    """Each kind of line end twice, and no two kinds together."""
+    """Split events only at two equal line ends, not at two different ones."""
 
     scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
 
@@ -103,12 +105,12 @@ class FindsOutTheLineEndOnce(FaultyClient):
 
 class TakesALineOfSpacesForAnEmptyOne(FaultyClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
-    decoder = decodes(line=lambda self, line: Decoder.line(self, line if line.strip() else b""))
+    decoder = decoder_with(line=lambda self, line: Decoder.line(self, line if line.strip() else b""))
 
 
 class TrimsNames(FaultyClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
-    decoder = decodes(field=lambda self, name, value: Decoder.field(self, name.rstrip(), value))
+    decoder = decoder_with(field=lambda self, name, value: Decoder.field(self, name.rstrip(), value))
 
 
 class TakesARetryWithItsEvent(FaultyClient):
@@ -117,9 +119,9 @@ class TakesARetryWithItsEvent(FaultyClient):
     class Takes(Decoder):
         named = None
 
-        def take_retry(self, value):
+        def set_retry(self, value):
             before = self.retry
-            super().take_retry(value)
+            super().set_retry(value)
             self.named, self.retry = self.retry, before
 
         def dispatch(self):

@@ -1,11 +1,11 @@
-"""Faulty clients: what they make of columns and checks, and of the state that a diff results in."""
+"""Faulty clients with errors in columns, checks, digests or the state after a diff."""
 
 import hashlib
 import re
 import unicodedata
 from urllib.parse import unquote
 
-from proof.clients.diff_faults import folds
+from proof.clients.diff_faults import state_with
 from proof.clients.faulty_client import FaultyClient
 from proof.reimplementations.plain_requests import EndError
 from proof.reimplementations.plain_state import MalformedError, State, demand
@@ -17,20 +17,20 @@ class KeepsTheColumnsOfTheFirstSnapshot(FaultyClient):
     scenario, kind, breaks = "columns-of-the-epoch", "count", "TW-CLI-001"
     columns = None
 
-    def moved(self, state, name, *, forward=True):
+    def advance(self, state, name, *, forward=True):
         self.columns = self.columns or state.columns
         state.columns = self.columns
-        super().moved(state, name, forward=forward)
+        super().advance(state, name, forward=forward)
 
 
 class AppendsABareStringToTheFirstColumn(FaultyClient):
     scenario, kind, breaks = "bare-string-for-two-columns", "never", "TW-DIF-036"
-    state_type = folds(bare=lambda self, text: [["a", self.columns[0], text]])
+    state_type = state_with(bare=lambda self, text: [["a", self.columns[0], text]])
 
 
 class TakesARowAsFarAsItGoes(FaultyClient):
     scenario, kind, breaks = "row-of-another-length", "never", "TW-DIF-037"
-    state_type = folds(row=lambda self, root, row: State.row(self, root, row[: len(self.columns)]))
+    state_type = state_with(row=lambda self, root, row: State.row(self, root, row[: len(self.columns)]))
 
 
 class PutsMembersOfRowsIntoTexts(FaultyClient):
@@ -42,7 +42,7 @@ class PutsMembersOfRowsIntoTexts(FaultyClient):
 
 
 class SpreadsArraysOfRows(FaultyClient):
-    """A member of a row is one new element, also where it is an array."""
+    """Spread an array in a row over several elements instead of appending it as one element."""
 
     scenario, kind, breaks = "rows-of-arrays", "order", "TW-DIF-038"
 
@@ -60,17 +60,17 @@ class MakesColumnsAsTheyAreNeeded(FaultyClient):
             return [["s", "/items/0/value", {"text": text}]]
 
 
-# ---- what proves a state -----------------------------------------------------------------------------------------
+# ---- verification ------------------------------------------------------------------------------------------------
 
 
 class ComparesNoLengths(FaultyClient):
     scenario, kind, breaks = "failed-check-of-an-array", "never", "TW-DIF-046"
-    state_type = folds(verify_length=lambda self, found, n: None)
+    state_type = state_with(verify_length=lambda self, found, n: None)
 
 
 class ComparesNoCrc(FaultyClient):
     scenario, kind, breaks = "failed-check", "never", "TW-DIF-047"
-    state_type = folds(verify_crc=lambda self, found, crc: None)
+    state_type = state_with(verify_crc=lambda self, found, crc: None)
 
 
 class TakesTheCrcForANumberWithASign(FaultyClient):
@@ -111,34 +111,34 @@ class DemandsChecks(FaultyClient):
         def apply(self, diff):
             ops, checks = self.ops_of(diff)
             ends = any(op[:2] == ["s", "/items/0/status"] and op[2] == "succeeded" for op in ops)
-            demand(checks or not ends, "nothing was proved")
+            demand(checks or not ends, "the diff has no checks")
             return super().apply(diff)
 
 
 class TakesASnapshotOfAnEnd(FaultyClient):
     scenario, kind, breaks = "snapshot-of-an-end", "never", "TW-DIF-011"
-    state_type = folds(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
+    state_type = state_with(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
 
 
 class EndsWithTheStatus(FaultyClient):
-    """A status that is an end ends it, before `done` has said so."""
+    """End at a final status in the state instead of waiting for `done`."""
 
     scenario, kind, breaks = "diff-that-ends-the-job", "never", "TW-DIF-011"
-    state_type = folds(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
+    state_type = state_with(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
 
-    def moved(self, state, name, *, forward=True):
-        super().moved(state, name, forward=forward)
+    def advance(self, state, name, *, forward=True):
+        super().advance(state, name, forward=forward)
         if state.value["status"] == "succeeded":
             raise EndError("succeeded", value=self.last(), incomplete=False)
 
 
 class TakesAnyStateThatADiffMakes(FaultyClient):
     scenario, kind, breaks = "diff-that-breaks-the-state", "hung", "TW-DIF-070"
-    state_type = folds(check=lambda self, state: None, keep_stable=lambda self, after: None)
+    state_type = state_with(check=lambda self, state: None, verify_stable=lambda self, after: None)
 
-    def hand_over(self):
+    def deliver(self):
         if "items" in self.state.value:
-            super().hand_over()
+            super().deliver()
 
 
 class CountsWhatItKnowsAlone(FaultyClient):
@@ -165,9 +165,9 @@ class CountsWhatPeopleSee(FaultyClient):
 class NormalizesTexts(FaultyClient):
     scenario, kind, breaks = "combining-characters", "value", "TW-CLI-052"
 
-    def give(self, index, value, before):
+    def deliver_value(self, index, value, before):
         value, before = (unicodedata.normalize("NFC", one or "") for one in (value, before))
-        super().give(index, value, before)
+        super().deliver_value(index, value, before)
 
 
 def merged(old, new):
@@ -209,7 +209,7 @@ class RefusesToTruncateEverything(FaultyClient):
 
     class Refuses(State):
         def truncate(self, root, path, n):
-            demand(n < len(self.get(root[""], path)), "all there is")
+            demand(n < len(self.get(root[""], path)), "the truncation removes everything")
             super().truncate(root, path, n)
 
 
@@ -222,7 +222,7 @@ class SetsBeforeItAppends(FaultyClient):
             ops, checks = State.ops_of(state, diff)
             return sorted(ops, key=lambda op: (op[0] == "s") == self.appends_first), checks
 
-        return folds(ops_of=ops_of)
+        return state_with(ops_of=ops_of)
 
 
 class AppendsBeforeItSets(SetsBeforeItAppends):
@@ -240,11 +240,11 @@ class FlattensWhatItAppends(FaultyClient):
 
 class ReadsPathsAsThoseOfUris(FaultyClient):
     scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-020"
-    state_type = folds(unescaped=lambda self, token: State.unescaped(self, unquote(token)))
+    state_type = state_with(unescaped=lambda self, token: State.unescaped(self, unquote(token)))
 
 
 class TakesTrueForOne(FaultyClient):
-    """As its language compares them: what changes from one to the other is not given."""
+    """Compare values like Python, where true equals 1, so a change between them is not delivered."""
 
     scenario, kind, breaks = "value-of-another-type", "value", "TW-CLI-052"
     same = staticmethod(lambda one, other: bool(one == other))
@@ -256,7 +256,7 @@ class TakesTrueForOneInASnapshot(TakesTrueForOne):
 
 class TakesFragmentsForPaths(FaultyClient):
     scenario, kind, breaks = "path-of-a-fragment", "never", "TW-DIF-018"
-    state_type = folds(place=lambda self, root, path: State.place(self, root, path.removeprefix("#")))
+    state_type = state_with(place=lambda self, root, path: State.place(self, root, path.removeprefix("#")))
 
 
 class SplitsColumnsAtSlashes(FaultyClient):
@@ -288,9 +288,9 @@ class LooksAtOpsOnValuesAlone(FaultyClient):
         self.diff = event.data
         return super().logged(event)
 
-    def hand_over(self):
+    def deliver(self):
         if "/items/0/value" in self.diff or self.diff.startswith('"') or '""' in self.diff:
-            super().hand_over()
+            super().deliver()
 
 
 class TellsNothingOfATextThatIsGone(FaultyClient):

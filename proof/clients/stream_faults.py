@@ -1,34 +1,34 @@
-"""Faulty clients: how they read event streams, ids, diffs and breaches."""
+"""Faulty clients with errors in event streams, event ids, diffs or the handling of protocol errors."""
 
 import contextlib
 import json
 import re
 
 from proof.clients.faulty_client import FaultyClient
-from proof.reimplementations.plain_client import key_of
+from proof.reimplementations.plain_client import id_key
 from proof.reimplementations.plain_requests import EndError
-from proof.reimplementations.plain_state import BOUND, Decoder, Event, Json, State, demand
+from proof.reimplementations.plain_state import MAX_UNFINISHED_BYTES, Decoder, Event, Json, State, demand
 
 # ---- framing -------------------------------------------------------------------------------------------------
 
 
-def decodes(**members):
+def decoder_with(**members):
     return type("WrongDecoder", (Decoder,), members)
 
 
 class SplitsAtUnicodeLineEnds(FaultyClient):
     scenario, kind = "line-ends-of-other-standards", "count"
-    decoder = decodes(line_end=re.compile(rb"\r\n|\r|\n|\xe2\x80\xa8|\xe2\x80\xa9|\xc2\x85"))
+    decoder = decoder_with(line_end=re.compile(rb"\r\n|\r|\n|\xe2\x80\xa8|\xe2\x80\xa9|\xc2\x85"))
 
 
 class DispatchesAnUnfinishedEvent(FaultyClient):
     scenario, kind = "cut-before-the-empty-line", "cursor"
-    decoder = decodes(end=lambda self: self.line(b"".join(self.pieces)) + self.line(b""))
+    decoder = decoder_with(end=lambda self: self.line(b"".join(self.pieces)) + self.line(b""))
 
 
 class LosesTheEventAfterAByteOrderMark(FaultyClient):
     scenario, kind = "byte-order-mark", "count"
-    decoder = decodes(without_mark=lambda self, line: line)
+    decoder = decoder_with(strip_bom=lambda self, line: line)
 
 
 class DispatchesAnEventWithoutData(FaultyClient):
@@ -52,7 +52,9 @@ class DispatchesAnEventAfterAComment(FaultyClient):
 
 class DecodesChunksApart(FaultyClient):
     scenario, kind, breaks = "one-byte-at-a-time", "count", "TW-FRM-026"
-    decoder = decodes(feed=lambda self, chunk: Decoder.feed(self, chunk.decode("utf-8", "replace").encode()))
+    decoder = decoder_with(
+        feed=lambda self, chunk: Decoder.feed(self, chunk.decode("utf-8", "replace").encode())
+    )
 
 
 class TakesCrLfInPiecesForTwoLineEnds(FaultyClient):
@@ -66,15 +68,15 @@ class TakesCrLfInPiecesForTwoLineEnds(FaultyClient):
 
 class WaitsForTheLfAfterACr(FaultyClient):
     scenario, kind = "event-complete-with-its-cr", "promptness"
-    decoder = decodes(line_end=re.compile(rb"\r\n|\r(?!\Z)|\n"))
+    decoder = decoder_with(line_end=re.compile(rb"\r\n|\r(?!\Z)|\n"))
 
 
 class HonoursAnotherCharset(FaultyClient):
     scenario, kind, breaks = "media-type-in-capitals", "count", "TW-FRM-020"
 
-    def new_decoder(self, answer):
-        decoder = super().new_decoder(answer)
-        if charset := answer.headers.get_param("charset"):
+    def new_decoder(self, response):
+        decoder = super().new_decoder(response)
+        if charset := response.headers.get_param("charset"):
             decoder.text = lambda value: value.decode(charset)
         return decoder
 
@@ -83,7 +85,7 @@ class AcceptsARetryThatIsNoNumber(FaultyClient):
     scenario, kind = "retry-that-is-no-number", "wait"
 
     class Accepts(Decoder):
-        def take_retry(self, value):
+        def set_retry(self, value):
             with contextlib.suppress(ValueError):
                 self.retry = max(0, int(value.decode()))
 
@@ -91,8 +93,8 @@ class AcceptsARetryThatIsNoNumber(FaultyClient):
 class KeepsTheIdOfAnUnfinishedEvent(FaultyClient):
     scenario, kind = "cut-after-an-id", "cursor"
 
-    def new_decoder(self, answer):
-        self.last_decoder = super().new_decoder(answer)
+    def new_decoder(self, response):
+        self.last_decoder = super().new_decoder(response)
         return self.last_decoder
 
     def cursor_to_send(self):
@@ -108,12 +110,14 @@ class KeepsTheIdOfABlockWithoutData(KeepsTheIdOfAnUnfinishedEvent):
 
 class HasNoBound(FaultyClient):
     scenario, kind, is_costly = "endless-line", "hung", True
-    decoder = decodes(bound=lambda self: None)
+    decoder = decoder_with(bound=lambda self: None)
 
 
 class BoundsALineAndNoEvent(FaultyClient):
     scenario, kind, breaks, is_costly = "endless-event", "hung", "TW-FRM-040", True
-    decoder = decodes(bound=lambda self: demand(self.size - self.held <= BOUND, "a line that is too long"))
+    decoder = decoder_with(
+        bound=lambda self: demand(self.size - self.event_size <= MAX_UNFINISHED_BYTES, "a line is too long")
+    )
 
 
 class ReadsALineAnewWithEachPiece(FaultyClient):
@@ -158,14 +162,14 @@ class AcceptsADiffOfAnotherEpoch(FaultyClient):
     scenario, kind = "diff-across-epochs", "never"
 
     def base_of(self, name, on):
-        return super().base_of(f"{key_of(self.cursor)[0]}-{key_of(name)[1]}", on)
+        return super().base_of(f"{id_key(self.cursor)[0]}-{id_key(name)[1]}", on)
 
 
 class ComparesSeqsWithoutEpochs(FaultyClient):
     scenario, kind = "epoch-before-seq", "count"
 
     def is_repeat(self, name):
-        return self.cursor is not None and key_of(name)[1] <= key_of(self.cursor)[1]
+        return self.cursor is not None and id_key(name)[1] <= id_key(self.cursor)[1]
 
 
 class ComparesIdsAsTexts(FaultyClient):
@@ -179,7 +183,7 @@ class IgnoresTheBaseThatADiffNames(FaultyClient):
     scenario, kind = "merged-diff", "count"
 
     def base_of(self, name, on):
-        return super().base_of(name, key_of(name)[1] - 1)
+        return super().base_of(name, id_key(name)[1] - 1)
 
 
 class IgnoresRewound(FaultyClient):
@@ -206,13 +210,13 @@ class AppliesADiffToNothing(FaultyClient):
         return super().base_of(name, on)
 
 
-# ---- breaches ------------------------------------------------------------------------------------------------
+# ---- protocol errors -----------------------------------------------------------------------------------------
 
 
 class TakesALoggedEventBeforeHello(FaultyClient):
     scenario, kind = "logged-event-before-hello", "never"
 
-    def is_greeted(self):
+    def has_hello(self):
         return True
 
 
@@ -247,12 +251,12 @@ class DoesNotVerifyTheDigest(FaultyClient):
 
 class DoesNotHoldToStable(FaultyClient):
     scenario, kind = "stable-is-replaced", "never"
-    state_type = type("Unstable", (State,), {"keep_stable": lambda self, after: None})
+    state_type = type("Unstable", (State,), {"verify_stable": lambda self, after: None})
 
 
 class LetsAPromiseShrink(FaultyClient):
     scenario, kind = "stable-is-lowered", "never"
-    state_type = type("Shrinks", (State,), {"keep_promise": lambda self, new, path, n: None})
+    state_type = type("Shrinks", (State,), {"verify_not_lowered": lambda self, new, path, n: None})
 
 
 class IgnoresAnUnknownLoggedEvent(FaultyClient):
@@ -298,9 +302,9 @@ class ResyncsWithoutABound(FaultyClient):
 class NeverForgetsAResync(FaultyClient):
     scenario, kind = "resyncs-are-forgotten", "end"
 
-    def moved(self, state, name, *, forward=True):
+    def advance(self, state, name, *, forward=True):
         self.applied = -1
-        super().moved(state, name, forward=forward)
+        super().advance(state, name, forward=forward)
 
 
 class ForgetsWhatItHandedOver(FaultyClient):
@@ -308,7 +312,7 @@ class ForgetsWhatItHandedOver(FaultyClient):
 
     def resync(self, breach):
         super().resync(breach)
-        self.given.clear()
+        self.delivered.clear()
 
 
 class EndsAtTheFirstBreach(FaultyClient):
@@ -351,6 +355,6 @@ class ChangesValuesThatWereGiven(FaultyClient):
     scenario, kind = "values-stay-as-they-were", "kept"
     state_type = type("Aliased", (State,), {"copied": lambda self: self.value})
 
-    def hand_over(self):
-        self.given[0] = None
-        super().hand_over()
+    def deliver(self):
+        self.delivered[0] = None
+        super().deliver()

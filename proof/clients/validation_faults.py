@@ -1,10 +1,10 @@
-"""Faulty clients: what they take for proved, and for a number, a row or a value at all."""
+"""Faulty clients that accept invalid checks, numbers, rows, ids or values."""
 
 import contextlib
 import json
 import re
 
-from proof.clients.diff_faults import folds
+from proof.clients.diff_faults import state_with
 from proof.clients.faulty_client import FaultyClient
 from proof.reimplementations.plain_state import Json, State, demand
 
@@ -21,16 +21,16 @@ class TakesAShortRow(FaultyClient):
 
 class VerifiesTheFirstCheckAlone(FaultyClient):
     scenario, kind, breaks = "one-check-of-three-fails", "never", "TW-DIF-053"
-    state_type = folds(verify=lambda self, checks: State.verify(self, checks[:1]))
+    state_type = state_with(verify=lambda self, checks: State.verify(self, checks[:1]))
 
 
 class VerifiesTheLastCheckAlone(FaultyClient):
     scenario, kind, breaks = "one-check-of-three-fails", "never", "TW-DIF-053"
-    state_type = folds(verify=lambda self, checks: State.verify(self, checks[-1:]))
+    state_type = state_with(verify=lambda self, checks: State.verify(self, checks[-1:]))
 
 
 class ReadsIndexesInDigitsOfAnyScript(FaultyClient):
-    """As `\\d` does."""
+    """Accept digits of any script in an index, as `\\d` does."""
 
     scenario, kind, breaks = "index-in-other-digits", "never", "TW-DIF-019"
 
@@ -51,14 +51,14 @@ class ReadsIdsInDigitsOfAnyScript(FaultyClient):
 
 class CountsTrueAsOne(FaultyClient):
     scenario, kind, breaks = "truncation-by-true", "never", "TW-DIF-030"
-    state_type = folds(truncate=lambda self, root, path, n: State.truncate(self, root, path, int(n)))
+    state_type = state_with(truncate=lambda self, root, path, n: State.truncate(self, root, path, int(n)))
 
 
 class TakesNullForTheBaseBefore(FaultyClient):
     scenario, kind, breaks = "base-that-is-null", "never", "TW-DIF-016"
 
-    def base_named(self, data, seq):
-        return seq - 1 if data["on"] is None else super().base_named(data, seq)
+    def named_base(self, data, seq):
+        return seq - 1 if data["on"] is None else super().named_base(data, seq)
 
 
 class TakesNullForNoChecks(FaultyClient):
@@ -72,7 +72,7 @@ class TakesNullForNoChecks(FaultyClient):
 
 
 class SetsWhatIsMissing(FaultyClient):
-    """What an array does not hold is undefined, and is written as null or not at all."""
+    """Read a missing operand as null, as JavaScript reads a missing array element as undefined."""
 
     scenario, kind, breaks = "op-that-lacks-its-value", "never", "TW-DIF-013"
 
@@ -83,44 +83,44 @@ class SetsWhatIsMissing(FaultyClient):
 
 class PushesABareString(FaultyClient):
     scenario, kind, breaks = "bare-string-for-an-array", "never", "TW-DIF-036"
-    state_type = folds(bare=lambda self, text: [["r", text]])
+    state_type = state_with(bare=lambda self, text: [["r", text]])
 
 
 class HoldsToStableOfWholeValues(FaultyClient):
     scenario, kind, breaks = "stable-of-a-member-is-broken", "never", "TW-DIF-060"
 
     class Holds(State):
-        def keep_stable(self, after):
+        def verify_stable(self, after):
             if any("" in item.get("stable", {}) for item in self.value["items"]):
-                super().keep_stable(after)
+                super().verify_stable(after)
 
 
 class HoldsToStableInUtf16(FaultyClient):
     scenario, kind, breaks = "stable-of-a-member-is-broken", "never", "TW-DIF-060"
 
     class Holds(State):
-        def keep_stable(self, after):
+        def verify_stable(self, after):
             for old, new in zip(self.value["items"], after.value["items"], strict=True):
                 for path, n in old.get("stable", {}).items():
                     texts = (self.get(item["value"], path).encode("utf-16-le") for item in (old, new))
                     demand(len({text[: 2 * n] for text in texts}) == 1, "a breach of stable")
-                    self.keep_promise(new, path, n)
+                    self.verify_not_lowered(new, path, n)
 
 
 class LetsAPromiseBeTakenBack(FaultyClient):
     scenario, kind, breaks = "stable-is-taken-back", "never", "TW-DIF-060"
 
     class Lets(State):
-        def keep_promise(self, new, path, n):
+        def verify_not_lowered(self, new, path, n):
             if path in new.get("stable", {}):
-                super().keep_promise(new, path, n)
+                super().verify_not_lowered(new, path, n)
 
 
 class TakesNothingForNoChange(FaultyClient):
-    """What its language takes for empty."""
+    """Accept 0 as an empty diff, since the client's language treats it as empty."""
 
     scenario, kind, breaks = "number-as-a-diff", "never", "TW-DIF-015"
-    state_type = folds(ops_of=lambda self, diff: ([], []) if diff == 0 else State.ops_of(self, diff))
+    state_type = state_with(ops_of=lambda self, diff: ([], []) if diff == 0 else State.ops_of(self, diff))
 
 
 class TakesAnyReason(FaultyClient):
@@ -136,7 +136,7 @@ class DoesNotJudgeTheQueue(FaultyClient):
 
     def receive(self, event):
         if event.type == self.judged:
-            self.about(event.data)
+            self.parse_object(event.data)
             return None
         return super().receive(event)
 
@@ -161,16 +161,18 @@ class TakesAFailureWithoutAReason(FaultyClient):
 
 class ComparesALengthWithTrue(FaultyClient):
     scenario, kind, breaks = "length-that-is-true", "never", "TW-DIF-046"
-    state_type = folds(verify_length=lambda self, found, n: demand(len(found) == n, "a failed check: length"))
+    state_type = state_with(
+        verify_length=lambda self, found, n: demand(len(found) == n, "a failed check: length")
+    )
 
 
 class TakesAnyError(FaultyClient):
     scenario, kind, breaks = "error-that-is-a-text", "never", "TW-DIF-070"
-    state_type = folds(is_problem=staticmethod(lambda value: True))
+    state_type = state_with(is_problem=staticmethod(lambda value: True))
 
 
 class TakesTabsInStrings(FaultyClient):
-    """A reader of JSON that is not strict."""
+    """Parse JSON leniently and accept tabs in strings."""
 
     scenario, kind, breaks = "json-as-some-readers-take-it", "never", "TW-OVR-001"
 

@@ -1,1 +1,1 @@
-"""A client that was written from the specification alone, and shares no code with ours."""
+"""Independent client, written from the specification alone. It shares no code with the Tidewire client."""

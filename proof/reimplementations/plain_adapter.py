@@ -1,4 +1,4 @@
-"""The adapter between the suite's scenario player and the plain client, or a faulty one, in this process."""
+"""Adapter that runs the plain client, or a faulty client, in the process of the scenario player."""
 
 import json
 
@@ -8,7 +8,7 @@ from tidewire_conformance.clients.player import AdapterDiedError, AdapterHungErr
 
 
 class PlainAdapter:
-    """The plain client, or a faulty one, in this process."""
+    """Runs a client class in this process; implements the player's `Adapter` protocol."""
 
     traits = frozenset(TRAITS)
 
@@ -16,14 +16,14 @@ class PlainAdapter:
         self.client = client
         self.name = client.__name__
 
-    def run(self, command, tell, seconds):
-        def tell_a_copy(report):
-            # As if it went through a pipe: a client that changes what it gave must not change what was heard.
-            tell(json.loads(json.dumps(report)))
+    def run(self, command, on_report, seconds):
+        def report_copy(report):
+            # Copy each report, as a pipe would: a faulty client may modify a value after reporting it.
+            on_report(json.loads(json.dumps(report)))
 
         try:
-            run_plain(self.client, command, tell_a_copy, seconds)
+            run_plain(self.client, command, report_copy, seconds)
         except TimeoutError:
             raise AdapterHungError from None
         except Exception as error:
-            raise AdapterDiedError(f"the client broke down: {error!r}") from error
+            raise AdapterDiedError(f"the client raised {error!r}") from error

@@ -1,5 +1,7 @@
-"""A plain client, written from the specification alone with the standard library: what a scenario can ask for, and no
-more. It is right; the faulty ones (`proof.clients`) each change one thing. As a program it speaks lines of JSON.
+"""Plain client for the scenario player, written from the specification alone with the standard library.
+
+It implements only what scenarios need, and implements it correctly. Each faulty client in `proof.clients` changes one
+method or part of it. Run as a program, it exchanges lines of JSON with the player.
 """
 
 import json
@@ -11,7 +13,7 @@ from urllib.parse import urljoin
 
 sys.path.insert(0, __file__.rpartition("/proof/")[0])
 
-from proof.reimplementations.plain_requests import PROTOCOL, Answer, CutError, EndError, PlainRequests
+from proof.reimplementations.plain_requests import PROTOCOL, CutError, EndError, PlainRequests, Response
 from proof.reimplementations.plain_state import (
     ENDS,
     ID,
@@ -39,7 +41,7 @@ TRAITS = [
 ]
 
 
-def key_of(cursor: str) -> tuple[int, int]:
+def id_key(cursor: str) -> tuple[int, int]:
     epoch, _, seq = cursor.partition("-")
     return int(epoch), int(seq)
 
@@ -50,7 +52,7 @@ def text_of(value: Any) -> str | None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal as JSON: 1 and true are not."""
+    """Compare two values as JSON, where 1 and true differ."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -61,17 +63,19 @@ class PlainClient(PlainRequests):
     text_of = staticmethod(text_of)
     same = staticmethod(same)
     reasons: Collection[str] = frozenset({"start", "compacted", "restart", "rewound"})
-    greets_within = 10.0
+    hello_timeout = 10.0
 
-    def __init__(self, command: dict[str, Any], tell: Callable[[dict[str, Any]], None], until: float) -> None:
-        self.command, self.tell_report, self.until = command, tell, until
+    def __init__(
+        self, command: dict[str, Any], on_report: Callable[[dict[str, Any]], None], until: float
+    ) -> None:
+        self.command, self.send_report, self.until = command, on_report, until
         self.base = command["base_url"]
         self.credentials = [*command.get("credentials", ())]
         self.values: list[Any] = []
-        self.answers: list[Answer] = []
+        self.responses: list[Response] = []
         self.cancelled = False
 
-    # ---- what it is told to do ---------------------------------------------------------------------------------
+    # ---- commands ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         command = self.command
@@ -88,16 +92,16 @@ class PlainClient(PlainRequests):
         except EndError as error:
             end = {"value": self.last(), "incomplete": True, **error.report}
         finally:
-            for answer in self.answers:
-                self.hang_up(answer)
-        self.tell_report({"id": command["id"], "kept": self.values, **end})
+            for response in self.responses:
+                self.close_response(response)
+        self.send_report({"id": command["id"], "kept": self.values, **end})
 
     def start(self, job: str) -> None:
         self.job = job
         self.stream_url = f"{self.base}/v1/jobs/{job}/events"
         self.state: State | None = None
         self.cursor: str | None = None
-        self.given: dict[int, Any] = {}
+        self.delivered: dict[int, Any] = {}
         self.failures = self.faults = self.resyncs = self.applied = 0
         self.retry, self.heartbeat = 1.0, 15.0
         self.batch = "inputs" in self.command
@@ -105,45 +109,45 @@ class PlainClient(PlainRequests):
     def restore(self, saved: Any) -> None:
         if saved is not None:
             if saved["job"] != self.job:
-                raise EndError("usage_error", detail="a checkpoint of another job")
+                raise EndError("usage_error", detail="the checkpoint belongs to another job")
             self.cursor = saved["cursor"]
             self.state = self.state_type(saved["state"], saved["columns"])
-            self.given = {i: item["value"] for i, item in enumerate(saved["state"]["items"])}
+            self.delivered = {i: item["value"] for i, item in enumerate(saved["state"]["items"])}
 
     def checkpoint(self) -> Any:
-        held = self.state
-        assert held is not None
-        return {"job": self.job, "cursor": self.cursor, "state": held.value, "columns": held.columns}
+        state = self.state
+        assert state is not None
+        return {"job": self.job, "cursor": self.cursor, "state": state.value, "columns": state.columns}
 
     def last(self) -> Any:
-        return self.given.get(0)
+        return self.delivered.get(0)
 
     def discover(self) -> None:
-        answer = self.ask("GET", f"{self.base}/v1")
-        found = answer.json()
-        answer.close()
+        response = self.request("GET", f"{self.base}/v1")
+        found = response.json()
+        response.close()
         if found["protocol"] != PROTOCOL:
             raise EndError("unsupported", detail=found["protocol"])
         raise EndError("discovered", incomplete=False)
 
     # ---- the stream --------------------------------------------------------------------------------------------
 
-    def follow(self, opened: Answer | None) -> dict[str, Any]:
+    def follow(self, opened: Response | None) -> dict[str, Any]:
         while True:
             try:
-                answer, opened = opened or self.open(), None
+                response, opened = opened or self.open(), None
                 try:
-                    return self.read(answer)
+                    return self.read(response)
                 finally:
-                    self.hang_up(answer)
+                    self.close_response(response)
             except CutError as cut:
                 self.fail(cut)
             except MalformedError as breach:
                 self.resync(breach)
                 self.fail(CutError(str(breach)))
 
-    def hang_up(self, answer: Answer) -> None:
-        answer.close()
+    def close_response(self, response: Response) -> None:
+        response.close()
 
     def resync(self, breach: MalformedError) -> None:
         self.cursor = None
@@ -153,98 +157,98 @@ class PlainClient(PlainRequests):
             unknown = isinstance(breach, UnknownError)
             raise EndError("unsupported" if unknown else "protocol_error", detail=str(breach))
 
-    def open(self) -> Answer:
+    def open(self) -> Response:
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
         if cursor := self.cursor_to_send():
             headers["Last-Event-ID"] = cursor
-        answer = self.ask("GET", self.stream_url, headers)
-        if answer.is_stream() or answer.status == 204:
-            return answer
-        wait = self.retry_after(answer)
+        response = self.request("GET", self.stream_url, headers)
+        if response.is_stream() or response.status == 204:
+            return response
+        wait = self.retry_after(response)
         try:
-            self.judge_status(answer, wait)
+            self.judge_status(response, wait)
         finally:
-            answer.close()
-        raise CutError(f"an answer {answer.status}", least=wait)
+            response.close()
+        raise CutError(f"a response {response.status}", min_wait=wait)
 
     def cursor_to_send(self) -> str | None:
         return self.cursor
 
-    def judge_status(self, answer: Answer, wait: float) -> None:
-        status = answer.status
+    def judge_status(self, response: Response, wait: float) -> None:
+        status = response.status
         if status == 400 and self.cursor is not None:
-            raise MalformedError("the cursor is refused")
+            raise MalformedError("the server refused the cursor")
         if status in {429, 503}:
-            raise CutError("wait", least=wait)
+            raise CutError("wait", min_wait=wait)
         if 400 <= status < 500:
-            self.refuse(answer)
+            self.refuse(response)
         self.faults += 1
         if self.faults > 10:
-            self.refuse(answer)
+            self.refuse(response)
 
-    def read(self, answer: Answer) -> dict[str, Any]:
-        if answer.status == 204:
+    def read(self, response: Response) -> dict[str, Any]:
+        if response.status == 204:
             return self.read_job()
         self.faults = self.pings = 0
-        self.greeted, self.opening, self.progress = False, True, False
-        self.url = answer.url
-        decoder = self.new_decoder(answer)
-        hello_by = time.monotonic() + self.greets_within
+        self.got_hello, self.opening, self.progress = False, True, False
+        self.url = response.url
+        decoder = self.new_decoder(response)
+        hello_by = time.monotonic() + self.hello_timeout
         while True:
-            limit = self.silence() if self.greeted else hello_by - time.monotonic()
-            chunk = answer.read(self.at_most(limit))
+            limit = self.silence() if self.got_hello else hello_by - time.monotonic()
+            chunk = response.read(self.at_most(limit))
             events = decoder.feed(chunk) if chunk else decoder.end()
             if decoder.retry is not None:
                 self.retry = max(decoder.retry, 1) / 1000
             for event in events:
                 if end := self.receive(event):
-                    self.hang_up(answer)
+                    self.close_response(response)
                     return end
             if not chunk:
                 self.at_eof()
 
-    def new_decoder(self, answer: Answer) -> Decoder:
+    def new_decoder(self, response: Response) -> Decoder:
         return self.decoder(self.cursor or "")
 
     def silence(self) -> float:
         return 2.5 * self.heartbeat
 
     def at_eof(self) -> None:
-        raise CutError("the end of the body")
+        raise CutError("the body ended before done")
 
     def read_job(self) -> dict[str, Any]:
-        answer = self.ask("GET", f"{self.base}/v1/jobs/{self.job}")
-        job = answer.json()
-        answer.close()
+        response = self.request("GET", f"{self.base}/v1/jobs/{self.job}")
+        job = response.json()
+        response.close()
         self.problem = job
-        if answer.status != 200:
-            self.judge_read(answer)
-            raise CutError("no job", least=self.wait_of_read(answer))
+        if response.status != 200:
+            self.judge_read(response)
+            raise CutError("the read of the job failed", min_wait=self.wait_of_read(response))
         if not isinstance(job, dict) or not {"state", "columns", "cursor"} <= job.keys():
-            raise EndError("protocol_error", detail="no job")
+            raise EndError("protocol_error", detail="the response is not a job")
         if job.get("done") is None:
             self.cursor = None
-            raise CutError("204, and it still runs")
+            raise CutError("204, but the job is still running")
         status = job["state"].pop("status")
         self.state = self.state_type({**job["state"], "status": "running"}, job["columns"])
         self.state.value["status"] = status
         self.verify(job["done"])
-        self.hand_over()
+        self.deliver()
         return self.finish(job["done"])
 
-    def judge_read(self, answer: Answer) -> None:
-        if 400 <= answer.status < 500 and answer.status != 429:
-            raise EndError("refused", status=answer.status, problem=self.problem)
+    def judge_read(self, response: Response) -> None:
+        if 400 <= response.status < 500 and response.status != 429:
+            raise EndError("refused", status=response.status, problem=self.problem)
 
-    def wait_of_read(self, answer: Answer) -> float:
-        return self.retry_after(answer)
+    def wait_of_read(self, response: Response) -> float:
+        return self.retry_after(response)
 
     # ---- events ------------------------------------------------------------------------------------------------
 
-    def about(self, text: str, **members: type) -> Any:
-        """The data of an event, with the members that it has to have."""
+    def parse_object(self, text: str, **members: type) -> Any:
+        """Parse the data of an event and check the types of its required members."""
         data = self.json.parse(text)
-        demand(isinstance(data, dict), "data that is no object")
+        demand(isinstance(data, dict), "the data is not an object")
         for name, kind in members.items():
             demand(type(data.get(name)) is kind, f"a member {name}")
         return data
@@ -255,21 +259,23 @@ class PlainClient(PlainRequests):
                 return self.logged(event)
             case "hello":
                 self.hello(
-                    self.about(event.data, protocol=str, job=str, events=str, head=str, heartbeat_ms=int)
+                    self.parse_object(
+                        event.data, protocol=str, job=str, events=str, head=str, heartbeat_ms=int
+                    )
                 )
             case "ping":
-                self.ping(self.about(event.data, head=str))
+                self.ping(self.parse_object(event.data, head=str))
             case "goaway":
-                self.goaway(self.about(event.data, reason=str, retry_ms=int))
+                self.goaway(self.parse_object(event.data, reason=str, retry_ms=int))
             case "problem":
-                data = self.about(event.data, code=str, title=str, status=int)
+                data = self.parse_object(event.data, code=str, title=str, status=int)
                 if data.get("retryable"):
-                    raise CutError("a problem", least=data.get("retry_after_ms", 0) / 1000)
+                    raise CutError("a problem", min_wait=data.get("retry_after_ms", 0) / 1000)
                 raise EndError("refused", status=data["status"], problem=data)
             case "queue":
-                demand(self.about(event.data, position=int)["position"] >= 1, "a position")
+                demand(self.parse_object(event.data, position=int)["position"] >= 1, "a position")
             case "progress":
-                data = self.about(event.data)
+                data = self.parse_object(event.data)
                 demand({type(data.get(name, 0)) for name in ("current", "total")} <= {int, float}, "a number")
             case _:
                 self.unknown(event)
@@ -277,7 +283,7 @@ class PlainClient(PlainRequests):
 
     def goaway(self, data: Any) -> None:
         demand(data["retry_ms"] >= 0, "a wait")
-        raise CutError("goaway", least=max(0.1, data["retry_ms"] / 1000), counts=not self.progress)
+        raise CutError("goaway", min_wait=max(0.1, data["retry_ms"] / 1000), counts=not self.progress)
 
     def unknown(self, event: Event) -> None:
         if event.own_id:
@@ -291,27 +297,27 @@ class PlainClient(PlainRequests):
         demand(data["heartbeat_ms"] >= 1, "a heartbeat")
         self.heartbeat = data["heartbeat_ms"] / 1000
         self.stream_url = urljoin(self.url, data["events"])
-        self.greeted = True
+        self.got_hello = True
 
     def ping(self, data: Any) -> None:
         demand(ID.fullmatch(data["head"]), "a head")
-        above = self.cursor is None or key_of(data["head"]) > key_of(self.cursor)
+        above = self.cursor is None or id_key(data["head"]) > id_key(self.cursor)
         self.pings = self.pings + 1 if above else 0
         if self.pings == 2:
-            raise CutError("a deaf subscription")
+            raise CutError("two pings are ahead of the cursor")
 
     def logged(self, event: Event) -> dict[str, Any] | None:
         data = self.json.parse(event.data)
         if not ID.fullmatch(event.id):
-            raise MalformedError("an id")
-        if not self.is_greeted():
-            raise MalformedError("a logged event before hello")
+            raise MalformedError("an invalid event id")
+        if not self.has_hello():
+            raise MalformedError("a logged event arrived before hello")
         if event.type == "snapshot":
             self.snapshot(event.id, data, has_id=event.own_id)
             return None
-        seq = key_of(event.id)[1]
+        seq = id_key(event.id)[1]
         named = event.type == "message" and isinstance(data, dict) and "on" in data
-        on = self.base_named(data, seq) if named else seq - 1
+        on = self.named_base(data, seq) if named else seq - 1
         if self.is_repeat(event.id):
             return None
         state = self.base_of(event.id, on)
@@ -319,39 +325,39 @@ class PlainClient(PlainRequests):
             self.verify(data)
             self.cursor = event.id
             return self.finish(data)
-        self.moved(state.apply(data), event.id)
+        self.advance(state.apply(data), event.id)
         return None
 
-    def base_named(self, data: Any, seq: int) -> int:
+    def named_base(self, data: Any, seq: int) -> int:
         demand(is_count(data["on"]) and data["on"] < seq, "on")
         return int(data["on"])
 
-    def is_greeted(self) -> bool:
-        return self.greeted
+    def has_hello(self) -> bool:
+        return self.got_hello
 
     def is_repeat(self, name: str) -> bool:
-        return self.cursor is not None and key_of(name) <= key_of(self.cursor)
+        return self.cursor is not None and id_key(name) <= id_key(self.cursor)
 
     def base_of(self, name: str, on: int) -> State:
-        held = self.state
-        if self.cursor is None or held is None or key_of(self.cursor) != (key_of(name)[0], on):
+        state = self.state
+        if self.cursor is None or state is None or id_key(self.cursor) != (id_key(name)[0], on):
             raise MalformedError(f"{name} does not continue from {self.cursor}")
-        return held
+        return state
 
     def snapshot(self, name: str, data: Any, *, has_id: bool) -> None:
         if not isinstance(data, dict) or not {"state", "columns", "reason"} <= data.keys():
-            raise MalformedError("a snapshot that lacks a member")
+            raise MalformedError("a snapshot lacks a member")
         demand(data["reason"] in self.reasons, "a reason")
         if data["reason"] == "rewound" and not has_id:
-            raise MalformedError("a rewound snapshot without an id")
+            raise MalformedError("a rewound snapshot has no id")
         state = self.state_type(data["state"], data["columns"])
         if data["reason"] != "rewound" and self.is_repeat(name):
             return
         opening, self.opening = self.opening, False
-        self.moved(state, name, forward=not opening)
+        self.advance(state, name, forward=not opening)
 
-    def moved(self, state: State, name: str, *, forward: bool = True) -> None:
-        if forward and (self.cursor is None or key_of(name) > key_of(self.cursor)):
+    def advance(self, state: State, name: str, *, forward: bool = True) -> None:
+        if forward and (self.cursor is None or id_key(name) > id_key(self.cursor)):
             self.progress, self.failures = True, 0
         self.opening = False
         self.pings = 0
@@ -359,29 +365,29 @@ class PlainClient(PlainRequests):
         if self.applied >= 256:
             self.applied = self.resyncs = 0
         self.state, self.cursor = state, name
-        self.hand_over()
+        self.deliver()
 
     def verify(self, done: Any) -> None:
         if not isinstance(done, dict) or done.get("status") not in ENDS or "digest" not in done:
-            raise MalformedError("done")
+            raise MalformedError("done lacks a member or has an invalid status")
         if done["status"] == "failed" and "error" not in done:
-            raise MalformedError("a failed job without an error")
+            raise MalformedError("done of a failed job has no error")
         assert self.state is not None
         self.state.verify(done.get("check") or [])
         if self.state.digest() != done["digest"]:
-            raise MalformedError("the digest")
+            raise MalformedError("the digest does not match")
 
-    # ---- its user ----------------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------
 
-    def hand_over(self) -> None:
+    def deliver(self) -> None:
         assert self.state is not None
         for index, item in enumerate(self.state.value["items"]):
-            value, before = item.get("value"), self.given.get(index)
+            value, before = item.get("value"), self.delivered.get(index)
             if not self.same(value, before):
-                self.given[index] = value
-                self.give(index, value, before)
+                self.delivered[index] = value
+                self.deliver_value(index, value, before)
 
-    def give(self, index: int, value: Any, before: Any) -> None:
+    def deliver_value(self, index: int, value: Any, before: Any) -> None:
         report: dict[str, Any] = {"id": self.command["id"], "saw": "value", "value": value}
         if self.batch:
             report["index"] = index
@@ -389,7 +395,7 @@ class PlainClient(PlainRequests):
         if old or new is not None:
             report["deleted"], report["text"] = self.difference(old or "", new or "")
         self.values.append(value)
-        self.tell_report(report)
+        self.send_report(report)
         if "stop_at" in self.command and value == self.command["stop_at"]:
             raise EndError("stopped", checkpoint=self.checkpoint())
         if "cancel_at" in self.command and value == self.command["cancel_at"] and not self.cancelled:
@@ -397,7 +403,7 @@ class PlainClient(PlainRequests):
             self.cancel()
 
     def cancel(self) -> None:
-        self.ask("POST", f"{self.base}/v1/jobs/{self.job}/cancel").close()
+        self.request("POST", f"{self.base}/v1/jobs/{self.job}/cancel").close()
 
     def difference(self, old: str, new: str) -> tuple[int, str]:
         common = 0
@@ -422,9 +428,12 @@ class PlainClient(PlainRequests):
 
 
 def run(
-    client: type[PlainClient], command: dict[str, Any], tell: Callable[[dict[str, Any]], None], seconds: float
+    client: type[PlainClient],
+    command: dict[str, Any],
+    on_report: Callable[[dict[str, Any]], None],
+    seconds: float,
 ) -> None:
-    client(command, tell, time.monotonic() + seconds).run()
+    client(command, on_report, time.monotonic() + seconds).run()
 
 
 def commands() -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Requests, and the waits between them, for the plain client: what the specification says of answers and of backoff."""
+"""Requests, responses and backoff of the plain client, as the specification describes them."""
 
 import http.client
 import json
@@ -12,15 +12,15 @@ PROTOCOL = "tidewire/1"
 
 
 class CutError(Exception):
-    """The connection is of no more use."""
+    """The connection failed and the client must reconnect."""
 
-    def __init__(self, why: str, *, least: float = 0.0, counts: bool = True, spread: float = 1.0) -> None:
+    def __init__(self, why: str, *, min_wait: float = 0.0, counts: bool = True, spread: float = 1.0) -> None:
         super().__init__(why)
-        self.least, self.counts, self.spread = least, counts, spread
+        self.min_wait, self.counts, self.spread = min_wait, counts, spread
 
 
 class EndError(Exception):
-    """It is over."""
+    """The command has ended; `report` contains the end."""
 
     def __init__(self, end: str, **members: Any) -> None:
         super().__init__(end)
@@ -31,8 +31,8 @@ def read_id(job: Any) -> Any:
     return job.get("id") if isinstance(job, dict) else None
 
 
-class Answer:
-    """A response whose body may still come."""
+class Response:
+    """A response whose body may not have arrived completely."""
 
     def __init__(self, connection: http.client.HTTPConnection, response: Any, sock: Any, url: str) -> None:
         self.connection, self.response, self.sock, self.url = connection, response, sock, url
@@ -57,7 +57,7 @@ class Answer:
             return None
 
     def peek(self) -> bytes:
-        """What of a short body has come, which is read again later."""
+        """Return the received part of the body without consuming it."""
         return bytes(self.response.peek(65536))
 
     def close(self) -> None:
@@ -69,41 +69,41 @@ class PlainRequests:
     command: dict[str, Any]
     base: str
     until: float
-    """When the client has to be done, by the monotonic clock."""
+    """Deadline of the command on the monotonic clock."""
     credentials: list[str]
-    answers: list[Answer]
+    responses: list[Response]
     retry: float
     failures: int
     job: str
     stream_url: str
-    answers_within = 10.0
+    response_timeout = 10.0
 
-    def ask(
+    def request(
         self, method: str, url: str, headers: dict[str, str] | None = None, body: bytes | None = None
-    ) -> Answer:
+    ) -> Response:
         refreshed, redirects = False, 0
         while True:
-            answer = self.once(method, url, headers or {}, body)
-            if answer.status in {401, 403} and not refreshed and len(self.credentials) > 1:
+            response = self.send(method, url, headers or {}, body)
+            if response.status in {401, 403} and not refreshed and len(self.credentials) > 1:
                 refreshed = True
                 self.credentials.pop(0)
-            elif answer.status in {301, 302, 303, 307, 308}:
-                there = urljoin(url, answer.headers.get("Location", ""))
+            elif response.status in {301, 302, 303, 307, 308}:
+                there = urljoin(url, response.headers.get("Location", ""))
                 redirects += 1
                 self.judge_redirect(method, there, redirects)
                 url = there
             else:
-                return answer
-            answer.close()
+                return response
+            response.close()
 
     def judge_redirect(self, method: str, there: str, redirects: int) -> None:
         if method != "GET" or urlsplit(there)[:2] != urlsplit(self.base)[:2] or redirects > 5:
-            raise EndError("refused", status=307, detail="a redirect that is not followed")
+            raise EndError("refused", status=307, detail="the client does not follow this redirect")
 
-    def once(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> Answer:
+    def send(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> Response:
         parts = urlsplit(url)
-        connection = http.client.HTTPConnection(parts.netloc, timeout=self.at_most(self.answers_within))
-        if self.credentials and self.home(url):
+        connection = http.client.HTTPConnection(parts.netloc, timeout=self.at_most(self.response_timeout))
+        if self.credentials and self.is_same_origin(url):
             headers = {**headers, "Authorization": f"Bearer {self.credentials[0]}"}
         try:
             connection.putrequest(
@@ -115,51 +115,51 @@ class PlainRequests:
                 connection.putheader(name, value)
             connection.endheaders(body)
             sock = connection.sock
-            answer = Answer(connection, connection.getresponse(), sock, url)
+            response = Response(connection, connection.getresponse(), sock, url)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise CutError(f"{type(error).__name__}: {error}") from None
-        self.answers.append(answer)
-        return answer
+        self.responses.append(response)
+        return response
 
-    def home(self, url: str) -> bool:
+    def is_same_origin(self, url: str) -> bool:
         return urlsplit(url)[:2] == urlsplit(self.base)[:2]
 
-    def refuse(self, answer: Answer) -> None:
-        problem = answer.json()
+    def refuse(self, response: Response) -> None:
+        problem = response.json()
         members = {"problem": problem} if isinstance(problem, dict) else {}
-        raise EndError("refused", status=answer.status, **members)
+        raise EndError("refused", status=response.status, **members)
 
-    def retry_after(self, answer: Answer) -> float:
-        value = answer.headers.get("Retry-After", "")
+    def retry_after(self, response: Response) -> float:
+        value = response.headers.get("Retry-After", "")
         return float(value) if value.isascii() and value.isdigit() else 0.0
 
-    def submit(self) -> Answer | None:
+    def submit(self) -> Response | None:
         inputs = {name: self.command[name] for name in ("input", "inputs") if name in self.command}
         body = json.dumps(inputs).encode()
         headers = {"Idempotency-Key": secrets.token_urlsafe(16), **self.submit_headers()}
         while True:
             try:
-                answer = self.ask("POST", f"{self.base}/v1/endpoints/demo/jobs", headers, body)
+                response = self.request("POST", f"{self.base}/v1/endpoints/demo/jobs", headers, body)
             except CutError as cut:
                 if not self.may_repeat():
                     raise EndError("connection_error", detail=str(cut)) from None
                 self.fail(cut)
                 continue
-            if answer.status in {200, 201}:
-                if not answer.is_stream() and not read_id(answer.json()):
-                    raise EndError("protocol_error", detail="no job")
-                self.job = urlsplit(answer.headers["Location"]).path.rpartition("/")[2]
+            if response.status in {200, 201}:
+                if not response.is_stream() and not read_id(response.json()):
+                    raise EndError("protocol_error", detail="the response to the submit is not a job")
+                self.job = urlsplit(response.headers["Location"]).path.rpartition("/")[2]
                 self.stream_url = f"{self.base}/v1/jobs/{self.job}/events"
-                if answer.is_stream():
-                    return answer
-                answer.close()
+                if response.is_stream():
+                    return response
+                response.close()
                 return None
-            wait = self.retry_after(answer)
-            if answer.status not in {409, 429, 503}:
-                self.refuse(answer)
-            answer.close()
-            self.fail(CutError(str(answer.status), least=wait))
+            wait = self.retry_after(response)
+            if response.status not in {409, 429, 503}:
+                self.refuse(response)
+            response.close()
+            self.fail(CutError(str(response.status), min_wait=wait))
 
     def submit_headers(self) -> dict[str, str]:
         return {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
@@ -168,11 +168,11 @@ class PlainRequests:
         if self.credentials:
             return True
         try:
-            answer = self.ask("GET", f"{self.base}/v1")
+            response = self.request("GET", f"{self.base}/v1")
         except CutError:
             return False
-        found = answer.json()
-        answer.close()
+        found = response.json()
+        response.close()
         return isinstance(found, dict) and "idempotency" in found.get("capabilities", ())
 
     # ---- time --------------------------------------------------------------------------------------------------
@@ -190,14 +190,14 @@ class PlainRequests:
             raise TimeoutError
 
     def fail(self, cut: CutError) -> None:
-        """Wait as the n-th failure in a row asks for, or give up."""
+        """Wait before the next attempt, or give up after too many consecutive failures."""
         wait = 0.0
         if cut.counts:
             self.failures += 1
             if self.failures > self.command.get("attempts", 1000):
                 raise EndError("connection_error", detail=str(cut))
             wait = self.backoff(self.failures)
-        self.sleep(max(wait, cut.least * random.uniform(1.0, 1.5)))
+        self.sleep(max(wait, cut.min_wait * random.uniform(1.0, 1.5)))
 
     def backoff(self, failures: int) -> float:
         return min(30.0, self.retry * 2 ** (failures - 1)) * random.uniform(0.5, 1.5)

@@ -1,5 +1,6 @@
-"""Event streams, states and diffs for the plain client: the chapters on framing and on diffs, in as few lines as they
-take. It shares nothing with the package, so that what both do is not one mistake made twice.
+"""Event streams, states and diffs of the plain client: a short implementation of the chapters on framing and diffs.
+
+It shares no code with the package, so that a mistake in one implementation shows as a difference.
 """
 
 import copy
@@ -11,8 +12,8 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-BOUND = 17 * 2**20
-"""Bytes of an unfinished event: what a snapshot may have, and a little more."""
+MAX_UNFINISHED_BYTES = 17 * 2**20
+"""Maximum size of an unfinished event: the largest allowed snapshot and a margin."""
 ENDS = {"succeeded", "partially_failed", "failed", "cancelled"}
 ITEM = {"queued", "running", "succeeded", "failed", "cancelled"}
 ID = re.compile(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}", re.ASCII)
@@ -23,7 +24,7 @@ class MalformedError(Exception):
 
 
 class UnknownError(MalformedError):
-    """What a later edition of the protocol may bring."""
+    """A construct that a later version of the protocol may define."""
 
 
 def demand(holds: object, what: str) -> None:
@@ -39,9 +40,9 @@ class Event:
     type: str
     data: str
     id: str
-    """The last event id."""
+    """Last event id of the stream at this event."""
     own_id: bool
-    """Whether this event had one itself."""
+    """Whether the event itself has an id field."""
 
 
 class Decoder:
@@ -54,10 +55,10 @@ class Decoder:
         self.after_cr = False
         self.at_start = True
         self.size = 0
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        self.type, self.data, self.new_id, self.held = "", [], None, 0
+    def reset(self) -> None:
+        self.type, self.data, self.new_id, self.event_size = "", [], None, 0
 
     def feed(self, chunk: bytes) -> list[Event]:
         events: list[Event] = []
@@ -72,12 +73,12 @@ class Decoder:
             self.after_cr = end[0] == b"\r" and at == len(chunk)
             events += self.line(line)
         self.pieces.append(chunk[at:])
-        self.size = self.held + (self.size if not at else 0) + len(chunk) - at
+        self.size = self.event_size + (self.size if not at else 0) + len(chunk) - at
         self.bound()
         return events
 
     def bound(self) -> None:
-        demand(self.size <= BOUND, "an event that is too long")
+        demand(self.size <= MAX_UNFINISHED_BYTES, "an event is too long")
 
     def end(self) -> list[Event]:
         return []
@@ -85,7 +86,7 @@ class Decoder:
     def line(self, line: bytes) -> list[Event]:
         if self.at_start:
             self.at_start = False
-            line = self.without_mark(line)
+            line = self.strip_bom(line)
         if not line:
             return self.dispatch()
         name, colon, value = line.partition(b":")
@@ -94,11 +95,11 @@ class Decoder:
         self.field(name.decode("utf-8", "replace"), value.removeprefix(b" "))
         return []
 
-    def without_mark(self, line: bytes) -> bytes:
+    def strip_bom(self, line: bytes) -> bytes:
         return line.removeprefix(b"\xef\xbb\xbf")
 
     def field(self, name: str, value: bytes) -> None:
-        self.held += len(value)
+        self.event_size += len(value)
         match name:
             case "event":
                 self.type = self.text(value)
@@ -108,12 +109,12 @@ class Decoder:
                 if b"\0" not in value:
                     self.new_id = self.text(value)
             case "retry":
-                self.take_retry(value)
+                self.set_retry(value)
 
     def text(self, value: bytes) -> str:
         return value.decode("utf-8", "replace")
 
-    def take_retry(self, value: bytes) -> None:
+    def set_retry(self, value: bytes) -> None:
         if value.isdigit():
             self.retry = min(int(value), 2**31 - 1)
 
@@ -123,7 +124,7 @@ class Decoder:
             self.last_id = self.new_id
         event = Event(self.type or "message", self.text(b"\n".join(self.data)), self.last_id, own_id)
         found = [event] if self.data else []
-        self.forget()
+        self.reset()
         return found
 
 
@@ -131,10 +132,10 @@ class Decoder:
 
 
 class Json:
-    """A reader of JSON that refuses what the protocol forbids."""
+    """JSON parser that rejects everything the protocol forbids."""
 
-    most = 64
-    """Levels of arrays and objects."""
+    max_depth = 64
+    """Maximum nesting of arrays and objects."""
 
     @classmethod
     def parse(cls, text: str) -> Any:
@@ -147,7 +148,7 @@ class Json:
                 object_pairs_hook=cls.members,
             )
         except (ValueError, RecursionError) as error:
-            raise MalformedError(f"no JSON: {error}") from None
+            raise MalformedError(f"invalid JSON: {error}") from None
         cls.walk(value, 0)
         return value
 
@@ -157,17 +158,17 @@ class Json:
 
     @staticmethod
     def number(text: str) -> float:
-        demand(math.isfinite(float(text)), "a number that is not finite")
+        demand(math.isfinite(float(text)), "a number is not finite")
         return float(text)
 
     @staticmethod
     def integer(text: str) -> int:
-        demand(len(text) < 20 and abs(int(text)) <= 2**53, "an integer that is too large")
+        demand(len(text) < 20 and abs(int(text)) <= 2**53, "an integer is too large")
         return int(text)
 
     @staticmethod
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        demand(len(dict(pairs)) == len(pairs), "two members of one name")
+        demand(len(dict(pairs)) == len(pairs), "two members have the same name")
         return dict(pairs)
 
     @staticmethod
@@ -180,11 +181,11 @@ class Json:
             case str():
                 cls.text(value)
             case list() | dict():
-                demand(depth < cls.most, "nested too deep")
-                for one in value:
-                    cls.walk(one, depth + 1)
-                for one in value.values() if isinstance(value, dict) else ():
-                    cls.walk(one, depth + 1)
+                demand(depth < cls.max_depth, "nested too deep")
+                for item in value:
+                    cls.walk(item, depth + 1)
+                for item in value.values() if isinstance(value, dict) else ():
+                    cls.walk(item, depth + 1)
 
 
 parse = Json.parse
@@ -202,7 +203,7 @@ def is_problem(value: Any) -> bool:
 
 
 class State:
-    """A state and its columns. Changes make a copy: all of a diff, or nothing of it."""
+    """A state with its columns. A diff is applied to a copy, so it takes effect completely or not at all."""
 
     length = staticmethod(len)
     is_problem = staticmethod(is_problem)
@@ -210,7 +211,7 @@ class State:
 
     def __init__(self, state: Any, columns: list[str]) -> None:
         self.check(state)
-        demand(isinstance(columns, list) and all(isinstance(one, str) for one in columns), "columns")
+        demand(isinstance(columns, list) and all(isinstance(item, str) for item in columns), "columns")
         self.value, self.columns = state, columns
 
     def check(self, state: Any) -> None:
@@ -225,7 +226,7 @@ class State:
         demand(isinstance(state.get("usage", {}), dict), "usage")
         demand(isinstance(state.get("notes", []), list), "notes")
 
-    # ---- places --------------------------------------------------------------------------------------------------
+    # ---- pointers ------------------------------------------------------------------------------------------------
 
     def tokens(self, path: Any) -> list[str]:
         demand(isinstance(path, str) and (not path or path[0] == "/"), "a pointer")
@@ -257,7 +258,7 @@ class State:
     def place(self, root: dict[str, Any], path: str) -> tuple[Any, str]:
         names = self.tokens(path)
         parent = self.get(root[""], path.rpartition("/")[0]) if names else root
-        demand(isinstance(parent, dict | list), "a place that holds others")
+        demand(isinstance(parent, dict | list), "the parent is neither an object nor an array")
         return parent, names[-1] if names else ""
 
     # ---- diffs ---------------------------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ class State:
             self.op(root, op)
         after = type(self)(root[""], self.columns)
         after.verify(checks)
-        self.keep_stable(after)
+        self.verify_stable(after)
         return after
 
     def ops_of(self, diff: Any) -> tuple[list[Any], list[Any]]:
@@ -306,28 +307,31 @@ class State:
             case ["i", path, value]:
                 self.insert(*self.place(root, path), value)
             case ["d", path]:
-                demand(path, "the whole state")
+                demand(path, "the whole state cannot be deleted")
                 self.delete(*self.place(root, path))
             case [name, *_] if name in list("ratsid"):
-                raise MalformedError("an op of another length")
+                raise MalformedError("an operation has the wrong length")
             case _:
-                raise UnknownError("an unknown op")
+                raise UnknownError("an unknown operation")
 
     def row(self, root: dict[str, Any], row: list[Any]) -> None:
-        demand(len(row) == len(self.columns), "a row of another length")
-        for path, one in zip(self.columns, row, strict=True):
+        demand(len(row) == len(self.columns), "a row has the wrong length")
+        for path, item in zip(self.columns, row, strict=True):
             text = isinstance(self.get(root[""], path), str)
-            self.append(root, path, one if text else [one])
+            self.append(root, path, item if text else [item])
 
     def append(self, root: dict[str, Any], path: str, more: Any) -> None:
         old = self.get(root[""], path)
-        demand(isinstance(old, str | list) and type(old) is type(more), "what can be appended to")
+        demand(
+            isinstance(old, str | list) and type(old) is type(more),
+            "the append does not match the type of its target",
+        )
         self.put(root, f"/{path}", old + more)
 
     def truncate(self, root: dict[str, Any], path: str, n: Any) -> None:
         old = self.get(root[""], path)
-        demand(isinstance(old, str | list) and is_count(n), "what can be truncated")
-        demand(n <= self.length(old), "more than there is")
+        demand(isinstance(old, str | list) and is_count(n), "the target cannot be truncated")
+        demand(n <= self.length(old), "the truncation is longer than its target")
         self.put(root, f"/{path}", old[: self.length(old) - n])
 
     def set(self, parent: Any, token: str, value: Any) -> None:
@@ -349,13 +353,15 @@ class State:
             demand(self.index(token) < len(parent), "no such element")
             del parent[self.index(token)]
 
-    # ---- what proves it ------------------------------------------------------------------------------------------
+    # ---- verification --------------------------------------------------------------------------------------------
 
     def verify(self, checks: list[Any]) -> None:
         for check in checks:
             demand(isinstance(check, list) and len(check) in {2, 3}, "a check")
             found = self.checked(check[0])
-            demand(isinstance(found, str if len(check) == 3 else list), "a failed check: what it is of")
+            demand(
+                isinstance(found, str if len(check) == 3 else list), "a failed check: the type of its target"
+            )
             self.verify_length(found, check[1])
             if isinstance(found, str):
                 self.verify_crc(found, check[2])
@@ -369,22 +375,22 @@ class State:
     def verify_crc(self, found: str, crc: Any) -> None:
         demand(zlib.crc32(found.encode()) == crc, "a failed check: CRC")
 
-    def keep_stable(self, after: "State") -> None:
+    def verify_stable(self, after: "State") -> None:
         for item, new in zip(self.value["items"], after.value["items"], strict=False):
             for path, n in item.get("stable", {}).items():
                 text = self.get(item["value"], path)
                 now = self.get(new["value"], path)
                 demand(isinstance(now, str) and now[:n] == text[:n], "a breach of stable")
-                self.keep_promise(new, path, n)
+                self.verify_not_lowered(new, path, n)
 
-    def keep_promise(self, new: Any, path: str, n: int) -> None:
+    def verify_not_lowered(self, new: Any, path: str, n: int) -> None:
         demand(new.get("stable", {}).get(path, -1) >= n, "a breach of stable")
 
     def digest(self) -> str:
         return hashlib.sha256(self.form(self.value["items"]).encode()).hexdigest()[:16]
 
     def form(self, value: Any) -> str:
-        """The form of RFC 8785."""
+        """Canonical JSON by RFC 8785."""
         match value:
             case dict():
                 names = sorted(value, key=self.order)
@@ -400,5 +406,5 @@ class State:
 
     def number(self, value: float) -> str:
         if value.is_integer() and abs(value) < 1e21:
-            return str(int(value))
+            return str(int(value))  # RFC 8785 writes 1.0 as 1
         return re.sub("e([-+])0", r"e\1", repr(value))

@@ -1,1 +1,1 @@
-"""Faulty servers, and what starts and judges them."""
+"""Faulty servers and the code that starts and judges them."""

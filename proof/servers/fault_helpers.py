@@ -1,4 +1,4 @@
-"""Changes that many faulty servers share: to requests before the server sees them, to responses, and to events."""
+"""Hooks shared by many faulty servers: changes to requests, responses and events."""
 
 import json
 import re
@@ -9,11 +9,11 @@ DONE = b"event:done\n"
 PING = b"event:ping\n"
 
 
-# ---- requests, before the server sees them ---------------------------------------------------------------------------
+# ---- requests --------------------------------------------------------------------------------------------------------
 
 
 def rewrite_query(hooks, pattern, by):
-    """Have the server see another query."""
+    """Rewrite the query of each request before it reaches the server."""
 
     def change(exchange):
         exchange.query = re.sub(pattern, by, exchange.query)
@@ -21,22 +21,22 @@ def rewrite_query(hooks, pattern, by):
     hooks.requests.append(change)
 
 
-def set_request_header(hooks, name, value, holds=lambda exchange: True):
-    """Have the server see another field in the header of requests; None leaves it out."""
-    hooks.requests.append(lambda exchange: holds(exchange) and exchange.set_header(name, value))
+def set_request_header(hooks, name, value, condition=lambda exchange: True):
+    """Set a request header before the request reaches the server; None removes the header."""
+    hooks.requests.append(lambda exchange: condition(exchange) and exchange.set_header(name, value))
 
 
 def rewrite_request_body(hooks, pattern, by):
-    """Have the server see another body than the one that came."""
+    """Rewrite the body of each request before it reaches the server."""
 
-    def mend(exchange):
+    def rewrite(exchange):
         exchange.body = re.sub(pattern, by, exchange.body)
 
-    hooks.requests.append(mend)
+    hooks.requests.append(rewrite)
 
 
 def change_submits(hooks, change):
-    """Change submits whose body is an object."""
+    """Change the body of each submit that is a JSON object."""
 
     def hook(exchange):
         if exchange.is_submit and isinstance(exchange.json, dict) and (found := change(exchange.json)):
@@ -45,12 +45,12 @@ def change_submits(hooks, change):
     hooks.requests.append(hook)
 
 
-def drop_member(hooks, member, is_wrong):
-    """Have a member of a submit be left out where it is wrong."""
+def drop_member(hooks, member, is_invalid):
+    """Remove a member of a submit if its value is invalid."""
 
     def drop(exchange):
         found = exchange.json
-        if exchange.is_submit and isinstance(found, dict) and member in found and is_wrong(found[member]):
+        if exchange.is_submit and isinstance(found, dict) and member in found and is_invalid(found[member]):
             exchange.body = json.dumps(
                 {name: value for name, value in found.items() if name != member}
             ).encode()
@@ -58,61 +58,63 @@ def drop_member(hooks, member, is_wrong):
     hooks.requests.append(drop)
 
 
-def change_input(hooks, *names, change=lambda given, name: given.pop(name)):
-    """Change members of the input of `generate`, where they are there."""
+def change_input(hooks, *names, change=lambda input_value, name: input_value.pop(name)):
+    """Change the named members in inputs of `generate`, if present; by default remove them."""
 
     def hook(exchange):
         found = exchange.json if exchange.is_submit and "generate" in exchange.path else None
-        given = found.get("input") if isinstance(found, dict) else None
-        known = [name for name in names if isinstance(given, dict) and name in given]
+        input_value = found.get("input") if isinstance(found, dict) else None
+        known = [name for name in names if isinstance(input_value, dict) and name in input_value]
         for name in known:
-            change(given, name)
+            change(input_value, name)
         exchange.body = json.dumps(found).encode() if known else exchange.body
 
     hooks.requests.append(hook)
 
 
 def take_samples(exchange):
-    """Make a batch of an input that asks for several samples."""
-    given = (
+    """Convert a submit that asks for `n` samples to a batch of `n` inputs."""
+    input_value = (
         (exchange.json or {}).get("input")
         if exchange.is_submit and "generate" in exchange.path and b'"n":' in exchange.body
         else None
     )
-    if isinstance(given, dict) and (count := given.pop("n", 1)) > 1:
-        exchange.body = json.dumps({"inputs": [given | {"seed": seed} for seed in range(count)]}).encode()
+    if isinstance(input_value, dict) and (count := input_value.pop("n", 1)) > 1:
+        exchange.body = json.dumps(
+            {"inputs": [input_value | {"seed": seed} for seed in range(count)]}
+        ).encode()
 
 
-# ---- answers, by the server or in place of it ------------------------------------------------------------------------
+# ---- responses -------------------------------------------------------------------------------------------------------
 
 
-def refuse(hooks, holds, status, code, **more):
-    """Refuse requests of which something holds."""
-    hooks.instead.append(lambda exchange: problem(status, code, **more) if holds(exchange) else None)
+def refuse(hooks, condition, status, code, **more):
+    """Refuse requests that satisfy a condition."""
+    hooks.instead.append(lambda exchange: problem(status, code, **more) if condition(exchange) else None)
 
 
-def set_header(hooks, name, value, holds=lambda exchange, status: True):
-    """Have a field of the header of answers say something else."""
+def set_header(hooks, name, value, condition=lambda exchange, status: True):
+    """Set a response header."""
 
-    def put(exchange, status, headers):
-        if holds(exchange, status):
+    def set_value(exchange, status, headers):
+        if condition(exchange, status):
             headers[name] = value
 
-    hooks.heads.append(put)
+    hooks.heads.append(set_value)
 
 
 def drop_header(hooks, name, statuses=range(600)):
-    """Leave a header out of answers with these statuses."""
+    """Remove a header from responses with the given statuses."""
 
-    def leave_out(exchange, status, headers):
+    def remove(exchange, status, headers):
         if status in statuses:
             headers.pop(name, None)
 
-    hooks.heads.append(leave_out)
+    hooks.heads.append(remove)
 
 
 def rewrite_body(hooks, pattern, by, *, at=".*"):
-    """Change what stands in bodies of answers, of URLs with such a path."""
+    """Rewrite response bodies for paths that match `at`."""
     hooks.bodies.append(
         lambda exchange, status, body: (
             (status, re.sub(pattern, by, body)) if re.fullmatch(at, exchange.path) else None
@@ -121,7 +123,7 @@ def rewrite_body(hooks, pattern, by, *, at=".*"):
 
 
 def gone_is_unknown(hooks, *, at=".*"):
-    """Answer requests for jobs that are gone as if they had never been."""
+    """Replace responses with status 410 by 404, for paths that match `at`."""
     hooks.bodies.append(
         lambda exchange, status, body: (
             problem(404, "job_not_found")[::2] if status == 410 and re.fullmatch(at, exchange.path) else None
@@ -133,26 +135,28 @@ def gone_is_unknown(hooks, *, at=".*"):
 
 
 def seq_of(frame):
-    """The seq of a logged event; 0 of any other."""
+    """Sequence number of a logged event; 0 for other events."""
     found = re.match(rb"id:\d+-(\d+)\n", frame)
     return int(found[1]) if found else 0
 
 
 def replace_events(hooks, mark, change):
-    """Have something take the place of each event in which a mark stands."""
+    """Replace each event that contains the bytes `mark` by the result of `change`."""
     hooks.frames.append(lambda exchange, frame: change(frame) if mark in frame else frame)
 
 
 def rewrite_events(hooks, pattern, by, *, within=b""):
-    """Change what stands in events, of those in which a mark stands."""
+    """Rewrite events that contain the bytes `within`."""
     replace_events(hooks, within, lambda frame: re.sub(pattern, by, frame))
 
 
 def change_data(hooks, change):
-    """Change the JSON of each logged event; what `change` gives takes its place."""
+    """Replace the JSON data of each logged event by the result of `change`."""
 
     def apply(exchange, frame):
-        head, _, data = frame.partition(b"\ndata:")  # data may hold the word, but no line break
+        head, _, data = frame.partition(
+            b"\ndata:"
+        )  # the data may contain "data:", but no line break before it
         if not head.startswith(b"id:"):
             return frame
         kind = re.search(rb"event:(\w+)", head)

@@ -1,14 +1,14 @@
-"""An ASGI wrapper around the reference server that changes requests, responses and events as the hooks of a fault say.
+"""ASGI wrapper around the reference server. Its hooks change requests, responses and events.
 
-A faulty server hooks in at one of five places, each a function of the `Exchange`, plain or async:
+A hook is a sync or async function of the `Exchange`. There are five kinds:
 
-  requests(exchange)                          before the server sees the request; exchange.headers, path, query and body may be changed
-  instead(exchange) -> answer or None         answers in place of the server: (status, headers, body)
-  heads(exchange, status, headers) -> status  the header of each answer
-  bodies(exchange, status, body) -> answer    the whole of an answer that is no event stream: (status, body)
-  frames(exchange, frame) -> bytes            one event of an event stream, its empty line included
+  requests(exchange)                          changes the path, query, header or body before the request reaches the server
+  instead(exchange) -> response or None       responds instead of the server: (status, headers, body)
+  heads(exchange, status, headers) -> status  changes the header of each response; may return another status
+  bodies(exchange, status, body) -> response  changes a response that is not an event stream: (status, body)
+  frames(exchange, frame) -> bytes            changes one event of an event stream, including its blank line
 
-A frame may end in `HANG`, after which nothing follows, or in `CUT`, at which the connection breaks.
+If a frame ends in `HANG`, nothing is sent after it. If it ends in `CUT`, the connection is closed after it.
 """
 
 import asyncio
@@ -19,24 +19,24 @@ from typing import Any
 
 HANG, CUT = b"\0hang", b"\0cut"
 
-LONGEST_CUT = 2048
-"""Bytes of a body, or of a part of one, that is cut into pieces: a snapshot of a megabyte would take minutes."""
+MAX_SPLIT_BYTES = 2048
+"""Longer parts of a body are not split into pieces, since splitting a snapshot of a megabyte would take minutes."""
 
 
 class ConnectionCutError(Exception):
-    """Breaks the connection: the ASGI server closes what is not finished."""
+    """Aborts the response; the ASGI server then closes the connection."""
 
 
 @dataclass
 class Exchange:
-    """One request."""
+    """A request, with storage for the hooks."""
 
     scope: dict[str, Any]
     body: bytes
     shared: dict[str, Any]
-    """Of all requests to this server."""
+    """Values that the hooks store for all requests to this server."""
     own: dict[str, Any] = field(default_factory=dict)
-    """Of this request."""
+    """Values that the hooks store for this request."""
 
     @property
     def method(self) -> str:
@@ -85,9 +85,9 @@ class Exchange:
 
     @property
     def inputs(self) -> list[Any]:
-        """Of a submit of several, as far as it has the right shape."""
-        given = self.json.get("inputs") if self.is_submit and isinstance(self.json, dict) else None
-        return given if isinstance(given, list) and "input" not in self.json else []
+        """The inputs of a well-formed batch submit; otherwise empty."""
+        inputs = self.json.get("inputs") if self.is_submit and isinstance(self.json, dict) else None
+        return inputs if isinstance(inputs, list) and "input" not in self.json else []
 
     @property
     def json(self) -> Any:
@@ -116,22 +116,22 @@ class FaultProxy:
     bodies: list[Any] = field(default_factory=list)
     frames: list[Any] = field(default_factory=list)
     deltas: list[Any] = field(default_factory=list)
-    """Of the table engine: change what it says of a block of tokens."""
+    """Hooks that change the deltas of the table engine."""
     settings: dict[str, Any] = field(default_factory=dict)
     shared: dict[str, Any] = field(default_factory=dict)
-    """Of all requests to this server; `life` counts its starts, `replica` is the port of its second address."""
+    """Values shared by all requests. `life` is the number of starts, `replica` the port of the second address."""
     has_script: bool = True
     has_durable_log: bool = False
-    """Whether its log is a file, which outlives a restart."""
+    """Whether the log is a file that survives a restart."""
     piece: int = 0
-    """Bytes of each chunk of a body, where they are not sent as they come."""
+    """Size of each chunk of a body; 0 keeps the server's chunks."""
     raw_head: Any = None
-    """Change the header of each request before the server sees it."""
+    """Function that changes the raw bytes of each request header before they reach the server."""
     speaks_http_1_0: bool = False
-    """Whether it answers by HTTP/1.0."""
+    """Whether responses use HTTP/1.0."""
 
     def wrap(self, app: Any) -> Any:
-        async def meddled(scope, receive, send):
+        async def proxied(scope, receive, send):
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
@@ -142,38 +142,38 @@ class FaultProxy:
                 if not message.get("more_body"):
                     break
             exchange = Exchange(scope, body, self.shared)
-            await _all(self.requests, exchange)
+            await _run_hooks(self.requests, exchange)
             if exchange.header("content-length"):
                 exchange.set_header("content-length", str(len(exchange.body)))
             for hook in self.instead:
-                if (answer := await _value(hook(exchange))) is not None:
-                    await _answer(send, *answer)
+                if (response := await _resolved(hook(exchange))) is not None:
+                    await _send_response(send, *response)
                     return
             await app(exchange.scope, _replay(exchange, receive), _Sender(self, exchange, send))
 
-        return meddled
+        return proxied
 
 
 def _replay(exchange, receive):
-    given = False
+    replayed = False
 
-    async def again():
-        nonlocal given
-        if given or exchange.method != "POST":
+    async def replay():
+        nonlocal replayed
+        if replayed or exchange.method != "POST":
             return await receive()
-        given = True
+        replayed = True
         return {"type": "http.request", "body": exchange.body, "more_body": False}
 
-    return again
+    return replay
 
 
 class _Sender:
     def __init__(self, hooks, exchange, send):
         self._hooks, self._exchange, self._send = hooks, exchange, send
-        # Without the attribute by which the server finds its connection: what it writes there would pass by the hooks.
+        # Do not provide the attribute by which the server finds its connection: direct writes would bypass the hooks.
         self._start, self._body, self._stream = None, b"", False
-        # uvicorn sends chunks, whatever it is asked by; HTTP/1.0 knows none, and gets its streams whole.
-        self._is_of_old = exchange.scope["http_version"] == "1.0"
+        # HTTP/1.0 has no chunked coding, but uvicorn always uses it. Send streams to such clients as a whole.
+        self._is_http_1_0 = exchange.scope["http_version"] == "1.0"
 
     async def __call__(self, message):
         if message["type"] == "http.response.start":
@@ -181,10 +181,10 @@ class _Sender:
             self._stream = headers.get("content-type", "").startswith("text/event-stream")
             status = message["status"]
             for hook in self._hooks.heads:
-                status = await _value(hook(self._exchange, status, headers)) or status
+                status = await _resolved(hook(self._exchange, status, headers)) or status
             pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
             self._start = {"type": "http.response.start", "status": status, "headers": pairs}
-            if self._stream and not self._is_of_old:
+            if self._stream and not self._is_http_1_0:
                 await self._send(self._start)
         elif self._stream:
             await self._pass_frames(message)
@@ -194,8 +194,8 @@ class _Sender:
                 await self._pass_body()
 
     async def _out(self, body, *, more):
-        """Send a part of a body, in small pieces where the fault says so; what is long goes as it is."""
-        if self._stream and self._is_of_old:
+        """Send a part of a body. Short parts are split into pieces if the fault asks for it."""
+        if self._stream and self._is_http_1_0:
             self._body += body
             if more:
                 return
@@ -203,7 +203,7 @@ class _Sender:
             self._start["headers"].append((b"content-length", str(len(body)).encode()))
             await self._send(self._start)
         piece = self._hooks.piece
-        if piece and len(body) <= LONGEST_CUT:
+        if piece and len(body) <= MAX_SPLIT_BYTES:
             for at in range(0, len(body), piece):
                 await self._send(
                     {"type": "http.response.body", "body": body[at : at + piece], "more_body": True}
@@ -215,7 +215,7 @@ class _Sender:
     async def _pass_body(self):
         status, body = self._start["status"], self._body
         for hook in self._hooks.bodies:
-            status, body = await _value(hook(self._exchange, status, body)) or (status, body)
+            status, body = await _resolved(hook(self._exchange, status, body)) or (status, body)
         headers = [pair for pair in self._start["headers"] if pair[0] != b"content-length"]
         self._start |= {"status": status, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
         if status in {204, 304}:
@@ -228,7 +228,7 @@ class _Sender:
         for part in message.get("body", b"").split(b"\n\n")[:-1]:
             frame = part + b"\n\n"
             for hook in self._hooks.frames:
-                frame = await _value(hook(self._exchange, frame)) if frame else frame
+                frame = await _resolved(hook(self._exchange, frame)) if frame else frame
                 if frame.endswith((HANG, CUT)):
                     out += frame.removesuffix(HANG).removesuffix(CUT)
                     await self._out(out, more=True)
@@ -239,7 +239,7 @@ class _Sender:
         await self._out(out, more=message.get("more_body", False))
 
 
-async def _answer(send, status, headers, body):
+async def _send_response(send, status, headers, body):
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send(
         {
@@ -251,10 +251,10 @@ async def _answer(send, status, headers, body):
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _all(hooks, *given):
+async def _run_hooks(hooks, *args):
     for hook in hooks:
-        await _value(hook(*given))
+        await _resolved(hook(*args))
 
 
-async def _value(found):
+async def _resolved(found):
     return await found if inspect.isawaitable(found) else found

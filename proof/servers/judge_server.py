@@ -1,4 +1,4 @@
-"""Run the suite against a faulty server: does the check that it names notice, by the requirement that it names?"""
+"""Runs the suite against a faulty server and tells whether the expected check reports the expected requirement."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from tidewire_conformance.session import Hooks
 from tidewire_conformance.wire.recording_client import Wire
 
 BUDGET = 40.0
-"""Seconds after which no further check of a faulty server begins: its fault may keep each of them waiting."""
+"""Seconds after which no further check of a faulty server starts, since a fault can make every check time out."""
 WHOLE_BUDGET = 240.0
-"""The same for a benign variant: no check of it may be left out."""
+"""Time budget in seconds for a benign variant, long enough for every check."""
 CALLER = (("Authorization", f"Bearer {ALICE}"),)
 
 
 def plan(url: str, budget: float = 60.0) -> Plan:
-    """Everything that the suite can be told about the server at a URL."""
+    """Build a plan with all optional hooks: restart, expiry, second replica, second caller and allowed origin."""
     other = Wire(url, header=[("Authorization", f"Bearer {BOB}")])
     hooks = Hooks(restart_of(url), expiry_of(url), Wire(replica_of(url), header=CALLER), other, ORIGIN)
     return Plan(url, CALLER, hooks, budget=budget)
@@ -33,23 +33,23 @@ def run_checks(url: str, checks: Sequence[Check], budget: float = 60.0) -> Repor
 
 
 def checks_for(server: FaultyServer) -> list[Check]:
-    """The check that has to notice, and those that have to run as well."""
+    """The check that must notice a faulty server, and the checks that must run with it."""
     return [check for check in registry.checks() if check.name in {server.check, *server.also_run}]
 
 
 def is_noticed(server: FaultyServer, report: Report) -> bool:
-    """Whether the named check failed because of the named requirement."""
+    """Whether the expected check reported the expected requirement."""
     verdict = next(each for each in report.run.verdicts if each.check == server.check)
     return server.requirement in {each.sentence for each in verdict.broken}
 
 
 def findings(report: Report) -> list[str]:
-    """Checks that found a MUST broken, or could not judge."""
+    """List checks that reported a broken MUST or could not judge."""
     return [f"{name}: {found}" for name, found in findings_by_check(report).items()]
 
 
 def findings_by_check(report: Report, *, warnings: bool = False) -> dict[str, str]:
-    """The same by the name of the check, with what each found; with `warnings` also what a SHOULD forbids."""
+    """Map failed or inconclusive checks to their findings. With `warnings`, include checks that failed only for SHOULD."""
     bad = {Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE} | ({Outcome.WARN} if warnings else set())
     return {each.check: _why(each) for each in report.run.verdicts if each.outcome in bad}
 
@@ -62,7 +62,7 @@ def _why(verdict) -> str:
 
 
 def judge(fork_server: ForkServer, server: FaultyServer, *, whole: bool = False) -> Report:
-    """Start a faulty server, and run the checks that it names against it, or the whole suite."""
+    """Start a faulty server and run its expected checks, or with `whole` the whole suite."""
     chosen = registry.checks() if whole or server.is_benign else checks_for(server)
     with fork_server.running(server.name) as url:
         return run_checks(url, chosen, WHOLE_BUDGET if server.is_benign else BUDGET)

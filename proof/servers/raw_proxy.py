@@ -1,6 +1,6 @@
-"""A plain TCP proxy before a server: for what an ASGI application never sees, the spelling and the version of HTTP.
+"""TCP proxy for faults that an ASGI wrapper cannot produce: raw request headers and HTTP/1.0 responses.
 
-It serves a second address of one server as well, as another replica would.
+It also provides a second address for a server, which then acts as another replica.
 """
 
 import asyncio
@@ -13,69 +13,71 @@ import h11
 _READ = 65536
 
 
-def serve_before(
+def serve_proxy(
     listener: socket.socket,
     port: int,
     *,
     head: Callable[[bytes], bytes] = lambda head: head,
-    old: bool = False,
+    http_1_0: bool = False,
 ) -> None:
-    """Pass connections on, from a thread that lasts as long as its process.
+    """Forward connections in a daemon thread.
 
     Args:
-        listener: Where they come in.
-        port: Of the server on this machine.
-        head: Changes the header of each request.
-        old: Answer as HTTP/1.0 does, with bodies that are ended by the end of the connection.
+        listener: Listening socket of the proxy.
+        port: Port of the server on this machine.
+        head: Changes the raw header of each request.
+        http_1_0: Convert responses to HTTP/1.0, where the end of the connection ends the body.
     """
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, away = await asyncio.open_connection("127.0.0.1", port)
-        up = asyncio.create_task(_pass_request(reader, away, head))
+    async def proxy_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
+        upload = asyncio.create_task(_forward_request(reader, server_writer, head))
         try:
-            await (_answer_as_of_old(there, writer) if old else _pass(there, writer))
+            await (
+                _respond_by_http_1_0(server_reader, writer) if http_1_0 else _forward(server_reader, writer)
+            )
         except OSError:
             pass
         finally:
-            up.cancel()
-            away.transport.abort()
+            upload.cancel()
+            server_writer.transport.abort()
             writer.close()
 
     async def main() -> None:
-        async with await asyncio.start_server(talk, sock=listener) as server:
+        async with await asyncio.start_server(proxy_connection, sock=listener) as server:
             await server.serve_forever()
 
     threading.Thread(target=asyncio.run, args=[main()], daemon=True).start()
 
 
-async def _pass_request(
-    reader: asyncio.StreamReader, away: asyncio.StreamWriter, change: Callable[[bytes], bytes]
+async def _forward_request(
+    reader: asyncio.StreamReader, server_writer: asyncio.StreamWriter, change: Callable[[bytes], bytes]
 ) -> None:
     try:
-        away.write(change(await reader.readuntil(b"\r\n\r\n")))
+        server_writer.write(change(await reader.readuntil(b"\r\n\r\n")))
         while data := await reader.read(_READ):
-            away.write(data)
-            await away.drain()
+            server_writer.write(data)
+            await server_writer.drain()
     except (OSError, asyncio.IncompleteReadError):
         pass
-    # Who goes away before the answer has ended goes away from the server, too.
-    away.transport.abort()
+    # Close the server's connection when the client closes its own, even before the response has ended.
+    server_writer.transport.abort()
 
 
-async def _pass(there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await there.read(_READ):
+async def _forward(server_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await server_reader.read(_READ):
         writer.write(data)
         await writer.drain()
 
 
-async def _answer_as_of_old(there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _respond_by_http_1_0(server_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     http = h11.Connection(h11.CLIENT)
-    # The framing of an answer depends on the method for HEAD and CONNECT alone.
+    # Response framing depends on the request method only for HEAD and CONNECT, so GET stands for all others.
     http.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
     http.send(h11.EndOfMessage())
     while not isinstance(event := http.next_event(), h11.EndOfMessage | h11.ConnectionClosed):
         if event is h11.NEED_DATA:
-            http.receive_data(await there.read(_READ))
+            http.receive_data(await server_reader.read(_READ))
         elif isinstance(event, h11.Response):
             fields = [
                 (name, value) for name, value in event.headers.raw_items()

@@ -1,6 +1,6 @@
-"""The reference server as the suite meets it here, as it is or with one fault, in a process of its own.
+"""Reference server in a separate process, unchanged or with one fault.
 
-`python -m proof.servers.server_process [NAME]` serves one, and prints its process group and its URL.
+`python -m proof.servers.server_process [NAME]` starts one server and prints its process group and URL.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ SETTINGS = {
     "tokens": (f"alice:{ALICE}", f"bob:{BOB}"),
     "cors_origins": (ORIGIN,),
 }
-"""Everything that waits is short, and every limit within reach."""
+"""Settings with short timeouts and low limits, so that checks can reach them."""
 
 
 class ForkServer:
-    """A process that has imported everything, and forks a server for each name: the slow imports happen once."""
+    """Process that imports the server once and forks a child for each faulty server, since the imports are slow."""
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "proof.servers.server_process", "--fork-server"]
@@ -59,7 +59,7 @@ class ForkServer:
 
     @contextlib.contextmanager
     def running(self, name: str = "") -> Iterator[str]:
-        """The reference server, or the faulty server of this name; yields its URL."""
+        """Run the reference server, or the named faulty server, and yield its URL."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{name}\n")
@@ -70,68 +70,70 @@ class ForkServer:
         try:
             yield url
         finally:
-            # In this order: once the port is free, another server may have it, and a folder of the same name.
+            # Remove the folder before the port becomes free: another server with this port uses the same folder name.
             shutil.rmtree(folder_of(url), ignore_errors=True)
             os.killpg(int(pid), signal.SIGKILL)
 
 
 def folder_of(url: str) -> Path:
-    """A folder of the server at a URL: the process that serves (`pid`), its second address (`replica`), its log."""
+    """Folder of the server at a URL, with its process id (`pid`), its second address (`replica`) and its log."""
     return Path(tempfile.gettempdir()) / f"tidewire-proof-{url.rpartition(':')[2]}"
 
 
 def restart_of(url: str) -> str:
-    """A command that kills the server at a URL; what has started it starts another in its place."""
+    """Shell command that kills the server at a URL. The parent process starts it again."""
     return f"kill -KILL $(cat {folder_of(url)}/pid)"
 
 
 def expiry_of(url: str) -> str:
-    """A command that lets the states of all jobs of the server at a URL expire that have ended."""
-    told = folder_of(url) / "expired"
-    return f"rm -f {told}; kill -USR1 $(cat {folder_of(url)}/pid); until [ -e {told} ]; do sleep 0.02; done"
+    """Shell command that expires the states of all ended jobs of the server at a URL."""
+    done = folder_of(url) / "expired"
+    return f"rm -f {done}; kill -USR1 $(cat {folder_of(url)}/pid); until [ -e {done} ]; do sleep 0.02; done"
 
 
 def replica_of(url: str) -> str:
-    """The second address of the server at a URL."""
+    """Second address of the server at a URL, which acts as another replica."""
     return (folder_of(url) / "replica").read_text()
 
 
 @contextlib.contextmanager
 def running_server(name: str = "") -> Iterator[str]:
-    """One server, by itself."""
+    """Run a single server without a shared fork server."""
     with ForkServer() as fork_server, fork_server.running(name) as url:
         yield url
 
 
-def _keep_serving(name: str) -> None:
-    """Serve from a child, and from another one each time that it dies: the address stays, and so does the log."""
+def _serve_with_restarts(name: str) -> None:
+    """Serve from a child process and start a new child when it is killed. Address and log stay the same."""
     from tidewire_server.serving.serve import bind, url_of
 
     os.setpgrp()
     listeners = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
     url, replica = map(url_of, listeners)
-    shutil.rmtree(
-        folder_of(url), ignore_errors=True
-    )  # of one that was killed with its tests, and had this port
+    shutil.rmtree(folder_of(url), ignore_errors=True)  # left over from a killed server with the same port
     folder_of(url).mkdir()
     (folder_of(url) / "replica").write_text(replica)
-    for life in itertools.count(1):
+    for start_count in itertools.count(1):
         if (child := os.fork()) == 0:
-            told = (lambda: print(os.getppid(), url, flush=True)) if life == 1 else lambda: None
-            _serve(name, *listeners, life, told)
-            raise RuntimeError("it ended by itself")
-        # In one step: whoever reads it gets a whole number.
+            report_started = (
+                (lambda: print(os.getppid(), url, flush=True)) if start_count == 1 else lambda: None
+            )
+            _serve(name, *listeners, start_count, report_started)
+            raise RuntimeError("the server stopped without being killed")
+        # Rename the file, so that a reader never sees a partially written number.
         (folder_of(url) / "next").write_text(str(child))
         (folder_of(url) / "next").rename(folder_of(url) / "pid")
         if os.WIFEXITED(os.waitpid(child, 0)[1]):
-            os._exit(1)  # nobody killed it: it has told why, and another one would fare no better
+            os._exit(1)  # the child exited by itself after printing the error; a new child would fail, too
 
 
-def _serve(name: str, listener: socket, second: socket, life: int, told: Callable[[], None]) -> None:
+def _serve(
+    name: str, listener: socket, second: socket, start_count: int, report_started: Callable[[], None]
+) -> None:
     from proof.servers import table_engine
     from proof.servers.fault_proxy import FaultProxy
     from proof.servers.faults import FAULTY_SERVERS
-    from proof.servers.raw_proxy import serve_before
+    from proof.servers.raw_proxy import serve_proxy
     from tidewire_server import Server, Stream
     from tidewire_server.generation import generate_endpoint
     from tidewire_server.http.routes import TidewireApp
@@ -139,7 +141,7 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
     from tidewire_server.serving.serve import bind, serve, url_of
 
     folder = folder_of(url_of(listener))
-    hooks = FaultProxy(shared={"life": life, "replica": second.getsockname()[1]})
+    hooks = FaultProxy(shared={"life": start_count, "replica": second.getsockname()[1]})
     if name:
         FAULTY_SERVERS[name].install(hooks)
     log = {"log": f"sqlite:///{folder}/log.sqlite"} if hooks.has_durable_log else {}
@@ -184,10 +186,10 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, lambda: loop.create_task(_expire(server, folder)))
         port = int(url.rpartition(":")[2])
-        serve_before(second, port)
+        serve_proxy(second, port)
         if is_behind_a_proxy:
-            serve_before(listener, port, head=hooks.raw_head or bytes, old=hooks.speaks_http_1_0)
-        told()
+            serve_proxy(listener, port, head=hooks.raw_head or bytes, http_1_0=hooks.speaks_http_1_0)
+        report_started()
 
     is_behind_a_proxy = hooks.raw_head or hooks.speaks_http_1_0
     serve(
@@ -199,16 +201,16 @@ def _serve(name: str, listener: socket, second: socket, life: int, told: Callabl
 
 
 async def _expire(server: Any, folder: Path) -> None:
-    """Have all that has ended be too old."""
+    """Expire the states of all ended jobs."""
     await server.app.service.store.jobs.expire(time.time() + server.settings.state_ttl + 1)
     (folder / "expired").touch()
 
 
 def _fork_servers() -> None:
-    """For each name that is read, fork a server; it tells its process and its URL."""
+    """Read names from standard input and fork a server for each, which prints its process group and URL."""
     import tidewire_server.generation.generate_endpoint
     import tidewire_server.serving.serve
-    import tidewire_server.store.sqlite.sqlite_store  # noqa: F401 - imported once for all that are forked
+    import tidewire_server.store.sqlite.sqlite_store  # noqa: F401 - imported once for all forked servers
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
@@ -216,11 +218,11 @@ def _fork_servers() -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             sys.stdin.close()
             try:
-                _keep_serving(line.strip())
-            except BaseException as error:  # or who waits for its address would wait for ever
+                _serve_with_restarts(line.strip())
+            except BaseException as error:  # without this line, the reader of the URL would wait forever
                 print("the server did not start:", repr(error), flush=True)
             os._exit(1)
 
 
 if __name__ == "__main__":
-    _fork_servers() if sys.argv[1:] == ["--fork-server"] else _keep_serving("".join(sys.argv[1:2]))
+    _fork_servers() if sys.argv[1:] == ["--fork-server"] else _serve_with_restarts("".join(sys.argv[1:2]))

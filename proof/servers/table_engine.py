@@ -1,4 +1,4 @@
-"""A language model without a tensor: a table of what follows what, sampled and scored by the letter of chapter 8."""
+"""Language model without tensors: a fixed table of next-token logits, sampled and scored as chapter 8 requires."""
 
 import asyncio
 import math
@@ -12,7 +12,7 @@ WORDS = [" the", " sea", " tide", " wire", " né", " 😀", ",", ".", " and", " 
 
 
 def logits_after(token: int) -> list[float]:
-    """Of each next token: fixed, uneven, with ties nowhere."""
+    """Fixed logits of all next tokens, without ties."""
     draw = random.Random(token)
     return [4 * draw.random() for _ in WORDS]
 
@@ -24,7 +24,7 @@ def log_softmax(logits: list[float]) -> list[float]:
 
 
 def scored(token: int, request) -> list[float]:
-    """Log-probabilities of what follows a token, of the distribution that was asked for."""
+    """Log-probabilities of all next tokens, raw or processed as the request asks."""
     logits = logits_after(token)
     if request.logprobs_mode == "processed" and request.temperature:
         logits = [each / request.temperature for each in logits]
@@ -32,7 +32,7 @@ def scored(token: int, request) -> list[float]:
 
 
 def prompt_columns(request) -> dict:
-    """What a value tells of its prompt."""
+    """Members of a value that describe the prompt's tokens and log-probabilities."""
     if request.prompt_logprobs is None:
         return {}
     ids = [len(word) % len(WORDS) for word in request.prompt.split()] or [0]
@@ -58,19 +58,19 @@ def prompt_columns(request) -> dict:
 
 
 def before_a_stop(text: str, stops: list[str], *, whole: bool) -> tuple[str, bool]:
-    """What may be shown of a text, and whether a stop string has come."""
+    """Return the part of a text that may be streamed, and whether the text contains a stop string."""
     if any(each in text for each in stops):
         return text[: min(text.index(each) for each in stops if each in text)], True
-    return text if whole else text[: len(text) - held_back(text, stops)], False
+    return text if whole else text[: len(text) - held_back_length(text, stops)], False
 
 
-def held_back(text: str, stops: list[str]) -> int:
-    """How many characters could become a stop string."""
+def held_back_length(text: str, stops: list[str]) -> int:
+    """Number of characters at the end of a text that could become a stop string."""
     return max((n for each in stops for n in range(1, len(each)) if text.endswith(each[:n])), default=0)
 
 
 class TableEngine:
-    """What `generate` needs of an engine; `change` is the hook of a faulty server."""
+    """Implementation of the engine interface for `generate`; `change` is the hook of a faulty server."""
 
     def __init__(self, change=lambda delta, request: delta, pause: float = 0.004):
         self._change, self._pause = change, pause
@@ -83,21 +83,23 @@ class TableEngine:
     def check(self, request) -> None:
         from tidewire_server.generation.engine import InputError
 
-        given = {
+        used = {
             name
             for name in request.model_fields_set
             if getattr(request, name) != type(request).model_fields[name].default
         }
-        for name in sorted(given - CORE_MEMBERS - self.caps.members):
-            raise InputError(f"{name} is not served by a table", member=name)
+        for name in sorted(used - CORE_MEMBERS - self.caps.members):
+            raise InputError(f"the table engine does not support {name}", member=name)
         if len(request.prompt or "") + request.max_tokens > self.caps.context:
             raise InputError(
-                f"{self.caps.context} tokens at most", member="max_tokens", code="input_too_long"
+                f"the prompt and max_tokens exceed the context of {self.caps.context} tokens",
+                member="max_tokens",
+                code="input_too_long",
             )
         for name in ("top_logprobs", "prompt_logprobs"):
             if (getattr(request, name) or 0) > self.caps.max_top:
-                said = f"{name} is at most {self.caps.max_top}"
-                raise InputError(said, member=name, code="top_logprobs_too_large")
+                message = f"{name} is at most {self.caps.max_top}"
+                raise InputError(message, member=name, code="top_logprobs_too_large")
 
     async def close(self) -> None:
         pass
@@ -105,7 +107,7 @@ class TableEngine:
     async def generate(self, request):
         draw = random.Random(request.seed)
         token = len(request.prompt) % len(WORDS)
-        spelt = given = ""
+        text_so_far = shown = ""
         for n in range(request.max_tokens):
             scores = scored(token, request)
             order = sorted(range(len(WORDS)), key=lambda each: (-scores[each], each))
@@ -113,10 +115,10 @@ class TableEngine:
             token = order[0] if request.temperature == 0 else self._sample(draw, weights, request.temperature)
             decimals = request.logprob_decimals
             rounded = [round(score, decimals) for score in scores]
-            spelt, last = spelt + WORDS[token], n + 1 == request.max_tokens
-            text, stopped = before_a_stop(spelt, request.stops, whole=last)
-            delta = Delta(text=[text[len(given) :]], token_ids=[token], prompt_tokens=len(request.prompt))
-            given = text
+            text_so_far, last = text_so_far + WORDS[token], n + 1 == request.max_tokens
+            text, stopped = before_a_stop(text_so_far, request.stops, whole=last)
+            delta = Delta(text=[text[len(shown) :]], token_ids=[token], prompt_tokens=len(request.prompt))
+            shown = text
             if "logprobs" in request.columns:
                 delta.logprobs = [rounded[token]]
             if "top_ids" in request.columns:

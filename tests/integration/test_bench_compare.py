@@ -51,7 +51,10 @@ def test_a_revision_has_a_worktree_that_an_interrupt_removes_as_well(tmp_path):
         assert len(worktrees(tmp_path)) == 1
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
-    assert (process.returncode, errors) == (130, "\ncompare: interrupted; the worktrees are removed\n")
+    assert (process.returncode, errors) == (
+        130,
+        "\ncompare: interrupted; the temporary worktrees were removed\n",
+    )
     assert (worktrees(tmp_path), list(tmp_path.iterdir())) == ([], [])
 
 

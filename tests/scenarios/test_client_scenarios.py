@@ -153,7 +153,7 @@ def test_each_sentence_of_a_scenario_is_broken_by_a_wrong_client_or_cannot_be():
 
 
 def steps_of(scenario):
-    for exchange in scenario.lanes.get("streams", ()):
+    for exchange in scenario.scripts.get("streams", ()):
         yield from exchange.get("events", ())
     yield from scenario.log
 
@@ -184,7 +184,7 @@ def test_bodies_fit_their_schemas():
     for scenario in SCENARIOS:
         if "protocol" not in scenario.discovery:
             assert breaches("discovery", discovery_body(scenario.discovery)) == [], scenario.name
-        for exchange in (one for lane in scenario.lanes.values() for one in lane):
+        for exchange in (one for lane in scenario.scripts.values() for one in lane):
             if "job" in exchange:
                 assert breaches("job", job_body(exchange["job"])) == [], scenario.name
             if "problem" in exchange:

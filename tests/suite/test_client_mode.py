@@ -22,7 +22,7 @@ from support.spec_document import document
 from tidewire_conformance import specification
 from tidewire_conformance.cli import app
 from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, run
-from tidewire_conformance.clients.client_mode.scenario_variants import VARIANTS, twins
+from tidewire_conformance.clients.client_mode.scenario_variants import VARIANTS, variant_scenarios
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
 from tidewire_conformance.clients.player import load_all
 from tidewire_conformance.judging.grade import grade
@@ -98,9 +98,9 @@ def test_a_program_that_says_succeeded_to_everything_fails_each_scenario(program
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("raise SystemExit('no such luck')", "the program ended (1); it wrote: no such luck"),
-        ("print('hello', flush=True)", "a line that is no JSON"),
-        ("print('{}', flush=True); input()", "is no introduction"),
+        ("raise SystemExit('no such luck')", "the program exited with 1; standard error: no such luck"),
+        ("print('hello', flush=True)", "a line is not JSON"),
+        ("print('{}', flush=True); input()", "is not an introduction"),
     ],
 )
 def test_a_program_that_does_not_introduce_itself_ends_in_3(program, text, told):
@@ -112,14 +112,14 @@ def test_a_program_that_introduces_itself_and_then_writes_no_json_ends_in_3(prog
     text = 'print(\'{"client": "a", "can": []}\', flush=True); input(); print("Hello", flush=True)'
     found = conformance("--client", program(text), "--only", "answers.404")
     assert found.exit_code == 3
-    assert "a line that is no JSON: b'Hello" in found.output
+    assert "a line is not JSON: b'Hello" in found.output
 
 
 def test_a_program_that_dies_has_failed(program):
     text = 'print(\'{"client": "a", "can": []}\', flush=True); input(); raise SystemExit("oh")'
     found = conformance("--client", program(text), "--only", "answers.404")
     assert found.exit_code == 1
-    assert "the program ended (1); it wrote: oh" in found.output
+    assert "the program exited with 1; standard error: oh" in found.output
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_a_program_that_dies_has_failed(program):
         (["http://127.0.0.1:1", "--variants", "all"], 2, "--client cannot be combined with a URL"),
         (["--variants", "all"], 2, "--variants requires --client"),
         ([], 2, "pass the URL of a server, or --client"),
-        (["--client", OURS, "--only", "no-such-thing"], 4, "no scenario has the name no-such-thing"),
-        (["--client", OURS, "--variants", "esperanto"], 4, "there is no variant esperanto"),
-        (["--client", OURS, "--only", "answers", "--skip", "answers"], 4, "nothing is left"),
+        (["--client", OURS, "--only", "no-such-thing"], 4, "no scenario matches no-such-thing"),
+        (["--client", OURS, "--variants", "esperanto"], 4, "unknown variant esperanto"),
+        (["--client", OURS, "--only", "answers", "--skip", "answers"], 4, "no scenario is left"),
     ],
 )
 def test_what_cannot_be_run_says_why(words, code, told):
@@ -157,7 +157,7 @@ def test_a_failure_names_the_sentence_the_bytes_and_the_command_that_plays_it_ag
     found = conformance("--client", program(SAYS_SUCCEEDED), "--only", "framing.comments")
     text = specification.requirements()["TW-FRM-028"].text
     assert f"FAIL  {text} [TW-FRM-028]" in found.output
-    assert re.search(r"expected  requests of the kind event stream: at least 1", found.output)
+    assert re.search(r"expected  number of event stream requests: at least 1", found.output)
     assert re.search(r"\n +\d+\.\d +\* .*'end': 'succeeded'", found.output)
     assert re.search(r"again: tidewire conformance --client .* --only framing.comments", found.output)
 
@@ -191,7 +191,7 @@ def test_reports_are_of_the_form_that_those_of_servers_have(program, tmp_path):
     suites = ET.parse(tmp_path / names[1]).getroot().findall("testsuite")
     assert {suite.get("name") for suite in suites} == {"diffs", "ends"}
     page = (tmp_path / names[2]).read_text()
-    assert "<h2>Each sentence</h2>" in page
+    assert "<h2>All requirements</h2>" in page
     assert "/usr" not in page.partition("<pre>")[0]
 
 
@@ -250,7 +250,7 @@ def test_a_known_failure_is_no_failure_and_is_one_once_it_holds(tmp_path):
     assert conformance(*words).exit_code == 0
     stale = conformance("--client", OURS, *words[2:])
     assert stale.exit_code == 1
-    assert "is in the baseline and holds" in stale.output
+    assert "is listed in the baseline, but is met now" in stale.output
 
 
 def test_what_each_request_has_to_be_like_is_judged_in_every_scenario_by_its_own_sentence():
@@ -264,12 +264,12 @@ def test_what_each_request_has_to_be_like_is_judged_in_every_scenario_by_its_own
 
 
 def test_each_unusual_server_has_twins_that_differ_from_their_scenarios():
-    found = list(twins(SCENARIOS, ["all"]))
+    found = list(variant_scenarios(SCENARIOS, ["all"]))
     assert {twin.area for twin in found} == {*VARIANTS}
     for twin in found:
         plain = BY_NAME[twin.name]
-        assert (twin.lanes, twin.discovery, twin.late) != (plain.lanes, plain.discovery, plain.late), name_of(
-            twin
+        assert (twin.scripts, twin.discovery, twin.late) != (plain.scripts, plain.discovery, plain.late), (
+            name_of(twin)
         )
     assert len({name_of(each) for each in [*SCENARIOS, *found]}) == len(SCENARIOS) + len(found)
 
@@ -277,7 +277,7 @@ def test_each_unusual_server_has_twins_that_differ_from_their_scenarios():
 def test_sentences_of_unusual_servers_are_about_clients():
     roles = {one.id: one.role for one in document.requirements}
     for name, variant in VARIANTS.items():
-        assert {roles[sentence] for sentence in variant.sentences} <= {"client", "both"}, name
+        assert {roles[sentence] for sentence in variant.requirements} <= {"client", "both"}, name
 
 
 @pytest.mark.parametrize(
@@ -294,10 +294,10 @@ def test_sentences_of_unusual_servers_are_about_clients():
 )
 def test_an_unusual_server_notices_a_client_that_is_not_ready_for_it(variant, wrong):
     client = next(client for client in all_faulty_clients() if client.__name__ == wrong)
-    chosen = [twin for twin in twins(SCENARIOS, []) if twin.area == variant]
+    chosen = [twin for twin in variant_scenarios(SCENARIOS, []) if twin.area == variant]
     found = run(ScenarioPlan("a client", patience=0.3), chosen, PlainAdapter(client))
     report = grade(found, found.trials)
-    assert VARIANTS[variant].sentences[0] in {each.sentence.id for each in report.failures}
+    assert VARIANTS[variant].requirements[0] in {each.sentence.id for each in report.failures}
 
 
 # ---- clients that come along -------------------------------------------------------------------------------------

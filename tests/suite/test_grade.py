@@ -122,17 +122,17 @@ def test_a_profile_is_met_by_all_of_its_sentences_or_not_at_all(report):
 def test_the_exit_code_and_the_badge_never_hide_a_failure(report):
     asserted = any(verdict.assertions for verdict in report.run.verdicts)
     new = [each for each in report.failures if each.sentence.id not in report.known]
-    text, colour = badge.told(report)
+    text, color = badge.summary(report)
     assert (report.exit_code == 4) == (not asserted and not report.errors)
     assert not new or report.exit_code == 1
     assert not report.run.cut_short or report.exit_code != 0
-    if colour == badge.GREEN:
+    if color == badge.GREEN:
         assert report.exit_code == 0
         assert not report.failures
         assert not report.part
         assert report.grades[0].is_whole
         assert text == report.headline.rpartition(" MUST")[0]
-    drawn = ET.fromstring(badge.badge(text, colour))
+    drawn = ET.fromstring(badge.badge(text, color))
     assert drawn.get("aria-label") == f"tidewire: {text}"
 
 
@@ -159,7 +159,7 @@ def test_a_check_that_passed_without_an_occasion_for_a_sentence_leaves_it_out():
     report = report_of(asserted("area.one", (first, second), (first, True)))
     assert (report.standings[second].why, report.standings[second].counts) == (SkipReason.NO_OCCASION, False)
     assert report.headline == "core · 1/1 MUST · 0/0 SHOULD"
-    assert badge.told(report) == ("core · 1/1", badge.GREEN)
+    assert badge.summary(report) == ("core · 1/1", badge.GREEN)
 
 
 def test_what_another_time_broke_is_broken():

@@ -30,7 +30,7 @@ from tidewire_conformance.clients.player.conversation import ClientRun, Conversa
 from tidewire_conformance.clients.player.failure_transcript import transcript
 from tidewire_conformance.clients.player.reported_values_and_texts import ClientOutput, same
 from tidewire_conformance.clients.player.scenario import JOB, Scenario
-from tidewire_conformance.clients.player.scenario_server import Adversary
+from tidewire_conformance.clients.player.scenario_server import ScenarioServer
 
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
@@ -40,14 +40,14 @@ GET = f"GET /v1/jobs/{JOB}/events HTTP/1.1\r\nHost: a\r\nAccept: text/event-stre
 def scripted(*exchanges, **members):
     """A scenario whose streams are these."""
     return Scenario(
-        "made-up", "…", ("TW-CLI-009",), {"end": ["succeeded"]}, lanes={"streams": exchanges}, **members
+        "made-up", "…", ("TW-CLI-009",), {"end": ["succeeded"]}, scripts={"streams": exchanges}, **members
     )
 
 
 @contextlib.contextmanager
 def asked(scenario):
     """The server of a scenario, and a connection on which the stream has been asked for."""
-    with Adversary(scenario, patience=5) as server:
+    with ScenarioServer(scenario, patience=5) as server:
         host, _, port = server.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=5) as connection:
             connection.sendall(GET)
@@ -100,22 +100,22 @@ def test_a_stalled_connection_stays_open_until_the_client_closes_it():
         while not received.endswith(b"1\r\na\r\n"):
             received += connection.recv(4096)
         assert select.select([connection], [], [], 0.1)[0] == []
-        (talk,) = server.conversation.talks
-        assert talk.closed is None
+        (request,) = server.conversation.requests
+        assert request.closed is None
         connection.close()
-        assert server.wait(lambda: talk.closed is not None, 5)
+        assert server.wait(lambda: request.closed is not None, 5)
 
 
 def test_a_server_holds_still_until_a_value_was_handed_over_and_notes_what_it_waits_for_in_vain():
     steps = [{"until_saw": "Hel"}, {"bytes": "a"}]
-    with Adversary(scripted({"events": steps}), patience=0.1) as server:
+    with ScenarioServer(scripted({"events": steps}), patience=0.1) as server:
         host, _, port = server.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=5) as connection:
             connection.sendall(GET)
             assert read_to_the_end(connection).endswith(b"\r\n\r\n")
-        (talk,) = server.conversation.talks
-    assert talk.in_vain == 'the client to hand over "Hel"'
-    assert talk.closed is None
+        (request,) = server.conversation.requests
+    assert request.waited_for == 'the client delivers "Hel"'
+    assert request.closed is None
 
 
 def test_line_ends_are_those_that_the_scenario_names():
@@ -175,7 +175,7 @@ def test_a_failure_tells_the_sentence_what_was_expected_what_came_and_the_bytes_
     # Reports of the client may come in between.
     first_stream = "\n".join(line for line in text.splitlines() if re.match(r" +\d+\.\d +1 ", line))
     assert re.search(
-        r'\n +\d+\.\d +1 < id:1-4\\ndata:"l\n +\d+\.\d +1 < \(closed by the server before the end\)$',
+        r'\n +\d+\.\d +1 < id:1-4\\ndata:"l\n +\d+\.\d +1 < \(closed by the server before the end of the body\)$',
         first_stream,
     )
     assert re.search(r"\n +\d+\.\d +2 > GET /v1/jobs/", text)
@@ -185,18 +185,23 @@ def test_a_failure_tells_the_sentence_what_was_expected_what_came_and_the_bytes_
 @pytest.mark.parametrize(
     ("exchange", "told"),
     [
-        ({"events": [{"bytes": "a"}]}, "(the end of the body, and of the connection)"),
-        ({"events": [{"bytes": "a"}], "then": "close"}, "(closed by the server before the end)"),
+        ({"events": [{"bytes": "a"}]}, "(end of the body; the server closed the connection)"),
+        ({"events": [{"bytes": "a"}], "then": "close"}, "(closed by the server before the end of the body)"),
         ({"events": [{"bytes": "a"}], "then": "reset"}, "(reset by the server)"),
-        ({"status": None}, "(closed by the server before the end)"),
-        ({"status": 204}, "(the end of the body; kept open for the next request)"),
-        ({"events": [{"bytes": "a"}], "then": "stall"}, "(nothing more, and kept open)"),
+        ({"status": None}, "(closed by the server before the end of the body)"),
+        ({"status": 204}, "(end of the body; the connection stays open for the next request)"),
+        (
+            {"events": [{"bytes": "a"}], "then": "stall"},
+            "(the server sends nothing more and keeps the connection open)",
+        ),
     ],
 )
 def test_the_record_of_a_connection_tells_how_the_server_ended_it(exchange, told):
     with asked(scripted(exchange)) as (server, _):
-        (talk,) = server.conversation.talks if server.wait(lambda: bool(server.conversation.talks), 5) else ()
-        until(lambda: talk.ending is not None)
+        (request,) = (
+            server.conversation.requests if server.wait(lambda: bool(server.conversation.requests), 5) else ()
+        )
+        until(lambda: request.ending is not None)
     assert [line for line in transcript(server.conversation) if line.endswith(f" 1 < {told}")]
 
 
@@ -255,9 +260,9 @@ def test_a_request_that_comes_before_the_answer_has_ended_has_not_waited_and_bre
             self.open().close()
             super().at_eof()
 
-        def hang_up(self, answer):
+        def close_response(self, answer):
             self.open()
-            super().hang_up(answer)
+            super().close_response(answer)
 
     outcomes = {
         play(BY_NAME[name], PlainAdapter(AsksAheadOfTime), patience=0.3).outcome
@@ -295,13 +300,13 @@ def test_a_file_that_is_not_what_its_schema_demands_is_refused(tmp_path):
         load(file)
     one = {"name": "a", "about": "…", "requirements": ["TW-CLI-009"], "expect": {"end": ["succeeded"]}}
     file.write_text(json.dumps({"description": "…", "scenarios": [one, one]}), encoding="utf-8")
-    with pytest.raises(ScenarioError, match="a is the name of two scenarios"):
+    with pytest.raises(ScenarioError, match="two scenarios have the name"):
         load_all(tmp_path)
     streams = [{"events": [{"use": "nothing"}]}]
     file.write_text(
         json.dumps({"description": "…", "scenarios": [one | {"streams": streams}]}), encoding="utf-8"
     )
-    with pytest.raises(ScenarioError, match="there is no part 'nothing'"):
+    with pytest.raises(ScenarioError, match="unknown part 'nothing'"):
         load(file)
 
 
@@ -335,11 +340,11 @@ INTRODUCTION = 'import sys, time\nprint(\'{"client": "bad", "can": []}\', flush=
 @pytest.mark.parametrize(
     ("then", "note"),
     [
-        ("print('hello', flush=True)", "a line that is no JSON"),
-        ("print('[1]', flush=True)", "a line that is no object"),
-        ("print('{}', flush=True)", "is no report"),
-        ('print(\'{"id": "c0", "end": "succeeded"}\', flush=True)', "a report of 'c0'"),
-        ('print(\'{"id": "c0"\' * 9, flush=True)', "a line that is no JSON"),
+        ("print('hello', flush=True)", "a line is not JSON"),
+        ("print('[1]', flush=True)", "a line is not a JSON object"),
+        ("print('{}', flush=True)", "is not a report"),
+        ('print(\'{"id": "c0", "end": "succeeded"}\', flush=True)', "a report for 'c0'"),
+        ('print(\'{"id": "c0"\' * 9, flush=True)', "a line is not JSON"),
     ],
 )
 def test_a_program_that_reports_what_is_no_report_is_an_error(program, then, note):
@@ -352,7 +357,7 @@ def test_a_program_that_ends_on_the_way_has_failed_with_its_last_words(program):
     verdict = play(BY_NAME["404"], program(INTRODUCTION + "sys.exit('out of order')"))
     assert verdict.outcome is Outcome.FAIL
     (finding,) = [finding for finding in verdict.findings if finding.kind == "died"]
-    assert finding.got == "the program ended (1); it wrote: out of order"
+    assert finding.got == "the program exited with 1; standard error: out of order"
 
 
 def test_a_program_that_hangs_is_stopped_and_has_failed(program):
@@ -392,7 +397,7 @@ def test_a_line_without_end_is_read_no_further_than_the_bound(program, monkeypat
     monkeypatch.setattr("tidewire_conformance.clients.player.client_adapter.MAX_LINE", 10_000)
     verdict = play(BY_NAME["404"], program(INTRODUCED + "    while True: sys.stdout.write('x' * 4096)\n"))
     assert verdict.outcome is Outcome.ERROR
-    assert "a line that is no JSON" in verdict.note
+    assert "a line is not JSON" in verdict.note
 
 
 def test_commands_of_one_program_that_dies_are_played_again_by_themselves(program):
@@ -426,7 +431,7 @@ def test_a_program_that_reports_of_what_it_was_never_asked_for_is_an_error_for_a
     )
     found = list(play_all([BY_NAME["404"], BY_NAME["410"]], program(text), workers=2))
     assert {verdict.outcome for verdict in found} == {Outcome.ERROR}
-    assert all("'c0', which was never asked for" in verdict.note for verdict in found)
+    assert all("'c0', which is not the id of any command" in verdict.note for verdict in found)
 
 
 def test_a_program_that_mixes_up_what_it_is_at_passes_neither(program):
@@ -457,7 +462,7 @@ def test_a_program_that_does_several_things_at_once_is_started_once(program, tmp
 
 
 def test_what_is_no_introduction_is_told(program):
-    with pytest.raises(AdapterError, match="is no introduction: 'can' is a required property"):
+    with pytest.raises(AdapterError, match="is not an introduction: 'can' is a required property"):
         program('print(\'{"client": "a"}\', flush=True); input()')
 
 
@@ -467,5 +472,5 @@ def test_a_program_that_does_not_exist_is_told():
 
 
 def test_a_program_that_ends_before_it_introduces_itself_is_told(program):
-    with pytest.raises(AdapterError, match="the program ended"):
+    with pytest.raises(AdapterError, match="the program exited"):
         program("raise SystemExit(3)")

@@ -129,7 +129,7 @@ def test_no_report_holds_what_a_caller_is_known_by(tmp_path):
         assert "a-token-of-somebody" not in text
     assert '{"you sent": "$AUTHORIZATION"}' in texts[0]
     assert 'X-Env: $X_ENV"' in texts[0]
-    assert "take your credentials from $AUTHORIZATION and $X_ENV" in texts[0]
+    assert "read your credentials from $AUTHORIZATION and $X_ENV" in texts[0]
 
 
 def test_frames_tell_when_each_event_came_and_mark_the_one_that_is_meant():
@@ -152,7 +152,7 @@ def test_a_record_is_shown_once_and_a_long_one_from_both_ends():
     verdict.assertions.append(Assertion(CHOICE[1], False, "this, too", "", told.exchange))
     text = shown(grade(report.run, [Named("area.check", verdict.sentences)]))
     assert text.count("> GET http") == 1
-    assert f"frames    those above, under {CHOICE[0]}" in text
+    assert f"frames    shown above, under {CHOICE[0]}" in text
     assert re.search(r"< data:3\\n\\n\n +< … 32 blocks\n +\d+\.\d  < data:36\\n\\n", text)
 
 
@@ -233,7 +233,7 @@ def test_a_report_of_a_part_says_so_wherever_it_is_read(tmp_path):
     html_report.write(report, tmp_path / "r.html")
     assert "only a part of the suite was run: 1 of 9 checks" in shown(report)
     assert "Only a part of the suite was run: 1 of 9 checks" in (tmp_path / "r.html").read_text()
-    assert badge.told(report) == ("part · 1/1", badge.GREY)
+    assert badge.summary(report) == ("part · 1/1", badge.GREY)
 
 
 # ---- one fault, told once ------------------------------------------------------------------------------------------
@@ -260,9 +260,9 @@ def test_what_shows_in_many_checks_is_told_once_with_the_names_of_the_others():
     )
     found = sections_of(shown(report))
     assert len(found) == 2
-    assert "also so in: area.two\n" in found[first]
-    assert f"also not held because of this: {second}\n" in found[first]
-    assert "also" not in found[third]
+    assert "same symptom in: area.two\n" in found[first]
+    assert f"requirements with the same symptom: {second}\n" in found[first]
+    assert "same symptom" not in found[third]
     assert "about area.two" not in shown(report)
 
 
@@ -277,8 +277,8 @@ def test_a_scenario_that_fails_whatever_the_server_is_like_is_told_by_the_senten
     )
     found = sections_of(shown(report))
     assert [*found] == [usual]
-    assert re.search(r"also so in: (comments|mark)\.rollback, (comments|mark)\.rollback\n", found[usual])
-    assert f"also not held because of this: {' '.join(sorted([comments, once]))}\n" in found[usual]
+    assert re.search(r"same symptom in: (comments|mark)\.rollback, (comments|mark)\.rollback\n", found[usual])
+    assert f"requirements with the same symptom: {' '.join(sorted([comments, once]))}\n" in found[usual]
 
 
 def test_the_sentence_whose_checks_are_those_that_failed_leads_one_that_everything_breaks(tmp_path):
@@ -294,7 +294,7 @@ def test_the_sentence_whose_checks_are_those_that_failed_leads_one_that_everythi
         told = [text.index(f"{each}") for each in (special, general, known)]
         assert told == sorted(told)
     assert [*sections_of(shown(report))] == [special, general]
-    assert "the baseline says: so it is" in shown(report)
+    assert "listed in the baseline: so it is" in shown(report)
 
 
 def test_each_link_of_a_page_leads_to_a_place_also_for_a_sentence_that_is_told_with_another_one(tmp_path):
@@ -311,12 +311,12 @@ def test_many_names_are_counted_and_what_one_sentence_shows_is_bounded():
     first, *_ = CHOICE
     same = [
         broken(f"area.{number}", (first,), (first, "two", "one"))
-        for number in range(terminal_report.NAMES + 5)
+        for number in range(terminal_report.MAX_NAMES + 5)
     ]
     text = shown(report_of(*same))
-    assert f"area.{terminal_report.NAMES} and 4 more" in " ".join(text.split())
-    assert f"… and {terminal_report.NAMES + 4} times more" in text
+    assert f"area.{terminal_report.MAX_NAMES} and 4 more" in " ".join(text.split())
+    assert f"… and {terminal_report.MAX_NAMES + 4} more failures" in text
     different = [broken(f"area.{number}", (first,), (first, f"{number}", "")) for number in range(9)]
     text = shown(report_of(*different))
-    assert text.count("\n      check ") == failure_groups.PER_SENTENCE
-    assert "… and 7 times more; also otherwise, in area.2, area.3" in text
+    assert text.count("\n      check ") == failure_groups.MAX_SYMPTOMS
+    assert "… and 7 more failures, with other symptoms in area.2, area.3" in text

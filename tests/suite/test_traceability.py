@@ -55,7 +55,7 @@ def test_each_must_that_is_judged_can_be_seen_to_fail(traces):
 
 
 def test_the_file_and_the_page_are_what_the_registries_say(traces):
-    again = f"run {traceability.AGAIN}"
+    again = f"run {traceability.COMMAND}"
     written = traceability.TRACEABILITY.read_text(encoding="utf-8")
     assert traceability.traceability_json(traces) == written, again
     assert traceability.page(traces) == traceability.PAGE.read_text(encoding="utf-8"), again

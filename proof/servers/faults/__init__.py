@@ -1,7 +1,7 @@
-"""Faulty servers and benign variants: each the reference server with one hook.
+"""Registry of faulty servers and benign variants. Each is the reference server with one hook.
 
-A faulty server names the requirement that it breaks and the check that has to notice, and is defined in the file of that
-check's area. A benign variant breaks no requirement, and is defined in `benign`.
+A faulty server names the requirement that it breaks and the check that must notice. It is defined in the module of that
+check's area. A benign variant breaks no requirement and is defined in `benign`.
 """
 
 from collections.abc import Callable
@@ -13,18 +13,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FaultyServer:
-    """The reference server with one fault, or with one harmless peculiarity."""
+    """The reference server with one fault, or with one unusual but allowed behavior."""
 
     name: str
     description: str
     install: Callable[[Any], None]
-    """Adds the hook to a `FaultProxy`."""
+    """Function that adds the hook to a `FaultProxy`."""
     requirement: str = ""
-    """The requirement that it breaks; empty for a benign variant."""
+    """The broken requirement; empty for a benign variant."""
     check: str = ""
-    """The check that has to notice; empty for a benign variant."""
+    """The check that must notice; empty for a benign variant."""
     also_run: tuple[str, ...] = ()
-    """Checks that have to run as well, so that there is something to notice."""
+    """Further checks that must run, because their requests make the fault visible."""
 
     @property
     def is_benign(self) -> bool:
@@ -32,13 +32,13 @@ class FaultyServer:
 
 
 FAULTY_SERVERS: dict[str, FaultyServer] = {}
-"""Name → faulty server or benign variant."""
+"""Faulty servers and benign variants by name."""
 
 
 def faulty_server(
     requirement: str, check: str, *also_run: str
 ) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-    """Register a function as a faulty server; its name and its docstring become those of the server."""
+    """Register a function as a faulty server. The server takes its name and description from the function."""
 
     def register(install: Callable[[Any], None]) -> Callable[[Any], None]:
         FAULTY_SERVERS[install.__name__] = FaultyServer(

@@ -1,4 +1,4 @@
-"""Items of one job that are taken for one another, left out or refused."""
+"""Faulty servers with errors in batches: mixed up, missing or refused items."""
 
 import json
 import re
@@ -10,13 +10,13 @@ from proof.servers.faults import faulty_server
 
 @faulty_server("TW-JOB-056", "batch.a_cancel_of_one_item_leaves_the_others")
 def cancel_kills_a_sibling(hooks):
-    """A cancel of one item ends all of them."""
+    """A cancel of one item cancels all items."""
     rewrite_request_body(hooks, rb'^\{"items": ?\[1, ?1\]\}$', b"{}")
 
 
 @faulty_server("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
 def results_in_wrong_slots(hooks):
-    """Results come in another order than their inputs."""
+    """Results are assigned to the wrong inputs."""
 
     def reverse(exchange):
         if exchange.inputs:
@@ -27,7 +27,7 @@ def results_in_wrong_slots(hooks):
 
 @faulty_server("TW-BAT-004", "batch.an_item_fails_alone")
 def a_poisoned_item_fails_all(hooks):
-    """An item that fails takes the others with it."""
+    """One failing item makes all items of the batch fail."""
 
     def poison(exchange):
         if exchange.is_submit and b'"fail"' in exchange.body and exchange.json and "inputs" in exchange.json:
@@ -39,7 +39,7 @@ def a_poisoned_item_fails_all(hooks):
 
 @faulty_server("TW-BAT-012", "batch.the_company_of_an_item_changes_nothing")
 def a_batch_changes_the_result(hooks):
-    """An item gives another value in company."""
+    """An input gives a different value in a batch than alone."""
 
     def change(exchange, status, body):
         return status, body.replace(b"word 3", b"word 4").replace(
@@ -51,7 +51,7 @@ def a_batch_changes_the_result(hooks):
 
 @faulty_server("TW-BAT-007", "batch.each_input_becomes_an_item_in_its_place")
 def one_input_is_no_batch(hooks):
-    """A list of one input makes no batch job."""
+    """A job with a list of one input is not marked as a batch."""
 
     def one(exchange, status, body):
         return status, body.replace(b'"batch":true', b'"batch":false') if len(exchange.inputs) == 1 else body
@@ -61,7 +61,7 @@ def one_input_is_no_batch(hooks):
 
 @faulty_server("TW-BAT-005", "batch.items_end_one_by_one")
 def items_end_together(hooks):
-    """The end of the first item waits for that of the last."""
+    """Items do not end before the last item has ended."""
 
     def hold(exchange, frame):
         if b'"/items/0/status","succeeded"' in frame and b"items/1" not in frame:
@@ -73,7 +73,7 @@ def items_end_together(hooks):
 
 @faulty_server("TW-BAT-002", "batch.an_endpoint_without_batches_takes_none")
 def a_batch_is_not_declared(hooks):
-    """An endpoint takes `inputs` without a word of it in its description."""
+    """An endpoint accepts `inputs`, but its description does not declare batches."""
 
     def hide(exchange, status, body):
         if exchange.path != "/v1/endpoints/talk" or status != 200:
@@ -87,26 +87,26 @@ def a_batch_is_not_declared(hooks):
 
 @faulty_server("TW-BAT-008", "batch.shared_members_complete_each_input")
 def shared_overrules_an_input(hooks):
-    """`shared` takes the place of members that an input has."""
+    """`shared` overrides members that an input has."""
 
     def overrule(exchange):
-        given = exchange.json
-        if exchange.inputs and isinstance(given.get("shared"), dict):
-            given["inputs"] = [each | given["shared"] for each in given["inputs"]]
-            exchange.body = json.dumps(given).encode()
+        body = exchange.json
+        if exchange.inputs and isinstance(body.get("shared"), dict):
+            body["inputs"] = [each | body["shared"] for each in body["inputs"]]
+            exchange.body = json.dumps(body).encode()
 
     hooks.requests.append(overrule)
 
 
 @faulty_server("TW-BAT-009", "batch.shared_members_complete_each_input")
 def a_fault_of_shared_is_laid_on_an_input(hooks):
-    """A wrong member of `shared` is named as one of an input."""
+    """The pointer to a wrong member of `shared` names an input instead."""
     rewrite_body(hooks, b'"pointer":"/shared', b'"pointer":"/inputs/1')
 
 
 @faulty_server("TW-BAT-003", "batch.too_many_inputs_are_refused")
 def too_many_inputs_are_left_out(hooks):
-    """Inputs beyond the limit are left out without a word."""
+    """Inputs beyond the limit are dropped silently."""
 
     def cut(exchange):
         if (
@@ -121,7 +121,7 @@ def too_many_inputs_are_left_out(hooks):
 
 @faulty_server("TW-JOB-082", "batch.a_cancel_of_one_item_leaves_the_others")
 def an_index_twice_is_refused(hooks):
-    """An index that stands twice in a cancel is refused."""
+    """A cancel that lists an index twice is refused."""
 
     def refuse(exchange):
         items = (
@@ -139,14 +139,14 @@ def an_index_twice_is_refused(hooks):
     "TW-BAT-017", "batch.the_size_of_a_batch_counts_its_rows", "batch.the_company_of_an_item_changes_nothing"
 )
 def rows_from_one(hooks):
-    """The rows of a batch are counted from 1."""
+    """Row numbers of a batch start at 1."""
     more = lambda found: b'"row":%d' % (int(found[1]) + 1)  # noqa: E731
     rewrite_body(hooks, rb'"row":(\d+)', more)
 
 
 @faulty_server("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
 def bodies_are_not_read(hooks):
-    """The body of a submit is not read: each runs an empty script."""
+    """The body of a submit is ignored; every submit runs an empty script."""
 
     def empty(exchange):
         if exchange.is_submit and exchange.json is not None:
@@ -157,19 +157,19 @@ def bodies_are_not_read(hooks):
 
 @faulty_server("TW-JOB-016", "batch.a_wrong_input_is_named_by_its_place")
 def the_pointer_leads_to_the_first_input(hooks):
-    """Whichever input of a batch is wrong, the pointer leads to the first."""
+    """The pointer to a wrong input of a batch always names the first input."""
     rewrite_body(hooks, rb'"pointer":"/inputs/\d+', b'"pointer":"/inputs/0')
 
 
 @faulty_server("TW-FRM-066", "batch.progress_of_each_item_is_told")
 def all_progress_is_that_of_the_first_item(hooks):
-    """`progress` names the first item, whichever it is about."""
+    """`progress` always names the first item."""
     rewrite_events(hooks, rb'"item":\d+', b'"item":0', within=b"event:progress")
 
 
 @faulty_server("TW-FRM-067", "batch.progress_of_each_item_is_told")
 def progress_of_one_item_is_told_again(hooks):
-    """A new connection is told the progress of one item alone."""
+    """A new connection gets the progress of only one item."""
     hooks.frames.append(
         lambda exchange, frame: b"" if b"event:progress" in frame and b'"item":1' in frame else frame
     )
@@ -177,12 +177,14 @@ def progress_of_one_item_is_told_again(hooks):
 
 @faulty_server("TW-BAT-008", "batch.shared_members_complete_each_input")
 def shared_is_led_in_deeply(hooks):
-    """`shared` completes the members of members as well."""
+    """`shared` is merged recursively into the members of an input."""
 
-    def lead(given, name, value):
-        own = given.get(name, {})
+    def lead(input_value, name, value):
+        own = input_value.get(name, {})
         return (
-            {**value, **own} if isinstance(value, dict) and isinstance(own, dict) else given.get(name, value)
+            {**value, **own}
+            if isinstance(value, dict) and isinstance(own, dict)
+            else input_value.get(name, value)
         )
 
     def deeply(body):
@@ -197,7 +199,7 @@ def shared_is_led_in_deeply(hooks):
 
 @faulty_server("TW-JOB-014", "batch.shared_members_complete_each_input")
 def shared_is_for_lists_alone(hooks):
-    """`shared` beside `input` is ignored."""
+    """`shared` is ignored if the submit has `input` instead of `inputs`."""
     change_submits(
         hooks,
         lambda body: (
@@ -208,7 +210,7 @@ def shared_is_for_lists_alone(hooks):
 
 @faulty_server("TW-BAT-012", "batch.the_company_of_an_item_changes_nothing")
 def rows_of_a_batch_are_mixed_up(hooks):
-    """Each row of a batch gets the value of the first one."""
+    """Every row of a batch gets the value of the first row."""
     first = re.compile(rb'"value":"([^"]*)"')
 
     def mix(exchange, status, body):
@@ -220,7 +222,7 @@ def rows_of_a_batch_are_mixed_up(hooks):
 
 @faulty_server("TW-BAT-001", "batch.each_input_becomes_an_item_in_its_place")
 def items_are_sorted_by_their_names(hooks):
-    """More than ten items are put in order by the texts of their indices: `10` comes before `2`."""
+    """Items are sorted by their indexes as strings, so `10` comes before `2`."""
 
     def sort(body):
         inputs = body.get("inputs")
@@ -232,7 +234,7 @@ def items_are_sorted_by_their_names(hooks):
 
 @faulty_server("TW-BAT-008", "batch.shared_members_complete_each_input")
 def shared_takes_the_place_of_nothing(hooks):
-    """`own || shared`: what an input has itself counts where it is neither null nor 0, empty or false."""
+    """`shared` overrides null, 0, false and empty members of an input, as `own or shared` does."""
 
     def lead(body):
         shared, inputs = body.get("shared"), body.get("inputs", [body.get("input")])

@@ -1,4 +1,4 @@
-"""Benign variants: servers that are unusual and conform. No check may call anything of theirs broken."""
+"""Benign variants: unusual servers that conform to the specification. No check may fail."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import re
 from proof.servers.fault_helpers import PING, replace_events, rewrite_body, rewrite_events, take_samples
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import benign_variant
-from proof.servers.faults.slow_readers import merged
+from proof.servers.faults.slow_readers import merge_text_and_check
 
 
 @benign_variant
@@ -24,13 +24,13 @@ def cr(hooks):
 
 @benign_variant
 def comments_between_events(hooks):
-    """A comment after each event."""
+    """Each event is followed by a comment."""
     hooks.frames.append(lambda exchange, frame: frame + b":padding 0000\n\n")
 
 
 @benign_variant
 def a_space_after_the_colon(hooks):
-    """A space after each colon."""
+    """Each colon of a field is followed by a space."""
     hooks.frames.append(
         lambda exchange, frame: re.sub(rb"^(id|event|retry|data):", rb"\1: ", frame, flags=re.MULTILINE)
     )
@@ -38,7 +38,7 @@ def a_space_after_the_colon(hooks):
 
 @benign_variant
 def one_leading_mark(hooks):
-    """One byte order mark at the start of a stream."""
+    """A stream starts with a byte order mark."""
 
     def mark(exchange, frame):
         return (
@@ -52,13 +52,13 @@ def one_leading_mark(hooks):
 
 @benign_variant
 def unknown_ephemeral_events(hooks):
-    """Events of a later edition, without an id."""
+    """`hello` is followed by an unknown event without an id."""
     replace_events(hooks, b"event:hello", lambda frame: frame + b'event:weather\ndata:{"rain":true}\n\n')
 
 
 @benign_variant
 def unknown_members_everywhere(hooks):
-    """Members of a later edition in every event and every body."""
+    """Every event and every body has unknown members."""
 
     def more(data):
         return data[:1] + b'"x.colour":[1,{"red":null}],' + data[1:] if data[:2] == b'{"' else data
@@ -76,7 +76,7 @@ def unknown_members_everywhere(hooks):
 
 @benign_variant
 def other_white_space(hooks):
-    """JSON with other white space, in another order of its members."""
+    """JSON has other white space and another order of members."""
 
     def spread(exchange, status, body):
         return (
@@ -93,7 +93,7 @@ def other_white_space(hooks):
 
 @benign_variant
 def ops_in_place_of_bare_strings(hooks):
-    """Every append names its place."""
+    """Every append names its path instead of using a bare string."""
 
     def name(exchange, frame):
         if found := re.search(rb'"columns":(\["[^"]*"\])', frame):
@@ -110,19 +110,19 @@ def ops_in_place_of_bare_strings(hooks):
 
 @benign_variant
 def every_token_an_event(hooks):
-    """Nothing is merged."""
+    """Diffs are never merged."""
     hooks.settings["merge_window"] = 0.0
 
 
 @benign_variant
 def much_is_merged(hooks):
-    """Much is merged."""
+    """Diffs are merged over 100 ms."""
     hooks.settings["merge_window"] = 0.1
 
 
 @benign_variant
 def every_answer_is_late(hooks):
-    """Every answer comes 300 ms late."""
+    """Every response is delayed by 300 ms."""
 
     async def late(exchange):
         await asyncio.sleep(0.3)
@@ -132,7 +132,7 @@ def every_answer_is_late(hooks):
 
 @benign_variant
 def one_429(hooks):
-    """One request in seven is asked to come again."""
+    """Every seventh request is answered with 429."""
 
     def busy(exchange):
         hooks.shared["n"] = hooks.shared.get("n", 0) + 1
@@ -147,13 +147,13 @@ def one_429(hooks):
 
 @benign_variant
 def hello_in_two_blocks(hooks):
-    """`retry` comes by itself, before `hello`."""
+    """`retry` is sent in its own block before `hello`."""
     rewrite_events(hooks, rb"^(retry:\d+\n)(event:hello)", rb"\1\n\2")
 
 
 @benign_variant
 def fields_in_another_order(hooks):
-    """Data before the type, and the id last."""
+    """The fields of an event are sent in reverse order, with the id last."""
 
     def turn(exchange, frame):
         lines = frame[:-2].split(b"\n")
@@ -164,32 +164,32 @@ def fields_in_another_order(hooks):
 
 @benign_variant
 def without_the_script(hooks):
-    """No `tidewire.script`: what can be checked, also of a log that lasts, is what the examples show."""
+    """The server has a durable log but no `tidewire.script`, so checks rely on the examples."""
     hooks.has_script = False
     hooks.has_durable_log = True
 
 
 @benign_variant
 def with_a_log_that_lasts(hooks):
-    """A log in a file: it promises more than `process`, and is restarted."""
+    """The log is a file, and the server declares a higher durability than `process`."""
     hooks.has_durable_log = True
 
 
 @benign_variant
 def one_byte_a_chunk(hooks):
-    """One byte in each chunk of a body."""
+    """Each chunk of a body has one byte."""
     hooks.piece = 1
 
 
 @benign_variant
 def http_1_0(hooks):
-    """Bodies of HTTP/1.0, which are ended by the end of the connection."""
+    """Responses use HTTP/1.0; the end of the connection ends the body."""
     hooks.speaks_http_1_0 = True
 
 
 @benign_variant
 def snapshots_in_place_of_diffs(hooks):
-    """A snapshot is logged in place of every diff."""
+    """Every diff is logged as a snapshot."""
     from tidewire.protocol.cursor import Cursor
     from tidewire_server.log_writer.log_writer import Block, LogWriter, snapshot_frame
 
@@ -207,7 +207,7 @@ def snapshots_in_place_of_diffs(hooks):
 
 @benign_variant
 def no_capability_at_all(hooks):
-    """None of the capabilities of section 2.3."""
+    """The server declares none of the capabilities of section 2.3."""
     hooks.instead.append(_without_capabilities)
     hooks.bodies.append(_declares_none)
 
@@ -239,13 +239,13 @@ def _declares_none(exchange, status, body):
 
 @benign_variant
 def samples_of_one_input(hooks):
-    """`n` samples of one input, each an item."""
+    """`n` samples of one input become the items of a batch."""
     hooks.requests.append(take_samples)
 
 
 @benign_variant
 def json_in_ascii(hooks):
-    """What is not ASCII is escaped in JSON, and some of what is."""
+    """JSON escapes all non-ASCII characters and some ASCII characters."""
 
     def escape(text):
         return "".join(
@@ -263,7 +263,7 @@ def json_in_ascii(hooks):
 
 @benign_variant
 def times_in_nanoseconds(hooks):
-    """Times have nine digits after the point."""
+    """Times have nine fractional digits."""
     longer = lambda found: b'%b%b"' % (found[1], (found[2] or b".").ljust(10, b"0") + b"Z")  # noqa: E731
     pattern = rb'(_at":"[^".]+?)(\.\d+)?Z"'
     rewrite_events(hooks, pattern, longer)
@@ -272,13 +272,13 @@ def times_in_nanoseconds(hooks):
 
 @benign_variant
 def merged_at_each_resume(hooks):
-    """A resume begins with a diff that stands for several events."""
-    merged(hooks, lambda data: None)
+    """A resumed stream begins with a diff that merges several events."""
+    merge_text_and_check(hooks, lambda data: None)
 
 
 @benign_variant
 def comments_in_place_of_pings(hooks):
-    """A comment comes before each heartbeat is over, so that no ping is owed."""
+    """A comment is sent before each heartbeat, so no ping is due."""
     replace_events(hooks, PING, lambda frame: b":awake\n\n")
     longer = lambda body: body.replace(b'"heartbeat_ms":400', b'"heartbeat_ms":600')  # noqa: E731
     hooks.frames.append(lambda exchange, frame: longer(frame))

@@ -1,4 +1,4 @@
-"""Pages, stream tokens and problems in-band that are answered wrongly."""
+"""Faulty servers with errors in CORS, stream tokens or in-band problems."""
 
 import json
 import re
@@ -16,8 +16,8 @@ from proof.servers.faults import faulty_server
 from proof.servers.server_process import ORIGIN
 
 
-def gone_all_the_same(hooks, holds):
-    """Refuse with 410 those requests for streams of purged jobs of which something holds."""
+def refuse_purged_jobs(hooks, holds):
+    """Answer requests for streams of purged jobs with 410 if they satisfy a condition."""
 
     def note(exchange, status, body):
         if exchange.method == "DELETE" and status == 204:
@@ -29,13 +29,13 @@ def gone_all_the_same(hooks, holds):
 
 @faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def errors_without_cors(hooks):
-    """Errors do not name the origin."""
+    """Error responses lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", range(400, 600))
 
 
 @faulty_server("TW-BRW-006", "browser.pages_of_other_origins_may_not")
 def every_origin_is_allowed(hooks):
-    """Every origin is named back."""
+    """Every origin is allowed."""
 
     def name(exchange, status, headers):
         if exchange.header("origin"):
@@ -65,13 +65,13 @@ def a_stream_token_opens_any_job(hooks):
 
 @faulty_server("TW-ERR-015", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def a_fatal_problem_without_an_id(hooks):
-    """A fatal problem in-band has no id, so that an EventSource comes back for ever."""
+    """A fatal in-band problem has no id, so an EventSource reconnects forever."""
     rewrite_events(hooks, b"id:0-1\n", b"")
 
 
 @faulty_server("TW-BRW-008", "browser.a_preflight_allows_what_a_page_needs")
 def a_preflight_forgets_the_cursor(hooks):
-    """A preflight does not allow `Last-Event-ID`."""
+    """A preflight response does not allow `Last-Event-ID`."""
 
     def forget(exchange, status, headers):
         name = "access-control-allow-headers"
@@ -84,19 +84,19 @@ def a_preflight_forgets_the_cursor(hooks):
 
 @faulty_server("TW-BRW-010", "browser.a_preflight_allows_what_a_page_needs")
 def a_preflight_for_five_seconds(hooks):
-    """A preflight is kept for five seconds."""
+    """A preflight response may be cached for only five seconds."""
     set_header(hooks, "access-control-max-age", "5")
 
 
 @faulty_server("TW-BRW-020", "browser.a_stream_token_opens_its_stream")
 def tokens_stand_in_referrers(hooks):
-    """The answer to a URL with a token has no `Referrer-Policy`."""
+    """Responses to URLs with a token lack `Referrer-Policy`."""
     drop_header(hooks, "referrer-policy")
 
 
 @faulty_server("TW-BRW-017", "browser.a_stream_token_opens_its_stream")
 def tokens_without_problems_in_band(hooks):
-    """With a stream token problems come by their status."""
+    """Errors of streams with a token are reported by status instead of in-band."""
 
     def plain(exchange):
         exchange.query = exchange.query.replace(b"errors=inband&", b"")
@@ -116,7 +116,7 @@ def tokens_without_problems_in_band(hooks):
     "resume.a_cursor_that_is_no_id_is_refused",
 )
 def problems_are_always_in_band(hooks):
-    """Every problem of a stream comes in-band."""
+    """Every error of a stream request is reported in-band."""
 
     def ask(exchange):
         if exchange.method == "GET" and exchange.path.endswith("/events"):
@@ -127,7 +127,7 @@ def problems_are_always_in_band(hooks):
 
 @faulty_server("TW-ERR-017", "browser.the_cursor_0_1_is_answered_with_204")
 def the_cursor_0_1_needs_credentials(hooks):
-    """The cursor `0-1` is answered with 204 to those alone who may read the job."""
+    """The cursor `0-1` is answered with 204 only for authorized callers."""
     refuse(
         hooks,
         lambda exchange: exchange.cursor == "0-1" and not exchange.header("authorization"),
@@ -138,31 +138,31 @@ def the_cursor_0_1_needs_credentials(hooks):
 
 @faulty_server("TW-BRW-011", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def no_vary(hooks):
-    """An origin is named without `Vary: Origin`."""
+    """Responses that name an origin lack `Vary: Origin`."""
     drop_header(hooks, "vary")
 
 
 @faulty_server("TW-BRW-009", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def location_is_not_exposed(hooks):
-    """A page may not read `Location`."""
+    """`Location` is not exposed to pages."""
     set_header(hooks, "access-control-expose-headers", "Retry-After, Idempotency-Replayed")
 
 
 @faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def no_origin_where_credentials_are_wrong(hooks):
-    """401 does not name the origin."""
+    """Responses with status 401 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", [401])
 
 
 @faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def no_origin_where_there_is_nothing(hooks):
-    """204 does not name the origin."""
+    """Responses with status 204 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", [204])
 
 
 @faulty_server("TW-BRW-013", "browser.a_stream_token_opens_nothing_else")
 def a_stream_token_reads_the_job(hooks):
-    """A stream token opens the job and its cancel as well."""
+    """A stream token also opens the job resource and its cancel."""
 
     def note(exchange, status, body):
         if found := re.search(rb"token=([^\"&]+)", body if exchange.path.endswith("/stream-token") else b""):
@@ -179,7 +179,7 @@ def a_stream_token_reads_the_job(hooks):
 
 @faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def who_may_not_read_is_told_by_the_status(hooks):
-    """A caller without credentials gets 401, also where the URL asks for problems in-band."""
+    """Missing credentials are answered with status 401 despite `errors=inband`."""
 
     def refuse(exchange):
         bare = not exchange.header("authorization") and b"token=" not in exchange.query
@@ -190,19 +190,19 @@ def who_may_not_read_is_told_by_the_status(hooks):
 
 @faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def no_origin_where_an_input_is_wrong(hooks):
-    """422 does not name the origin."""
+    """Responses with status 422 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", [422])
 
 
 @faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def no_origin_where_the_method_is_wrong(hooks):
-    """405, which the router makes, does not name the origin."""
+    """Responses with status 405 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", [405])
 
 
 @faulty_server("TW-BRW-005", "browser.a_preflight_allows_what_a_page_needs")
 def a_preflight_names_no_origin(hooks):
-    """The answer to a preflight does not name the origin."""
+    """A preflight response lacks `Access-Control-Allow-Origin`."""
     hooks.heads.append(
         lambda exchange, status, headers: (
             headers.pop("access-control-allow-origin", None) and None
@@ -214,9 +214,9 @@ def a_preflight_names_no_origin(hooks):
 
 @faulty_server("TW-BRW-006", "browser.pages_of_other_origins_may_not")
 def origins_are_compared_by_how_they_begin(hooks):
-    """An origin that begins like an allowed one is allowed."""
+    """An origin with an allowed origin as its prefix is allowed."""
 
-    def forgive(exchange):
+    def rewrite(exchange):
         if exchange.header("origin").startswith(ORIGIN):
             exchange.own["origin"] = exchange.header("origin")
             exchange.set_header("origin", ORIGIN)
@@ -225,52 +225,52 @@ def origins_are_compared_by_how_they_begin(hooks):
         if "origin" in exchange.own and "access-control-allow-origin" in headers:
             headers["access-control-allow-origin"] = exchange.own["origin"]
 
-    hooks.requests.append(forgive)
+    hooks.requests.append(rewrite)
     hooks.heads.append(name)
 
 
 @faulty_server("TW-BRW-006", "browser.pages_of_other_origins_may_not")
 def the_origin_null_is_allowed(hooks):
-    """A page without an origin, such as one in a sandbox, is allowed."""
+    """The origin `null`, as of a sandboxed page, is allowed."""
     bare = lambda exchange, status: exchange.header("origin") == "null"  # noqa: E731
     set_header(hooks, "access-control-allow-origin", "null", bare)
 
 
 @faulty_server("TW-BRW-015", "browser.a_stream_token_opens_its_stream")
 def a_token_lives_for_years(hooks):
-    """A stream token lives for years."""
+    """A stream token is valid for years."""
     rewrite_body(hooks, rb'("expires_at":")\d{4}', rb"\g<1>2999", at=".*/stream-token")
 
 
 @faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def what_is_gone_is_told_by_the_status(hooks):
-    """410 is answered by its status, also where the URL asks for problems in-band."""
-    gone_all_the_same(hooks, lambda exchange: True)
+    """A purged job is answered with status 410 despite `errors=inband`."""
+    refuse_purged_jobs(hooks, lambda exchange: True)
 
 
 @faulty_server("TW-ERR-017", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def the_cursor_0_1_is_looked_at_after_the_job(hooks):
-    """The cursor `0-1` of a job that is gone is answered with 410."""
-    gone_all_the_same(hooks, lambda exchange: exchange.cursor == "0-1")
+    """The cursor `0-1` of a purged job is answered with 410 instead of 204."""
+    refuse_purged_jobs(hooks, lambda exchange: exchange.cursor == "0-1")
 
 
 @faulty_server("TW-BRW-005", "browser.a_preflight_allows_what_a_page_needs")
 def a_preflight_needs_credentials(hooks):
-    """A preflight, which no browser sends credentials with, is refused without them."""
+    """A preflight request without credentials is refused."""
     bare = lambda exchange: exchange.method == "OPTIONS" and not exchange.header("authorization")  # noqa: E731
     refuse(hooks, bare, 401, "unauthorized")
 
 
 @faulty_server("TW-BRW-008", "browser.a_preflight_allows_what_a_page_needs")
 def a_preflight_of_a_purge_is_refused(hooks):
-    """A preflight is answered where a page submits, and not where it purges."""
+    """A preflight request for `DELETE` is refused."""
     purge = lambda exchange: exchange.header("access-control-request-method") == "DELETE"  # noqa: E731
     refuse(hooks, purge, 405, "method_not_allowed")
 
 
 @faulty_server("TW-BRW-007", "browser.a_preflight_allows_what_a_page_needs")
 def all_pages_with_credentials(hooks):
-    """A preflight allows every origin, with credentials."""
+    """A preflight response allows every origin with credentials."""
 
     def allow(exchange, status, headers):
         if exchange.method == "OPTIONS" and "access-control-allow-origin" in headers:
@@ -282,19 +282,19 @@ def all_pages_with_credentials(hooks):
 
 @faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def what_is_gone_is_for_no_page(hooks):
-    """410 does not name the origin."""
+    """Responses with status 410 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", {410})
 
 
 @faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def what_is_too_large_is_for_no_page(hooks):
-    """413, which another layer makes, does not name the origin."""
+    """Responses with status 413 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", {413})
 
 
 @faulty_server("TW-BRW-005", "browser.pages_of_an_allowed_origin_may_read_every_answer")
 def a_stream_of_a_submit_is_for_no_page(hooks):
-    """The stream that answers a submit does not name the origin."""
+    """A stream that answers a submit lacks `Access-Control-Allow-Origin`."""
     hooks.heads.append(
         lambda exchange, status, headers: (
             headers.pop("access-control-allow-origin", None) and None
@@ -306,13 +306,13 @@ def a_stream_of_a_submit_is_for_no_page(hooks):
 
 @faulty_server("TW-BRW-018", "browser.a_stream_token_opens_nothing_else")
 def a_stream_token_is_compared_as_far_as_it_goes(hooks):
-    """What follows a stream token is not looked at."""
+    """Characters after a valid stream token are ignored."""
     rewrite_query(hooks, rb"(token=[\w-]{43})A", rb"\1")
 
 
 @faulty_server("TW-BRW-014", "browser.a_stream_token_opens_its_stream")
 def a_token_begins_anew(hooks):
-    """With a stream token `Last-Event-ID` is not looked at."""
+    """`Last-Event-ID` is ignored for streams with a token."""
     hooks.requests.append(
         lambda exchange: (
             b"token=" in exchange.query
@@ -324,13 +324,13 @@ def a_token_begins_anew(hooks):
 
 @faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def a_wrong_header_is_refused_by_its_status(hooks):
-    """A `Last-Event-ID` that is no id is answered with 400, also where the URL asks for problems in-band."""
+    """An invalid `Last-Event-ID` is answered with status 400 despite `errors=inband`."""
     wrong = lambda exchange: exchange.cursor == "x" and b"errors=inband" in exchange.query  # noqa: E731
     refuse(hooks, wrong, 400, "bad_cursor")
 
 
 @faulty_server("TW-ERR-014", "browser.a_problem_comes_in_band_where_the_url_says_so")
 def a_wrong_parameter_is_refused_by_its_status(hooks):
-    """A wrong parameter is answered with 400, also where the URL asks for problems in-band."""
+    """An invalid parameter is answered with status 400 despite `errors=inband`."""
     wrong = lambda exchange: b"errors=inband&diffs=7" in exchange.query  # noqa: E731
     refuse(hooks, wrong, 400, "bad_parameter")

@@ -1,4 +1,4 @@
-"""Cancels that cancel something else, or nothing."""
+"""Faulty servers with errors in cancels."""
 
 import json
 
@@ -9,7 +9,7 @@ from proof.servers.faults import faulty_server
 
 @faulty_server("TW-JOB-050", "cancels.a_cancel_ends_the_job")
 def cancel_answers_and_runs_on(hooks):
-    """A cancel is answered with 202, and the job runs on."""
+    """A cancel is answered with 202, but the job continues."""
     body = json.dumps({"items": []}).encode()
 
     def none(exchange):
@@ -35,19 +35,19 @@ def cancel_is_not_idempotent(hooks):
 
 @faulty_server("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
 def cancel_of_any_index(hooks):
-    """A cancel of an item that is not there cancels what is."""
+    """A cancel that names an unknown item cancels the known items."""
     rewrite_request_body(hooks, rb'^\{"items": ?\[0, ?1\]\}$', b'{"items":[0]}')
 
 
 @faulty_server("TW-JOB-057", "cancels.a_cancel_ends_the_job")
 def cancel_drops_the_value(hooks):
-    """A job that was cancelled loses the value it had."""
+    """A cancelled job loses its value."""
     rewrite_body(hooks, rb'("status":"cancelled","value":)"[^"]*"', rb'\1""')
 
 
 @faulty_server("TW-JOB-055", "cancels.a_cancel_after_the_end_changes_nothing")
 def a_late_cancel_wins(hooks):
-    """A cancel makes a job that has ended a cancelled one."""
+    """A cancel after the end changes the status to cancelled."""
 
     def cancelled(exchange, status, body):
         late = exchange.path.endswith("/cancel") and status == 200
@@ -58,5 +58,5 @@ def a_late_cancel_wins(hooks):
 
 @faulty_server("TW-JOB-054", "cancels.a_cancel_that_names_no_item_cancels_none")
 def false_is_the_first_item(hooks):
-    """`items` of false is the first one, as in Python."""
+    """A cancel with `items: [false]` cancels item 0, as in Python."""
     rewrite_request_body(hooks, rb'^\{"items": ?\[false\]\}$', b'{"items":[0]}')

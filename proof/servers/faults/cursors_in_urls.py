@@ -1,4 +1,4 @@
-"""Cursors that are known in one spelling alone."""
+"""Faulty servers with errors in cursors passed as `after` in the URL."""
 
 import re
 
@@ -9,19 +9,19 @@ from proof.servers.faults import faulty_server
 
 @faulty_server("TW-RES-009", "cursors_in_urls.a_cursor_in_the_url_is_as_good_as_a_header")
 def after_is_not_decoded(hooks):
-    """`after` is taken as it stands in the URL."""
+    """The query parameter `after` is not percent-decoded."""
     refuse(hooks, lambda exchange: re.search(rb"after=[^&]*%(2D|31)", exchange.query), 400, "bad_cursor")
 
 
 @faulty_server("TW-RES-012", "cursors_in_urls.a_cursor_in_the_url_is_as_good_as_a_header")
 def the_cursor_0_1_is_known_in_the_header_alone(hooks):
-    """`after=0-1` is taken for no id."""
+    """`after=0-1` is refused as an invalid cursor."""
     refuse(hooks, lambda exchange: b"after=0-1" in exchange.query, 400, "bad_cursor")
 
 
 @faulty_server("TW-RES-047", "cursors_in_urls.a_job_that_runs_does_not_wait_for_a_cursor_to_come_true")
 def a_cursor_past_the_head_waits(hooks):
-    """A stream that is opened past the head of a job that runs waits for that event."""
+    """A stream with a cursor past the head of a running job waits for that event."""
 
     def wait(exchange, frame):
         runs = b'"reason":"rewound"' in frame and b'"items":[{"status":"running"' in frame

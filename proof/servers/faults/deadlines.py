@@ -1,4 +1,4 @@
-"""Deadlines and graces that are promised and not kept."""
+"""Faulty servers that do not keep deadlines or grace periods."""
 
 import json
 
@@ -6,8 +6,8 @@ from proof.servers.fault_helpers import rewrite_body
 from proof.servers.faults import faulty_server
 
 
-def without_a_deadline(hooks, holds):
-    """Submits of which something holds have no deadline."""
+def replace_deadline(hooks, holds):
+    """Replace the deadline of submits that satisfy a condition by ten minutes."""
 
     def drop(exchange):
         if exchange.is_submit and isinstance(exchange.json, dict) and holds(exchange):
@@ -18,24 +18,24 @@ def without_a_deadline(hooks, holds):
 
 @faulty_server("TW-JOB-069", "deadlines.a_deadline_fails_what_has_not_ended")
 def deadlines_are_ignored(hooks):
-    """A deadline changes nothing but the status."""
+    """An item that exceeds its deadline fails with the code `internal`."""
     rewrite_body(hooks, b"deadline_exceeded", b"internal")
 
 
 @faulty_server("TW-JOB-069", "deadlines.a_deadline_leaves_what_has_ended")
 def a_batch_has_no_deadline(hooks):
-    """The deadline of a job of several inputs is ignored."""
-    without_a_deadline(hooks, lambda exchange: exchange.inputs and "deadline_ms" in exchange.json)
+    """The deadline of a batch job is ignored."""
+    replace_deadline(hooks, lambda exchange: exchange.inputs and "deadline_ms" in exchange.json)
 
 
 @faulty_server("TW-JOB-069", "deadlines.a_deadline_fails_what_has_not_ended")
 def a_stream_has_no_deadline(hooks):
-    """The deadline of a submit that is answered by a stream is ignored."""
+    """The deadline of a submit that asks for a stream is ignored."""
     asks = lambda exchange: "deadline_ms" in exchange.json and "event-stream" in exchange.header("accept")  # noqa: E731
-    without_a_deadline(hooks, asks)
+    replace_deadline(hooks, asks)
 
 
 @faulty_server("TW-JOB-065", "deadlines.a_reader_may_be_away_for_a_minute")
 def a_grace_of_nothing_is_taken(hooks):
-    """A job whose reader goes away is cancelled at once, where the submit says so."""
+    """`grace_ms` may be shorter than a minute, and the job is cancelled when its reader leaves."""
     hooks.settings["min_grace"] = 0.0

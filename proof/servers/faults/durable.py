@@ -1,4 +1,4 @@
-"""Logs that lose what they should keep, epochs that are none, and replicas that know less than they say."""
+"""Faulty servers with errors in durable logs, epochs, restarts or replicas."""
 
 import json
 import re
@@ -11,14 +11,14 @@ OTHER_EPOCH = re.compile(rb"^id:(?!1-)(\d+)-(\d+)\n")
 
 
 def after_a_restart(hooks, change):
-    """Change frames of the second life of a server with a log that lasts."""
+    """Change events that a server with a durable log sends after its first restart."""
     hooks.has_durable_log = True
     if hooks.shared["life"] > 1:
         hooks.frames.append(change)
 
 
-def in_the_second_life(hooks, change):
-    """Change requests of the second life of a server with a log that lasts."""
+def change_requests_after_a_restart(hooks, change):
+    """Change requests that a server with a durable log receives after its first restart."""
     hooks.has_durable_log = True
     if hooks.shared["life"] > 1:
         hooks.requests.append(change)
@@ -26,19 +26,19 @@ def in_the_second_life(hooks, change):
 
 @faulty_server("TW-DSC-010", "durable.what_was_sent_survives_a_restart")
 def memory_is_called_a_host(hooks):
-    """A log in memory is declared as one that survives the host."""
+    """A log in memory is declared with durability `host`."""
     rewrite_body(hooks, b'"durability":"process"', b'"durability":"host"', at="/v1")
 
 
 @faulty_server("TW-OVR-023", "durable.what_was_sent_survives_a_restart")
 def a_restart_loses_a_sent_event(hooks):
-    """A restart loses an event that was sent before."""
+    """A restart loses an event that was already sent."""
     after_a_restart(hooks, lambda exchange, frame: b"" if frame.startswith(b"id:1-4\n") else frame)
 
 
 @faulty_server("TW-BRW-014", "durable.what_was_sent_survives_a_restart")
 def a_restart_ends_stream_tokens(hooks):
-    """Stream tokens are signed with a secret that each start draws anew."""
+    """A restart invalidates stream tokens."""
     hooks.has_durable_log = True
     if hooks.shared["life"] > 1:
         refuse(hooks, lambda exchange: b"token=" in exchange.query, 401, "unauthorized")
@@ -46,7 +46,7 @@ def a_restart_ends_stream_tokens(hooks):
 
 @faulty_server("TW-OVR-024", "durable.what_was_sent_survives_a_restart")
 def a_restart_loses_what_runs(hooks):
-    """After a restart a job that had not ended is unknown."""
+    """A restart loses jobs that have not ended."""
     hooks.has_durable_log = True
 
     def forget(exchange, status, body):
@@ -58,7 +58,7 @@ def a_restart_loses_what_runs(hooks):
 
 @faulty_server("TW-RES-034", "durable.what_was_sent_survives_a_restart")
 def a_diff_across_an_epoch(hooks):
-    """A new epoch begins with a diff on the state of the old one."""
+    """A new epoch begins with a diff on the old epoch's state instead of a snapshot."""
     after_a_restart(
         hooks, lambda exchange, frame: b"" if OTHER_EPOCH.match(frame) and b'"restart"' in frame else frame
     )
@@ -66,13 +66,13 @@ def a_diff_across_an_epoch(hooks):
 
 @faulty_server("TW-RES-033", "durable.what_was_sent_survives_a_restart")
 def an_epoch_is_used_twice(hooks):
-    """After a restart a new attempt goes on in the epoch of the old one."""
+    """A new attempt after a restart reuses the old epoch."""
     after_a_restart(hooks, lambda exchange, frame: OTHER_EPOCH.sub(rb"id:1-\2\n", frame))
 
 
 @faulty_server("TW-RES-035", "durable.what_was_sent_survives_a_restart")
 def a_new_attempt_is_called_compacted(hooks):
-    """The snapshot of a new attempt tells that nothing has happened."""
+    """The snapshot of a new attempt has the reason `compacted` instead of `restart`."""
     after_a_restart(
         hooks, lambda exchange, frame: frame.replace(b'"reason":"restart"', b'"reason":"compacted"')
     )
@@ -80,7 +80,7 @@ def a_new_attempt_is_called_compacted(hooks):
 
 @faulty_server("TW-RES-036", "durable.what_was_sent_survives_a_restart")
 def a_new_attempt_keeps_old_values(hooks):
-    """A new attempt begins with items that run already, and their old values."""
+    """A new attempt begins with running items and their old values."""
     old = b'{"status":"running","value":"Hel"}'
     after_a_restart(
         hooks,
@@ -94,7 +94,7 @@ def a_new_attempt_keeps_old_values(hooks):
 
 @faulty_server("TW-RES-037", "durable.what_was_sent_survives_a_restart")
 def attempts_are_not_counted(hooks):
-    """A new attempt is called the first one."""
+    """`attempt` is always 1."""
     hooks.has_durable_log = True
     rewrite_body(hooks, rb'"attempt":\d+', b'"attempt":1')
 
@@ -103,7 +103,7 @@ def attempts_are_not_counted(hooks):
     "TW-RES-038", "durable.epochs_are_opened_by_a_snapshot", "durable.what_was_sent_survives_a_restart"
 )
 def an_epoch_after_done(hooks):
-    """After a restart a job that had ended begins a new epoch."""
+    """A restart opens a new epoch for a job that has ended."""
 
     def again(exchange, frame):
         ended = b"event:done\n" in frame and frame.startswith(b"id:1-")
@@ -115,20 +115,20 @@ def an_epoch_after_done(hooks):
 
 @faulty_server("TW-RES-028", "durable.an_expired_job_is_gone")
 def an_expired_job_is_unknown(hooks):
-    """A job whose time is over is answered like one that never was."""
+    """An expired job is answered with 404 instead of 410."""
     gone_is_unknown(hooks)
 
 
 @faulty_server("TW-RES-045", "durable.any_replica_answers_for_any_job")
 def a_lagging_replica_rewinds(hooks):
-    """A replica takes a cursor past its own copy for one that is lost, without a look at the primary copy."""
+    """A replica rewinds a cursor past its own copy instead of checking the primary copy."""
     past = lambda exchange: exchange.is_to_the_replica and exchange.cursor not in {"", "0-0"}  # noqa: E731
     set_request_header(hooks, "last-event-id", "40000-2", past)
 
 
 @faulty_server("TW-DEP-006", "durable.any_replica_answers_for_any_job")
 def a_replica_knows_its_own_jobs_alone(hooks):
-    """A replica answers for the jobs alone that were submitted to it."""
+    """A replica knows only the jobs that were submitted to it."""
     refuse(
         hooks,
         lambda exchange: exchange.is_to_the_replica and exchange.path.startswith("/v1/jobs/"),
@@ -139,7 +139,7 @@ def a_replica_knows_its_own_jobs_alone(hooks):
 
 @faulty_server("TW-RES-007", "durable.any_replica_answers_for_any_job")
 def a_replica_numbers_by_itself(hooks):
-    """Replicas count the events of a job each by itself."""
+    """Replicas number the events of a job differently."""
 
     def count(exchange, frame):
         more = lambda found: b"id:1-%d\n" % (int(found[1]) + 1)  # noqa: E731
@@ -150,7 +150,7 @@ def a_replica_numbers_by_itself(hooks):
 
 @faulty_server("TW-RES-037", "durable.what_was_sent_survives_a_restart")
 def attempts_are_counted_twice(hooks):
-    """Each start of a worker counts as two attempts."""
+    """Each further attempt counts twice."""
     hooks.has_durable_log = True
     twice = lambda found: b'"attempt":%d' % (2 * int(found[1]) - 1)  # noqa: E731
     rewrite_body(hooks, rb'"attempt":(\d+)', twice)
@@ -158,8 +158,8 @@ def attempts_are_counted_twice(hooks):
 
 @faulty_server("TW-RES-012", "durable.what_was_sent_survives_a_restart")
 def ids_of_the_old_epoch_are_rewound(hooks):
-    """After a restart each id of the old epoch is taken for one that never was."""
-    in_the_second_life(
+    """After a restart, every cursor of the old epoch is treated as unknown."""
+    change_requests_after_a_restart(
         hooks,
         lambda exchange: (
             exchange.cursor.startswith("1-") and exchange.set_header("last-event-id", "999999-1")
@@ -169,14 +169,14 @@ def ids_of_the_old_epoch_are_rewound(hooks):
 
 @faulty_server("TW-RES-012", "durable.what_was_sent_survives_a_restart")
 def only_seqs_are_compared(hooks):
-    """A cursor past the end of the old epoch is answered with what comes after its seq, without a snapshot."""
+    """After a restart, a cursor past the end of the old epoch is compared by sequence number only."""
     past = lambda exchange, frame: exchange.cursor.startswith("1-") and b'"reason":"rewound"' in frame  # noqa: E731
     after_a_restart(hooks, lambda exchange, frame: b"" if past(exchange, frame) else frame)
 
 
 @faulty_server("TW-FRM-060", "durable.what_was_sent_survives_a_restart")
 def hello_knows_the_first_life_alone(hooks):
-    """After a restart `head` of `hello` is the first id of the job."""
+    """After a restart, `head` of `hello` is the first id of the job."""
     after_a_restart(
         hooks,
         lambda exchange, frame: (
@@ -187,8 +187,8 @@ def hello_knows_the_first_life_alone(hooks):
 
 @faulty_server("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
 def keys_are_forgotten_at_a_restart(hooks):
-    """Keys are kept in memory alone."""
-    in_the_second_life(
+    """A restart loses idempotency keys."""
+    change_requests_after_a_restart(
         hooks,
         lambda exchange: (
             exchange.key
@@ -199,7 +199,7 @@ def keys_are_forgotten_at_a_restart(hooks):
 
 @faulty_server("TW-JOB-062", "durable.what_had_ended_stays_so_after_a_restart")
 def tombstones_are_forgotten_at_a_restart(hooks):
-    """After a restart a job that was purged is answered like one that never was."""
+    """A restart loses tombstones of purged jobs."""
     hooks.has_durable_log = True
     if hooks.shared["life"] > 1:
         hooks.bodies.append(
@@ -209,7 +209,7 @@ def tombstones_are_forgotten_at_a_restart(hooks):
 
 @faulty_server("TW-RES-036", "durable.what_had_ended_stays_so_after_a_restart")
 def a_new_attempt_runs_all_items(hooks):
-    """A new attempt voids the values of all items, also of those that had ended."""
+    """A new attempt also restarts items that had succeeded."""
 
     def again(exchange, frame):
         if not OTHER_EPOCH.match(frame) or b'"reason":"restart"' not in frame:
@@ -221,7 +221,7 @@ def a_new_attempt_runs_all_items(hooks):
 
 @faulty_server("TW-JOB-033", "durable.an_expired_job_is_gone")
 def an_expiry_frees_the_key(hooks):
-    """The key of a job that has expired starts another one."""
+    """The idempotency key of an expired job can be used again."""
 
     def note(exchange, status, body):
         if exchange.method == "DELETE":
@@ -237,13 +237,13 @@ def an_expiry_frees_the_key(hooks):
 
 @faulty_server("TW-RES-028", "durable.an_expired_job_is_gone")
 def a_cancel_of_an_expired_job_finds_nothing(hooks):
-    """Reads know the tombstone of a job, and a cancel does not."""
+    """A cancel of an expired job is answered with 404 instead of 410."""
     gone_is_unknown(hooks, at=".*/cancel")
 
 
 @faulty_server("TW-DEP-006", "durable.any_replica_answers_for_any_job")
 def a_cancel_reaches_its_replica_alone(hooks):
-    """A cancel at another replica than the one that runs the job is answered, and lost."""
+    """A cancel at another replica is answered but has no effect."""
 
     def read(exchange):
         if exchange.is_to_the_replica and exchange.path.endswith("/cancel"):
@@ -254,7 +254,7 @@ def a_cancel_reaches_its_replica_alone(hooks):
 
 @faulty_server("TW-DEP-006", "durable.any_replica_answers_for_any_job")
 def a_replica_lists_its_own_jobs(hooks):
-    """The list of a replica has the jobs alone that were submitted to it."""
+    """The job list of a replica has only its own jobs."""
     hooks.bodies.append(
         lambda exchange, status, body: (
             (status, b'{"jobs":[]}') if exchange.is_to_the_replica and exchange.path == "/v1/jobs" else None
@@ -264,7 +264,7 @@ def a_replica_lists_its_own_jobs(hooks):
 
 @faulty_server("TW-JOB-028", "durable.any_replica_answers_for_any_job")
 def keys_are_of_one_replica(hooks):
-    """Each replica keeps the keys of the submits to it."""
+    """Replicas do not share idempotency keys."""
     hooks.requests.append(
         lambda exchange: (
             exchange.key
@@ -276,7 +276,7 @@ def keys_are_of_one_replica(hooks):
 
 @faulty_server("TW-BRW-014", "durable.any_replica_answers_for_any_job")
 def stream_tokens_are_of_one_replica(hooks):
-    """Each replica signs stream tokens with a secret of its own."""
+    """Replicas do not accept each other's stream tokens."""
 
     def forget(exchange):
         if exchange.is_to_the_replica:
@@ -287,7 +287,7 @@ def stream_tokens_are_of_one_replica(hooks):
 
 @faulty_server("TW-JOB-062", "durable.any_replica_answers_for_any_job")
 def a_replica_reads_from_its_cache(hooks):
-    """A replica still answers for a job that was purged, as it was when it was submitted."""
+    """A replica still serves a purged job from its cache."""
     header = {"content-type": "application/json", "cache-control": "no-store"}
 
     def remember(exchange, status, body):
@@ -310,7 +310,7 @@ def a_replica_reads_from_its_cache(hooks):
 
 @faulty_server("TW-OVR-024", "durable.what_had_ended_stays_so_after_a_restart")
 def the_list_is_of_this_life(hooks):
-    """After a restart the list of jobs is empty."""
+    """The job list is empty after a restart."""
     hooks.has_durable_log = True
     if hooks.shared["life"] > 1:
         hooks.bodies.append(

@@ -1,4 +1,4 @@
-"""Refusals that are told wrongly."""
+"""Faulty servers with wrong error responses."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from proof.servers.faults import faulty_server
     "TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job"
 )
 def in_flight_without_retry_after(hooks):
-    """409 has no `Retry-After`."""
+    """A response with status 409 lacks `Retry-After`."""
 
     def busy(exchange):
         seen = hooks.shared.setdefault("keys", [])
@@ -29,7 +29,7 @@ def in_flight_without_retry_after(hooks):
     "TW-ERR-007", "errors.who_has_to_wait_is_told_how_long", "jobs.a_submit_is_answered_with_the_job"
 )
 def two_waits_that_differ(hooks):
-    """`retry_after_ms` is longer than `Retry-After` says."""
+    """`retry_after_ms` is longer than `Retry-After`."""
 
     def busy(exchange):
         hooks.shared["n"] = hooks.shared.get("n", 0) + 1
@@ -43,14 +43,14 @@ def two_waits_that_differ(hooks):
     "TW-ERR-006", "errors.who_has_to_wait_is_told_how_long", "idempotency.submits_at_once_start_one_job"
 )
 def retry_after_as_a_date(hooks):
-    """`Retry-After` is a date."""
+    """`Retry-After` is a date instead of a number of seconds."""
 
     def busy(exchange):
         seen = hooks.shared.setdefault("keys", [])
         seen.append(exchange.key)
-        told = problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000)
-        told[1]["retry-after"] = "Wed, 21 Oct 2026 07:28:00 GMT"
-        return told if exchange.key and seen.count(exchange.key) == 3 else None
+        response = problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000)
+        response[1]["retry-after"] = "Wed, 21 Oct 2026 07:28:00 GMT"
+        return response if exchange.key and seen.count(exchange.key) == 3 else None
 
     hooks.instead.append(busy)
 
@@ -59,7 +59,7 @@ def retry_after_as_a_date(hooks):
     "TW-ERR-001", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
 )
 def errors_in_plain_text(hooks):
-    """The body of an error is no problem document."""
+    """The body of an error is plain text."""
     hooks.bodies.append(lambda exchange, status, body: (status, b"error") if status >= 400 else None)
 
 
@@ -67,7 +67,7 @@ def errors_in_plain_text(hooks):
     "TW-ERR-002", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
 )
 def errors_as_json(hooks):
-    """Problems come as `application/json`."""
+    """Problems have the media type `application/json`."""
 
     def head(exchange, status, headers):
         if status >= 400:
@@ -78,7 +78,7 @@ def errors_as_json(hooks):
 
 @faulty_server("TW-ERR-008", "errors.nothing_of_the_insides_gets_out", "errors.what_there_is_not_is_refused")
 def stack_trace_leaked(hooks):
-    """A stack trace stands in `detail`."""
+    """`detail` contains a stack trace."""
 
     def leak(exchange, status, body):
         if status < 400:
@@ -93,7 +93,7 @@ def stack_trace_leaked(hooks):
     "TW-ERR-004", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
 )
 def everything_is_400(hooks):
-    """Every refusal is 400."""
+    """Every client error has status 400."""
 
     def flatten(exchange, status, body):
         return (400, json.dumps(json.loads(body) | {"status": 400}).encode()) if 400 <= status < 500 else None
@@ -107,7 +107,7 @@ def everything_is_400(hooks):
     "refused_submits.a_submit_of_another_shape_is_refused",
 )
 def the_body_names_another_status(hooks):
-    """The status of the answer is not that of its body."""
+    """The `status` of a problem differs from the response status."""
     hooks.heads.append(lambda exchange, status, headers: 400 if status == 422 else status)
 
 
@@ -115,13 +115,13 @@ def the_body_names_another_status(hooks):
     "TW-ERR-020", "errors.errors_are_problems_of_the_registry", "errors.what_there_is_not_is_refused"
 )
 def a_code_of_its_own(hooks):
-    """A code that is neither of the registry nor a name with a dot."""
+    """A problem has a code that is neither registered nor contains a dot."""
     rewrite_body(hooks, b'"not_found"', b'"nothing_here"')
 
 
 @faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def unknown_job_is_empty(hooks):
-    """An unknown job is answered with 200 and nothing."""
+    """An unknown job is answered with 200 and an empty object."""
     hooks.bodies.append(
         lambda exchange, status, body: (
             (200, b"{}") if status == 404 and "/v1/jobs/" in exchange.path else None
@@ -137,13 +137,13 @@ def unknown_endpoint_is_500(hooks):
 
 @faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def no_allow(hooks):
-    """405 without `Allow`."""
+    """A response with status 405 lacks `Allow`."""
     drop_header(hooks, "allow")
 
 
 @faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def allow_names_what_was_asked(hooks):
-    """`Allow` names the method that is not allowed."""
+    """`Allow` lists the refused method."""
     hooks.heads.append(
         lambda exchange, status, headers: headers.update(allow=exchange.method) if status == 405 else None
     )
@@ -151,7 +151,7 @@ def allow_names_what_was_asked(hooks):
 
 @faulty_server("TW-JOB-002", "errors.what_there_is_not_is_refused")
 def below_a_job_all_is_about_the_job(hooks):
-    """A URL below that of a job that there is not is answered like an unknown job."""
+    """An unknown URL below a job is answered with the problem `job_not_found`."""
     hooks.bodies.append(
         lambda exchange, status, body: (
             problem(404, "job_not_found")[::2]
@@ -163,7 +163,7 @@ def below_a_job_all_is_about_the_job(hooks):
 
 @faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def an_unknown_job_is_purged_all_the_same(hooks):
-    """`DELETE` of a job that never was is answered with 204."""
+    """`DELETE` of an unknown job is answered with 204."""
 
     def gone(exchange):
         unknown = exchange.method == "DELETE" and exchange.path == f"/v1/jobs/{'A' * 22}"
@@ -174,7 +174,7 @@ def an_unknown_job_is_purged_all_the_same(hooks):
 
 @faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def anything_gets_a_stream_token(hooks):
-    """A stream token is signed without a look at its job."""
+    """A stream token for an unknown job is issued."""
     token = {"url": "/v1/jobs/x/events?token=x", "expires_at": "2030-01-01T00:00:00Z"}
 
     def sign(exchange):
@@ -187,14 +187,14 @@ def anything_gets_a_stream_token(hooks):
 
 @faulty_server("TW-JOB-005", "errors.json_is_called_json")
 def a_cancel_is_answered_in_plain_text(hooks):
-    """The answer to a cancel is called plain text."""
+    """The response to a cancel has the media type `text/plain`."""
     taken = lambda exchange, status: exchange.path.endswith("/cancel") and status < 300  # noqa: E731
     set_header(hooks, "content-type", "text/plain", taken)
 
 
 @faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def ids_are_known_in_any_case(hooks):
-    """The ids of jobs are compared without regard to case, as by the collation of a database."""
+    """Job ids are compared case-insensitively, as by a database collation."""
     known = hooks.shared.setdefault("ids", {})
 
     def remember(exchange, status, body):
@@ -211,20 +211,20 @@ def ids_are_known_in_any_case(hooks):
 
 @faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def an_id_breaks_the_query(hooks):
-    """U+0000 within the id of a job is more than its database takes."""
+    """A job id with U+0000 is answered with 500."""
     refuse(hooks, lambda exchange: "\0" in exchange.path, 500, "internal")
 
 
 @faulty_server("TW-JOB-043", "errors.what_there_is_not_is_refused")
 def an_id_of_another_length_is_a_bad_one(hooks):
-    """What is too short for the id of a job is answered with 400, as by a path that is validated."""
+    """A job id that is too short is answered with 400 instead of 404."""
     is_short = lambda exchange: re.fullmatch("/v1/jobs/[^/]{1,21}", exchange.path)  # noqa: E731
     refuse(hooks, is_short, 400, "bad_parameter")
 
 
 @faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def allow_names_all_there_is(hooks):
-    """`Allow` names every method, also the one that is not allowed."""
+    """`Allow` lists every method, including the refused one."""
     set_header(
         hooks, "allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS", lambda exchange, status: status == 405
     )
@@ -232,7 +232,7 @@ def allow_names_all_there_is(hooks):
 
 @faulty_server("TW-JOB-003", "errors.what_there_is_not_is_refused")
 def a_stream_that_is_deleted_is_not_found(hooks):
-    """A method that an event stream does not take is answered with 404."""
+    """A wrong method at an event stream URL is answered with 404 instead of 405."""
     refuse(
         hooks,
         lambda exchange: exchange.method == "DELETE" and exchange.path.endswith("/events"),
@@ -243,7 +243,7 @@ def a_stream_that_is_deleted_is_not_found(hooks):
 
 @faulty_server("TW-JOB-013", "errors.what_there_is_not_is_refused")
 def endpoints_are_known_in_any_case(hooks):
-    """The names of endpoints are compared without regard to case."""
+    """Endpoint names are compared case-insensitively."""
 
     def lower(exchange):
         if exchange.path.startswith("/v1/endpoints/"):

@@ -1,4 +1,4 @@
-"""Streams that are answered, framed, begun or ended wrongly."""
+"""Faulty servers with errors in the header, framing, beginning or end of event streams."""
 
 import asyncio
 import gzip
@@ -18,7 +18,7 @@ from proof.servers.faults import faulty_server
 
 @faulty_server("TW-FRM-001", "framing.an_answer_to_a_stream_request_is_an_event_stream")
 def content_type_text_plain(hooks):
-    """Content type text/plain."""
+    """Event streams have the media type `text/plain`."""
 
     def head(exchange, status, headers):
         if headers["content-type"].startswith("text/event-stream"):
@@ -29,24 +29,24 @@ def content_type_text_plain(hooks):
 
 @faulty_server("TW-FRM-002", "framing.streams_have_their_header")
 def no_no_store(hooks):
-    """No `no-store` on streams."""
+    """Event streams lack `Cache-Control: no-store`."""
     drop_header(hooks, "cache-control")
 
 
 @faulty_server("TW-FRM-006", "framing.events_are_sent_when_they_are_due")
 def held_back_until_done(hooks):
-    """The stream is held back until `done`."""
+    """The whole stream is buffered until `done`."""
 
     def plain(exchange, frame):
-        exchange.own["held"] = exchange.own.get("held", b"") + frame
-        return exchange.own["held"] if DONE in frame else b""
+        exchange.own["buffered"] = exchange.own.get("buffered", b"") + frame
+        return exchange.own["buffered"] if DONE in frame else b""
 
     hooks.frames.append(plain)
 
 
 @faulty_server("TW-FRM-004", "framing.a_stream_has_no_coding_whatever_is_accepted")
 def gzip_where_it_is_accepted(hooks):
-    """A coding is applied where the reader accepts one."""
+    """Event streams are compressed if the client accepts gzip."""
 
     def head(exchange, status, headers):
         if "gzip" in exchange.header("accept-encoding") and "event-stream" in headers.get("content-type", ""):
@@ -62,49 +62,49 @@ def gzip_where_it_is_accepted(hooks):
 
 @faulty_server("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says")
 def raw_newline_in_data(hooks):
-    """A raw newline within the data."""
+    """The data of an event contains a raw line feed."""
     rewrite_events(hooks, b'"protocol":', b'"protocol":\n')
 
 
 @faulty_server("TW-FRM-011", "framing.streams_are_framed_as_the_grammar_says")
 def two_data_lines(hooks):
-    """The data in two `data` fields."""
+    """The data of an event is split into two `data` fields."""
     rewrite_events(hooks, b'"protocol":', b'"protocol":\ndata:')
 
 
 @faulty_server("TW-FRM-013", "framing.streams_are_framed_as_the_grammar_says")
 def no_blank_line_after_the_last_event(hooks):
-    """The blank line after the last event is missing."""
+    """The last event has no terminating blank line."""
     replace_events(hooks, DONE, lambda frame: frame[:-1])
 
 
 @faulty_server("TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says")
 def lone_cr_inside_json(hooks):
-    """A lone CR inside the JSON."""
+    """The data of an event contains a raw CR."""
     rewrite_events(hooks, b'"protocol":', b'"protocol":\r')
 
 
 @faulty_server("TW-FRM-009", "framing.streams_are_framed_as_the_grammar_says")
 def invalid_utf8(hooks):
-    """Bytes that are no UTF-8."""
+    """Event data is not valid UTF-8."""
     rewrite_events(hooks, b'{"protocol"', b'{"\xff":1,"protocol"')
 
 
 @faulty_server("TW-FRM-010", "framing.streams_are_framed_as_the_grammar_says")
 def bom_before_every_event(hooks):
-    """A byte order mark before every event."""
+    """Every event starts with a byte order mark."""
     hooks.frames.append(lambda exchange, frame: b"\xef\xbb\xbf" + frame)
 
 
 @faulty_server("TW-FRM-015", "framing.events_are_those_of_the_table")
 def id_missing_on_some_logged_events(hooks):
-    """The id is missing on some logged events."""
+    """Some logged events have no id."""
     rewrite_events(hooks, rb"^id:\d+-\d*3\n", b"")
 
 
 @faulty_server("TW-FRM-014", "framing.events_are_those_of_the_table")
 def id_on_an_ephemeral_event(hooks):
-    """An id on an ephemeral event."""
+    """`hello` has an id."""
     replace_events(hooks, b"event:hello", lambda frame: b"id:1-1\n" + frame)
 
 
@@ -114,57 +114,57 @@ def id_on_an_ephemeral_event(hooks):
     "queue_progress_ping_goaway.a_silent_stream_is_pinged",
 )
 def ping_moves_the_cursor(hooks):
-    """A ping has an id, and so moves the cursor of an EventSource."""
+    """A ping has an id, which changes the cursor of an EventSource."""
     replace_events(hooks, b"event:ping", lambda frame: b"id:1-1\n" + frame)
 
 
 @faulty_server("TW-RES-001", "framing.events_are_those_of_the_table")
 def nul_in_an_id(hooks):
-    """NUL in an id."""
+    """An event id contains NUL."""
     rewrite_events(hooks, rb"^id:(\d+-\d*3)\n", b"id:\\1\0\n")
 
 
 @faulty_server("TW-FRM-051", "framing.a_job_ends_by_one_done")
 def no_terminal_event(hooks):
-    """No terminal event."""
+    """Streams end without `done`."""
     replace_events(hooks, DONE, lambda frame: b":end\n\n")
 
 
 @faulty_server("TW-FRM-051", "framing.a_job_ends_by_one_done")
 def two_terminal_events(hooks):
-    """Two terminal events."""
+    """`done` is sent twice."""
     replace_events(hooks, DONE, lambda frame: frame * 2)
 
 
 @faulty_server("TW-FRM-054", "framing.nothing_follows_the_end")
 def events_after_the_terminal(hooks):
-    """An event after the terminal one."""
+    """A ping follows `done`."""
     extra = b'event:ping\ndata:{"head":"1-1"}\n\n'
     replace_events(hooks, DONE, lambda frame: frame + extra)
 
 
 @faulty_server("TW-FRM-007", "framing.a_stream_is_closed_after_done")
 def open_after_the_terminal(hooks):
-    """The connection is kept open after the terminal event."""
+    """The connection stays open after `done`."""
 
     replace_events(hooks, DONE, lambda frame: frame + HANG)
 
 
 @faulty_server("TW-FRM-051", "framing.a_job_ends_by_one_done")
 def failure_drops_the_connection(hooks):
-    """A failure drops the connection."""
+    """The connection is dropped when a job fails."""
     replace_events(hooks, b'"failed"', lambda frame: CUT)
 
 
 @faulty_server("TW-FRM-061", "framing.streams_begin_with_hello")
 def retry_abc(hooks):
-    """`retry: abc`."""
+    """`retry` is not a number."""
     rewrite_events(hooks, rb"retry:\d+", b"retry:abc")
 
 
 @faulty_server("TW-FRM-018", "framing.retry_is_short_and_drawn_anew")
 def retry_of_an_hour(hooks):
-    """A `retry` of an hour."""
+    """`retry` is an hour."""
     rewrite_events(hooks, rb"retry:\d+", b"retry:3600000")
 
 
@@ -174,20 +174,20 @@ def retry_of_an_hour(hooks):
     "sizes.a_change_that_is_too_long_for_an_event_comes_in_several",
 )
 def large_event_cut_at_64_kib(hooks):
-    """A large event is cut at 64 KiB, as by a fixed buffer."""
+    """Events are truncated at 64 KiB, as by a fixed buffer."""
     hooks.settings["max_event_bytes"] = 256 * 1024
     hooks.frames.append(lambda exchange, frame: frame if len(frame) <= 65536 else frame[:65534] + b"\n\n")
 
 
 @faulty_server("TW-FRM-057", "framing.streams_begin_with_hello")
 def no_hello(hooks):
-    """No `hello`."""
+    """Streams begin without `hello`."""
     replace_events(hooks, b"event:hello", lambda frame: b"retry:100\n\n")
 
 
 @faulty_server("TW-FRM-005", "framing.hello_comes_within_a_second")
 def hello_is_late(hooks):
-    """`hello` comes after a second and a half."""
+    """`hello` is sent after 1.5 seconds."""
 
     async def late(exchange, frame):
         if b"event:hello" in frame:
@@ -205,25 +205,25 @@ def streams_of_two_jobs_cross(hooks):
 
 @faulty_server("TW-FRM-043", "framing.events_are_those_of_the_table")
 def hello_without_heartbeat(hooks):
-    """`hello` lacks a member that its schema requires."""
+    """`hello` lacks the required `heartbeat_ms`."""
     rewrite_events(hooks, rb',"heartbeat_ms":\d+', b"")
 
 
 @faulty_server("TW-FRM-053", "framing.a_job_ends_by_one_done")
 def done_of_a_failed_job_without_error(hooks):
-    """`done` of a failed job has no `error`."""
+    """`done` of a failed job lacks `error`."""
     rewrite_events(hooks, rb',"error":\{[^}]*\}', b"", within=DONE)
 
 
 @faulty_server("TW-RES-001", "framing.events_are_those_of_the_table")
 def newline_in_an_id(hooks):
-    """A newline in an id."""
+    """An event id contains a line feed."""
     rewrite_events(hooks, rb"^id:(\d+)-(\d*3)\n", b"id:\\1-\n\\2\n")
 
 
 @faulty_server("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
 def accept_is_not_looked_at(hooks):
-    """A stream comes whatever `Accept` says."""
+    """A stream is sent whatever `Accept` says."""
     set_request_header(
         hooks, "accept", "text/event-stream", lambda exchange: exchange.path.endswith("/events")
     )
@@ -231,7 +231,7 @@ def accept_is_not_looked_at(hooks):
 
 @faulty_server("TW-FRM-006", "framing.events_are_sent_when_they_are_due")
 def each_event_waits_for_the_next(hooks):
-    """Each event is written once the next one is there, as by a reader that looks one line ahead."""
+    """Each event is sent only when the next one is available."""
     hooks.settings["heartbeat"] = 15.0
 
     def late(exchange, frame):
@@ -247,7 +247,7 @@ def each_event_waits_for_the_next(hooks):
     "framing.an_answer_to_a_stream_request_is_an_event_stream",
 )
 def another_charset(hooks):
-    """The media type of a stream names a charset of its own."""
+    """The media type of a stream names another charset."""
     hooks.heads.append(
         lambda exchange, status, headers: headers.update({"content-type": "text/event-stream; charset=iso-8859-1"})
         if headers.get("content-type", "").startswith("text/event") else None
@@ -258,13 +258,13 @@ def another_charset(hooks):
     "TW-FRM-060", "framing.streams_begin_with_hello", "resume.every_cut_point_of_a_job_that_has_ended_resumes"
 )
 def hello_knows_the_beginning_alone(hooks):
-    """`head` of `hello` is the first id, whatever came since."""
+    """`head` of `hello` is always the first id of the job."""
     rewrite_events(hooks, rb'"head":"[^"]+"', b'"head":"1-1"', within=b"event:hello")
 
 
 @faulty_server("TW-OVR-018", "framing.a_job_ends_by_one_done")
 def a_failure_is_a_success_without_a_value(hooks):
-    """A job that failed ends as one that has succeeded with null."""
+    """A failed job is reported as succeeded with a null value."""
 
     def hide(exchange, frame):
         frame = re.sub(rb'\["s","/items/0/error",\{[^}]*\}\]', b'["s","/items/0/value",null]', frame)
@@ -277,14 +277,14 @@ def a_failure_is_a_success_without_a_value(hooks):
 
 @faulty_server("TW-FRM-060", "framing.streams_begin_with_hello", "framing.a_job_ends_by_one_done")
 def head_of_hello_is_the_next_id(hooks):
-    """`head` of `hello` is the id that the next event would have."""
+    """`head` of `hello` is one id too high."""
     after = lambda found: b'"head":"1-%d"' % (int(found[1]) + 1)  # noqa: E731
     rewrite_events(hooks, rb'"head":"1-(\d+)"', after, within=b"event:hello")
 
 
 @faulty_server("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
 def only_whole_media_types_admit_a_stream(hooks):
-    """`Accept: text/*` does not admit an event stream."""
+    """`Accept: text/*` is refused for an event stream."""
     refuse(
         hooks,
         lambda exchange: exchange.path.endswith("/events") and exchange.header("accept") == "text/*",
@@ -295,14 +295,14 @@ def only_whole_media_types_admit_a_stream(hooks):
 
 @faulty_server("TW-FRM-008", "framing.a_stream_that_is_not_accepted_is_refused")
 def a_weight_of_0_admits_a_stream(hooks):
-    """What `Accept` names with a weight of 0 is sent."""
+    """A media type with weight 0 in `Accept` is sent."""
     weighs = lambda exchange: exchange.path.endswith("/events") and ";q=0" in exchange.header("accept")  # noqa: E731
     set_request_header(hooks, "accept", "*/*", weighs)
 
 
 @faulty_server("TW-FRM-005", "framing.hello_comes_within_a_second")
 def a_submit_waits_for_its_job(hooks):
-    """A submit that asks for a stream is answered once its job has begun to give something."""
+    """A submit that asks for a stream is answered only after 1.3 seconds."""
 
     async def wait(exchange):
         if exchange.is_submit and "event-stream" in exchange.header("accept"):
@@ -315,11 +315,11 @@ def a_submit_waits_for_its_job(hooks):
     "TW-FRM-012", "framing.streams_are_framed_as_the_grammar_says", "framing.hello_comes_within_a_second"
 )
 def an_empty_event_keeps_a_stream_awake(hooks):
-    """An event without data, and so one of the log without a state, follows `hello`."""
+    """`hello` is followed by an event with empty data."""
     replace_events(hooks, b"event:hello", lambda frame: frame + b"data:\n\n")
 
 
 @faulty_server("TW-DEP-001", "framing.what_is_asked_by_http_1_0_is_answered")
 def http_1_0_is_refused(hooks):
-    """What asks by HTTP/1.0 is told to upgrade, as by the edge of a mesh."""
+    """Requests by HTTP/1.0 are refused with 426."""
     refuse(hooks, lambda exchange: exchange.scope["http_version"] == "1.0", 426, "edge.upgrade_required")

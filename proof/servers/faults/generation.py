@@ -1,4 +1,4 @@
-"""Generations that end and count in a way of their own, and take what they do not serve."""
+"""Faulty servers with errors in text generation: wrong ends and counts, or unsupported members accepted."""
 
 import re
 
@@ -27,56 +27,58 @@ def seeds_are_ignored(hooks):
 
 @faulty_server("TW-GEN-002", "generation.what_cannot_be_served_is_refused")
 def more_candidates_are_cut_silently(hooks):
-    """More candidates than `max_top` are cut silently."""
+    """`top_logprobs` above the maximum is reduced silently."""
     rewrite_request_body(hooks, b'"top_logprobs":21', b'"top_logprobs":20')
 
 
 @faulty_server("TW-GEN-018", "generation.an_end_has_its_reason_and_its_count")
 def usage_counts_nothing(hooks):
-    """`usage` does not count the tokens."""
+    """`usage` lacks `completion_tokens`."""
     rewrite_events(hooks, b"completion_tokens", b"tokens_out")
 
 
 @faulty_server("TW-GEN-008", "generation.samples_are_items")
 def one_sample_whatever_n_says(hooks):
-    """One sample comes, whatever `n` says."""
+    """`n` is ignored, and only one sample is generated."""
     rewrite_request_body(hooks, b'"n":3', b'"n":1')
 
 
 @faulty_server("TW-GEN-009", "generation.samples_are_items")
 def samples_are_no_batch(hooks):
-    """The job of several samples does not say `batch`."""
+    """A job with several samples has `batch: false`."""
     hooks.requests.append(take_samples)
     rewrite_body(hooks, b'"batch":true', b'"batch":false')
 
 
 @faulty_server("TW-GEN-016", "generation.a_stop_string_ends_the_text_before_it")
 def the_beginning_of_a_stop_string_is_shown(hooks):
-    """What could become a stop string is shown before it is known to be none."""
-    table_engine.held_back = lambda text, stops: 0
+    """The beginning of a possible stop string is streamed too early."""
+    table_engine.held_back_length = lambda text, stops: 0
 
 
 @faulty_server("TW-GEN-016", "generation.a_stop_string_ends_the_text_before_it")
 def a_stop_string_is_a_list_of_letters(hooks):
-    """A `stop` that is a string is taken for a list of its letters."""
-    change_input(hooks, "stop", change=lambda given, name: given.update(stop=[*given[name]]))
+    """A string in `stop` is treated as a list of characters."""
+    change_input(
+        hooks, "stop", change=lambda input_value, name: input_value.update(stop=[*input_value[name]])
+    )
 
 
 @faulty_server("TW-GEN-001", "generation.what_is_taken_is_served")
 def echo_is_taken_and_forgotten(hooks):
-    """`echo` is taken, and the text begins without the prompt."""
+    """`echo` is accepted but ignored."""
     change_input(hooks, "echo")
 
 
 @faulty_server("TW-GEN-001", "generation.what_is_taken_is_served")
 def what_is_not_served_is_taken(hooks):
-    """Members that are not served are taken and forgotten, as by a model that ignores what it does not know."""
+    """Unsupported members of an input are accepted but ignored."""
     change_input(hooks, "token_text", "logprob_token_ids", "ties", "logit_bias")
 
 
 @faulty_server("TW-GEN-017", "generation.a_generation_that_is_cancelled_says_so")
 def a_cancel_leaves_no_reason(hooks):
-    """`finish_reason` of an item that was cancelled stays null."""
+    """`finish_reason` of a cancelled item is null."""
     pattern = rb'(finish_reason"[,:])"cancelled"'
     rewrite_events(hooks, pattern, rb"\1null")
     rewrite_body(hooks, pattern, rb"\1null")
@@ -84,7 +86,7 @@ def a_cancel_leaves_no_reason(hooks):
 
 @faulty_server("TW-GEN-018", "generation.a_generation_that_is_cancelled_says_so")
 def a_cancel_costs_nothing(hooks):
-    """`usage` of a job that was cancelled is empty."""
+    """`usage` of a cancelled job is empty."""
     pattern, less = rb'"status":"cancelled","usage":\{[^}]+\}', b'"status":"cancelled","usage":{}'
     rewrite_events(hooks, pattern, less)
     rewrite_body(hooks, pattern, less)
@@ -92,13 +94,13 @@ def a_cancel_costs_nothing(hooks):
 
 @faulty_server("TW-GEN-018", "generation.usage_counts_all_items")
 def usage_is_that_of_the_last_item(hooks):
-    """`usage` of a job of several inputs is that of its last item."""
+    """`usage` of a batch counts only its last item."""
     rewrite_events(hooks, rb'("completion_tokens":)11\b', rb"\g<1>3", within=b"event:done")
 
 
 @faulty_server("TW-GEN-017", "generation.an_end_has_its_reason_and_its_count")
 def each_end_is_a_stop(hooks):
-    """`finish_reason` is `stop`, also where `max_tokens` are there."""
+    """`finish_reason` is `stop` even when `max_tokens` was reached."""
     hooks.deltas.append(
         lambda delta, request: setattr(delta, "finish_reason", delta.finish_reason and "stop")
     )
@@ -106,7 +108,7 @@ def each_end_is_a_stop(hooks):
 
 @faulty_server("TW-GEN-018", "generation.usage_counts_all_items")
 def one_prompt_is_counted(hooks):
-    """`prompt_tokens` of a job of several inputs are those of one, as of a prompt that is read once."""
+    """`prompt_tokens` of a batch counts only one prompt."""
     half = lambda found: found[1] + b"%d" % (int(found[2]) // 2)  # noqa: E731
     hooks.frames.append(
         lambda exchange, frame: (
@@ -117,25 +119,29 @@ def one_prompt_is_counted(hooks):
 
 @faulty_server("TW-GEN-007", "generation.a_seed_gives_the_same_tokens_again")
 def a_seed_of_0_is_none(hooks):
-    """`seed or random`."""
-    change_input(hooks, "seed", change=lambda given, name: given[name] or given.pop(name))
+    """Seed 0 is treated as no seed, as `seed or random` does."""
+    change_input(hooks, "seed", change=lambda input_value, name: input_value[name] or input_value.pop(name))
 
 
 @faulty_server("TW-GEN-007", "generation.a_seed_gives_the_same_tokens_again")
 def a_large_seed_is_none(hooks):
-    """A seed beyond 32 bits is passed over."""
-    change_input(hooks, "seed", change=lambda given, name: given[name] < 2**32 or given.pop(name))
+    """A seed above 32 bits is ignored."""
+    change_input(
+        hooks, "seed", change=lambda input_value, name: input_value[name] < 2**32 or input_value.pop(name)
+    )
 
 
 @faulty_server("TW-GEN-008", "generation.what_cannot_be_served_is_refused")
 def samples_of_several_inputs_are_one_each(hooks):
-    """`n` of an input among several is passed over."""
+    """`n` is ignored in a batch of several inputs."""
     rewrite_request_body(hooks, rb'"n": ?2\b', b'"n":1')
 
 
 @faulty_server("TW-GEN-004", "generation.what_cannot_be_served_is_refused")
 def what_does_not_fit_is_cut(hooks):
-    """More tokens than the context has room for are cut to what fits."""
+    """`max_tokens` beyond the context is reduced silently."""
     change_input(
-        hooks, "max_tokens", change=lambda given, name: given.update(max_tokens=min(given[name], 4000))
+        hooks,
+        "max_tokens",
+        change=lambda input_value, name: input_value.update(max_tokens=min(input_value[name], 4000)),
     )

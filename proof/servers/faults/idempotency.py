@@ -1,4 +1,4 @@
-"""Keys that are forgotten, mistaken for one another, or kept where nothing was done."""
+"""Faulty servers with errors in idempotency keys."""
 
 import asyncio
 import json
@@ -10,13 +10,13 @@ from proof.servers.faults import faulty_server
 
 @faulty_server("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job")
 def the_same_key_runs_twice(hooks):
-    """The same key starts two jobs."""
+    """An idempotency key is ignored, so a repeated submit starts another job."""
     set_request_header(hooks, "idempotency-key", None)
 
 
 @faulty_server("TW-JOB-031", "idempotency.a_key_with_another_body_is_refused")
 def a_key_takes_any_body(hooks):
-    """The same key with another body is taken."""
+    """A key that is reused with another body returns the first job."""
 
     def first_body(exchange):
         if key := exchange.header("idempotency-key"):
@@ -27,7 +27,7 @@ def a_key_takes_any_body(hooks):
 
 @faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
 def a_refused_submit_burns_its_key(hooks):
-    """The key of a submit that was refused is kept."""
+    """A refused submit uses up its idempotency key."""
 
     def burn(exchange, status, body):
         if status == 422 and exchange.header("idempotency-key"):
@@ -44,13 +44,13 @@ def a_refused_submit_burns_its_key(hooks):
 
 @faulty_server("TW-JOB-029", "idempotency.a_repeated_submit_finds_its_job")
 def a_replay_is_not_told(hooks):
-    """A replay has no `Idempotency-Replayed`."""
+    """The response to a repeated submit lacks `Idempotency-Replayed`."""
     drop_header(hooks, "idempotency-replayed")
 
 
 @faulty_server("TW-JOB-033", "idempotency.the_key_of_a_purged_job_is_not_free")
 def a_purge_frees_the_key(hooks):
-    """The key of a job that was purged starts another one."""
+    """The idempotency key of a purged job can be used again."""
 
     def other_key(exchange):
         if exchange.key in hooks.shared.get("free", ()):
@@ -68,7 +68,7 @@ def a_purge_frees_the_key(hooks):
 
 @faulty_server("TW-JOB-028", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
 def a_key_ends_with_its_job(hooks):
-    """A key is forgotten when its job ends."""
+    """An idempotency key is forgotten when its job ends."""
 
     def other_key(exchange):
         if exchange.key in hooks.shared.get("ended", ()):
@@ -85,7 +85,7 @@ def a_key_ends_with_its_job(hooks):
 
 @faulty_server("TW-JOB-030", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
 def a_replayed_stream_has_only_the_end(hooks):
-    """The stream that answers a repeated submit has `done` alone."""
+    """The stream that answers a repeated submit contains only `done`."""
     hooks.frames.append(
         lambda exchange, frame: (
             b"" if exchange.key and b'"compacted"' in frame and b"event:snapshot" in frame else frame
@@ -95,7 +95,7 @@ def a_replayed_stream_has_only_the_end(hooks):
 
 @faulty_server("TW-JOB-028", "idempotency.submits_at_once_start_one_job")
 def keys_race(hooks):
-    """Keys are looked up first and kept later: submits that come at once start several jobs."""
+    """Concurrent submits with one key start several jobs."""
 
     async def race(exchange):
         if key := exchange.key:
@@ -111,7 +111,7 @@ def keys_race(hooks):
 
 @faulty_server("TW-JOB-025", "idempotency.a_key_has_visible_characters")
 def any_key_is_taken(hooks):
-    """Blanks in a key are taken away."""
+    """An idempotency key with spaces is accepted."""
     hooks.requests.append(
         lambda exchange: (
             " " in exchange.key and exchange.set_header("idempotency-key", exchange.key.replace(" ", "-"))
@@ -121,7 +121,7 @@ def any_key_is_taken(hooks):
 
 @faulty_server("TW-JOB-026", "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte")
 def keys_are_one_for_all_endpoints(hooks):
-    """A key that was used at one endpoint is taken for reused at another."""
+    """Idempotency keys are shared by all endpoints."""
 
     def refuse(exchange):
         first = (
@@ -136,7 +136,7 @@ def keys_are_one_for_all_endpoints(hooks):
 
 @faulty_server("TW-JOB-026", "idempotency.a_key_belongs_to_its_endpoint_byte_by_byte")
 def keys_in_any_case(hooks):
-    """Keys that differ in the case of their letters are one."""
+    """Idempotency keys are compared case-insensitively."""
     hooks.requests.append(
         lambda exchange: (
             exchange.set_header("idempotency-key", exchange.key.lower()) if exchange.key else None
@@ -146,7 +146,7 @@ def keys_in_any_case(hooks):
 
 @faulty_server("TW-JOB-019", "idempotency.a_repeated_submit_finds_its_job_once_it_has_ended")
 def a_replay_does_not_tell_where_its_stream_is(hooks):
-    """The stream that answers a repeated submit has no `Content-Location`."""
+    """The stream that answers a repeated submit lacks `Content-Location`."""
     hooks.heads.append(
         lambda exchange, status, headers: (
             headers.pop("content-location", None) and None if "idempotency-replayed" in headers else None
@@ -156,7 +156,7 @@ def a_replay_does_not_tell_where_its_stream_is(hooks):
 
 @faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
 def a_key_is_kept_before_the_media_type_is_judged(hooks):
-    """The key of a submit of another media type is kept with what came."""
+    """A submit with a wrong media type uses up its idempotency key."""
 
     def refuse(exchange):
         if exchange.key and "json" not in exchange.header("content-type"):
@@ -170,7 +170,7 @@ def a_key_is_kept_before_the_media_type_is_judged(hooks):
 
 @faulty_server("TW-JOB-034", "idempotency.a_refused_submit_leaves_its_key_free")
 def not_acceptable_is_found_out_late(hooks):
-    """A submit that accepts neither form runs its job, and is refused when it comes to the answer."""
+    """A submit with an unacceptable `Accept` runs its job before it is refused."""
     late = lambda exchange: exchange.own.get("accept") == "text/html"  # noqa: E731
 
     def remember(exchange):

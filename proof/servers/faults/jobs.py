@@ -1,4 +1,4 @@
-"""Submits, reads and lists that are answered wrongly."""
+"""Faulty servers with errors in the responses to submits, reads and lists of jobs."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ from tidewire_server.jobs import job_service
 
 @faulty_server("TW-JOB-038", "jobs.a_submit_is_answered_with_the_job")
 def two_statuses_that_differ(hooks):
-    """The status of a job is not that of its state."""
+    """`status` of a job differs from the status in its state."""
     hooks.bodies.append(
         lambda exchange, status, body: (
             (status, body.replace(b'"status":"queued","batch"', b'"status":"running","batch"'))
@@ -24,7 +24,7 @@ def two_statuses_that_differ(hooks):
 
 @faulty_server("TW-JOB-041", "jobs.a_job_that_has_ended_tells_its_end")
 def cursor_before_done(hooks):
-    """The cursor of a job that has ended is that of its last diff."""
+    """The cursor of an ended job is that of its last diff instead of `done`."""
 
     def earlier(exchange, status, body):
         less = lambda found: b'"cursor":"1-%d"' % (int(found[1]) - 1)  # noqa: E731
@@ -35,7 +35,7 @@ def cursor_before_done(hooks):
 
 @faulty_server("TW-JOB-018", "jobs.a_submit_is_answered_with_the_job")
 def submit_answers_200(hooks):
-    """A submit is answered with 200."""
+    """A submit is answered with 200 instead of 201."""
     hooks.heads.append(
         lambda exchange, status, headers: 200 if exchange.is_submit and status == 201 else status
     )
@@ -43,19 +43,19 @@ def submit_answers_200(hooks):
 
 @faulty_server("TW-JOB-019", "jobs.a_submit_may_be_answered_by_the_stream")
 def no_content_location(hooks):
-    """The stream that answers a submit has no `Content-Location`."""
+    """The stream that answers a submit lacks `Content-Location`."""
     drop_header(hooks, "content-location")
 
 
 @faulty_server("TW-JOB-004", "jobs.no_answer_about_jobs_may_be_stored", "errors.what_there_is_not_is_refused")
 def errors_may_be_stored(hooks):
-    """Errors have no `no-store`."""
+    """Error responses lack `Cache-Control: no-store`."""
     drop_header(hooks, "cache-control", range(400, 600))
 
 
 @faulty_server("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
 def the_list_is_oldest_first(hooks):
-    """The list begins with the oldest job."""
+    """The job list begins with the oldest job."""
 
     def reverse(exchange, status, body):
         if exchange.path == "/v1/jobs" and status == 200:
@@ -68,7 +68,7 @@ def the_list_is_oldest_first(hooks):
 
 @faulty_server("TW-JOB-040", "jobs.a_read_can_be_followed_from_its_cursor")
 def a_read_is_ahead_of_its_cursor(hooks):
-    """State and cursor of a read are not of one moment."""
+    """The cursor of a job read is older than its state."""
 
     def behind(exchange, status, body):
         less = lambda found: b'"cursor":"1-%d"' % max(1, int(found[1]) - 1)  # noqa: E731
@@ -79,13 +79,13 @@ def a_read_is_ahead_of_its_cursor(hooks):
 
 @faulty_server("TW-OVR-013", "jobs.links_lead_to_what_they_name", "jobs.a_submit_is_answered_with_the_job")
 def links_of_the_inside(hooks):
-    """Links name the host as it is called behind a proxy."""
+    """Links name the internal host behind a proxy."""
     rewrite_body(hooks, b'"events":"/v1', b'"events":"http://backend.internal:8080/v1')
 
 
 @faulty_server("TW-JOB-047", "jobs.jobs_are_listed_newest_first")
 def the_last_page_leads_to_the_first(hooks):
-    """The list has a next page for ever."""
+    """The job list always has a next page."""
 
     def onward(exchange, status, body):
         if exchange.path != "/v1/jobs" or status != 200:
@@ -103,7 +103,7 @@ def the_last_page_leads_to_the_first(hooks):
     "bodies.both_framings_of_a_body_are_taken",
 )
 def ids_of_jobs_are_counted_up(hooks):
-    """Ids of jobs are counted up."""
+    """Job ids are consecutive numbers."""
     count = itertools.count(2**100)
     drawn = job_service.secrets
     job_service.secrets = SimpleNamespace(
@@ -113,32 +113,32 @@ def ids_of_jobs_are_counted_up(hooks):
 
 @faulty_server("TW-OVR-013", "jobs.links_lead_to_what_they_name")
 def the_link_to_cancel_leads_nowhere(hooks):
-    """The link `cancel` of a job leads to what there is not."""
+    """The link `cancel` of a job names an unknown URL."""
     rewrite_body(hooks, rb'("cancel":"[^"]*)/cancel"', rb'\1/stop"')
 
 
 @faulty_server("TW-OVR-013", "jobs.links_lead_to_what_they_name")
 def the_link_to_events_leads_to_the_job(hooks):
-    """The link `events` of a job is that of the job."""
+    """The link `events` of a job names the job resource."""
     rewrite_body(hooks, rb'("events":"[^"]*)/events"', rb'\1"', at="/v1/jobs.*")
 
 
 @faulty_server("TW-OVR-013", "jobs.links_lead_to_what_they_name")
 def the_link_to_jobs_leads_nowhere(hooks):
-    """The link `jobs` of an endpoint leads to what there is not."""
+    """The link `jobs` of an endpoint names an unknown URL."""
     rewrite_body(hooks, rb'("jobs":"[^"]*)/jobs"', rb'\1/run"', at="/v1/endpoints.*")
 
 
 @faulty_server("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
 def the_list_tells_of_the_beginning(hooks):
-    """The list tells each job as it was submitted."""
+    """The job list shows every job as queued."""
     first = rb'("endpoint":"[^"]*","status":)"succeeded"'
     rewrite_body(hooks, first, rb'\1"queued"', at="/v1/jobs")
 
 
 @faulty_server("TW-JOB-045", "jobs.jobs_are_listed_newest_first")
 def what_failed_is_not_listed(hooks):
-    """The list leaves out jobs that failed."""
+    """The job list omits failed jobs."""
 
     def leave_out(exchange, status, body):
         if exchange.path != "/v1/jobs" or status != 200:

@@ -1,4 +1,4 @@
-"""JSON, times and what is absent, written in another way."""
+"""Faulty servers that write JSON, times or absent members wrongly."""
 
 from proof.servers.fault_helpers import rewrite_body, rewrite_events
 from proof.servers.faults import faulty_server
@@ -6,13 +6,13 @@ from proof.servers.faults import faulty_server
 
 @faulty_server("TW-OVR-002", "json_and_times.all_json_is_that_of_section_1_4")
 def nan_in_an_event(hooks):
-    """NaN in an event."""
+    """An event contains NaN."""
     rewrite_events(hooks, b'"heartbeat_ms":400', b'"heartbeat_ms":NaN')
 
 
 @faulty_server("TW-OVR-004", "json_and_times.all_json_is_that_of_section_1_4")
 def a_member_twice(hooks):
-    """A member stands twice."""
+    """An event contains a duplicate member."""
     rewrite_events(hooks, b'{"protocol"', b'{"job":"x","protocol"')
 
 
@@ -22,7 +22,7 @@ def a_member_twice(hooks):
     "jobs.a_submit_is_answered_with_the_job",
 )
 def null_where_there_is_no_value(hooks):
-    """Null in place of a member that is not there."""
+    """An absent member is written as null."""
     rewrite_body(hooks, b'"attempt":', b'"expires_at":null,"attempt":')
 
 
@@ -32,7 +32,7 @@ def null_where_there_is_no_value(hooks):
     "jobs.a_submit_is_answered_with_the_job",
 )
 def times_with_an_offset(hooks):
-    """Times with an offset in place of `Z`."""
+    """Times have the offset `+00:00` instead of `Z`."""
     rewrite_body(hooks, rb'(_at":"[^"]+)Z"', rb'\1+00:00"')
 
 
@@ -42,7 +42,7 @@ def times_with_an_offset(hooks):
     "jobs.a_submit_is_answered_with_the_job",
 )
 def integers_with_a_fraction(hooks):
-    """Integers of the protocol have a fraction, as of a language with one kind of number."""
+    """Integers are written with a fraction, such as `1.0`."""
     rewrite_body(hooks, rb'("attempt":\d+)', rb"\1.0")
 
 
@@ -52,5 +52,5 @@ def integers_with_a_fraction(hooks):
     "jobs.a_submit_is_answered_with_the_job",
 )
 def months_from_zero(hooks):
-    """Months are counted from 0."""
+    """Months in times are counted from 0."""
     rewrite_body(hooks, rb'("created_at":"\d+)-\d+-', rb"\1-00-")

@@ -1,4 +1,4 @@
-"""Servers that let a caller have too much, or take it from somebody else."""
+"""Faulty servers with errors in the limits per caller, or in the queue."""
 
 import re
 
@@ -7,8 +7,8 @@ from proof.servers.fault_proxy import CUT, problem
 from proof.servers.faults import faulty_server
 
 
-def unkept(hooks, name):
-    """Have discovery declare a limit that is not kept."""
+def declare_only(hooks, name):
+    """Declare a limit in discovery without enforcing it."""
     hooks.settings[name] = 1000
     declare = lambda body: re.sub(rb'("%b":)1000' % name.encode(), rb"\g<1>32", body)  # noqa: E731
     hooks.bodies.append(
@@ -18,19 +18,19 @@ def unkept(hooks, name):
 
 @faulty_server("TW-SEC-024", "limits_per_caller.a_stream_too_many_is_refused")
 def streams_without_a_limit(hooks):
-    """As many streams as anybody likes."""
-    unkept(hooks, "max_streams_per_principal")
+    """The number of streams per caller is not limited."""
+    declare_only(hooks, "max_streams_per_principal")
 
 
 @faulty_server("TW-DSC-012", "limits_per_caller.a_job_too_many_is_refused")
 def jobs_without_a_limit(hooks):
-    """As many jobs as anybody likes."""
-    unkept(hooks, "max_jobs_per_principal")
+    """The number of jobs per caller is not limited."""
+    declare_only(hooks, "max_jobs_per_principal")
 
 
 @faulty_server("TW-DSC-013", "limits_per_caller.a_stream_too_many_is_refused")
 def the_oldest_stream_makes_room(hooks):
-    """One that asks for a stream too many is refused, and the oldest stream is closed all the same."""
+    """When a stream beyond the limit is refused, the oldest stream is closed."""
 
     def cut(exchange, frame):
         oldest = hooks.shared.setdefault(exchange.path, id(exchange)) == id(exchange)
@@ -44,7 +44,7 @@ def the_oldest_stream_makes_room(hooks):
 
 @faulty_server("TW-SEC-024", "limits_per_caller.a_job_too_many_is_refused")
 def all_callers_share_a_limit(hooks):
-    """The jobs of all callers are counted together."""
+    """The jobs of all callers count against one limit."""
 
     def refuse(exchange):
         if hooks.shared.get("full") and exchange.is_submit and "bob" in exchange.header("authorization"):
@@ -60,13 +60,13 @@ def all_callers_share_a_limit(hooks):
 
 @faulty_server("TW-ERR-016", "limits_per_caller.a_stream_too_many_is_refused")
 def a_problem_that_passes_ends_an_event_source(hooks):
-    """A problem in-band has an id, also where it passes."""
+    """A retryable in-band problem has an id, so an EventSource does not reconnect."""
     rewrite_events(hooks, b"event:problem", b"id:0-1\nevent:problem")
 
 
 @faulty_server("TW-ERR-016", "limits_per_caller.a_stream_too_many_is_refused")
 def a_problem_names_its_wait_for_people_alone(hooks):
-    """The `retry` of a problem that passes is that of any stream."""
+    """A retryable in-band problem has the default `retry` of a stream."""
     hooks.frames.append(
         lambda exchange, frame: (
             re.sub(rb"retry:\d+", b"retry:50", frame) if b"inband" in exchange.query else frame
@@ -76,7 +76,7 @@ def a_problem_names_its_wait_for_people_alone(hooks):
 
 @faulty_server("TW-FRM-068", "limits_per_caller.a_job_too_many_is_refused")
 def no_ping_in_the_queue(hooks):
-    """A stream of a job that waits gets no ping."""
+    """A stream of a queued job gets no pings."""
 
     def silent(exchange, frame):
         if b"event:queue" in frame:
@@ -88,23 +88,23 @@ def no_ping_in_the_queue(hooks):
 
 @faulty_server("TW-FRM-067", "limits_per_caller.a_job_too_many_is_refused")
 def a_place_is_told_once(hooks):
-    """Who comes back with a cursor is not told the place in the queue."""
+    """A resumed stream does not get the position in the queue."""
     hooks.frames.append(lambda exchange, frame: b"" if exchange.cursor and b"event:queue" in frame else frame)
 
 
 @faulty_server("TW-BRW-005", "limits_per_caller.a_job_too_many_is_refused")
 def what_has_to_wait_is_for_no_page(hooks):
-    """429, which another layer makes, does not name the origin."""
+    """Responses with status 429 lack `Access-Control-Allow-Origin`."""
     drop_header(hooks, "access-control-allow-origin", {429})
 
 
 @faulty_server("TW-FRM-063", "limits_per_caller.a_job_too_many_is_refused")
 def a_place_never_changes(hooks):
-    """A job that waits is told its place once, and not when it changes."""
+    """A stream gets the position in the queue only once."""
 
     def once(exchange, frame):
-        told = b"event:queue" in frame and exchange.own.get("told")
-        exchange.own["told"] = exchange.own.get("told") or b"event:queue" in frame
-        return b"" if told else frame
+        repeated = b"event:queue" in frame and exchange.own.get("sent")
+        exchange.own["sent"] = exchange.own.get("sent") or b"event:queue" in frame
+        return b"" if repeated else frame
 
     hooks.frames.append(once)

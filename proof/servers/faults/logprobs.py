@@ -1,4 +1,4 @@
-"""Log-probabilities that are none."""
+"""Faulty servers with wrong log-probabilities, candidates, ranks or vocabularies."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from proof.servers.fault_helpers import change_input, rewrite_events, set_reques
 from proof.servers.faults import faulty_server
 
 
-def on_candidates(hooks, change):
+def change_candidates(hooks, change):
     def apply(delta, request):
         pairs = [change(ids, found) for ids, found in zip(delta.top_ids, delta.top_logprobs, strict=True)]
         delta.top_ids, delta.top_logprobs = [ids for ids, _ in pairs], [found for _, found in pairs]
@@ -16,8 +16,8 @@ def on_candidates(hooks, change):
     hooks.deltas.append(apply)
 
 
-def changed(hooks, name, change):
-    """Change one list of what the engine says of a block of tokens."""
+def change_delta(hooks, name, change):
+    """Change each element of one list in the engine's deltas."""
 
     def hook(delta, request):
         if getattr(delta, name):
@@ -31,35 +31,35 @@ def changed(hooks, name, change):
     "TW-GEN-030", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree"
 )
 def candidates_ascending(hooks):
-    """Candidates come in ascending order."""
-    on_candidates(hooks, lambda ids, found: (ids[::-1], found[::-1]))
+    """Candidate tokens are sorted by ascending probability."""
+    change_candidates(hooks, lambda ids, found: (ids[::-1], found[::-1]))
 
 
 @faulty_server("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
 def probabilities_for_logs(hooks):
-    """Probabilities stand where their logarithms should."""
-    on_candidates(hooks, lambda ids, found: (ids, [round(math.exp(each), 6) for each in found]))
+    """Candidates have probabilities instead of log-probabilities."""
+    change_candidates(hooks, lambda ids, found: (ids, [round(math.exp(each), 6) for each in found]))
 
 
 @faulty_server("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
 def a_candidate_too_few(hooks):
-    """n - 1 candidates."""
-    on_candidates(hooks, lambda ids, found: (ids[:-1], found[:-1]))
+    """One candidate is missing."""
+    change_candidates(hooks, lambda ids, found: (ids[:-1], found[:-1]))
 
 
 @faulty_server(
     "TW-GEN-029", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree"
 )
 def probabilities_above_one(hooks):
-    """The probabilities of a position sum to more than 1, as of logits that were not normalised."""
-    on_candidates(
+    """The probabilities of a position add up to more than 1, as without normalization."""
+    change_candidates(
         hooks, lambda ids, found: (ids, [round(each + 3, 6) if each < -3 else -0.001 for each in found])
     )
 
 
 @faulty_server("TW-GEN-022", "logprobs.candidates_and_ranks_agree")
 def base_two(hooks):
-    """Logarithms to the base 2 for the chosen token."""
+    """The chosen token's log-probability has base 2."""
     hooks.deltas.append(
         lambda delta, request: setattr(delta, "logprobs", [each / math.log(2) for each in delta.logprobs])
     )
@@ -67,13 +67,13 @@ def base_two(hooks):
 
 @faulty_server("TW-GEN-033", "logprobs.candidates_and_ranks_agree")
 def ranks_from_zero(hooks):
-    """Ranks are counted from 0."""
+    """Ranks are one too high."""
     hooks.deltas.append(lambda delta, request: setattr(delta, "ranks", [each + 1 for each in delta.ranks]))
 
 
 @faulty_server("TW-GEN-010", "logprobs.what_was_not_asked_for_is_not_there")
 def logprobs_unasked(hooks):
-    """Log-probabilities come to everybody."""
+    """Log-probabilities are sent without being requested."""
 
     def more(exchange):
         if exchange.is_submit and "generate" in exchange.path:
@@ -94,7 +94,7 @@ def not_rounded(hooks):
 
 @faulty_server("TW-GEN-038", "logprobs.the_vocabulary_spells_the_tokens")
 def the_vocabulary_is_shifted(hooks):
-    """The vocabulary is shifted by one."""
+    """The vocabulary is shifted by one token."""
 
     def shift(exchange, status, body):
 
@@ -108,18 +108,18 @@ def the_vocabulary_is_shifted(hooks):
 
 @faulty_server("TW-GEN-022", "logprobs.the_distribution_is_that_of_the_whole_vocabulary")
 def the_candidates_are_the_vocabulary(hooks):
-    """The distribution is that of the candidates alone, which sum to 1."""
+    """Log-probabilities are normalized over the candidates instead of the whole vocabulary."""
 
     def alone(ids, found):
         whole = math.log(sum(math.exp(each) for each in found))
         return ids, [round(each - whole, 6) for each in found]
 
-    on_candidates(hooks, alone)
+    change_candidates(hooks, alone)
 
 
 @faulty_server("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
 def raw_after_the_temperature(hooks):
-    """Raw log-probabilities are those after the temperature."""
+    """Raw log-probabilities include the temperature."""
     inner = table_engine.scored
 
     def scored(token, request):
@@ -130,7 +130,7 @@ def raw_after_the_temperature(hooks):
 
 @faulty_server("TW-GEN-026", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
 def processed_before_the_temperature(hooks):
-    """Processed log-probabilities are the raw ones."""
+    """Processed log-probabilities ignore the temperature."""
     inner = table_engine.scored
     table_engine.scored = lambda token, request: inner(
         token, request.model_copy(update={"logprobs_mode": "raw"})
@@ -139,7 +139,7 @@ def processed_before_the_temperature(hooks):
 
 @faulty_server("TW-GEN-020", "logprobs.the_first_token_of_the_prompt_has_no_logprob")
 def the_first_token_of_the_prompt_is_sure(hooks):
-    """The first token of the prompt has the probability 1."""
+    """The first prompt token has log-probability 0 instead of null."""
     inner = table_engine.prompt_columns
 
     def columns(request):
@@ -151,7 +151,7 @@ def the_first_token_of_the_prompt_is_sure(hooks):
 
 @faulty_server("TW-GEN-031", "logprobs.candidates_and_ranks_agree")
 def the_chosen_token_is_no_candidate(hooks):
-    """The chosen token is left out of the candidates, where it belongs among them."""
+    """The chosen token is missing from the candidates."""
 
     def leave_out(delta, request):
         for row, token in enumerate(delta.token_ids if delta.top_ids else ()):
@@ -168,28 +168,28 @@ def the_chosen_token_is_no_candidate(hooks):
     "TW-GEN-013", "logprobs.columns_fit_each_other_at_every_event", "logprobs.candidates_and_ranks_agree"
 )
 def a_rollback_leaves_its_logprobs(hooks):
-    """A truncation of the text leaves its tokens and log-probabilities behind."""
+    """A rollback truncates the text but not the tokens and log-probabilities."""
     rewrite_events(hooks, rb'data:\[(\["r",.*\])\]', rb'data:[\1,["t","/items/0/value/text",1]]')
 
 
 @faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
 def four_decimals_whatever_is_asked_for(hooks):
-    """Log-probabilities have four decimals, whatever `logprob_decimals` says."""
-    changed(hooks, "logprobs", lambda each, request: round(each, 4))
-    changed(hooks, "top_logprobs", lambda row, request: [round(each, 4) for each in row])
+    """`logprob_decimals` is ignored, and log-probabilities have four decimals."""
+    change_delta(hooks, "logprobs", lambda each, request: round(each, 4))
+    change_delta(hooks, "top_logprobs", lambda row, request: [round(each, 4) for each in row])
 
 
 @faulty_server("TW-GEN-033", "logprobs.ranks_are_places_among_all_candidates")
 def ranks_end_after_a_few(hooks):
-    """A rank is looked for among the first six tokens alone."""
-    changed(hooks, "ranks", lambda rank, request: min(rank, 6))
+    """Ranks are never greater than 6."""
+    change_delta(hooks, "ranks", lambda rank, request: min(rank, 6))
 
 
 @faulty_server("TW-GEN-025", "logprobs.raw_is_before_and_processed_after_what_was_asked_for")
 def raw_after_what_was_cut(hooks):
-    """Raw log-probabilities are those of the tokens that `top_k` left."""
+    """Raw log-probabilities include only the tokens that `top_k` leaves."""
     left = lambda row, request: [0.0, *[None] * (len(row) - 1)] if request.top_k else row  # noqa: E731
-    changed(hooks, "top_logprobs", left)
+    change_delta(hooks, "top_logprobs", left)
 
 
 @faulty_server("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
@@ -202,13 +202,15 @@ def any_tag_fits(hooks):
 
 @faulty_server("TW-GEN-024", "logprobs.candidates_and_ranks_agree")
 def no_decimals_are_the_default(hooks):
-    """`logprob_decimals or 4`."""
-    change_input(hooks, "logprob_decimals", change=lambda given, name: given[name] or given.pop(name))
+    """`logprob_decimals: 0` is treated as the default, as `value or 4` does."""
+    change_input(
+        hooks, "logprob_decimals", change=lambda input_value, name: input_value[name] or input_value.pop(name)
+    )
 
 
 @faulty_server("TW-GEN-041", "logprobs.the_vocabulary_spells_the_tokens")
 def one_tag_alone_is_read(hooks):
-    """`If-None-Match` is compared whole: one of several tags fits nothing."""
+    """`If-None-Match` with several tags never matches."""
     set_request_header(
         hooks, "if-none-match", '"x"', lambda exchange: "," in exchange.header("if-none-match")
     )
@@ -216,7 +218,7 @@ def one_tag_alone_is_read(hooks):
 
 @faulty_server("TW-GEN-034", "logprobs.candidates_and_ranks_agree")
 def two_candidates_for_one(hooks):
-    """Where one candidate is asked for, two come."""
+    """Two candidates are sent if one was requested."""
 
     def two(delta, request):
         if request.top_logprobs == 1 and delta.top_ids:
@@ -228,13 +230,15 @@ def two_candidates_for_one(hooks):
 
 @faulty_server("TW-GEN-001", "logprobs.candidates_and_ranks_agree")
 def no_temperature_is_the_default(hooks):
-    """`temperature or 1`."""
-    change_input(hooks, "temperature", change=lambda given, name: given[name] or given.pop(name))
+    """`temperature: 0` is treated as the default, as `value or 1` does."""
+    change_input(
+        hooks, "temperature", change=lambda input_value, name: input_value[name] or input_value.pop(name)
+    )
 
 
 @faulty_server("TW-GEN-030", "logprobs.the_first_token_of_the_prompt_has_no_logprob")
 def candidates_of_a_prompt_ascending(hooks):
-    """Candidates of the tokens of a prompt come in ascending order."""
+    """Candidates of prompt tokens are sorted by ascending probability."""
     inner = table_engine.prompt_columns
 
     def columns(request):

@@ -1,4 +1,4 @@
-"""Who is let in, and who is told: credentials that are looked at in some places alone."""
+"""Faulty servers with errors in authentication or in the access to jobs of other callers."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ def is_known(exchange):
 
 @faulty_server("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
 def anybody_may_read(hooks):
-    """Whoever knows the id of a job reads it."""
+    """Every caller may read every job whose id they know."""
 
     def borrow(exchange):
         if "/v1/jobs/" in exchange.path and exchange.header("authorization"):
@@ -32,7 +32,7 @@ def anybody_may_read(hooks):
 
 @faulty_server("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
 def another_principal_is_told_forbidden(hooks):
-    """A job of another principal is answered with 403, and so betrayed."""
+    """Another principal's job is answered with 403, which reveals that it exists."""
     hooks.shared["jobs"] = set()
 
     def note(exchange, status, body):
@@ -46,13 +46,13 @@ def another_principal_is_told_forbidden(hooks):
 
 @faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def no_www_authenticate(hooks):
-    """401 without `WWW-Authenticate`."""
+    """A response with status 401 lacks `WWW-Authenticate`."""
     drop_header(hooks, "www-authenticate")
 
 
 @faulty_server("TW-JOB-046", "ownership.a_list_has_the_callers_jobs_alone")
 def the_list_is_everybodys(hooks):
-    """The list has the jobs of all callers."""
+    """The job list contains the jobs of other callers."""
 
     def borrow(exchange):
         if exchange.path == "/v1/jobs":
@@ -66,7 +66,7 @@ def the_list_is_everybodys(hooks):
 
 @faulty_server("TW-SEC-011", "ownership.a_credential_in_the_url_opens_nothing")
 def a_token_in_the_url_is_taken(hooks):
-    """A caller's own token is taken from the URL."""
+    """A caller's credentials are accepted in the URL."""
 
     def take(exchange):
         name, _, secret = exchange.query.partition(b"=")
@@ -78,7 +78,7 @@ def a_token_in_the_url_is_taken(hooks):
 
 @faulty_server("TW-SEC-001", "ownership.a_job_of_another_principal_is_an_unknown_one")
 def anybody_gets_a_stream_token(hooks):
-    """A stream token is given to whoever knows the id of the job."""
+    """Every caller gets a stream token for every job whose id they know."""
 
     def note(exchange, status, body):
         if exchange.is_submit and status == 201:
@@ -96,14 +96,14 @@ def anybody_gets_a_stream_token(hooks):
 
 @faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def anybody_may_submit(hooks):
-    """Credentials are asked for where jobs are read, and not where they are submitted."""
-    strange = lambda exchange: exchange.is_submit and not is_known(exchange)  # noqa: E731
-    set_request_header(hooks, "authorization", f"Bearer {ALICE}", strange)
+    """A submit needs no credentials."""
+    unauthenticated = lambda exchange: exchange.is_submit and not is_known(exchange)  # noqa: E731
+    set_request_header(hooks, "authorization", f"Bearer {ALICE}", unauthenticated)
 
 
 @faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def a_stranger_has_an_empty_list(hooks):
-    """The list of a caller who is unknown is empty."""
+    """A caller without valid credentials gets an empty job list."""
     header = {"content-type": "application/json", "cache-control": "no-store"}
     hooks.instead.append(
         lambda exchange: (
@@ -114,7 +114,7 @@ def a_stranger_has_an_empty_list(hooks):
 
 @faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def the_begin_of_a_token_is_compared(hooks):
-    """What follows a right token is not looked at."""
+    """Characters after a valid bearer token are ignored."""
     right = f"Bearer {ALICE}"
     set_request_header(
         hooks, "authorization", right, lambda exchange: exchange.header("authorization").startswith(right)
@@ -123,14 +123,14 @@ def the_begin_of_a_token_is_compared(hooks):
 
 @faulty_server("TW-SEC-003", "ownership.wrong_credentials_are_refused")
 def the_scheme_is_not_looked_at(hooks):
-    """A token is taken whatever scheme is said to be its."""
+    """The authentication scheme is not checked."""
     right = lambda exchange: exchange.header("authorization").endswith(f" {ALICE}")  # noqa: E731
     set_request_header(hooks, "authorization", f"Bearer {ALICE}", right)
 
 
 @faulty_server("TW-SEC-008", "ownership.a_job_of_another_principal_takes_no_longer")
 def another_job_is_read_before_its_owner_is(hooks):
-    """A job of another principal is read whole before it is refused."""
+    """Access to another principal's job is refused measurably later than to an unknown job."""
 
     async def read(exchange):
         if exchange.header("authorization") == f"Bearer {BOB}" and not exchange.path.endswith("A" * 22):
@@ -141,12 +141,12 @@ def another_job_is_read_before_its_owner_is(hooks):
 
 @faulty_server("TW-JOB-044", "ownership.a_job_of_another_principal_is_an_unknown_one")
 def a_detail_betrays_a_job(hooks):
-    """The problem of another's job tells something else than that of one that never was."""
+    """`detail` differs between another principal's job and an unknown job."""
 
-    def betray(exchange, status, body):
+    def change_detail(exchange, status, body):
         another = exchange.header("authorization") == f"Bearer {BOB}" and "A" * 22 not in exchange.path
         if status != 404 or not another or not exchange.path.startswith("/v1/jobs/"):
             return None
         return status, json.dumps(json.loads(body) | {"detail": "it is not yours"}).encode()
 
-    hooks.bodies.append(betray)
+    hooks.bodies.append(change_detail)

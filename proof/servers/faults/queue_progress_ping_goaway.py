@@ -1,23 +1,23 @@
-"""Events that are not logged, told wrongly: places in the queue, progress, pings, and what closes a stream."""
+"""Faulty servers with errors in ephemeral events: `queue`, `progress`, `ping` and `goaway`."""
 
 from proof.servers.fault_helpers import DONE, PING, replace_events, rewrite_events
 from proof.servers.faults import faulty_server
 
 
-def silent_where(hooks, holds):
-    """Leave out pings of streams of which something holds."""
+def drop_pings(hooks, holds):
+    """Drop the pings of streams that satisfy a condition."""
     hooks.frames.append(lambda exchange, frame: b"" if PING in frame and holds(exchange) else frame)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def no_ping(hooks):
-    """No ping within the heartbeat."""
+    """No pings are sent."""
     replace_events(hooks, b"event:ping", lambda frame: b"")
 
 
 @faulty_server("TW-FRM-069", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def ping_of_a_head_that_never_comes(hooks):
-    """A ping names a head that is not sent."""
+    """A ping names a head that is never sent."""
     rewrite_events(hooks, rb'"head":"1-\d+"', b'"head":"1-99"', within=b"event:ping")
 
 
@@ -27,7 +27,7 @@ def ping_of_a_head_that_never_comes(hooks):
     "parameters.parameters_and_members_are_read_as_said",
 )
 def goaway_without_retry(hooks):
-    """`goaway` has no `retry` field."""
+    """`goaway` lacks the `retry` field."""
     away = b'event:goaway\ndata:{"reason":"rotate","retry_ms":100}\n\n'
     hooks.frames.append(
         lambda exchange, frame: away if DONE in frame and b"colour" in exchange.query else frame
@@ -40,7 +40,7 @@ def goaway_without_retry(hooks):
     "parameters.parameters_and_members_are_read_as_said",
 )
 def streams_end_without_a_word(hooks):
-    """A stream is closed before `done`, and without `goaway`."""
+    """A stream ends without `done` and without `goaway`."""
     hooks.frames.append(
         lambda exchange, frame: b"" if DONE in frame and b"colour" in exchange.query else frame
     )
@@ -52,13 +52,13 @@ def streams_end_without_a_word(hooks):
     "generation.a_seed_gives_the_same_tokens_again",
 )
 def progress_without_its_item(hooks):
-    """`progress` of a batch job does not tell of which item."""
+    """`progress` of a batch lacks `item`."""
     rewrite_events(hooks, rb',"item":\d+', b"", within=b"event:progress")
 
 
 @faulty_server("TW-DIF-004", "queue_progress_ping_goaway.ephemeral_events_hold_nothing_of_a_result")
 def text_in_progress(hooks):
-    """Progress carries a text of the result."""
+    """`progress` contains a part of the result."""
     rewrite_events(hooks, b'{"current"', b'{"text":"so far","current"')
 
 
@@ -68,14 +68,14 @@ def text_in_progress(hooks):
     "jobs.a_submit_may_be_answered_by_the_stream",
 )
 def places_from_zero(hooks):
-    """The first in the queue has place 0."""
+    """The first position in the queue is 0."""
     place = b'event:queue\ndata:{"position":0}\n\n'
     replace_events(hooks, b"event:hello", lambda frame: frame + place)
 
 
 @faulty_server("TW-FRM-067", "queue_progress_ping_goaway.progress_is_told_again_on_each_connection")
 def progress_is_told_once(hooks):
-    """Progress is told to those alone who are there when it is made."""
+    """A new connection does not get the current progress."""
 
     def once(exchange, frame):
         late = b"event:progress" in frame and hooks.shared.setdefault(
@@ -92,43 +92,43 @@ def progress_is_told_once(hooks):
     "jobs.a_submit_may_be_answered_by_the_stream",
 )
 def a_place_is_told_again_and_again(hooks):
-    """`queue` is sent twice for each place."""
+    """`queue` is sent twice with the same position."""
     place = b'event:queue\ndata:{"position":3}\n\n'
     replace_events(hooks, b"event:hello", lambda frame: frame + 2 * place)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def only_the_first_silence_is_broken(hooks):
-    """The timer of the heartbeat is not set again after the first ping."""
+    """Only one ping is sent on each connection."""
 
     def later(exchange):
         exchange.own["pings"] = exchange.own.get("pings", 0) + 1
         return exchange.own["pings"] > 1
 
-    silent_where(hooks, later)
+    drop_pings(hooks, later)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def no_ping_after_a_resume(hooks):
-    """A stream that was opened with a cursor gets no ping."""
-    silent_where(hooks, lambda exchange: exchange.cursor)
+    """A resumed stream gets no pings."""
+    drop_pings(hooks, lambda exchange: exchange.cursor)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def no_ping_where_a_submit_is_answered(hooks):
-    """A stream that answers a submit gets no ping."""
-    silent_where(hooks, lambda exchange: exchange.is_submit)
+    """A stream that answers a submit gets no pings."""
+    drop_pings(hooks, lambda exchange: exchange.is_submit)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def no_ping_without_diffs(hooks):
-    """A stream of snapshots gets no ping."""
-    silent_where(hooks, lambda exchange: b"diffs=0" in exchange.query)
+    """A stream of snapshots gets no pings."""
+    drop_pings(hooks, lambda exchange: b"diffs=0" in exchange.query)
 
 
 @faulty_server("TW-FRM-068", "queue_progress_ping_goaway.a_silent_stream_is_pinged")
 def hello_promises_a_quicker_heartbeat(hooks):
-    """`hello` names a heartbeat that is not kept."""
+    """`hello` declares a shorter heartbeat than the server keeps."""
     hooks.settings["heartbeat"] = 5.0
     rewrite_events(hooks, rb'"heartbeat_ms":\d+', b'"heartbeat_ms":100')
 
@@ -139,6 +139,6 @@ def hello_promises_a_quicker_heartbeat(hooks):
     "jobs.a_submit_may_be_answered_by_the_stream",
 )
 def a_job_that_runs_has_a_place(hooks):
-    """`queue` is sent once more when the job has begun."""
+    """`queue` is sent after the job has started."""
     place = b'event:queue\ndata:{"position":1}\n\n'
     replace_events(hooks, b'"/status","running"', lambda frame: frame + place)

@@ -1,4 +1,4 @@
-"""Readers that are behind, and hold up others, or get a diff that proves less than it stands for."""
+"""Faulty servers with errors in merged diffs, or in which slow readers delay others."""
 
 import json
 import re
@@ -7,15 +7,15 @@ from proof.servers.fault_proxy import CUT
 from proof.servers.faults import faulty_server
 
 
-def merged(hooks, change):
-    """Have a text and the diff with a check after it come as one, where a reader resumes; `change` is made to it."""
+def merge_text_and_check(hooks, change):
+    """In resumed streams, merge an append with the following diff that has a check, and apply `change` to the result."""
 
     def join(exchange, frame):
-        held = exchange.own.pop("held", b"")
+        held = exchange.own.pop("buffered", b"")
         found = re.match(rb"id:1-(\d+)\ndata:(.*)\n\n$", frame)
         data = json.loads(found[2]) if found and exchange.cursor not in {"", "0-0"} else None
         if isinstance(data, str):
-            exchange.own["held"] = frame
+            exchange.own["buffered"] = frame
             return held
         if not held or not isinstance(data, dict) or not data.get("check"):
             return held + frame
@@ -34,13 +34,13 @@ def merged(hooks, change):
     "resume.every_cut_point_of_a_job_that_has_ended_resumes",
 )
 def a_merged_diff_has_no_checks(hooks):
-    """A diff that stands for several events leaves their checks out."""
-    merged(hooks, lambda data: data.pop("check"))
+    """A merged diff lacks the checks of its parts."""
+    merge_text_and_check(hooks, lambda data: data.pop("check"))
 
 
 @faulty_server("TW-DIF-067", "slow_readers.a_slow_reader_delays_nobody")
 def a_slow_reader_blocks_the_others(hooks):
-    """A reader that takes nothing holds up all others."""
+    """A slow reader delays all other readers."""
 
     async def wait(exchange, frame):
         first = hooks.shared.setdefault(exchange.path, id(exchange))

@@ -1,33 +1,33 @@
-"""Snapshots that lose what the diffs gave."""
+"""Faulty servers whose snapshots lack members that diffs had set."""
 
 from proof.servers.fault_helpers import rewrite_events
 from proof.servers.faults import faulty_server
 
 
-def left_out(hooks, pattern, by=b""):
-    """Snapshots that are not in the log leave something out."""
+def drop_from_snapshots(hooks, pattern, by=b""):
+    """Rewrite snapshots that are made for a reader, which have the reason `compacted`."""
     rewrite_events(hooks, pattern, by, within=b'"reason":"compacted"')
 
 
 @faulty_server("TW-RES-007", "snapshots.a_snapshot_holds_all_that_the_diffs_gave")
 def snapshots_have_no_notes(hooks):
-    """Notes are told by diffs, and left out of snapshots."""
-    left_out(hooks, rb'"notes":\[\{.*?\}\]', b'"notes":[]')
+    """Snapshots lack notes that diffs had set."""
+    drop_from_snapshots(hooks, rb'"notes":\[\{.*?\}\]', b'"notes":[]')
 
 
 @faulty_server("TW-RES-007", "snapshots.a_snapshot_holds_all_that_the_diffs_gave")
 def snapshots_take_stable_back(hooks):
-    """`stable` is told by diffs, and left out of snapshots."""
-    left_out(hooks, rb',"stable":\{[^}]*\}')
+    """Snapshots lack `stable` values that diffs had set."""
+    drop_from_snapshots(hooks, rb',"stable":\{[^}]*\}')
 
 
 @faulty_server("TW-RES-007", "snapshots.a_snapshot_holds_all_that_the_diffs_gave")
 def snapshots_do_not_tell_of_the_batch(hooks):
-    """How an item was batched is left out of snapshots."""
-    left_out(hooks, rb',"batch":\{[^}]*\}')
+    """Snapshots lack the `batch` member of items."""
+    drop_from_snapshots(hooks, rb',"batch":\{[^}]*\}')
 
 
 @faulty_server("TW-RES-007", "snapshots.a_snapshot_holds_all_that_the_diffs_gave")
 def snapshots_tell_another_error(hooks):
-    """The error of an item loses its detail in snapshots."""
-    left_out(hooks, rb',"detail":"[^"]*"')
+    """Snapshots lack the `detail` of an item's error."""
+    drop_from_snapshots(hooks, rb',"detail":"[^"]*"')

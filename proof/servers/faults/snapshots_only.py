@@ -1,4 +1,4 @@
-"""Streams without diffs that are like other streams."""
+"""Faulty servers with errors in streams of snapshots (`diffs=0`)."""
 
 import re
 
@@ -8,7 +8,7 @@ from proof.servers.faults import faulty_server
 
 @faulty_server("TW-JOB-072", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
 def diffs_0_is_ignored(hooks):
-    """`?diffs=0` gives diffs."""
+    """`diffs=0` is ignored."""
 
     def ignore(exchange):
         exchange.query = exchange.query.replace(b"diffs=0", b"diffs=1")
@@ -18,7 +18,7 @@ def diffs_0_is_ignored(hooks):
 
 @faulty_server("TW-JOB-075", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
 def snapshots_come_twice(hooks):
-    """A stream of snapshots sends the last one again before `done`."""
+    """A stream of snapshots repeats the last snapshot before `done`."""
 
     def twice(exchange, frame):
         if b"event:snapshot" in frame:
@@ -31,13 +31,13 @@ def snapshots_come_twice(hooks):
 
 @faulty_server("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
 def snapshots_whatever_the_cursor(hooks):
-    """A stream of snapshots does not look at its cursor."""
+    """A stream of snapshots ignores its cursor."""
     set_request_header(hooks, "last-event-id", None, lambda exchange: b"diffs=0" in exchange.query)
 
 
 @faulty_server("TW-JOB-073", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
 def snapshots_at_the_pace_of_the_job(hooks):
-    """Snapshots come at every change, whatever interval was asked for."""
+    """A stream of snapshots ignores `min_interval_ms`."""
     hooks.settings["min_snapshot_interval"] = 0.001
 
     def forget(exchange):
@@ -48,23 +48,25 @@ def snapshots_at_the_pace_of_the_job(hooks):
 
 @faulty_server("TW-JOB-074", "snapshots_only.an_interval_below_that_of_discovery_is_raised")
 def an_interval_of_nothing_is_taken(hooks):
-    """A `min_interval_ms` below that of discovery is taken as it is."""
+    """A `min_interval_ms` below the minimum in discovery is not raised."""
     hooks.settings["min_snapshot_interval"] = 0.005
     rewrite_body(hooks, rb'"min_interval_ms":\d+', b'"min_interval_ms":200')
 
 
 @faulty_server("TW-JOB-084", "snapshots_only.a_stream_without_diffs_has_snapshots_and_done")
 def snapshots_come_at_the_end_alone(hooks):
-    """Between the first snapshot and the last one none is sent."""
+    """A stream of snapshots sends nothing between its first and its last snapshot."""
 
     def hold(exchange, frame):
-        if b"diffs=0" not in exchange.query or b"event:snapshot" not in frame + exchange.own.get("held", b""):
+        if b"diffs=0" not in exchange.query or b"event:snapshot" not in frame + exchange.own.get(
+            "buffered", b""
+        ):
             return frame
         if b"event:snapshot" not in frame:
-            return exchange.own.pop("held") + frame if b"event:done" in frame else frame
+            return exchange.own.pop("buffered") + frame if b"event:done" in frame else frame
         first = not exchange.own.setdefault("count", 0)
         exchange.own["count"] += 1
-        exchange.own["held"] = b"" if first else frame
+        exchange.own["buffered"] = b"" if first else frame
         return frame if first else b""
 
     hooks.frames.append(hold)
@@ -72,7 +74,7 @@ def snapshots_come_at_the_end_alone(hooks):
 
 @faulty_server("TW-JOB-081", "snapshots_only.a_stream_without_diffs_judges_its_cursor")
 def snapshots_from_the_beginning(hooks):
-    """`0-0` of a stream without diffs gives the first snapshot, and then the one at the head."""
+    """A stream of snapshots with the cursor `0-0` begins with the job's first state."""
     first = b'id:1-1\nevent:snapshot\ndata:{"state":{"status":"queued","items":[{"status":"queued","value":""}],"usage":{},"notes":[]},'
     rest = b'"columns":["/items/0/value"],"reason":"start"}\n\n'
     hooks.frames.append(

@@ -1,4 +1,4 @@
-"""States, diffs and digests that are wrong."""
+"""Faulty servers with wrong states, diffs or digests."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from proof.servers.fault_helpers import change_data, replace_events, rewrite_bod
 from proof.servers.faults import faulty_server
 
 
-def on_checks(hooks, change):
+def change_checks(hooks, change):
     def apply(exchange, kind, data):
         if isinstance(data, dict):
             data["check"] = [change(check) for check in data["check"]] if "check" in data else []
@@ -18,7 +18,7 @@ def on_checks(hooks, change):
 
 
 def digest_by(write):
-    """Have digests be made of another form of JSON."""
+    """Compute digests over the JSON that the function `write` returns."""
     from tidewire_server.log_writer import log_writer
 
     log_writer.digest = lambda items: hashlib.sha256(write(items).encode()).hexdigest()[:16]
@@ -28,7 +28,7 @@ def digest_by(write):
     "TW-DIF-043", "state.an_id_has_one_state", "resume.every_cut_point_of_a_job_that_has_ended_resumes"
 )
 def a_hole_is_merged_over(hooks):
-    """A diff is merged over an event that is lacking, as if it were there."""
+    """A merged diff omits one of its events."""
 
     def over(exchange, frame):
         if seq_of(frame) == 5 and exchange.cursor not in {"", "0-0"} and b"event:" not in frame:
@@ -43,13 +43,13 @@ def a_hole_is_merged_over(hooks):
 
 @faulty_server("TW-DIF-047", "state.histories_fold")
 def wrong_crc(hooks):
-    """A CRC of another polynomial."""
-    on_checks(hooks, lambda check: [*check[:2], check[2] ^ 1] if len(check) == 3 else check)
+    """Checks have a wrong CRC."""
+    change_checks(hooks, lambda check: [*check[:2], check[2] ^ 1] if len(check) == 3 else check)
 
 
 @faulty_server("TW-DIF-046", "state.histories_fold")
 def lengths_in_utf16_units(hooks):
-    """Lengths are counted in UTF-16 units."""
+    """Lengths in checks are counted in UTF-16 code units."""
 
     def count(exchange, frame):
         exchange.own["astral"] = exchange.own.get("astral", 0) + frame.decode().count("😀")
@@ -65,19 +65,19 @@ def lengths_in_utf16_units(hooks):
 
 @faulty_server("TW-DIF-055", "state.histories_fold")
 def wrong_digest(hooks):
-    """A digest of something else."""
+    """The digest of `done` is wrong."""
     rewrite_events(hooks, rb'"digest":"[0-9a-f]{16}"', b'"digest":"0123456789abcdef"')
 
 
 @faulty_server("TW-JOB-039", "state.an_id_has_one_state", "jobs.a_job_that_has_ended_tells_its_end")
 def final_state_is_not_the_fold(hooks):
-    """A read of the job tells another value than its stream."""
+    """A read of the job returns another value than its stream."""
     rewrite_body(hooks, b'"value":"Hello"', b'"value":"Hallo"')
 
 
 @faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
 def ops_out_of_order(hooks):
-    """The ops of a diff come in another order."""
+    """The operations of a diff are in reverse order."""
 
     def reverse(exchange, kind, data):
         if kind == "message" and isinstance(data, list):
@@ -91,14 +91,14 @@ def ops_out_of_order(hooks):
 
 @faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
 def insert_off_by_one(hooks):
-    """What is inserted into an array goes to the place before."""
+    """Array insertions use an index that is too low by one."""
     before = lambda found: b'%b/%d"' % (found[1], int(found[2]) - 1)  # noqa: E731
     rewrite_events(hooks, rb'(\["[is]","/items/0/value/a)/([1-9]\d*)"', before)
 
 
 @faulty_server("TW-DIF-032", "state.texts_are_counted_in_code_points")
 def append_splits_a_surrogate_pair(hooks):
-    """An append ends within a surrogate pair."""
+    """An append ends inside a surrogate pair."""
     replace_events(hooks, b'data:"', lambda frame: frame.replace("🎉".encode(), b"\\ud83c"))
 
 
@@ -108,7 +108,7 @@ def append_splits_a_surrogate_pair(hooks):
     "resume.without_a_cursor_an_ended_job_gives_a_snapshot_and_done",
 )
 def columns_change_within_an_epoch(hooks):
-    """A snapshot of the same epoch names other columns."""
+    """A snapshot of the same epoch has other columns."""
     hooks.frames.append(
         lambda exchange, frame: frame.replace(
             b'"columns":["/items/0/value"],"reason":"compacted"', b'"columns":[],"reason":"compacted"'
@@ -118,7 +118,7 @@ def columns_change_within_an_epoch(hooks):
 
 @faulty_server("TW-DIF-057", "state.stable_text_stays")
 def stable_is_broken(hooks):
-    """Text that was called stable is truncated."""
+    """Stable text is truncated."""
 
     def shrink(exchange, kind, data):
         return [["t", "/items/0/value", 1]] if data == "word 5 né 😀, " else data
@@ -128,7 +128,7 @@ def stable_is_broken(hooks):
 
 @faulty_server("TW-DIF-058", "state.stable_text_stays")
 def more_is_stable_than_there_is(hooks):
-    """A number in `stable` is greater than its text."""
+    """A `stable` length is greater than its text."""
 
     def grow(exchange, kind, data):
         return (
@@ -142,7 +142,7 @@ def more_is_stable_than_there_is(hooks):
 
 @faulty_server("TW-DIF-003", "state.each_state_is_one")
 def a_diff_sets_the_end(hooks):
-    """A diff sets the end of the job, before `done`."""
+    """A diff sets the final status of the job before `done`."""
 
     def end(exchange, kind, data):
         ends = b'"/items/0/status","succeeded"' in json.dumps(data, separators=(",", ":")).encode()
@@ -155,7 +155,7 @@ def a_diff_sets_the_end(hooks):
 
 @faulty_server("TW-DIF-002", "state.each_state_is_one")
 def an_item_too_many(hooks):
-    """An item appears while the job runs."""
+    """An item is added while the job runs."""
     item = {"status": "succeeded", "value": 0}
 
     def add(exchange, kind, data):
@@ -167,7 +167,7 @@ def an_item_too_many(hooks):
 
 @faulty_server("TW-OVR-018", "state.items_move_by_the_table")
 def an_item_succeeds_from_the_queue(hooks):
-    """An item goes from queued to succeeded."""
+    """An item changes from queued to succeeded without running."""
 
     def jump(exchange, kind, data):
         return (
@@ -179,13 +179,13 @@ def an_item_succeeds_from_the_queue(hooks):
 
 @faulty_server("TW-OVR-020", "state.items_move_by_the_table", "framing.a_job_ends_by_one_done")
 def a_failed_item_makes_a_job_that_succeeded(hooks):
-    """The job of an item that failed ends as succeeded."""
+    """A job with a failed item ends as succeeded."""
     rewrite_events(hooks, b'"status":"failed","usage"', b'"status":"succeeded","usage"')
 
 
 @faulty_server("TW-OVR-018", "state.items_move_by_the_table")
 def an_item_goes_back_to_the_queue(hooks):
-    """An item that runs is queued once more."""
+    """A running item is queued again."""
 
     def back(exchange, kind, data):
         return ([["s", "/items/0/status", "queued"]] if data == "word 3 né 😀, " else
@@ -196,13 +196,13 @@ def an_item_goes_back_to_the_queue(hooks):
 
 @faulty_server("TW-DIF-055", "state.histories_fold", "framing.a_job_ends_by_one_done")
 def a_digest_of_members_as_they_stand(hooks):
-    """The digest is of JSON whose members stand as they came."""
+    """The digest is computed over JSON with unsorted members."""
     digest_by(lambda items: json.dumps(items, ensure_ascii=False, separators=(",", ":")))
 
 
 @faulty_server("TW-DIF-055", "state.histories_fold", "state.diffs_rebuild_the_value")
 def a_digest_of_members_by_code_points(hooks):
-    """The members of what the digest is of are sorted by code points in place of UTF-16 units."""
+    """The digest sorts members by code points instead of UTF-16 code units."""
     numbers = lambda text: text.replace("1e-07", "1e-7").replace("1e+21", "1e+21")  # noqa: E731
     digest_by(
         lambda items: numbers(json.dumps(items, ensure_ascii=False, separators=(",", ":"), sort_keys=True))
@@ -211,7 +211,7 @@ def a_digest_of_members_by_code_points(hooks):
 
 @faulty_server("TW-DIF-055", "state.histories_fold", "state.diffs_rebuild_the_value")
 def a_digest_of_numbers_as_python_writes_them(hooks):
-    """The numbers of what the digest is of are written by the rules of another language."""
+    """The digest writes numbers as Python does."""
     import rfc8785
 
     digest_by(lambda items: rfc8785.dumps(items).decode().replace("1e-7", "1e-07"))
@@ -219,7 +219,7 @@ def a_digest_of_numbers_as_python_writes_them(hooks):
 
 @faulty_server("TW-DIF-055", "state.diffs_rebuild_the_value")
 def a_digest_that_knows_a_zero_below_nothing(hooks):
-    """In what the digest is of, the zero with a sign keeps it."""
+    """The digest keeps the sign of negative zero."""
     import rfc8785
 
     digest_by(lambda items: rfc8785.dumps(items).decode().replace("0.5,0,", "0.5,-0,"))
@@ -227,14 +227,14 @@ def a_digest_that_knows_a_zero_below_nothing(hooks):
 
 @faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
 def names_are_not_escaped_in_paths(hooks):
-    """A name with `/` or `~` stands in a path as it is."""
-    spelt = lambda frame: frame.replace(b"~1", b"/").replace(b"~0", b"~")  # noqa: E731
-    hooks.frames.append(lambda exchange, frame: spelt(frame) if b"\nevent:" not in frame else frame)
+    """Slashes and tildes in paths are not escaped."""
+    unescaped = lambda frame: frame.replace(b"~1", b"/").replace(b"~0", b"~")  # noqa: E731
+    hooks.frames.append(lambda exchange, frame: unescaped(frame) if b"\nevent:" not in frame else frame)
 
 
 @faulty_server("TW-DIF-012", "state.diffs_rebuild_the_value")
 def a_slash_is_escaped_before_a_tilde(hooks):
-    """A name with `/` stands in a path with `~01`, as where `~` is escaped last."""
+    """A slash in a path is escaped as `~01`."""
     hooks.frames.append(
         lambda exchange, frame: frame.replace(b"~1", b"~01") if b"\nevent:" not in frame else frame
     )

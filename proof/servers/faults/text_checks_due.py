@@ -1,4 +1,4 @@
-"""Texts whose checks never come, or come too late."""
+"""Faulty servers that omit or delay the checks of texts."""
 
 import re
 
@@ -10,7 +10,7 @@ from proof.servers.faults import faulty_server
     "TW-DIF-051", "text_checks_due.checks_come_when_they_are_owed", "framing.a_job_ends_by_one_done"
 )
 def no_checks(hooks):
-    """No check ever comes."""
+    """Diffs never have checks."""
 
     def drop(exchange, kind, data):
         return data | {"check": []} if isinstance(data, dict) and "check" in data else data
@@ -20,7 +20,7 @@ def no_checks(hooks):
 
 @faulty_server("TW-DIF-051", "text_checks_due.the_64th_change_is_proved")
 def texts_are_proved_at_their_end_alone(hooks):
-    """A text that only grows is proved when its item ends."""
+    """Checks of a growing text are sent only when its item ends."""
 
     def prove(exchange, frame):
         found = re.search(rb'data:\{"ops":(\[\["[ar]".*?\]\]),"check":', frame)

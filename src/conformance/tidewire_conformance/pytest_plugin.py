@@ -31,7 +31,7 @@ try:
     from tidewire_conformance.judging.server_probe import ProbeError
     from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
     from tidewire_conformance.registry import Check
-    from tidewire_conformance.report.failure_evidence import told
+    from tidewire_conformance.report.failure_evidence import failure_text
     from tidewire_conformance.runner import INTERRUPTED, CheckProgress, Plan
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("tidewire"):
@@ -222,7 +222,7 @@ class _NotPassedError(Exception):
             for each in broken:
                 different.setdefault((each.sentence, each.expected), each)
             shown = list(different.values())[:SHOWN]
-            texts = [told(verdict, each) for each in shown]
+            texts = [failure_text(verdict, each) for each in shown]
             texts += [f"… and {len(broken) - len(shown)} more failures"] if len(broken) > len(shown) else []
             super().__init__("\n\n".join(texts))
         else:

@@ -175,7 +175,7 @@ class Step(NamedTuple):
 class _Told(State):
     """What a history leads to. A promise that is lowered is judged by a rule of its own. [TW-DIF-059]"""
 
-    def keep_promise(self, new: Any, path: str, n: int) -> None:
+    def verify_not_lowered(self, new: Any, path: str, n: int) -> None:
         pass
 
 

@@ -1,1 +1,1 @@
-"""How a client is judged: the scenario player, the client mode of the suite, and clients it can be tried with."""
+"""Conformance tests for clients: the scenario player, the suite's client mode, and two example clients."""

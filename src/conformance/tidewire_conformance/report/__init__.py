@@ -1,1 +1,1 @@
-"""What came of a run, for people and for programs."""
+"""Reports of a conformance run: terminal, HTML, JUnit XML, JSON and an SVG badge."""

@@ -1,4 +1,4 @@
-"""The report as a badge: one small SVG by itself, which says the grade and is green only where nothing is lacking."""
+"""SVG badge with the grade of a conformance run. It is green only if every claimed profile is met."""
 
 from html import escape
 from pathlib import Path
@@ -8,27 +8,27 @@ from tidewire_conformance.judging.grade import Report
 
 LABEL: Final = "tidewire"
 GREEN, YELLOW, RED, GREY = "#1a7f37", "#8a6300", "#b42318", "#57606a"
-"""All carry white text at a contrast of 4.5 to 1 or more."""
+"""Background colors. White text on any of them has a contrast of at least 4.5 to 1."""
 _WIDTH, _PADDING = 6.7, 9
-"""Pixels of a character at 11 pixels, and beside a text."""
+"""Average character width at a font size of 11 pixels, and horizontal padding, in pixels."""
 
 
 def write(report: Report, path: Path) -> None:
-    """Write a report as a badge."""
-    path.write_text(badge(*told(report)), encoding="utf-8")
+    """Write the badge of a report to an SVG file."""
+    path.write_text(badge(*summary(report)), encoding="utf-8")
 
 
-def told(report: Report) -> tuple[str, str]:
-    """What the badge of a report says, and in which colour.
+def summary(report: Report) -> tuple[str, str]:
+    """Text and background color of the badge.
 
-    what came of the run                                        | it says                       | colour
+    result of the run                                           | text                          | color
     ------------------------------------------------------------+-------------------------------+-------
-    nothing ran, it was cut short, or the suite failed          | not judged                    | grey
-    a MUST is broken or cannot be judged, or a baseline is stale| core · 201/201 · 3 broken     | red
+    nothing ran, the run was cut short, or the suite failed     | not judged                    | grey
+    a MUST fails or cannot be judged, or the baseline is stale  | core · 201/201 · 3 broken     | red
     only a part of the suite was run                            | part · 12/12                  | grey
-    the baseline knows each failure                             | no profile · 201/204          | yellow
-    no profile is met, though nothing is broken: it is untested | no profile · 201/204          | yellow
-    else                                                        | core+durable · 58/58          | green
+    every failure is listed in the baseline                     | no profile · 201/204          | yellow
+    nothing fails, but untested requirements leave no profile   | no profile · 201/204          | yellow
+    otherwise                                                   | core+durable · 58/58          | green
     """
     profiles, numbers, *_ = report.headline.split(" · ")
     profiles, numbers = "part" if report.part else profiles, numbers.removesuffix(" MUST")
@@ -43,19 +43,19 @@ def told(report: Report) -> tuple[str, str]:
     return "not judged", GREY
 
 
-def badge(text: str, colour: str) -> str:
-    """The SVG.
+def badge(text: str, color: str) -> str:
+    """Render the badge as SVG.
 
     Args:
-        text: What it says.
-        colour: Behind the text.
+        text: The text of the right half.
+        color: The background color of the right half.
     """
     left, right = (round(len(each) * _WIDTH + 2 * _PADDING) for each in (LABEL, text))
     name = escape(f"{LABEL}: {text}")
     return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" aria-label="{name}">
 <title>{name}</title>
 <clipPath id="r"><rect width="{left + right}" height="20" rx="3"/></clipPath>
-<g clip-path="url(#r)"><path fill="#24292f" d="M0 0h{left}v20H0z"/><path fill="{colour}" d="M{left} 0h{right}v20H{left}z"/></g>
+<g clip-path="url(#r)"><path fill="#24292f" d="M0 0h{left}v20H0z"/><path fill="{color}" d="M{left} 0h{right}v20H{left}z"/></g>
 <g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,Geneva,sans-serif" font-size="11">
 <text x="{left / 2:g}" y="14" textLength="{left - 2 * _PADDING}">{LABEL}</text>
 <text x="{left + right / 2:g}" y="14" textLength="{right - 2 * _PADDING}">{escape(text)}</text>

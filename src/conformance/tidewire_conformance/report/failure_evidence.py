@@ -1,4 +1,4 @@
-"""The proof of a failure: what was asked, as a line for a shell, and what came, byte by byte with its milliseconds."""
+"""Evidence for a failure: the request as a curl command, and the response with the time of each block in milliseconds."""
 
 import re
 import shlex
@@ -10,27 +10,27 @@ from tidewire_conformance.judging.verdict import Assertion, Verdict
 from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
-WHOLE = 12
-"""Blocks of a stream that are shown whole; of a longer one those around what is meant."""
-BEFORE, AFTER = 4, 2
-"""Blocks that are shown before and after the one that is meant, or from the start and to the end where none is."""
-_BYTES = 300
-"""Characters of a block or a body that are shown: from both ends, and around what is meant where that is known."""
-_AROUND = 40, 100
-"""Characters before and after the member that is meant."""
+MAX_WHOLE_BLOCKS = 12
+"""Streams of up to this many blocks are printed in full. Of a longer stream, only the blocks near the failing one are."""
+BLOCKS_BEFORE, BLOCKS_AFTER = 4, 2
+"""Blocks printed before and after the failing block. Without a failing block, `BLOCKS_BEFORE` blocks of each end are printed."""
+_MAX_CHARACTERS = 300
+"""Maximum printed length of a block or body. A longer one keeps both ends and the surroundings of the failing member."""
+_MEMBER_CONTEXT = 40, 100
+"""Characters printed before and after the failing JSON member."""
 _NAME = re.compile("[A-Za-z_]{3,}")
-_ARGUMENT = 2000
-"""Bytes of a request's body that a command holds; a longer one is left for the suite to send again."""
+_MAX_ARGUMENT_BYTES = 2000
+"""Maximum size of a request body within a curl command. A longer body is replaced by the placeholder file `@BODY`."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_UNSAID = frozenset({"host", "content-length"})
-"""Fields of a request that go without saying."""
-_USUAL = frozenset({"date", "server", "connection", "transfer-encoding", "keep-alive"})
-"""Fields of an answer that nothing is said about."""
-_GLOBBED = frozenset("[]{}")
+_IMPLIED_HEADERS = frozenset({"host", "content-length"})
+"""Request headers that curl sets by itself; reports omit them."""
+_UNINTERESTING_HEADERS = frozenset({"date", "server", "connection", "transfer-encoding", "keep-alive"})
+"""Response headers that no requirement depends on; reports omit them."""
+_CURL_GLOB_CHARACTERS = frozenset("[]{}")
 
 
 def evidence(verdict: Verdict, assertion: Assertion) -> Iterator[str]:
-    """One failure in lines: its check, what was expected and came, the frames, and a command that asks again."""
+    """Describe one failure in lines: check, expected and actual result, frames, and a curl command that repeats the request."""
     yield f"check     {verdict.check}"
     yield f"about     {' '.join(verdict.about.split())}"
     yield f"expected  {visible(assertion.expected)}"
@@ -42,61 +42,61 @@ def evidence(verdict: Verdict, assertion: Assertion) -> Iterator[str]:
 
 
 def visible(text: str) -> str:
-    """A text whose control characters are written out: what a server sends must not move a terminal's cursor."""
+    """Escape control characters, since bytes from a server could otherwise move the terminal's cursor."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
-def told(verdict: Verdict, assertion: Assertion) -> str:
-    """One failure as a text by itself, its sentence first: what a build server or pytest shows."""
+def failure_text(verdict: Verdict, assertion: Assertion) -> str:
+    """Describe one failure as a single text that starts with the requirement, for pytest and JUnit reports."""
     text = specification.requirements()[assertion.sentence].text
     return "\n".join([f"{text} [{assertion.sentence}]", *evidence(verdict, assertion)])
 
 
 def curl(exchange: RecordedExchange) -> str:
-    """The request as a command for bash that sends the same again.
+    """Build a curl command for bash that repeats the request.
 
-    Credentials are in no report: a command takes them from variables of the shell, such as `$AUTHORIZATION`.
+    Reports never contain credentials: the command reads them from shell variables such as `$AUTHORIZATION`.
     """
     words = ["curl", "-iN"]
-    words += ["-g"] if _GLOBBED & {*exchange.url} else []
+    words += ["-g"] if _CURL_GLOB_CHARACTERS & {*exchange.url} else []
     words += ["--path-as-is"] if "/." in exchange.path else []
     words += _method(exchange)
     variables = dict(exchange.secrets)
     for name, value in exchange.asked:
         if value in variables:
             words.append(f'-H "{name}: ${variables[value]}"')
-        elif name.lower() not in _UNSAID:
+        elif name.lower() not in _IMPLIED_HEADERS:
             words.append(f"-H {shlex.quote(f'{name}: {value}' if value else f'{name};')}")
     words.append(shlex.quote(exchange.url))
-    said = {name.lower() for name, _ in exchange.asked}
-    if exchange.sent or "content-length" in said:
-        # Where nobody names a type, curl names one of its own.
-        words += [] if "content-type" in said else ["-H 'Content-Type:'"]
+    named = {name.lower() for name, _ in exchange.asked}
+    if exchange.sent or "content-length" in named:
+        # Without this option, curl adds a Content-Type header that the original request did not have.
+        words += [] if "content-type" in named else ["-H 'Content-Type:'"]
         words.append(_data(exchange.sent))
     return exchange.without_secrets(" ".join(words))
 
 
 def _method(exchange: RecordedExchange) -> list[str]:
-    """How curl is told the method: by nothing, where it would choose the same."""
+    """Options that select the request method; empty if curl's default is already right."""
     if exchange.method == "HEAD":
         return ["-I"]
     return [] if exchange.method == "GET" and not exchange.sent else ["-X", shlex.quote(exchange.method)]
 
 
 def _data(body: bytes) -> str:
-    """The option for a body. What is no text comes through printf: no argument holds a NUL."""
-    if len(body) > _ARGUMENT:
+    """The curl option for a request body. Binary bodies go through `printf`, since an argument cannot contain NUL."""
+    if len(body) > _MAX_ARGUMENT_BYTES:
         return f"--data-binary @BODY  # {len(body)} bytes, too long for a line"
     text = body.decode("utf-8", "backslashreplace")
     if text.encode() == body and (text.isprintable() or not text):
-        # Not `--data-binary`, which takes what begins with @ for the name of a file.
+        # `--data-binary` would read a body that begins with @ as a file name.
         return f"--data-raw {shlex.quote(text)}"
-    said = "".join(chr(b) if 32 <= b < 127 and b not in b"'\\%" else f"\\x{b:02x}" for b in body)
-    return f"--data-binary @<(printf '{said}')"
+    named = "".join(chr(b) if 32 <= b < 127 and b not in b"'\\%" else f"\\x{b:02x}" for b in body)
+    return f"--data-binary @<(printf '{named}')"
 
 
 def frames(assertion: Assertion) -> Iterator[str]:
-    """The answer around what is meant, with milliseconds from its request."""
+    """Print the request and the response near the failing block, with milliseconds since the request."""
     if assertion.exchange is None:
         yield from assertion.told
     else:
@@ -105,11 +105,11 @@ def frames(assertion: Assertion) -> Iterator[str]:
         yield from map(assertion.exchange.without_secrets, found)
 
 
-def _frames(exchange: RecordedExchange, meant: Block | None, names: Sequence[str]) -> Iterator[str]:
+def _frames(exchange: RecordedExchange, marked: Block | None, names: Sequence[str]) -> Iterator[str]:
     yield f"  {'0.0':>8}  > {exchange.method} {exchange.url}"
     variables = dict(exchange.secrets)
     for name, value in exchange.asked:
-        if name.lower() not in _UNSAID:
+        if name.lower() not in _IMPLIED_HEADERS:
             yield f"  {'':>8}  > {name}: {f'${variables[value]}' if value in variables else value}"
     if exchange.sent:
         yield f"  {'':>8}  > {_shown(exchange, exchange.sent)}"
@@ -118,28 +118,28 @@ def _frames(exchange: RecordedExchange, meant: Block | None, names: Sequence[str
         return
     yield f"  {_ms(exchange, exchange.answered)}  < {exchange.status}"
     for name, value in exchange.header:
-        # Where an event is meant, the header is not what matters.
-        if name.lower() not in _USUAL and (meant is None or name.lower() == "content-type"):
+        # For a failing event, only the content type of the response header is relevant.
+        if name.lower() not in _UNINTERESTING_HEADERS and (marked is None or name.lower() == "content-type"):
             yield f"  {'':>8}  < {name}: {value}"
     if exchange.is_stream:
-        yield from _blocks(exchange, meant, names)
+        yield from _blocks(exchange, marked, names)
         if exchange.reader.unfinished:
             yield f"  {'':>8}  < {_shown(exchange, exchange.reader.unfinished)} (unfinished)"
     elif exchange.body:
         yield f"  {_ms(exchange, exchange.finished)}  < {_shown(exchange, exchange.body, names)}"
-    how = {"whole": "(end)", "cut": f"(cut: {exchange.fault})", "left": "(left by the suite)"}
+    how = {"whole": "(end)", "cut": f"(cut: {exchange.fault})", "left": "(closed by the suite)"}
     yield f"  {_ms(exchange, exchange.finished)}  < {how.get(exchange.ended, '(open)')}"
 
 
-def _blocks(exchange: RecordedExchange, meant: Block | None, names: Sequence[str]) -> Iterator[str]:
+def _blocks(exchange: RecordedExchange, marked: Block | None, names: Sequence[str]) -> Iterator[str]:
     blocks = exchange.blocks
-    at = next((n for n, block in enumerate(blocks) if block is meant), None)
-    if len(blocks) <= WHOLE:
+    at = next((n for n, block in enumerate(blocks) if block is marked), None)
+    if len(blocks) <= MAX_WHOLE_BLOCKS:
         shown = set(range(len(blocks)))
     elif at is None:
-        shown = {*range(BEFORE), *range(len(blocks) - BEFORE, len(blocks))}
+        shown = {*range(BLOCKS_BEFORE), *range(len(blocks) - BLOCKS_BEFORE, len(blocks))}
     else:
-        shown = set(range(max(0, at - BEFORE), min(len(blocks), at + AFTER + 1)))
+        shown = set(range(max(0, at - BLOCKS_BEFORE), min(len(blocks), at + BLOCKS_AFTER + 1)))
     left_out = 0
     for number, block in enumerate(blocks):
         if number not in shown:
@@ -148,7 +148,7 @@ def _blocks(exchange: RecordedExchange, meant: Block | None, names: Sequence[str
         if left_out:
             yield f"  {'':>8}  < … {left_out} blocks"
             left_out = 0
-        mark = "  ←" if block is meant else ""
+        mark = "  ←" if block is marked else ""
         yield f"  {_ms(exchange, block.at)}  < {_shown(exchange, block.raw, names if mark else ())}{mark}"
     if left_out:
         yield f"  {'':>8}  < … {left_out} blocks"
@@ -159,26 +159,27 @@ def _ms(exchange: RecordedExchange, at: float) -> str:
 
 
 def _shown(exchange: RecordedExchange, data: bytes, names: Sequence[str] = ()) -> str:
-    """Bytes in a line, of which the middle is left out where they are many, but not the member that is spoken of.
+    """Print bytes on one line. Long data is shortened in the middle, but the failing member is kept.
 
     Args:
-        exchange: Where they were said.
+        exchange: The exchange that the bytes belong to.
         data: The bytes.
-        names: Words of what was expected and came: the first that is a member there is taken to be what is meant.
+        names: Words of the expected and actual results. The first word that names a JSON member of `data` is assumed
+            to be the failing member.
     """
-    # Before it is cut: half a secret is one as well.
+    # Redact before cutting: a cut through a secret would leave half of it in the report.
     text = exchange.without_secrets(data.decode("utf-8", "backslashreplace"))
     text = text.replace("\\", "\\\\") if "\r" in text else text
     text = text.replace("\r", "\\r").replace("\n", "\\n").replace("\ufeff", "\\ufeff")
-    if len(text) <= _BYTES:
+    if len(text) <= _MAX_CHARACTERS:
         return text
     at = next((at for name in names if (at := text.find(f'"{name}":')) >= 0), -1)
-    begin, end = _BYTES // 2, len(text) - _BYTES // 2
-    since, until = at - _AROUND[0], at + _AROUND[1]
+    begin, end = _MAX_CHARACTERS // 2, len(text) - _MAX_CHARACTERS // 2
+    since, until = at - _MEMBER_CONTEXT[0], at + _MEMBER_CONTEXT[1]
     if at < 0 or until <= begin or since >= end:
         return f"{text[:begin]} … {text[end:]}"
     parts = [(0, begin), (max(since, begin), min(until, end)), (end, len(text))]
-    told = text[:begin]
+    shortened = text[:begin]
     for (_, before), (start, stop) in pairwise(parts):
-        told += (" … " if start > before else "") + text[start:stop]
-    return told
+        shortened += (" … " if start > before else "") + text[start:stop]
+    return shortened

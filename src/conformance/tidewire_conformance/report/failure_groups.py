@@ -1,12 +1,12 @@
-"""One fault shows in many checks and breaks many sentences: what belongs together is told once.
+"""Grouping of failures by symptom, since one fault usually fails many checks and many requirements.
 
-two failures are one symptom where                          | since
-------------------------------------------------------------+---------------------------------------------------------
-they expected and got the same                              | it is the same, wherever it was seen
-they are of one check of a server, and expected the same    | it was seen several times
-they are of one scenario for a client, whatever the variant | it is one conversation: what comes later follows from it
+two failures share a symptom if                                | reason
+---------------------------------------------------------------+------------------------------------------------------
+their expected and actual results are equal                    | the same observation in several checks
+a check of a server failed twice with the same expected result | the same observation, repeated
+a scenario for a client failed, in any server variant          | the first failure in a conversation causes later ones
 
-A symptom is told under the sentence that says best what is wrong.
+Each symptom is reported once, under the most specific requirement that it breaks.
 """
 
 from collections.abc import Iterator
@@ -15,112 +15,116 @@ from dataclasses import dataclass, field
 from tidewire_conformance.judging.grade import Report, RequirementResult
 from tidewire_conformance.judging.verdict import Assertion, Outcome, Verdict
 
-PER_SENTENCE = 2
-"""Symptoms that are told whole under one sentence, and what was expected in one symptom."""
+MAX_SYMPTOMS = 2
+"""Maximum number of symptoms printed in full for a requirement, and of expected results for a symptom."""
 
 Failure = tuple[Verdict, Assertion]
 
 
 @dataclass
 class Symptom:
-    """Failures that are one."""
+    """Failures that are assumed to have the same cause."""
 
     failures: list[Failure] = field(default_factory=list)
     shown: list[Failure] = field(default_factory=list)
-    """Those that are told whole: of one check and one sentence."""
+    """The failures printed in full; all belong to one check and one requirement."""
 
     @property
     def others(self) -> list[str]:
-        """Checks that show it beside the one that is told."""
+        """Checks with this symptom other than the printed one."""
         names = dict.fromkeys(verdict.check for verdict, _ in self.failures)
         return [name for name in names if name not in {verdict.check for verdict, _ in self.shown}]
 
     @property
-    def sentences(self) -> list[str]:
-        """The sentences that it breaks."""
+    def requirements(self) -> list[str]:
+        """Identifiers of the requirements that the symptom breaks."""
         return sorted({assertion.sentence for _, assertion in self.failures})
 
 
 @dataclass
 class Section:
-    """A sentence, with the symptoms that are told under it."""
+    """A requirement with the symptoms reported under it."""
 
-    standing: RequirementResult
+    result: RequirementResult
     symptoms: list[Symptom]
     left_out: list[Failure]
-    """Failures of this sentence that belong to no symptom that is told."""
-    times_more: int
-    """How often it was found broken beside what is shown."""
+    """Failures of the requirement whose symptom is not reported anywhere."""
+    omitted: int
+    """Number of failures of the requirement that are not printed in full."""
 
 
 def ordered(report: Report) -> list[RequirementResult]:
-    """What is broken, that sentence first which says best where.
+    """Failed requirements, most specific first.
 
-    It is the one whose checks are most nearly those that failed: one that few checks judge, or of which all failed. A
-    sentence that half the suite judges is broken by every fault, and says little of any. A scenario for a client is
-    written for the sentence that it names first: where that is broken it goes before those that are broken beside it.
-    Those that the baseline knows come later, and advice last.
+    A requirement is specific if the checks that judge it are nearly the same as the checks that failed: few checks
+    judge it, or all of them failed. Nearly every fault breaks a requirement that half the suite judges, so such a
+    requirement says little about the cause. A scenario for a client is written for the first requirement that it
+    names. If that requirement fails, it comes before the other requirements that the scenario breaks. Requirements in
+    the baseline come after these, and SHOULD requirements last.
     """
     found = [*report.failures, *report.warnings]
-    failed = {verdict.check for standing in found for verdict, _ in standing.broken}
+    failed = {verdict.check for result in found for verdict, _ in result.broken}
     scenarios = {_scenario(name) for name in failed}
 
-    def rank(standing: RequirementResult) -> tuple[bool, bool, bool, float, bool, int, int]:
-        broken = {verdict.check: verdict for verdict, _ in standing.broken}
+    def rank(result: RequirementResult) -> tuple[bool, bool, bool, float, bool, int, int]:
+        broken = {verdict.check: verdict for verdict, _ in result.broken}
         own = {_scenario(name) for name in broken}
-        judged = {_scenario(verdict.check) for verdict in standing.verdicts}
-        is_first = any(verdict.sentences[:1] == (standing.sentence.id,) for verdict in broken.values())
-        # Where a scenario fails at the servers of all variants, it is no variant that matters.
-        twins = sum(_scenario(name) in own for name in failed) - len(broken)
+        judged = {_scenario(verdict.check) for verdict in result.verdicts}
+        is_first = any(verdict.sentences[:1] == (result.sentence.id,) for verdict in broken.values())
+        # A scenario that fails with many server variants does not fail because of the variant.
+        variants_of_same = sum(_scenario(name) in own for name in failed) - len(broken)
         return (
-            standing.outcome is Outcome.WARN,
-            standing.sentence.id in report.known,
-            not is_first and any(assertion.told for _, assertion in standing.broken),
+            result.outcome is Outcome.WARN,
+            result.sentence.id in report.known,
+            not is_first and any(assertion.told for _, assertion in result.broken),
             -len(own) / (len(scenarios) + len(judged)),
             not is_first,
-            twins,
-            -len(standing.broken),
+            variants_of_same,
+            -len(result.broken),
         )
 
     return sorted(found, key=rank)
 
 
 def sections(report: Report) -> Iterator[Section]:
-    """What is broken, each symptom once; a sentence without a section is named at a symptom of another one."""
-    standings = ordered(report)
-    symptom_of = _symptoms(report, standings)
-    told: set[int] = set()
-    for standing in standings:
+    """Sections of a report: each symptom appears once.
+
+    A requirement without a section is named at a symptom in the section of another requirement.
+    """
+    results = ordered(report)
+    symptom_of = _symptoms(report, results)
+    reported: set[int] = set()
+    for result in results:
         new: dict[int, Symptom] = {}
-        for failure in standing.broken:
+        for failure in result.broken:
             symptom = symptom_of[id(failure[1])]
-            if id(symptom) not in told and (id(symptom) in new or len(new) < PER_SENTENCE):
+            if id(symptom) not in reported and (id(symptom) in new or len(new) < MAX_SYMPTOMS):
                 new[id(symptom)] = symptom
                 _show(symptom, failure)
-        told |= new.keys()
+        reported |= new.keys()
         if new:
-            left_out = [each for each in standing.broken if id(symptom_of[id(each[1])]) not in told]
+            left_out = [each for each in result.broken if id(symptom_of[id(each[1])]) not in reported]
             shown = sum(len(each.shown) for each in new.values())
-            yield Section(standing, [*new.values()], left_out, len(standing.broken) - shown)
+            yield Section(result, [*new.values()], left_out, len(result.broken) - shown)
 
 
 def _show(symptom: Symptom, failure: Failure) -> None:
-    """Tell it whole, where it is of the check that is told, and says something new."""
-    said = {assertion.expected for _, assertion in symptom.shown}
+    """Print a failure in full if it belongs to the printed check and has a new expected result."""
+    shown_expectations = {assertion.expected for _, assertion in symptom.shown}
     same = not symptom.shown or symptom.shown[0][0] is failure[0]
-    if same and len(symptom.shown) < PER_SENTENCE and failure[1].expected not in said:
+    if same and len(symptom.shown) < MAX_SYMPTOMS and failure[1].expected not in shown_expectations:
         symptom.shown.append(failure)
 
 
-def _symptoms(report: Report, standings: list[RequirementResult]) -> dict[int, Symptom]:
-    """The symptom of each failure, by the identity of its assertion."""
+def _symptoms(report: Report, results: list[RequirementResult]) -> dict[int, Symptom]:
+    """Map each failure to its symptom. Keys are the `id()` of the failed assertions."""
     by_key: dict[tuple[object, ...], Symptom] = {}
-    for standing in standings:
-        known = standing.sentence.id in report.known
-        for verdict, assertion in standing.broken:
+    for result in results:
+        known = result.sentence.id in report.known
+        for verdict, assertion in result.broken:
             keys = (
-                (known, "said", assertion.expected, assertion.got),
-                (known, "seen", _scenario(verdict.check), "" if assertion.told else assertion.expected),
+                (known, "same result", assertion.expected, assertion.got),
+                (known, "same check", _scenario(verdict.check), "" if assertion.told else assertion.expected),
             )
             one, other = (by_key.get(key) for key in keys)
             symptom = one or other or Symptom()
@@ -133,5 +137,5 @@ def _symptoms(report: Report, standings: list[RequirementResult]) -> dict[int, S
 
 
 def _scenario(check: str) -> str:
-    """The name without its area, which for a client is the variant that the server played."""
+    """Name of a check without its area. For a client, the area may be a server variant."""
     return check.partition(".")[2] or check

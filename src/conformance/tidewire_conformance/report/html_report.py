@@ -1,4 +1,4 @@
-"""The report as one HTML page, without a script and without anything to load: what an author of a server publishes."""
+"""HTML report: one self-contained page without scripts or external resources, fit for publishing."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -47,14 +47,14 @@ pre b { color: var(--fail); font-weight: 600; }
 details { border-bottom: 1px solid var(--line); padding: .4rem 0; } details[open] { padding-bottom: 1rem; }
 summary { cursor: pointer; } summary .mark { float: right; }
 @media (max-width: 40rem) { td, th { padding-right: .4rem; } dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; }
-  table.sentences tr { display: grid; grid-template-columns: 1fr auto; border-bottom: 1px solid var(--line); }
-  table.sentences td { border: 0; padding: .15rem 0; } table.sentences td.told { grid-column: 1 / 3; } }
+  table.list tr { display: grid; grid-template-columns: 1fr auto; border-bottom: 1px solid var(--line); }
+  table.list td { border: 0; padding: .15rem 0; } table.list td.text { grid-column: 1 / 3; } }
 @media print { details:not([open]) > * { display: block; } }
 """
 
 
 def write(report: Report, path: Path) -> None:
-    """Write a report as a page."""
+    """Write a report as an HTML page."""
     path.write_text("\n".join(_lines(report)) + "\n", encoding="utf-8")
 
 
@@ -66,18 +66,18 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _head(report, where, name)
     yield from _overview(report)
     shown: set[int] = set()
-    placed: set[str] = set()
+    anchored: set[str] = set()
     for number, section in enumerate(sections(report)):
-        yield "" if number else "<h2>How it shows</h2>"
-        yield from _failure(report, section, shown, placed)
+        yield "" if number else "<h2>Evidence</h2>"
+        yield from _failure(report, section, shown, anchored)
     if report.stale:
-        yield f'<h2>Stale</h2><p class="fail">In the baseline, though it holds: {" ".join(report.stale)}</p>'
+        yield f'<h2>Stale baseline</h2><p class="fail">Listed in the baseline, but met: {" ".join(report.stale)}</p>'
     yield from _not_judged(report)
-    yield "<h2>Each sentence</h2>"
+    yield "<h2>All requirements</h2>"
     ordered = sorted(report.standings.values(), key=lambda each: each.sentence.chapter)
-    for _, standings in groupby(ordered, key=lambda each: each.sentence.chapter):
-        yield from _chapter([*standings])
-    yield "<h2>Each check</h2>"
+    for _, results in groupby(ordered, key=lambda each: each.sentence.chapter):
+        yield from _chapter([*results])
+    yield "<h2>All checks</h2>"
     in_order = sorted(report.run.verdicts, key=lambda each: each.check)
     for area, verdicts in groupby(in_order, key=lambda each: each.check.partition(".")[0]):
         yield from _area(area, [*verdicts])
@@ -86,11 +86,11 @@ def _lines(report: Report) -> Iterator[str]:
 
 def _head(report: Report, where: str, name: str) -> Iterator[str]:
     run = report.run
-    yield f"<header>{badge.badge(*badge.told(report))}<h1>{escape(report.headline)}</h1>"
-    yield f"<p>{escape(name) or 'It'} at <code>{escape(where)}</code></p>"
+    yield f"<header>{badge.badge(*badge.summary(report))}<h1>{escape(report.headline)}</h1>"
+    yield f"<p>{escape(name) or 'Unnamed'} at <code>{escape(where)}</code></p>"
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     plan = f"patience {run.plan.patience:g}, seed {run.plan.seed}" + (
-        f", each {run.plan.repeat} times" if run.plan.repeat > 1 else ""
+        f", {run.plan.repeat} repetitions" if run.plan.repeat > 1 else ""
     )
     yield f'<p class="soft">Judged by the tidewire conformance suite on {when}: {len(run.verdicts)} checks, '
     yield f"{run.requests} requests, {run.seconds:.1f} s; {plan}.</p>"
@@ -110,43 +110,43 @@ def _overview(report: Report) -> Iterator[str]:
     found = ordered(report)
     if not found:
         if report.exit_code == 0:
-            yield '<p class="pass">Nothing that was tried is broken.</p>'
+            yield '<p class="pass">No tested requirement failed.</p>'
         return
-    title = "What is broken" if report.failures else "What is advised, and not followed"
-    yield f'<h2>{title}</h2><p class="soft">First what says best where.</p><table class="sentences">'
+    title = "Failed requirements" if report.failures else "Recommendations not followed"
+    yield f'<h2>{title}</h2><p class="soft">The most specific requirement first.</p><table class="list">'
     for each in found:
         word = "known" if each.sentence.id in report.known else each.outcome.value
         yield f'<tr><td class="id"><a href="#{each.sentence.id}">{each.sentence.id}</a>'
         yield f'<td class="mark {each.outcome.value}">{word} · {len(each.broken)} ×'
-        yield f'<td class="told">{_text(each.sentence.text)}</tr>'
+        yield f'<td class="text">{_text(each.sentence.text)}</tr>'
     yield "</table>"
 
 
-def _failure(report: Report, section: Section, shown: set[int], placed: set[str]) -> Iterator[str]:
-    """A sentence with its symptoms.
+def _failure(report: Report, section: Section, shown: set[int], anchored: set[str]) -> Iterator[str]:
+    """Render a failed requirement with its symptoms.
 
     Args:
         report: The report.
-        section: What to tell.
-        shown: Records that stand above, by their identity.
-        placed: Sentences that have their place for a link.
+        section: The requirement and its symptoms.
+        shown: `id()` of the records that the page already contains.
+        anchored: Requirements that already have a link target on the page.
     """
-    sentence, known = section.standing.sentence, report.known.get(section.standing.sentence.id)
-    kind = "known" if known else section.standing.outcome.value
-    yield f'<section class="failure of-{kind}"><h3{_place(sentence.id, placed)}>{_text(sentence.text)}</h3>'
-    yield f"<small>{sentence.id} · {report.run.profile_of(sentence)}</small>"
+    requirement, known = section.result.sentence, report.known.get(section.result.sentence.id)
+    kind = "known" if known else section.result.outcome.value
+    yield f'<section class="failure of-{kind}"><h3{_anchor(requirement.id, anchored)}>{_text(requirement.text)}</h3>'
+    yield f"<small>{requirement.id} · {report.run.profile_of(requirement)}</small>"
     if known:
         yield f"<p>Known: {escape(known)}</p>"
     for symptom in section.symptoms:
-        yield from _symptom(symptom, sentence.id, shown, placed)
-    if section.times_more:
+        yield from _symptom(symptom, requirement.id, shown, anchored)
+    if section.omitted:
         names = some(list(dict.fromkeys(verdict.check for verdict, _ in section.left_out)))
-        otherwise = f"; also otherwise, in {escape(names)}" if names else ""
-        yield f'<p class="soft">… and {section.times_more} times more{otherwise}</p>'
+        otherwise = f", with other symptoms in {escape(names)}" if names else ""
+        yield f'<p class="soft">… and {section.omitted} more failures{otherwise}</p>'
     yield "</section>"
 
 
-def _symptom(symptom: Symptom, sentence: str, shown: set[int], placed: set[str]) -> Iterator[str]:
+def _symptom(symptom: Symptom, requirement: str, shown: set[int], anchored: set[str]) -> Iterator[str]:
     for verdict, assertion in symptom.shown:
         yield f"<dl><dt>check<dd>{escape(verdict.check)}<br><small>{_text(verdict.about)}</small>"
         yield f"<dt>expected<dd>{escape(assertion.expected)}"
@@ -158,18 +158,18 @@ def _symptom(symptom: Symptom, sentence: str, shown: set[int], placed: set[str])
                 yield f"<pre>{escape(curl(assertion.exchange))}</pre>"
         shown.add(record)
     if symptom.others:
-        yield f"<p>Also so in: {escape(some(symptom.others))}</p>"
-    if others := [each for each in symptom.sentences if each != sentence]:
-        named = " ".join(f"<span{_place(each, placed)}>{each}</span>" for each in others)
-        yield f"<p>Also not held because of this: {named}</p>"
+        yield f"<p>Same symptom in: {escape(some(symptom.others))}</p>"
+    if others := [each for each in symptom.requirements if each != requirement]:
+        named = " ".join(f"<span{_anchor(each, anchored)}>{each}</span>" for each in others)
+        yield f"<p>Requirements with the same symptom: {named}</p>"
 
 
-def _place(sentence: str, placed: set[str]) -> str:
-    """Where a link to a sentence leads: the first place that names it."""
-    if sentence in placed:
+def _anchor(requirement: str, anchored: set[str]) -> str:
+    """The `id` attribute for the first element that names a requirement; empty for later elements."""
+    if requirement in anchored:
         return ""
-    placed.add(sentence)
-    return f' id="{sentence}"'
+    anchored.add(requirement)
+    return f' id="{requirement}"'
 
 
 def _frame(line: str) -> str:
@@ -177,37 +177,37 @@ def _frame(line: str) -> str:
 
 
 def _not_judged(report: Report) -> Iterator[str]:
-    lost = [each for each in report.standings.values() if each.counts and not each.holds]
-    lost = [each for each in lost if each.outcome not in {Outcome.FAIL, Outcome.WARN}]
-    if lost:
-        yield "<h2>Not judged, and so not held</h2>"
-        yield from _table(lost)
+    unjudged = [each for each in report.standings.values() if each.counts and not each.holds]
+    unjudged = [each for each in unjudged if each.outcome not in {Outcome.FAIL, Outcome.WARN}]
+    if unjudged:
+        yield "<h2>Not judged (counted as not met)</h2>"
+        yield from _table(unjudged)
 
 
-def _chapter(standings: list[RequirementResult]) -> Iterator[str]:
-    area = standings[0].sentence.id[3:6]
-    counted = [each for each in standings if each.counts]
+def _chapter(results: list[RequirementResult]) -> Iterator[str]:
+    area = results[0].sentence.id[3:6]
+    counted = [each for each in results if each.counts]
     held = sum(each.holds for each in counted)
     mark = "skipped" if not counted else "pass" if held == len(counted) else "fail"
     yield f"<details><summary>{_CHAPTERS.get(area, area)}"
     yield f'<span class="mark {mark}">{f"{held}/{len(counted)}" if counted else "–"}</span></summary>'
-    yield from _table(standings)
+    yield from _table(results)
     yield "</details>"
 
 
-def _table(standings: list[RequirementResult]) -> Iterator[str]:
-    yield '<table class="sentences">'
-    for each in standings:
-        told = str(each.why or each.outcome)
-        yield f'<tr><td class="id">{each.sentence.id}<td class="mark {each.outcome.value}">{told}'
+def _table(results: list[RequirementResult]) -> Iterator[str]:
+    yield '<table class="list">'
+    for each in results:
+        word = str(each.why or each.outcome)
+        yield f'<tr><td class="id">{each.sentence.id}<td class="mark {each.outcome.value}">{word}'
         note = f"<br><small>{escape(each.note)}</small>" if each.note else ""
-        yield f'<td class="told">{_text(each.sentence.text)}{note}</tr>'
+        yield f'<td class="text">{_text(each.sentence.text)}{note}</tr>'
     yield "</table>"
 
 
 def _area(area: str, verdicts: list[Verdict]) -> Iterator[str]:
     counts = {outcome: sum(each.outcome is outcome for each in verdicts) for outcome in Outcome}
-    told = " · ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
+    counts_text = " · ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
     mark = (
         "fail"
         if counts[Outcome.FAIL] + counts[Outcome.ERROR]
@@ -215,16 +215,16 @@ def _area(area: str, verdicts: list[Verdict]) -> Iterator[str]:
         if counts[Outcome.PASS]
         else "skipped"
     )
-    yield f'<details><summary>{escape(area)}<span class="mark {mark}">{told}</span></summary><table class="sentences">'
+    yield f'<details><summary>{escape(area)}<span class="mark {mark}">{counts_text}</span></summary><table class="list">'
     for each in verdicts:
         note = f"<br><small>{escape(each.note)}</small>" if each.note else ""
         name = escape(each.check.partition(".")[2].replace("_", " "))
         yield f'<tr><td>{name}<td class="mark {each.outcome.value}">{each.why or each.outcome}'
-        yield f'<td class="told">{_text(each.about)}{note}</tr>'
+        yield f'<td class="text">{_text(each.about)}{note}</tr>'
     yield "</table></details>"
 
 
 def _text(text: str) -> str:
-    """Prose with its code spans."""
+    """Escape text for HTML and render backquoted parts as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))

@@ -1,4 +1,4 @@
-"""The report for programs; `report.schema.json` beside this file says what is in it."""
+"""JSON report. Its schema is `report.schema.json` in the same folder."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tidewire_conformance.report.failure_evidence import curl, frames
 
 FORMAT = "tidewire-conformance/1"
 SHOWN = 20
-"""Failures of one check that are written; a fault on every stream breaks hundreds."""
+"""Maximum number of failures written for one check. A fault in every stream can cause hundreds."""
 
 
 def write(report: Report, path: Path) -> None:
@@ -19,7 +19,7 @@ def write(report: Report, path: Path) -> None:
 
 
 def content(report: Report) -> dict[str, Any]:
-    """A report as a JSON value."""
+    """Convert a report to a JSON value."""
     plan = report.run.plan
     return {
         "format": FORMAT,
@@ -38,26 +38,26 @@ def content(report: Report) -> dict[str, Any]:
             }
             for each in report.grades
         ],
-        "sentences": [_sentence(report, each) for each in report.standings.values()],
+        "sentences": [_requirement(report, each) for each in report.standings.values()],
         "checks": [_check(each) for each in report.run.verdicts],
         "stale": report.stale,
     }  # fmt: skip
 
 
-def _sentence(report: Report, standing: RequirementResult) -> dict[str, Any]:
-    sentence = standing.sentence
+def _requirement(report: Report, result: RequirementResult) -> dict[str, Any]:
+    requirement = result.sentence
     found = {
-        "id": sentence.id,
-        "level": sentence.level,
-        "profile": report.run.profile_of(sentence),
-        "text": sentence.text,
-        "outcome": standing.outcome.value,
-        "why": None if standing.why is None else standing.why.value,
-        "counts": standing.counts,
-        "broken": len(standing.broken),
-        "checks": [each.check for each in standing.verdicts],
+        "id": requirement.id,
+        "level": requirement.level,
+        "profile": report.run.profile_of(requirement),
+        "text": requirement.text,
+        "outcome": result.outcome.value,
+        "why": None if result.why is None else result.why.value,
+        "counts": result.counts,
+        "broken": len(result.broken),
+        "checks": [each.check for each in result.verdicts],
     }
-    return found | ({"known": report.known[sentence.id]} if sentence.id in report.known else {})
+    return found | ({"known": report.known[requirement.id]} if requirement.id in report.known else {})
 
 
 def _check(verdict: Verdict) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The report as JUnit XML: a test case for each check, a suite for each area."""
+"""JUnit XML report: one test suite for each area, one test case for each check."""
 
 import re
 import socket
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tidewire_conformance.judging.grade import Report
 from tidewire_conformance.judging.verdict import Outcome, Verdict
-from tidewire_conformance.report.failure_evidence import told
+from tidewire_conformance.report.failure_evidence import failure_text
 
 SHOWN = 5
-"""Failures of one check that are shown."""
+"""Maximum number of failures written for one check."""
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _COUNTED = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 
@@ -20,8 +20,8 @@ _COUNTED = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 def write(report: Report, path: Path) -> None:
     """Write a report as JUnit XML.
 
-    A failure that the baseline knows is a skip with its reason; what is inconclusive is an error; advice that is not
-    followed stands in the output of a case that passed.
+    A failure listed in the baseline becomes a skipped test case with its reason. An inconclusive check becomes an error.
+    A check that only breaks SHOULD requirements passes, and its output contains the evidence.
     """
     root = ET.Element("testsuites", name="tidewire conformance", time=f"{report.run.seconds:.3f}")
     in_order = sorted(report.run.verdicts, key=lambda verdict: verdict.check)
@@ -39,7 +39,7 @@ def _suite(root: ET.Element, area: str, verdicts: list[Verdict], report: Report)
         name = verdict.check.partition(".")[2]
         seconds = f"{verdict.seconds:.3f}"
         case = ET.SubElement(suite, "testcase", classname=f"tidewire.{area}", name=name, time=seconds)
-        text = _clean("\n\n".join(told(verdict, each) for each in verdict.broken[:SHOWN]))
+        text = _clean("\n\n".join(failure_text(verdict, each) for each in verdict.broken[:SHOWN]))
         kind, message = _kind(verdict, report)
         if kind:
             counts[_COUNTED[kind]] += 1
@@ -57,7 +57,7 @@ def _suite(root: ET.Element, area: str, verdicts: list[Verdict], report: Report)
 
 
 def _kind(verdict: Verdict, report: Report) -> tuple[str, str]:
-    """The element of a case, and its message; no element where it passed."""
+    """Name and message of the XML element for an outcome; both are empty for a check that passed."""
     match verdict.outcome:
         case Outcome.FAIL:
             failed = [each for each in verdict.broken if each.outcome is Outcome.FAIL]

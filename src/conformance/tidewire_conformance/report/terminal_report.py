@@ -1,4 +1,4 @@
-"""The report for a terminal: the grade, then what is broken and how it shows, then what was not judged."""
+"""Terminal report: the grade, the failed requirements with their evidence, and the checks without a verdict."""
 
 import re
 import textwrap
@@ -12,10 +12,10 @@ from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason,
 from tidewire_conformance.report.failure_evidence import evidence, visible
 from tidewire_conformance.report.failure_groups import Section, Symptom, ordered, sections
 
-NAMES = 24
-"""Checks that are named beside the one that is shown."""
-_WIDEST = 120
-"""Columns of prose where the terminal has more, or is none."""
+MAX_NAMES = 24
+"""Maximum number of checks named in a list."""
+_MAX_COLUMNS = 120
+"""Prose is wrapped at this column if the terminal is wider, or if the output is not a terminal."""
 _JOB = re.compile(r"https?://[^\s/]+|(?<=/v1/jobs/)[^\s/?]+")
 
 
@@ -23,28 +23,28 @@ def show(report: Report, console: Console, *, everything: bool = False) -> None:
     """Print a report.
 
     Args:
-        report: What came of the run.
-        console: Where to.
-        everything: List the checks that passed as well.
+        report: The report.
+        console: The console to print to.
+        everything: Also list every check, including the passed ones.
     """
-    _Telling(console).tell(report, everything)
+    _Printer(console).print_report(report, everything)
 
 
-class _Telling:
+class _Printer:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._shown: dict[tuple[int, int], str] = {}
-        """Frames that were shown, and under which sentence."""
+        """Frames that were already printed, with the requirement under which they were printed."""
 
-    def tell(self, report: Report, everything: bool) -> None:
+    def print_report(self, report: Report, everything: bool) -> None:
         run = report.run
-        self._line(report.headline, _colour(report))
+        self._line(report.headline, _color(report))
         where, name = run.subject.values()
         self._line(f"  {where}" + (f" ({name})" if name else ""), "dim")
         for grade in report.grades:
             if grade.asked or grade.advice_asked:
-                told = f"{grade.held}/{grade.asked} MUST · {grade.advice_held}/{grade.advice_asked} SHOULD"
-                self._line(f"  {grade.profile:<9} {told}", "" if grade.is_whole else "yellow")
+                counts = f"{grade.held}/{grade.asked} MUST · {grade.advice_held}/{grade.advice_asked} SHOULD"
+                self._line(f"  {grade.profile:<9} {counts}", "" if grade.is_whole else "yellow")
         if report.part:
             self._line(f"  only a part of the suite was run: {report.part}", "yellow")
         if run.cut_short:
@@ -53,62 +53,65 @@ class _Telling:
         for section in sections(report):
             self._failure(report, section)
         for stale in report.stale:
-            self._line(f"\nstale: {stale} is in the baseline and holds: take it out", "bold red")
+            self._line(
+                f"\nstale: {stale} is listed in the baseline, but is met now. Remove it from the baseline.",
+                "bold red",
+            )
         for name in report.unheard:
             self._line(
-                f"\n{name} is in the baseline, and was not judged: whether it still fails is not known",
+                f"\n{name} is listed in the baseline, but was not judged in this run. It may still fail.",
                 "yellow",
             )
         self._not_judged(report)
         if everything:
             self._line("\nall checks:", "bold")
             for verdict in run.verdicts:
-                told = f"{verdict.outcome.value:<13}{verdict.seconds:6.2f} s  {verdict.check}"
-                self._line(f"  {told}  {verdict.note}")
+                row = f"{verdict.outcome.value:<13}{verdict.seconds:6.2f} s  {verdict.check}"
+                self._line(f"  {row}  {verdict.note}")
         self._last_line(report)
 
     def _overview(self, report: Report) -> None:
-        """The failures at a glance."""
+        """Print one line for each failed requirement."""
         found = ordered(report)
         if len(found) < 2:
             return
-        self._line(f"\n{_count(found)}, first what says best where:", "bold")
-        for standing in found:
-            begin = f"  {_word(report, standing):<5} {standing.sentence.id}  "
-            room = max(40, min(self._console.width, _WIDEST) - len(begin) - 7)
-            said = textwrap.shorten(standing.sentence.text, room, placeholder=" …")
-            self._line(f"{begin}{said:<{room}} {len(standing.broken):>4} ×", _style(report, standing, ""))
+        self._line(f"\n{_count(found)}, the most specific first:", "bold")
+        for result in found:
+            begin = f"  {_word(report, result):<5} {result.sentence.id}  "
+            width = max(40, min(self._console.width, _MAX_COLUMNS) - len(begin) - 7)
+            text = textwrap.shorten(result.sentence.text, width, placeholder=" …")
+            self._line(f"{begin}{text:<{width}} {len(result.broken):>4} ×", _style(report, result, ""))
 
     def _failure(self, report: Report, section: Section) -> None:
-        standing = section.standing
-        word = _word(report, standing)
+        result = section.result
+        word = _word(report, result)
         self._line("")
-        text = f"{word}  {standing.sentence.text} [{standing.sentence.id}]"
-        self._prose(text, _style(report, standing, "bold red"), indent=" " * (len(word) + 2))
-        if known := report.known.get(standing.sentence.id):
-            self._prose(f"      the baseline says: {known}")
+        text = f"{word}  {result.sentence.text} [{result.sentence.id}]"
+        self._prose(text, _style(report, result, "bold red"), indent=" " * (len(word) + 2))
+        if known := report.known.get(result.sentence.id):
+            self._prose(f"      listed in the baseline: {known}")
         before: list[str] = []
         for symptom in section.symptoms:
             for verdict, assertion in symptom.shown:
-                self._evidence(standing.sentence.id, verdict, assertion)
-            lines = [*_with_it(symptom, standing.sentence.id)]
+                self._evidence(result.sentence.id, verdict, assertion)
+            lines = [*_related(symptom, result.sentence.id)]
             for line in lines:
                 if line not in before:
                     self._prose(f"      {line}", indent="        ")
             before = lines
-        if section.times_more:
+        if section.omitted:
             names = some(list(dict.fromkeys(verdict.check for verdict, _ in section.left_out)))
-            more = f"… and {section.times_more} times more" + (
-                f"; also otherwise, in {names}" if names else ""
+            more = f"… and {section.omitted} more failures" + (
+                f", with other symptoms in {names}" if names else ""
             )
             self._prose(f"      {more}", "dim", indent="        ")
 
-    def _evidence(self, sentence: str, verdict: Verdict, assertion: Assertion) -> None:
+    def _evidence(self, requirement: str, verdict: Verdict, assertion: Assertion) -> None:
         record = assertion.exchange or assertion.told
         key = (id(record), id(assertion.block))
         before = self._shown.get(key)
         if record:
-            self._shown.setdefault(key, sentence)
+            self._shown.setdefault(key, requirement)
         for line in evidence(verdict, assertion):
             if line.startswith(("check ", "about ", "expected ", "got ")):
                 self._prose(f"      {line}", indent=" " * 16)
@@ -117,20 +120,20 @@ class _Telling:
                 self._line(f"      {line}", style)
         if before is not None:
             self._line(
-                f"      frames    those above{'' if before == sentence else f', under {before}'}", "dim"
+                f"      frames    shown above{'' if before == requirement else f', under {before}'}", "dim"
             )
 
     def _not_judged(self, report: Report) -> None:
         verdicts = report.run.verdicts
-        lost = [each for each in report.unjudged if each.why is SkipReason.BLOCKED]
-        if lost:
+        unjudged = [each for each in report.unjudged if each.why is SkipReason.BLOCKED]
+        if unjudged:
             self._line(
-                f"\nnot judged, since something else failed first, and so not held: {len(lost)} sentences",
+                f"\nnot judged because of an earlier failure, counted as not met: {len(unjudged)} requirements",
                 "bold",
             )
-            self._prose(f"  {' '.join(each.sentence.id for each in lost)}", indent="  ")
+            self._prose(f"  {' '.join(each.sentence.id for each in unjudged)}", indent="  ")
         for title, chosen in (
-            ("error, so that nothing is known", [each for each in verdicts if each.outcome is Outcome.ERROR]),
+            ("error, no verdict", [each for each in verdicts if each.outcome is Outcome.ERROR]),
             ("inconclusive", [each for each in verdicts if each.outcome is Outcome.INCONCLUSIVE]),
             ("blocked", [each for each in verdicts if each.why is SkipReason.BLOCKED]),
             ("untested", [each for each in verdicts if each.why is SkipReason.UNTESTED]),
@@ -142,7 +145,7 @@ class _Telling:
                     self._prose(f"      {', '.join(names)}", "dim", indent="      ")
         for why in (SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION):
             if chosen := [each for each in verdicts if each.why is why]:
-                self._line(f"\n{why.value}, so not counted: {_checks(chosen)}", "dim")
+                self._line(f"\n{why.value}, not counted: {_checks(chosen)}", "dim")
                 for note in _by_note(chosen):
                     self._prose(f"  {note}", "dim", indent="    ")
 
@@ -151,8 +154,8 @@ class _Telling:
         secrets = sorted(
             {
                 variable
-                for standing in [*report.failures, *report.warnings]
-                for _, assertion in standing.broken
+                for result in [*report.failures, *report.warnings]
+                for _, assertion in result.broken
                 if assertion.exchange is not None
                 for value, variable in assertion.exchange.secrets
                 if value in dict(assertion.exchange.asked).values()
@@ -160,13 +163,15 @@ class _Telling:
         )
         if secrets:
             names = " and ".join(f"${name}" for name in secrets)
-            self._prose(f"\nThe commands take your credentials from {names}: the value of that header.")
+            self._prose(
+                f"\nThe curl commands read your credentials from {names}. Set each variable to the header's value."
+            )
         counts = {outcome: sum(each.outcome is outcome for each in run.verdicts) for outcome in Outcome}
-        told = " · ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
+        totals = " · ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
         more = "" if run.plan.patience == 1 else f" · patience {run.plan.patience:g}"
         more += f" · seed {run.plan.seed}" if run.plan.seed else ""
         self._line(
-            f"\n{_checks(run.verdicts)}: {told} · {run.requests} requests in "
+            f"\n{_checks(run.verdicts)}: {totals} · {run.requests} requests in "
             f"{run.seconds:.1f} s{more} · exit {report.exit_code}"
         )
 
@@ -174,7 +179,7 @@ class _Telling:
         self._console.print(Text(visible(text), style=style), soft_wrap=True)
 
     def _prose(self, text: str, style: str = "", indent: str = "") -> None:
-        width = min(self._console.width, _WIDEST)
+        width = min(self._console.width, _MAX_COLUMNS)
         for line in text.split("\n"):
             wrapped = textwrap.wrap(
                 line, width, subsequent_indent=indent, drop_whitespace=True, break_on_hyphens=False
@@ -183,43 +188,43 @@ class _Telling:
                 self._line(each, style)
 
 
-def _colour(report: Report) -> str:
-    """Of the grade: green is kept for one that is met."""
+def _color(report: Report) -> str:
+    """Color of the headline; green only if the first profile is met."""
     if report.exit_code:
         return "bold red"
     return "bold green" if report.grades[0].is_whole else "bold yellow"
 
 
-def _with_it(symptom: Symptom, sentence: str) -> Iterator[str]:
-    """What else a symptom shows in, and what else it breaks."""
+def _related(symptom: Symptom, requirement: str) -> Iterator[str]:
+    """Lines that name the other checks and requirements with the same symptom."""
     if symptom.others:
-        yield f"also so in: {some(symptom.others)}"
-    if others := [each for each in symptom.sentences if each != sentence]:
-        yield f"also not held because of this: {' '.join(others)}"
+        yield f"same symptom in: {some(symptom.others)}"
+    if others := [each for each in symptom.requirements if each != requirement]:
+        yield f"requirements with the same symptom: {' '.join(others)}"
 
 
 def some(names: list[str]) -> str:
-    """Names in a line; of many the first, and how many more."""
-    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
-    return ", ".join(names[:NAMES]) + more
+    """Join names with commas. After `MAX_NAMES` names, only the number of the remaining ones is given."""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
 
 
-def _word(report: Report, standing: RequirementResult) -> str:
-    if standing.sentence.id in report.known:
+def _word(report: Report, result: RequirementResult) -> str:
+    if result.sentence.id in report.known:
         return "known"
-    return "warn" if standing.outcome is Outcome.WARN else "FAIL"
+    return "warn" if result.outcome is Outcome.WARN else "FAIL"
 
 
-def _style(report: Report, standing: RequirementResult, worst: str) -> str:
-    return worst if _word(report, standing) == "FAIL" else "yellow"
+def _style(report: Report, result: RequirementResult, worst: str) -> str:
+    return worst if _word(report, result) == "FAIL" else "yellow"
 
 
 def _count(found: list[RequirementResult]) -> str:
     failed = sum(each.outcome is Outcome.FAIL for each in found)
-    told = [f"{failed} {'sentence is' if failed == 1 else 'sentences are'} broken"] if failed else []
+    parts = [f"{failed} {'requirement' if failed == 1 else 'requirements'} failed"] if failed else []
     if failed < len(found):
-        told.append(f"{len(found) - failed} with SHOULD not followed")
-    return ", ".join(told)
+        parts.append(f"{len(found) - failed} SHOULD not followed")
+    return ", ".join(parts)
 
 
 def _checks(found: list[Verdict]) -> str:
@@ -227,7 +232,7 @@ def _checks(found: list[Verdict]) -> str:
 
 
 def _by_note(verdicts: Iterable[Verdict]) -> dict[str, list[str]]:
-    """Checks by what is said of them, whichever job it was said of."""
+    """Group checks by their note. Notes that differ only in a URL or job id count as equal."""
     found: dict[str, list[str]] = {}
     for verdict in verdicts:
         found.setdefault(_JOB.sub("…", verdict.note).replace("… …", "…"), []).append(verdict.check)

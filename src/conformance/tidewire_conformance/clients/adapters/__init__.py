@@ -1,5 +1,5 @@
-"""Clients that the suite brings along, each a program that stands by itself and imports nothing of the suite.
+"""Example clients for trying out the client mode of the conformance suite.
 
-`python -m tidewire_conformance.clients.adapters.shell_launcher` is a toy out of curl and awk: what a page of shell can do, and what the
-suite says of it. `python -m tidewire_conformance.clients.adapters.chromium_page` is an EventSource in a real Chromium.
+`python -m tidewire_conformance.clients.adapters.shell_launcher` starts a minimal client in shell, written with curl and
+awk. `python -m tidewire_conformance.clients.adapters.chromium_page` drives an EventSource in a real Chromium.
 """

@@ -1,8 +1,10 @@
-"""The page client of the appendix in a real Chromium, as a program that a conformance suite can test.
+"""Conformance adapter that runs the browser client of the specification's appendix in Chromium.
 
-`tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.chromium_page'`; `--browser PATH` names another one.
-The page is served from an origin of its own, asks for what to do, and tells what it was given. An EventSource sets no
-header, closes no wait and reads no status: the suite says which sentences a page cannot keep.
+Usage: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.chromium_page'`. The option
+`--browser PATH` selects another browser.
+
+The program serves a test page from its own origin. The page polls for commands and posts reports. An EventSource cannot
+set request headers, cannot choose its reconnection delay and cannot read the response status, so some requirements fail.
 """
 
 import argparse
@@ -24,10 +26,10 @@ from typing import Any, Final
 
 from tidewire_conformance import specification
 
-AT_ONCE: Final = 24
-"""Jobs that the page follows at a time."""
-_ASKS_AGAIN: Final = 10.0
-"""Seconds after which the page is told that there is nothing to do."""
+MAX_CONCURRENT_JOBS: Final = 24
+"""Maximum number of jobs that the page follows at the same time."""
+_POLL_TIMEOUT: Final = 10.0
+"""Seconds after which a poll for the next command returns null."""
 _FLAGS: Final = (
     "--headless",
     "--no-sandbox",
@@ -43,30 +45,30 @@ _FLAGS: Final = (
 
 
 def page_client() -> str:
-    """The client of the appendix, which is a module with the function `follow`."""
+    """Extract the client's JavaScript module, which exports `follow`, from the appendix of the specification."""
     text = (specification.folder() / "A-appendix.md").read_text(encoding="utf-8")
     found = re.search(r"^```js file=\S+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     if found is None:
-        raise ValueError("the appendix holds no client")
+        raise ValueError("A-appendix.md does not contain a JavaScript code block with a file name")
     return found[1]
 
 
 class _Site(ThreadingHTTPServer):
-    """The origin of the page."""
+    """HTTP server for the test page and its requests."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Page)
         self.commands: queue.Queue[str | None] = queue.Queue()
-        self.is_there = threading.Event()
+        self.page_loaded = threading.Event()
         self.lock = threading.Lock()
         self.files = {
             "/": ("text/html", Path(__file__).with_name("browser_page.html").read_text(encoding="utf-8")),
             "/client.js": ("text/javascript", page_client()),
         }
 
-    def tell(self, line: str) -> None:
+    def write_report(self, line: str) -> None:
         with self.lock:
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
@@ -77,24 +79,24 @@ class _Page(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/next":
-            self.server.is_there.set()
+            self.server.page_loaded.set()
             try:
-                command = self.server.commands.get(timeout=_ASKS_AGAIN)
+                command = self.server.commands.get(timeout=_POLL_TIMEOUT)
             except queue.Empty:
                 command = None
-            self._say("application/json", command or "null")
+            self._respond("application/json", command or "null")
         elif self.path in self.server.files:
-            self._say(*self.server.files[self.path])
+            self._respond(*self.server.files[self.path])
         else:
             self.send_error(404)
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         for report in json.loads(body):
-            self.server.tell(json.dumps(report))
-        self._say("application/json", "null")
+            self.server.write_report(json.dumps(report))
+        self._respond("application/json", "null")
 
-    def _say(self, kind: str, text: str) -> None:
+    def _respond(self, kind: str, text: str) -> None:
         body = text.encode()
         self.send_response(200)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
@@ -111,7 +113,7 @@ class _Page(BaseHTTPRequestHandler):
 def _browser(path: str, url: str) -> Iterator[None]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         home = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), folder)
-        with subprocess.Popen(  # noqa: S603 - the browser that was asked for
+        with subprocess.Popen(  # noqa: S603 - the user chose the browser
             [path, *_FLAGS, f"--user-data-dir={folder}", url],
             env={**os.environ, **home},
             stdin=subprocess.DEVNULL,
@@ -126,21 +128,23 @@ def _browser(path: str, url: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Start the browser, introduce it once its page is there, then hand on what is asked."""
+    """Start the browser, print the introduction once the page is loaded, then forward commands to the page."""
     parser = argparse.ArgumentParser(
         prog="python -m tidewire_conformance.clients.adapters.chromium_page", description=__doc__
     )
     names = ("chromium", "chromium-browser", "google-chrome")
     parser.add_argument("--browser", default=next(filter(None, map(shutil.which, names)), None))
-    given = parser.parse_args()
-    if given.browser is None:
-        sys.exit(f"there is none of {', '.join(names)}: name a browser with --browser")
+    arguments = parser.parse_args()
+    if arguments.browser is None:
+        sys.exit(f"cannot find a browser ({', '.join(names)}) in PATH; pass one with --browser")
     with _Site() as site:
         threading.Thread(target=site.serve_forever, daemon=True).start()
-        with _browser(given.browser, f"http://127.0.0.1:{site.server_port}/"):
-            if not site.is_there.wait(20):
-                sys.exit(f"{given.browser} did not load the page")
-            site.tell(json.dumps({"client": "EventSource in a page", "can": [], "at_once": AT_ONCE}))
+        with _browser(arguments.browser, f"http://127.0.0.1:{site.server_port}/"):
+            if not site.page_loaded.wait(20):
+                sys.exit(f"{arguments.browser} did not load the test page within 20 seconds")
+            site.write_report(
+                json.dumps({"client": "EventSource in a page", "can": [], "at_once": MAX_CONCURRENT_JOBS})
+            )
             for line in sys.stdin:
                 if json.loads(line)["op"] == "bye":
                     break

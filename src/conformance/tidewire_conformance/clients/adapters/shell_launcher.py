@@ -1,7 +1,10 @@
-"""Becomes the shell toy beside this file: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.shell_launcher'`."""
+"""Replace this process with the minimal shell client `shell.sh`.
+
+Usage: `tidewire conformance --client 'python -m tidewire_conformance.clients.adapters.shell_launcher'`.
+"""
 
 import os
 from pathlib import Path
 
 if __name__ == "__main__":
-    os.execvp("sh", ["sh", str(Path(__file__).with_name("shell.sh"))])  # noqa: S606, S607 - whichever sh there is
+    os.execvp("sh", ["sh", str(Path(__file__).with_name("shell.sh"))])  # noqa: S606, S607 - any sh in PATH is fine

@@ -1,1 +1,1 @@
-"""Judges a client: plays the scenarios of the specification to it, and says which sentences it breaks."""
+"""Client mode of the conformance suite: plays the scenarios of the specification and reports failed requirements."""

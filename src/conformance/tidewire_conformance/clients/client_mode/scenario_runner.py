@@ -1,4 +1,4 @@
-"""Plays scenarios to one client, several at a time, and says what came of each."""
+"""Plays scenarios with one client, several at a time, and collects a verdict for each."""
 
 import random
 import shlex
@@ -15,34 +15,36 @@ from tidewire_conformance.runner import INTERRUPTED, merge, settle, spent
 from tidewire_conformance.specification import Requirement
 
 LANES = 20
-"""Scenarios that are played at a time: most of their time is spent waiting."""
-LASTING = 30.0
-"""Seconds of patience from which on a scenario waits for a time that a sentence states, and so ends last."""
-TURN = 0.0005
-"""Seconds after which a thread that waits for its turn gets it. Each piece that a server sends costs one: with those of
-Python, which are ten times as long, many small pieces take longer to send than any client to read."""
+"""Default number of scenarios played at the same time. A scenario mostly waits, so this may exceed the number of cores."""
+LONG_PATIENCE = 30.0
+"""Scenarios with at least this patience, in seconds, are started first: they wait for times that requirements state."""
+SWITCH_INTERVAL = 0.0005
+"""Thread switch interval in seconds (`sys.setswitchinterval`) during a run, a tenth of Python's default. Each piece that
+a scenario's server sends costs one thread switch. With the default, many small pieces take longer to send than any client
+needs to read them."""
 HEAD_START = 0.3
-"""Seconds by which those begin before the others: the run is over when they are."""
+"""Seconds between the start of the long scenarios and of all others. The long scenarios determine when the run ends."""
 
 
 @dataclass(frozen=True)
 class ScenarioPlan:
-    """What to run, and how."""
+    """Options of a run in client mode."""
 
     command: str
-    """What starts the client."""
+    """Command line that starts the client."""
     seed: int = 0
-    """Of the order in which scenarios are played."""
+    """Seed for the order in which scenarios are played."""
     repeat: int = 1
     patience: float = 1.0
     budget: float = 300.0
-    """Seconds after which no further scenario begins."""
+    """Seconds after which no further scenario is started."""
     lanes: int = LANES
+    """Number of scenarios played at the same time."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A scenario as a check of the suite, with the sentences that it judged."""
+    """A played scenario with the requirements that it judged."""
 
     name: str
     sentences: tuple[str, ...]
@@ -50,84 +52,87 @@ class Trial:
 
 @dataclass
 class ScenarioRun:
-    """What came of it."""
+    """Result of a run in client mode."""
 
     plan: ScenarioPlan
     client: str
     verdicts: list[Verdict]
     requests: int = 0
-    """How many the client made."""
+    """Number of requests that the client made."""
     seconds: float = 0.0
     cut_short: str = ""
-    """Why it ended before its time; empty where it did not."""
+    """Reason why the run ended early; empty if it completed."""
     _profiles: dict[str, str] = field(default_factory=dict)
 
     @property
     def subject(self) -> dict[str, str]:
-        """Who was judged."""
+        """Command line and name of the tested client."""
         return {"command": self.plan.command, "client": self.client}
 
     @property
     def trials(self) -> list[Trial]:
-        """What was judged, for a grade."""
+        """The played scenarios, as input for `grade`."""
         return [Trial(verdict.check, verdict.sentences) for verdict in self.verdicts]
 
     @property
     def profiles(self) -> list[str]:
-        """Each client is judged by both."""
+        """The profiles that every client is graded for."""
         return ["core", "durable"]
 
-    def profile_of(self, sentence: Requirement) -> str:
-        """The profile that a sentence counts to; what holds for every request is core."""
-        return self._profiles.get(sentence.id, "core")
+    def profile_of(self, requirement: Requirement) -> str:
+        """Profile that a requirement belongs to. Requirements on all requests belong to `core`."""
+        return self._profiles.get(requirement.id, "core")
 
 
 Watch = Callable[[Verdict, int, int], None]
-"""Told of each scenario that has been played, how many have, and of how many."""
+"""Progress callback: the verdict, the number of scenarios played so far, and their total number."""
 
 
 def run(
     plan: ScenarioPlan, scenarios: Sequence[Scenario], adapter: Adapter, watch: Watch = lambda *_: None
 ) -> ScenarioRun:
-    """Play scenarios to a client.
+    """Play scenarios with a client.
 
     Args:
-        plan: What to run, and how.
-        scenarios: Those to play.
-        adapter: The client.
-        watch: Told of each that has been played.
+        plan: Options of the run.
+        scenarios: The scenarios to play.
+        adapter: The client under test.
+        watch: Called after each scenario.
     """
     began = time.monotonic()
     total = len(scenarios) * plan.repeat
     requests, cut_short = 0, ""
     found: dict[str, list[Verdict]] = {name_of(scenario): [] for scenario in scenarios}
 
-    def take(scenario: Scenario) -> tuple[Verdict, int]:
+    def play_one(scenario: Scenario) -> tuple[Verdict, int]:
         started = time.monotonic()
         if started - began > plan.budget:
             return _not_played(scenario, spent(plan)), 0
         try:
             played = play(scenario, adapter, patience=plan.patience)
-        except Exception as error:  # noqa: BLE001 - a fault of the suite in one scenario must not take the others with it
+        except Exception as error:  # noqa: BLE001 - an error of the suite in one scenario must not abort the run
             note = f"{type(error).__name__}: {error}"
             verdict = Verdict(name_of(scenario), scenario.requirements, scenario.about, Outcome.ERROR, note)
             return verdict, 0
-        verdict = verdict_of(played, _again(plan, scenario))
+        verdict = verdict_of(played, _rerun_command(plan, scenario))
         verdict.seconds = time.monotonic() - started
         settle(verdict)
-        return verdict, len(played.conversation.talks)
+        return verdict, len(played.conversation.requests)
 
-    turn = sys.getswitchinterval()
-    sys.setswitchinterval(TURN)
+    switch_interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL)
     pool = ThreadPoolExecutor(plan.lanes, thread_name_prefix="scenario")
     try:
         tasks: list[Future[tuple[Verdict, int]]] = []
         for number in range(plan.repeat):
             order = random.Random(f"{plan.seed} {number}").sample(scenarios, len(scenarios))
             order.sort(key=lambda each: -each.patience)
-            lasting = [pool.submit(take, each) for each in order if each.patience >= LASTING]
-            wait(lasting, HEAD_START)
-            tasks += [*lasting, *(pool.submit(take, each) for each in order if each.patience < LASTING)]
+            long_running = [pool.submit(play_one, each) for each in order if each.patience >= LONG_PATIENCE]
+            wait(long_running, HEAD_START)
+            tasks += [
+                *long_running,
+                *(pool.submit(play_one, each) for each in order if each.patience < LONG_PATIENCE),
+            ]
         for done, task in enumerate(as_completed(tasks), 1):
             verdict, asked = task.result()
             requests += asked
@@ -138,7 +143,7 @@ def run(
         cut_short = INTERRUPTED
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        sys.setswitchinterval(turn)
+        sys.setswitchinterval(switch_interval)
     about = {name_of(scenario): scenario for scenario in scenarios}
     verdicts = [merge(each or [_not_played(about[name], cut_short)]) for name, each in found.items()]
     seconds = time.monotonic() - began
@@ -151,6 +156,6 @@ def _not_played(scenario: Scenario, why: str) -> Verdict:
     return verdict
 
 
-def _again(plan: ScenarioPlan, scenario: Scenario) -> str:
+def _rerun_command(plan: ScenarioPlan, scenario: Scenario) -> str:
     words = ["tidewire", "conformance", "--client", plan.command, "--only", name_of(scenario)]
     return shlex.join(words)

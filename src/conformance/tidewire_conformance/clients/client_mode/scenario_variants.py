@@ -1,9 +1,10 @@
-"""Unusual servers that do nothing wrong: a scenario as one of them would play it, which a client has to pass as well.
+"""Server variants: unusual but correct servers that play the same scenarios. A client has to pass both.
 
-A twin is judged by the same end, values, cursors and numbers of requests as its scenario. What breaks in it alone is
-the sentence of its variant. Left out are scenarios about exact bytes and waits, where another server is another case.
-`a space after the colon` stands for its contrary, too: the scenarios themselves have none there. They also declare no
-optional capability, as far as they do not need one.
+A changed scenario keeps the expected end, values, cursors and request counts of the original. If a client fails only
+the changed scenario, it breaks the requirement of the variant. Scenarios about exact bytes or delays are not varied,
+since a different server would be a different test. The original scenarios have no space after the colon of a field, so
+together with the variant `space` both forms are tested. The original scenarios declare no optional capability that they
+do not need.
 """
 
 import json
@@ -17,50 +18,50 @@ from tidewire_conformance.judging.apply_diffs import Refused, State, apply
 
 Step = Members
 _STEPS = {"data", "hello", "pause_ms", "until_saw", "until_asked"}
-_SHAPED = {"cut_after", "line_end", "framing", "chunk", "text"}
-_UNFIT = frozenset({"waiting", "resync"})
-"""Files about waits and breaches: what they are about is not to be varied."""
-FEW: Final = ("reset-after-an-event", "rollback", "code-points", "batch")
-"""Scenarios that each variant plays by default: a cut, text that is taken back, long characters, several items."""
+_FRAMING_MEMBERS = {"cut_after", "line_end", "framing", "chunk", "text"}
+_EXCLUDED_AREAS = frozenset({"waiting", "resync"})
+"""Areas about delays and protocol errors. A variant would change the subject of these scenarios."""
+DEFAULT_SCENARIOS: Final = ("reset-after-an-event", "rollback", "code-points", "batch")
+"""Scenarios that every variant plays by default: a cut connection, retracted text, long characters, a batch."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One unusual server."""
+    """An unusual but correct server."""
 
     about: str
-    sentences: tuple[str, ...]
-    """What a client breaks that passes the scenario, and not this."""
+    requirements: tuple[str, ...]
+    """Requirements that a client breaks if it passes the original scenario but not the changed one."""
     change: Callable[[Scenario], Scenario]
-    """Raises `ValueError` where it does not go with a scenario."""
+    """Changes a scenario. Raises `ValueError` if the variant is not compatible with the scenario."""
 
 
-# ---- streams as they are framed ----------------------------------------------------------------------------------
+# ---- framing of streams ------------------------------------------------------------------------------------------
 
 
 def _streams(change: Callable[[Members], Members]) -> Callable[[Scenario], Scenario]:
     def changed(scenario: Scenario) -> Scenario:
         streams = tuple(
-            change(exchange) if "events" in exchange else exchange for exchange in scenario.lanes["streams"]
+            change(exchange) if "events" in exchange else exchange for exchange in scenario.scripts["streams"]
         )
-        return replace(scenario, lanes={**scenario.lanes, "streams": streams})
+        return replace(scenario, scripts={**scenario.scripts, "streams": streams})
 
     return changed
 
 
-def _with(**members: Any) -> Callable[[Scenario], Scenario]:
+def _exchanges_with(**members: Any) -> Callable[[Scenario], Scenario]:
     return _streams(lambda exchange: {**exchange, **members})
 
 
-def _old_http(exchange: Members) -> Members:
+def _with_http_1_0(exchange: Members) -> Members:
     return {**exchange, "framing": "http/1.0"}
 
 
-def _marked(exchange: Members) -> Members:
+def _with_byte_order_mark(exchange: Members) -> Members:
     return {**exchange, "events": [{"bytes": "\ufeff"}, *exchange["events"]]}
 
 
-def _each(change: Callable[[Step], Iterable[Step]]) -> Callable[[Scenario], Scenario]:
+def _each_step(change: Callable[[Step], Iterable[Step]]) -> Callable[[Scenario], Scenario]:
     return _streams(
         lambda exchange: {**exchange, "events": [new for step in exchange["events"] for new in change(step)]}
     )
@@ -70,19 +71,19 @@ def _is_event(step: Step) -> bool:
     return "data" in step or "hello" in step
 
 
-def _commented(step: Step) -> Iterator[Step]:
+def _with_comments(step: Step) -> Iterator[Step]:
     yield step
     if _is_event(step) and step.get("event") != "done":
         yield {"bytes": ": id:9-9\n:data:no\n\n:\n\n"}
 
 
-def _amid_weather(step: Step) -> Iterator[Step]:
+def _with_unknown_events(step: Step) -> Iterator[Step]:
     yield step
     if _is_event(step) and step.get("event") not in {"done", "goaway", "problem"}:
         yield {"event": "example.weather", "data": {"rain": [True]}}
 
 
-def _spaced(step: Step) -> Iterator[Step]:
+def _with_space_after_colon(step: Step) -> Iterator[Step]:
     if not _is_event(step):
         yield step
         return
@@ -100,20 +101,20 @@ def _data(step: Step) -> Any:
     return hello_data(step["hello"]) if "hello" in step else step["data"]
 
 
-# ---- JSON as it is written ---------------------------------------------------------------------------------------
+# ---- formatting of JSON ------------------------------------------------------------------------------------------
 
 
-def _backwards(value: Any) -> Any:
+def _reversed_members(value: Any) -> Any:
     match value:
         case dict():
-            return {name: _backwards(value[name]) for name in reversed(value)}
+            return {name: _reversed_members(value[name]) for name in reversed(value)}
         case list():
-            return [_backwards(one) for one in value]
+            return [_reversed_members(one) for one in value]
         case _:
             return value
 
 
-def _written_otherwise(step: Step) -> Iterator[Step]:
+def _rewritten_json(step: Step) -> Iterator[Step]:
     if not _is_event(step):
         yield step
         return
@@ -121,63 +122,63 @@ def _written_otherwise(step: Step) -> Iterator[Step]:
     if "hello" in step:
         rest = {"event": "hello", "retry": step.get("retry", 5)}
         rest = rest if rest["retry"] is not None else {"event": "hello"}
-    # A tab and spaces; a line end would end the field.
-    text = json.dumps(_backwards(_data(step)), separators=(" ,\t", " :  "), ensure_ascii=True)
+    # Separate tokens by a tab and spaces only: a line end would end the data field.
+    text = json.dumps(_reversed_members(_data(step)), separators=(" ,\t", " :  "), ensure_ascii=True)
     yield {**rest, "text": f" {text} "}
 
 
-def _with_more(value: Any) -> Any:
+def _extended(value: Any) -> Any:
     return {**value, "x_since_later": {"a": [None]}} if isinstance(value, dict) else value
 
 
-def _amid_the_unknown(scenario: Scenario) -> Scenario:
+def _with_unknown_members(scenario: Scenario) -> Scenario:
     def more(step: Step) -> Iterator[Step]:
         if "hello" in step:
-            yield {**step, "hello": _with_more(step["hello"])}
+            yield {**step, "hello": _extended(step["hello"])}
         elif "data" in step:
-            data = _with_more(step["data"])
+            data = _extended(step["data"])
             if step.get("event") == "snapshot":
-                # Not in the items: the digest of `done` is made of all that is in them.
-                data["state"] = _with_more(data["state"])
+                # Do not add members to items: the digest in `done` covers the items.
+                data["state"] = _extended(data["state"])
             yield {**step, "data": data}
         else:
             yield step
 
-    changed = _each(more)(scenario)
-    lanes = {
-        lane: tuple(
-            {name: _with_more(value) if name in {"job", "problem"} else value for name, value in each.items()}
+    changed = _each_step(more)(scenario)
+    scripts = {
+        kind: tuple(
+            {name: _extended(value) if name in {"job", "problem"} else value for name, value in each.items()}
             for each in exchanges
         )
-        for lane, exchanges in changed.lanes.items()
+        for kind, exchanges in changed.scripts.items()
     }
-    return replace(changed, lanes=lanes, discovery=_with_more(scenario.discovery))
+    return replace(changed, scripts=scripts, discovery=_extended(scenario.discovery))
 
 
-# ---- the same history, told otherwise ----------------------------------------------------------------------------
+# ---- the same states in other events -----------------------------------------------------------------------------
 
 
-def _histories(change: Callable[[Step, State, State], Step]) -> Callable[[Scenario], Scenario]:
-    """Change each diff, where the states before and after it are known."""
+def _each_diff(change: Callable[[Step, State, State], Step]) -> Callable[[Scenario], Scenario]:
+    """Apply a change to each diff event, with the states before and after the diff."""
 
     def changed(scenario: Scenario) -> Scenario:
         states: dict[str, State] = {}
 
         def follow(exchange: Members) -> Members:
-            held: State | None = None
+            state: State | None = None
             steps = []
             for step in exchange["events"]:
                 new = step
                 if step.get("event") == "snapshot":
-                    held = State(step["data"]["state"], tuple(step["data"]["columns"]))
+                    state = State(step["data"]["state"], tuple(step["data"]["columns"]))
                 elif "id" in step and "event" not in step:
-                    before = held or states.get(_before(step))
+                    before = state or states.get(_before(step))
                     if before is None:
-                        raise ValueError("a diff on what is not known")
-                    held = apply(before, step["data"])
-                    new = change(step, before, held)
-                if "id" in step and held is not None:
-                    states[step["id"]] = held
+                        raise ValueError("the base state of a diff is unknown")
+                    state = apply(before, step["data"])
+                    new = change(step, before, state)
+                if "id" in step and state is not None:
+                    states[step["id"]] = state
                 steps.append(new)
             return {**exchange, "events": steps}
 
@@ -192,7 +193,7 @@ def _before(step: Step) -> str:
     return f"{epoch}-{data.get('on', int(seq) - 1) if isinstance(data, dict) else int(seq) - 1}"
 
 
-def _in_full(step: Step, before: State, _after: State) -> Step:
+def _with_full_operations(step: Step, before: State, _after: State) -> Step:
     data = step["data"]
     if isinstance(data, str):
         data = {"ops": [["a", before.columns[0], data]]}
@@ -206,14 +207,14 @@ def _as_snapshot(step: Step, _before: State, after: State) -> Step:
     return {"id": step["id"], "event": "snapshot", "data": data}
 
 
-def _merged(scenario: Scenario) -> Scenario:
-    """Two diffs that follow each other as one."""
+def _with_merged_diffs(scenario: Scenario) -> Scenario:
+    """Merge consecutive diffs into one."""
     if any({"stop_at", "cancel_at"} & action.keys() for action in scenario.actions):
-        raise ValueError("its user waits for a value on the way")
+        raise ValueError("the scenario waits for an intermediate value")
     if scenario.area == "ids":
-        raise ValueError("it is about single ids")
+        raise ValueError("the scenario tests the ids of single events")
     if "void" in scenario.expect:
-        raise ValueError("what is appended and taken back in one diff never was")
+        raise ValueError("a merged diff would hide text that is appended and then retracted")
 
     def merge(exchange: Members) -> Members:
         steps: list[Step] = []
@@ -245,12 +246,12 @@ def _ops(data: Any, columns: list[str]) -> list[Any]:
     return found
 
 
-# ---- answers -----------------------------------------------------------------------------------------------------
+# ---- responses ---------------------------------------------------------------------------------------------------
 
 
 def _busy_once(scenario: Scenario) -> Scenario:
-    if "submits" in scenario.lanes or len(scenario.actions) > 1 or "then_job" in scenario.actions[0]:
-        raise ValueError("its first answer is another one")
+    if "submits" in scenario.scripts or len(scenario.actions) > 1 or "then_job" in scenario.actions[0]:
+        raise ValueError("the scenario does not start with a single request for a stream")
     first = {
         "status": 429,
         "headers": {"Retry-After": "1"},
@@ -259,77 +260,90 @@ def _busy_once(scenario: Scenario) -> Scenario:
     }
     bounds = {name: count + 1 for name, count in scenario.expect.get("streams", {}).items()}
     expect = {**scenario.expect, "streams": bounds} if bounds else scenario.expect
-    streams = (first, *scenario.lanes["streams"])
-    return replace(scenario, lanes={**scenario.lanes, "streams": streams}, expect=expect)
+    streams = (first, *scenario.scripts["streams"])
+    return replace(scenario, scripts={**scenario.scripts, "streams": streams}, expect=expect)
 
 
-def _late(scenario: Scenario) -> Scenario:
+def _with_late_responses(scenario: Scenario) -> Scenario:
     return replace(scenario, late=0.3)
 
 
-ONCE = "TW-CLI-052"
-"""Each change exactly once and in order: what any server is owed whose way is not named by a sentence of its own."""
+EXACTLY_ONCE = "TW-CLI-052"
+"""Requirement to deliver each change exactly once and in order. It covers server behavior without a specific requirement."""
 
 VARIANTS: Final[Mapping[str, Variant]] = {
-    "crlf": Variant("lines end in CR LF", ("TW-FRM-023",), _with(line_end="crlf")),
-    "cr": Variant("lines end in CR", ("TW-FRM-023",), _with(line_end="cr")),
-    "bytes": Variant("each byte is a chunk", ("TW-FRM-026",), _with(chunk=1)),
-    "comments": Variant("comments between events", ("TW-FRM-028",), _each(_commented)),
-    "members": Variant("unknown members everywhere", ("TW-OVR-009",), _amid_the_unknown),
-    "weather": Variant("unknown ephemeral events", ("TW-FRM-045",), _each(_amid_weather)),
-    "json": Variant("members in another order, with spaces", (ONCE, "TW-OVR-001"), _each(_written_otherwise)),
-    "http-1": Variant("HTTP/1.0, a body that ends with its connection", (ONCE,), _streams(_old_http)),
-    "mark": Variant("a byte order mark before each stream", ("TW-FRM-022",), _streams(_marked)),
-    "space": Variant("a space after the colon", ("TW-FRM-027",), _each(_spaced)),
-    "pointers": Variant("ops with whole pointers in place of a text", (ONCE, "TW-DIF-029"), _histories(_in_full)),
-    "merged": Variant("several diffs as one", (ONCE, "TW-RES-030"), _merged),
-    "snapshots": Variant("a snapshot in place of every diff", (ONCE, "TW-DIF-061"), _histories(_as_snapshot)),
-    "busy": Variant("one 429 with Retry-After", ("TW-CLI-040",), _busy_once),
-    "late": Variant("every answer 300 ms late", (ONCE,), _late),
+    "crlf": Variant("lines end in CR LF", ("TW-FRM-023",), _exchanges_with(line_end="crlf")),
+    "cr": Variant("lines end in CR", ("TW-FRM-023",), _exchanges_with(line_end="cr")),
+    "bytes": Variant("each byte is a chunk", ("TW-FRM-026",), _exchanges_with(chunk=1)),
+    "comments": Variant("comments between events", ("TW-FRM-028",), _each_step(_with_comments)),
+    "members": Variant("unknown members in all objects", ("TW-OVR-009",), _with_unknown_members),
+    "weather": Variant("unknown ephemeral events", ("TW-FRM-045",), _each_step(_with_unknown_events)),
+    "json": Variant("reversed order of members, and white space", (EXACTLY_ONCE, "TW-OVR-001"), _each_step(_rewritten_json)),
+    "http-1": Variant("HTTP/1.0 responses whose body ends with the connection", (EXACTLY_ONCE,), _streams(_with_http_1_0)),
+    "mark": Variant("a byte order mark before each stream", ("TW-FRM-022",), _streams(_with_byte_order_mark)),
+    "space": Variant("a space after the colon", ("TW-FRM-027",), _each_step(_with_space_after_colon)),
+    "pointers": Variant("operations with full pointers in place of bare text", (EXACTLY_ONCE, "TW-DIF-029"), _each_diff(_with_full_operations)),
+    "merged": Variant("consecutive diffs merged into one", (EXACTLY_ONCE, "TW-RES-030"), _with_merged_diffs),
+    "snapshots": Variant("a snapshot in place of every diff", (EXACTLY_ONCE, "TW-DIF-061"), _each_diff(_as_snapshot)),
+    "busy": Variant("429 with Retry-After as the first response", ("TW-CLI-040",), _busy_once),
+    "late": Variant("every response delayed by 300 ms", (EXACTLY_ONCE,), _with_late_responses),
 }  # fmt: skip
 
 
-def twins(scenarios: Iterable[Scenario], names: Iterable[str] = ()) -> Iterator[Scenario]:
-    """The scenarios as unusual servers play them.
+def variant_scenarios(scenarios: Iterable[Scenario], names: Iterable[str] = ()) -> Iterator[Scenario]:
+    """Derive changed scenarios from the original ones.
 
     Args:
-        scenarios: As they are written.
-        names: Of variants, each with every scenario that goes with it; `all` for all of them, `none` for nothing.
-            By default a few scenarios with each.
+        scenarios: The original scenarios.
+        names: Names of variants. Each is combined with every compatible scenario. `all` selects every variant, `none`
+            selects none. By default every variant is combined with a few scenarios.
     """
     asked = set(names)
-    fit = [scenario for scenario in scenarios if _is_fit(scenario)]
+    varied = [scenario for scenario in scenarios if _can_vary(scenario)]
     for name, variant in VARIANTS.items():
         if asked and not asked & {name, "all"}:
             continue
-        for scenario in fit:
-            if (asked or scenario.name in FEW) and (twin := _twin(scenario, name, variant)) is not None:
-                yield twin
+        for scenario in varied:
+            if (asked or scenario.name in DEFAULT_SCENARIOS) and (
+                changed := _variant_scenario(scenario, name, variant)
+            ) is not None:
+                yield changed
 
 
-def _is_fit(scenario: Scenario) -> bool:
-    if scenario.area in _UNFIT or "streams" not in scenario.lanes or scenario.log or scenario.patience > 10:
+def _can_vary(scenario: Scenario) -> bool:
+    if (
+        scenario.area in _EXCLUDED_AREAS
+        or "streams" not in scenario.scripts
+        or scenario.log
+        or scenario.patience > 10
+    ):
         return False
-    exchanges = scenario.lanes["streams"]
+    exchanges = scenario.scripts["streams"]
     steps = [step for exchange in exchanges for step in exchange.get("events", ())]
     return (
         bool(steps)
-        and not any(_SHAPED & exchange.keys() for exchange in exchanges)
+        and not any(_FRAMING_MEMBERS & exchange.keys() for exchange in exchanges)
         and all(_STEPS & step.keys() and not {"lie", "many", "pad"} & step.keys() for step in steps)
     )
 
 
-def _twin(scenario: Scenario, name: str, variant: Variant) -> Scenario | None:
+def _variant_scenario(scenario: Scenario, name: str, variant: Variant) -> Scenario | None:
     try:
-        twin = variant.change(scenario)
+        changed = variant.change(scenario)
     except (ValueError, Refused):
         return None
-    if (twin.lanes, twin.discovery, twin.late) == (scenario.lanes, scenario.discovery, scenario.late):
+    if (changed.scripts, changed.discovery, changed.late) == (
+        scenario.scripts,
+        scenario.discovery,
+        scenario.late,
+    ):
         return None
-    lanes = {lane: tuple(map(_without_rules, exchanges)) for lane, exchanges in twin.lanes.items()}
-    expect = {member: value for member, value in twin.expect.items() if member != "rules"}
+    scripts = {kind: tuple(map(_without_rules, exchanges)) for kind, exchanges in changed.scripts.items()}
+    expect = {member: value for member, value in changed.expect.items() if member != "rules"}
     about = f"{variant.about[0].upper()}{variant.about[1:]}. {scenario.about}"
-    return replace(twin, area=name, lanes=lanes, expect=expect, requirements=variant.sentences, about=about)
+    return replace(
+        changed, area=name, scripts=scripts, expect=expect, requirements=variant.requirements, about=about
+    )
 
 
 def _without_rules(exchange: Members) -> Members:

@@ -1,13 +1,13 @@
-"""From a scenario as it was played to a verdict of the suite: which sentences it shows broken, and by what record.
+"""Conversion of a played scenario to a verdict of the suite, with the failed requirements and their evidence.
 
-what the player found                                  | what is said
+result of the scenario                                 | verdict
 -------------------------------------------------------+-------------------------------------------------------
-a finding                                              | each sentence that it names is broken
-no finding that names a sentence of the scenario       | the sentences of the scenario hold
-nothing wrong with what every request has to be like   | those sentences hold, where there was such a request
-the client cannot do what the scenario needs           | skipped, not declared
-the client reported what is no report                  | error: it is the program between that is wrong
-the client ended, or came to no end                    | findings, and so a failure
+a finding                                              | every requirement named by the finding fails
+no finding names a requirement of the scenario         | the requirements of the scenario are met
+all requests satisfy the general requirements          | these are met, if the client made such a request
+the client lacks a trait that the scenario needs       | skipped, not declared
+the client wrote an invalid report                     | error: the adapter program is at fault
+the client exited, or did not report an end in time    | a finding, so the scenario fails
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,16 +21,16 @@ from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason,
 
 
 def name_of(scenario: Scenario) -> str:
-    """What a scenario is called in a report: its area, then its name."""
+    """Name of a scenario in reports: area, dot, name."""
     return f"{scenario.area}.{scenario.name}" if scenario.area else scenario.name
 
 
-def verdict_of(played: Played, again: str = "") -> Verdict:
-    """The verdict on one scenario.
+def verdict_of(played: Played, rerun_command: str = "") -> Verdict:
+    """Convert the result of one scenario to a verdict.
 
     Args:
-        played: What came of it.
-        again: A command that plays it once more.
+        played: The result from the player.
+        rerun_command: The command line that plays the scenario again.
     """
     scenario = played.scenario
     verdict = Verdict(name_of(scenario), scenario.requirements, scenario.about, played.outcome, played.note)
@@ -39,60 +39,61 @@ def verdict_of(played: Played, again: str = "") -> Verdict:
         return verdict
     if played.outcome is Outcome.ERROR:
         return verdict
-    record = tuple(_record(played.conversation, again)) if played.findings else ()
+    record = tuple(_record(played.conversation, rerun_command)) if played.findings else ()
     verdict.assertions = [
-        Assertion(sentence, False, finding.expected, finding.got, told=record)
+        Assertion(requirement, False, finding.expected, finding.got, told=record)
         for finding in played.findings
-        for sentence in dict.fromkeys(finding.rules)
-        if sentence in specification.requirements()
+        for requirement in dict.fromkeys(finding.rules)
+        if requirement in specification.requirements()
     ]
     broken = {each.sentence for each in verdict.assertions}
-    held = set() if broken & {*scenario.requirements} else {*scenario.requirements}
-    held |= _always(played.conversation) - broken
-    verdict.assertions += [Assertion(sentence, holds=True) for sentence in sorted(held)]
+    met = set() if broken & {*scenario.requirements} else {*scenario.requirements}
+    met |= _checked_in_every_scenario(played.conversation) - broken
+    verdict.assertions += [Assertion(requirement, holds=True) for requirement in sorted(met)]
     others = {each.sentence for each in verdict.assertions} - {*scenario.requirements}
     verdict.sentences = (*scenario.requirements, *sorted(others))
-    verdict.outcome = Outcome.PASS  # what was asserted decides
+    verdict.outcome = Outcome.PASS  # provisional: the assertions determine the final outcome
     return verdict
 
 
-def _always(conversation: Conversation) -> set[str]:
-    """Sentences on what every request has to be like, where there was such a request."""
+def _checked_in_every_scenario(conversation: Conversation) -> set[str]:
+    """Requirements checked in every scenario, if the client made a request that they apply to."""
     found: set[str] = set()
-    if any(talk.lane == "streams" for talk in conversation.talks):
+    if any(request.kind == "streams" for request in conversation.requests):
         found |= {"TW-CLI-008", "TW-SEC-023"}
-    if any("idempotency-key" in talk.headers for talk in conversation.lane("submits")):
+    if any("idempotency-key" in request.headers for request in conversation.of_kind("submits")):
         found.add("TW-JOB-036")
-    if any("authorization" in talk.headers for talk in conversation.talks):
+    if any("authorization" in request.headers for request in conversation.requests):
         found.add("TW-SEC-012")
     if any("kept" in (run.end or {}) for run in conversation.runs):
         found.add("TW-DIF-033")
     return found
 
 
-def _record(conversation: Conversation, again: str) -> Iterator[str]:
+def _record(conversation: Conversation, rerun_command: str) -> Iterator[str]:
     yield from transcript(conversation)
-    if again:
-        yield f"  {'':>9} again: {again}"
+    if rerun_command:
+        yield f"  {'':>9} again: {rerun_command}"
 
 
 def profiles(scenarios: Iterable[Scenario]) -> dict[str, str]:
-    """The profile of a client that each sentence counts to.
+    """Map each requirement to a client profile.
 
-    A client that follows a job over one connection has the profile core. One that never loses or doubles anything,
-    whatever connections and servers do, is durable as well: to that counts what scenarios of cuts, waits, ids and
-    breaches are the first to be about.
+    The profile `core` is for following a job over one connection. The profile `durable` is for delivering every change
+    exactly once despite network and server faults. A requirement belongs to `core` if it is the first requirement of a
+    scenario outside the `DURABLE_AREAS`, and to `durable` if it is the first requirement of scenarios in these areas
+    only. A requirement that is never the first one is classified by the scenarios that name it.
     """
     found: dict[str, str] = {}
-    # What a scenario is for counts more than what else it shows.
-    ordered = sorted(scenarios, key=lambda scenario: scenario.area in DURABLE)
+    # The first requirement of a scenario is its subject and takes precedence over the others.
+    ordered = sorted(scenarios, key=lambda scenario: scenario.area in DURABLE_AREAS)
     for scenario in ordered:
-        found.setdefault(scenario.requirements[0], "durable" if scenario.area in DURABLE else "core")
+        found.setdefault(scenario.requirements[0], "durable" if scenario.area in DURABLE_AREAS else "core")
     for scenario in ordered:
-        for sentence in scenario.requirements[1:]:
-            found.setdefault(sentence, "durable" if scenario.area in DURABLE else "core")
+        for requirement in scenario.requirements[1:]:
+            found.setdefault(requirement, "durable" if scenario.area in DURABLE_AREAS else "core")
     return found
 
 
-DURABLE = frozenset({"cuts", "waiting", "ids", "resync"})
-"""Files of scenarios about what goes wrong on the way."""
+DURABLE_AREAS = frozenset({"cuts", "waiting", "ids", "resync"})
+"""Areas of scenarios about network and server faults."""

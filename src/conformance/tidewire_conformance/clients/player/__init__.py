@@ -1,4 +1,4 @@
-"""Plays the scenarios for clients (`spec/scenarios/client`) with any client that stands behind an `Adapter`.
+"""Scenario player: runs the scenarios in `spec/scenarios/client` with a client that implements `Adapter`.
 
 for verdict in play_all(load_all(), ProgramAdapter(["node", "my-client.js"])):
     if verdict.outcome is not Outcome.PASS:
@@ -11,7 +11,7 @@ from tidewire_conformance.clients.player.client_adapter import (
     AdapterError,
     AdapterHungError,
     ProgramAdapter,
-    Tell,
+    ReportCallback,
 )
 from tidewire_conformance.clients.player.client_judge import Finding
 from tidewire_conformance.clients.player.failure_transcript import describe
@@ -27,10 +27,10 @@ __all__ = [
     "Finding",
     "Outcome",
     "ProgramAdapter",
+    "ReportCallback",
     "Scenario",
     "ScenarioError",
     "ScenarioVerdict",
-    "Tell",
     "describe",
     "load",
     "load_all",

@@ -1,18 +1,19 @@
-"""The seam behind which a client under test stands, and its one body: a program that speaks lines of JSON.
+"""Interface of a client under test, and an adapter for programs that exchange lines of JSON.
 
-The program first writes its `introduction`, then reads commands on its standard input, one a line, and writes reports
-on its standard output, one a line (`spec/schema/scenario.schema.json`, `$defs`: introduction, command, report). It
-does one command at a time, and several programs are started where several scenarios are played at once; or as many
-at a time as its introduction says (`at_once`).
+The program first writes its `introduction` to its standard output. Then it reads commands from its standard input and
+writes reports to its standard output, one per line. `spec/schema/scenario.schema.json` defines introduction, command and
+report under `$defs`. By default a program runs one command at a time, and the adapter starts several programs to play
+several scenarios at once. A program that runs several commands at a time states the number as `at_once` in its
+introduction.
 
-what the program does                                | what comes of it
------------------------------------------------------+---------------------------------------------------------
-it cannot be started, or does not introduce itself   | `AdapterError`: nothing is known
-it writes what is no report, or more than the bounds | `AdapterError`: nothing is known
-it reports of what it was never asked for            | the same, for all that it is at
-it ends while it has something to do                 | `AdapterDiedError`: its user would have nothing, either
-it ends with several things to do                    | the same, `shared`; from then on it gets one at a time
-it reports no end in time                            | `AdapterHungError`; it is stopped once it has no other work
+behavior of the program                               | result
+------------------------------------------------------+--------------------------------------------------------
+cannot be started, or sends no introduction           | `AdapterError`: no verdict
+writes an invalid report, or exceeds a limit          | `AdapterError`: no verdict
+sends a report for an unknown command                 | `AdapterError` for all of its running commands
+exits while it runs one command                       | `AdapterDiedError`: the scenario fails
+exits while it runs several commands                  | `AdapterDiedError` with `shared`; each is repeated by itself
+reports no end in time                                | `AdapterHungError`; stopped when no other command runs
 """
 
 import contextlib
@@ -29,38 +30,38 @@ from typing import IO, Any, Final, Protocol, Self
 
 from tidewire_conformance import specification
 
-Tell = Callable[[Mapping[str, Any]], None]
-"""Takes one report as soon as the client gives it."""
+ReportCallback = Callable[[Mapping[str, Any]], None]
+"""Callback for one report, called as soon as the client writes it."""
 
-_STARTS_WITHIN = 20.0
-"""Seconds until a program must have introduced itself."""
-_ENDS_WITHIN = 2.0
-"""Seconds that a program has after `bye`."""
+_INTRODUCTION_TIMEOUT = 20.0
+"""Seconds that a program has to write its introduction."""
+_EXIT_TIMEOUT = 2.0
+"""Seconds that a program has to exit after `bye`."""
 MAX_LINE: Final = 128 * 2**20
-"""Bytes of one line of a program."""
+"""Maximum length of a line from a program, in bytes."""
 MAX_REPORTS: Final = 20_000
-"""Reports of one command…"""
+"""Maximum number of reports for one command."""
 MAX_REPORTED: Final = 512 * 2**20
-"""…and their bytes."""
+"""Maximum total size of the reports for one command, in bytes."""
 MAX_AT_ONCE: Final = 64
-"""Commands that one program is given at a time, whatever it says."""
-_COMPLAINTS: Final = 4000
-"""Bytes that are kept of what a program writes on its standard error, the last ones."""
+"""Maximum number of concurrent commands for one program, even if its introduction allows more."""
+_MAX_STDERR: Final = 4000
+"""Number of bytes kept from the end of a program's standard error."""
 
 
 class AdapterError(Exception):
-    """The client under test, or what stands between, does not keep to the way of reporting."""
+    """The client under test, or its adapter program, violates the reporting protocol."""
 
 
 class AdapterHungError(AdapterError):
-    """No end was reported in time."""
+    """The client did not report an end in time."""
 
 
 class AdapterDiedError(AdapterError):
-    """The client ended while it had something to do.
+    """The client exited while it was running a command.
 
     Attributes:
-        shared: It had several things to do: which of them it died of cannot be told.
+        shared: The client was running several commands, so it is unknown which one caused the exit.
     """
 
     def __init__(self, message: str, *, shared: bool = False) -> None:
@@ -69,34 +70,39 @@ class AdapterDiedError(AdapterError):
 
 
 class Adapter(Protocol):
-    """A client under test. It may be used from several threads at once."""
+    """A client under test. Implementations must be thread-safe."""
 
     @property
     def name(self) -> str:
-        """For reports."""
+        """Name of the client, for reports."""
 
     @property
     def traits(self) -> frozenset[str]:
-        """What it can do beside following a job: `traits` of the schema."""
+        """Optional abilities of the client, from `traits` in the schema."""
 
-    def run(self, command: Mapping[str, Any], tell: Tell, seconds: float) -> None:
-        """Let the client do what a command says, and tell each report, the end as the last.
+    def run(self, command: Mapping[str, Any], on_report: ReportCallback, seconds: float) -> None:
+        """Run a command and pass each report to the callback. The last report contains the end.
+
+        Args:
+            command: The command.
+            on_report: Called with each report.
+            seconds: Time limit for the command.
 
         Raises:
-            AdapterHungError: There was no end after so many seconds; the client has been stopped.
-            AdapterDiedError: The client ended.
-            AdapterError: The client reported what is no report.
+            AdapterHungError: The client did not report an end within `seconds` and was stopped.
+            AdapterDiedError: The client exited.
+            AdapterError: The client sent an invalid report.
         """
 
 
 class ProgramAdapter:
-    """Any program that speaks lines of JSON on its standard input and output."""
+    """Adapter for a program that exchanges lines of JSON over its standard input and output."""
 
     def __init__(self, argv: Sequence[str]) -> None:
-        """Start the program once, to be introduced.
+        """Start one instance of the program and read its introduction.
 
         Raises:
-            AdapterError: It cannot be started, or does not introduce itself.
+            AdapterError: The program cannot be started, or does not send an introduction.
         """
         self._argv = [*argv]
         self._lock = threading.Lock()
@@ -124,7 +130,7 @@ class ProgramAdapter:
         self.close()
 
     def close(self) -> None:
-        """Tell all programs to end."""
+        """Send `bye` to all running programs, then stop them."""
         with self._lock:
             programs, self._programs = self._programs, []
         for program in programs:
@@ -132,14 +138,14 @@ class ProgramAdapter:
         for program in programs:
             program.stop()
 
-    def run(self, command: Mapping[str, Any], tell: Tell, seconds: float) -> None:
-        program, inbox = self._take(command["id"])
+    def run(self, command: Mapping[str, Any], on_report: ReportCallback, seconds: float) -> None:
+        program, inbox = self._acquire(command["id"])
         try:
             program.write(command)
             until = time.monotonic() + seconds
-            while "end" not in (report := inbox.take(until)):
-                tell(report)
-            tell(report)
+            while "end" not in (report := inbox.get(until)):
+                on_report(report)
+            on_report(report)
         except AdapterDiedError as error:
             if error.shared:
                 self._at_once = 1
@@ -148,12 +154,12 @@ class ProgramAdapter:
             program.retired = True
             raise
         finally:
-            self._give_back(program, command["id"])
+            self._release(program, command["id"])
 
-    def _take(self, name: str) -> tuple["_Program", "_Inbox"]:
+    def _acquire(self, name: str) -> tuple["_Program", "_Inbox"]:
         with self._lock:
             for program in self._programs:
-                if (inbox := program.take_on(name, self._at_once)) is not None:
+                if (inbox := program.accept_command(name, self._at_once)) is not None:
                     return program, inbox
             if self._at_once > 1:
                 return self._start(name)
@@ -162,21 +168,21 @@ class ProgramAdapter:
     def _start(self, name: str) -> tuple["_Program", "_Inbox"]:
         program = _Program(self._argv)
         program.introduction()
-        inbox = program.take_on(name, 1)
+        inbox = program.accept_command(name, 1)
         if inbox is None:
             raise AdapterDiedError(program.exit_summary())
         self._programs.append(program)
         return program, inbox
 
-    def _give_back(self, program: "_Program", name: str) -> None:
-        if program.let_go(name):
+    def _release(self, program: "_Program", name: str) -> None:
+        if program.release(name):
             with self._lock, contextlib.suppress(ValueError):
                 self._programs.remove(program)
             program.kill()
 
 
 class _Inbox:
-    """Reports of one command, as they come; bounded by what a command may report."""
+    """Queue of the reports for one command, limited in number and size."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[dict[str, Any] | AdapterError] = queue.SimpleQueue()
@@ -187,31 +193,31 @@ class _Inbox:
         self._bytes += size
         if self._reports > MAX_REPORTS or self._bytes > MAX_REPORTED:
             report = AdapterError(
-                f"more than {MAX_REPORTS} reports, or {MAX_REPORTED} bytes of them, on one command"
+                f"more than {MAX_REPORTS} reports or {MAX_REPORTED} bytes of reports for one command"
             )
         if self._reports <= MAX_REPORTS + 1:
             self._queue.put(report)
 
-    def take(self, until: float) -> dict[str, Any]:
+    def get(self, until: float) -> dict[str, Any]:
         left = until - time.monotonic()
         try:
-            # A program that reports without end is out of time like one that reports nothing.
+            # Check the time even if reports are queued: a program could send reports forever.
             report = self._queue.get(timeout=left) if left > 0 else None
         except queue.Empty:
             report = None
         if report is None:
-            raise AdapterHungError("the program reported no end in time")
+            raise AdapterHungError("the program did not report an end in time")
         if isinstance(report, AdapterError):
             raise report
         return report
 
 
 class _Program:
-    """One process, what it was told to do, and what it said."""
+    """A running process with its pipes and its current commands."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - running what its user names is the purpose
+            self._process = subprocess.Popen(  # noqa: S603 - the user chose the command
                 argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -219,23 +225,23 @@ class _Program:
                 start_new_session=True,
             )
         except (OSError, IndexError) as error:
-            raise AdapterError(f"cannot start {argv[0] if argv else 'nothing'}: {error}") from error
+            raise AdapterError(f"cannot start {argv[0] if argv else 'an empty command'}: {error}") from error
         self.retired = False
-        """Whether it is to get no further commands."""
+        """True if the process must not get further commands."""
         self._lock = threading.Lock()
-        self._greeting = _Inbox()
-        self._inboxes: dict[str, _Inbox] | None = {"": self._greeting}
-        """By the id of the command; None once nothing more can come."""
-        self._asked: set[str] = set()
-        """The ids of all commands so far: one that was given up may still be reported of."""
+        self._introduction_inbox = _Inbox()
+        self._inboxes: dict[str, _Inbox] | None = {"": self._introduction_inbox}
+        """Inboxes by command id; None once the process can no longer send reports."""
+        self._command_ids: set[str] = set()
+        """Ids of all commands sent so far. Late reports may arrive for a command that timed out."""
         self._commands: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._complaints = b""
+        self._stderr = b""
         self._threads = [
             threading.Thread(target=target, args=[pipe], daemon=True, name="program")
             for target, pipe in (
-                (self._listen_to_errors, self._process.stderr),
-                (self._listen, self._process.stdout),
-                (self._say, self._process.stdin),
+                (self._read_stderr, self._process.stderr),
+                (self._read_reports, self._process.stdout),
+                (self._write_commands, self._process.stdin),
             )
         ]
         for thread in self._threads:
@@ -243,13 +249,13 @@ class _Program:
 
     def introduction(self) -> dict[str, Any]:
         try:
-            told = self._greeting.take(time.monotonic() + _STARTS_WITHIN)
-            for error in specification.validator("scenario", "introduction").iter_errors(told):
-                raise AdapterError(f"{str(told)[:200]} is no introduction: {error.message[:200]}")
+            introduction = self._introduction_inbox.get(time.monotonic() + _INTRODUCTION_TIMEOUT)
+            for error in specification.validator("scenario", "introduction").iter_errors(introduction):
+                raise AdapterError(f"{str(introduction)[:200]} is not an introduction: {error.message[:200]}")
         except AdapterHungError:
             self.kill()
             raise AdapterError(
-                f"the program did not introduce itself within {_STARTS_WITHIN:g} s: its first line is "
+                f"the program wrote no introduction within {_INTRODUCTION_TIMEOUT:g} s; its first line must be "
                 '{"client": NAME, "can": […]}'
             ) from None
         except AdapterError:
@@ -258,18 +264,18 @@ class _Program:
         with self._lock:
             if self._inboxes is not None:
                 self._inboxes.pop("", None)
-        return told
+        return introduction
 
-    def take_on(self, name: str, at_once: int) -> _Inbox | None:
-        """Make ready for a command; None: it has enough to do, or nothing more is to be had of it."""
+    def accept_command(self, name: str, at_once: int) -> _Inbox | None:
+        """Create the inbox for a command, or return None if the process is busy, retired or gone."""
         with self._lock:
             if self.retired or self._inboxes is None or len(self._inboxes) >= at_once:
                 return None
-            self._asked.add(name)
+            self._command_ids.add(name)
             return self._inboxes.setdefault(name, _Inbox())
 
-    def let_go(self, name: str) -> bool:
-        """Whether it is of no more use, once this command is over."""
+    def release(self, name: str) -> bool:
+        """Forget a command. Returns whether the process is now of no further use."""
         with self._lock:
             if self._inboxes is None:
                 return True
@@ -279,65 +285,67 @@ class _Program:
     def write(self, command: Mapping[str, Any]) -> None:
         self._commands.put(json.dumps(command).encode() + b"\n")
 
-    # ---- its pipes, each with a thread: none of them can hold up a run -------------------------------------------
+    # ---- pipes: each has a thread, so that a full pipe cannot block a run -----------------------------------------
 
-    def _say(self, pipe: IO[bytes]) -> None:
+    def _write_commands(self, pipe: IO[bytes]) -> None:
         while (line := self._commands.get()) is not None:
             try:
                 pipe.write(line)
                 pipe.flush()
             except (OSError, ValueError):
-                return  # it reads no more: its end is what the others hear of it
+                return  # the process closed its input; the thread that reads its output reports its exit
 
-    def _listen_to_errors(self, pipe: IO[bytes]) -> None:
+    def _read_stderr(self, pipe: IO[bytes]) -> None:
         with contextlib.suppress(OSError, ValueError):
             while data := os.read(pipe.fileno(), 65536):
-                self._complaints = (self._complaints + data)[-_COMPLAINTS:]
+                self._stderr = (self._stderr + data)[-_MAX_STDERR:]
 
-    def _listen(self, pipe: IO[bytes]) -> None:
+    def _read_reports(self, pipe: IO[bytes]) -> None:
         fault: AdapterError | None = None
         with contextlib.suppress(OSError, ValueError):
             while line := pipe.readline(MAX_LINE):
                 try:
-                    self._hear(line)
+                    self._dispatch(line)
                 except AdapterError as error:
                     fault = error
                     break
         if fault is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_ENDS_WITHIN)
+                self._process.wait(_EXIT_TIMEOUT)
         else:
-            self._end()
+            self._kill_process_group()
         with self._lock:
             inboxes, self._inboxes = self._inboxes or {}, None
         for inbox in inboxes.values():
             inbox.put(fault or AdapterDiedError(self.exit_summary(), shared=len(inboxes) > 1))
 
-    def _hear(self, line: bytes) -> None:
+    def _dispatch(self, line: bytes) -> None:
         try:
             report = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise AdapterError(f"a line that is no JSON: {line[:200]!r}") from error
+            raise AdapterError(f"a line is not JSON: {line[:200]!r}") from error
         if not isinstance(report, dict):
-            raise AdapterError(f"a line that is no object: {line[:200]!r}")
+            raise AdapterError(f"a line is not a JSON object: {line[:200]!r}")
         name = str(report.get("id", ""))
         with self._lock:
             inboxes = self._inboxes or {}
             inbox = inboxes.get("") or inboxes.get(name)
             if inbox is None and len(inboxes) == 1:
-                # Whoever reads it sees by its id that it is amiss.
+                # Deliver to the only running command, whose reader detects the wrong id.
                 inbox = next(iter(inboxes.values()))
-            if inbox is None and name not in self._asked:
-                raise AdapterError(f"a report of {name!r}, which was never asked for: {line[:200]!r}")
+            if inbox is None and name not in self._command_ids:
+                raise AdapterError(
+                    f"a report for {name!r}, which is not the id of any command: {line[:200]!r}"
+                )
         if inbox is not None:
             inbox.put(report, len(line))
 
     def exit_summary(self) -> str:
-        self._threads[0].join(_ENDS_WITHIN)
-        said = self._complaints.decode("utf-8", "replace").strip()
-        return f"the program ended ({self._process.poll()}); it wrote: {said[-2000:] or 'nothing'}"
+        self._threads[0].join(_EXIT_TIMEOUT)
+        output = self._stderr.decode("utf-8", "replace").strip()
+        return f"the program exited with {self._process.poll()}; standard error: {output[-2000:] or 'empty'}"
 
-    # ---- its end -------------------------------------------------------------------------------------------------
+    # ---- shutdown ------------------------------------------------------------------------------------------------
 
     def bye(self) -> None:
         self.write({"op": "bye"})
@@ -345,11 +353,11 @@ class _Program:
 
     def stop(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_ENDS_WITHIN)
+            self._process.wait(_EXIT_TIMEOUT)
         self.kill()
 
-    def _end(self) -> None:
-        # Its group as well: a shell leaves children behind that hold the pipes open.
+    def _kill_process_group(self) -> None:
+        # Kill the whole process group: the children of a shell would otherwise keep the pipes open.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if hasattr(os, "killpg"):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -357,11 +365,11 @@ class _Program:
                 self._process.kill()
 
     def kill(self) -> None:
-        self._end()
+        self._kill_process_group()
         self._process.wait()
         self._commands.put(None)
         for thread in self._threads:
-            thread.join(_ENDS_WITHIN)
+            thread.join(_EXIT_TIMEOUT)
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             with contextlib.suppress(OSError, ValueError):
                 pipe.close()  # type: ignore[union-attr]

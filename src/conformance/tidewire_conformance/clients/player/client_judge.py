@@ -1,4 +1,4 @@
-"""What a client did wrong, by the record of a conversation: its requests with their times, and what it reported."""
+"""Judges a client by a recorded conversation: its requests with their times, and its reports."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,215 +15,224 @@ from tidewire_conformance.clients.player.reported_values_and_texts import (
 )
 from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
 
-_SECRET = 12
-"""Characters from which on a token is no word that may stand in a report for another reason."""
+_MIN_SECRET_LENGTH = 12
+"""Minimum length of a token that counts as leaked if a report contains it. Shorter tokens could occur by chance."""
 
-_GRAIN = 0.002
-"""Seconds by which clocks and timers may differ."""
+_CLOCK_TOLERANCE = 0.002
+"""Tolerance for differences between clocks and timers, in seconds."""
 
-_ALIKE = 1.1
-"""Waits of which the longest is not so many times as long as the shortest were not drawn: the nine shortest of thirteen that
-were are as near to each other once in ten million times."""
+_MIN_SPREAD = 1.1
+"""Minimum ratio of the longest to the shortest wait. Below it, the waits count as not random: for the nine shortest of
+thirteen random waits, the probability of a smaller ratio is one in ten million."""
 
-_KEY_LENGTH = 20
-"""Visible ASCII characters that 128 random bits take at least."""
+_MIN_KEY_LENGTH = 20
+"""Minimum number of visible ASCII characters needed for 128 random bits."""
 
-_DRAWN_ANEW = 12
-"""Places in which two keys differ at least that were drawn: of 20 characters one or two are alike by chance."""
+_MIN_KEY_DIFFERENCES = 12
+"""Minimum number of positions in which two random keys differ. Of 20 characters, one or two are equal by chance."""
 
-_LANE_NAMES = {"streams": "event stream", "submits": "submit", "cancels": "cancel", "unknown": "request"}
+_KIND_NAMES = {"streams": "event stream", "submits": "submit", "cancels": "cancel", "unknown": "request"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was not as it has to be."""
+    """A failure of the client."""
 
     kind: str
-    """What it is about: cursor, path, header, wait, drawn, repeat, count, foreign, open, pace, hung, died, promptness,
+    """Category: cursor, path, header, wait, drawn, repeat, count, foreign, open, pace, hung, died, promptness,
     end, problem, value, again, text, void, order, never, kept, items, incomplete, secret."""
     rules: tuple[str, ...]
-    """The sentences that are broken."""
+    """The requirements that fail."""
     expected: str
     got: str
 
 
 def judge(scenario: Scenario, conversation: Conversation) -> list[Finding]:
-    """Compare a conversation with what its scenario expects; nothing to find: the client is right."""
+    """Compare a conversation with the expectations of its scenario. An empty list means that the client is correct."""
     rules = scenario.requirements
     found = [
         *_requests(scenario, conversation),
-        *_drawn(scenario, conversation),
+        *_randomness(scenario, conversation),
         *_counts(scenario, conversation),
         *_runs(scenario, conversation),
-        *_secrets(conversation.runs),
+        *_leaked_secrets(conversation.runs),
     ]
-    told = ClientOutput.of(run.saw() for run in conversation.runs)
-    found += _never(scenario, told)
-    found += _kept(conversation.runs, rules)
+    output = ClientOutput.of(run.values() for run in conversation.runs)
+    found += _forbidden_texts(scenario, output)
+    found += _retained_values(conversation.runs, rules)
     if not any(run.hung or run.died for run in conversation.runs):
-        found += _values(scenario, conversation.runs[-1], told)
-        found += _texts(scenario, told)
+        found += _values(scenario, conversation.runs[-1], output)
+        found += _texts(scenario, output)
     return [replace(each, expected=printable(each.expected), got=printable(each.got)) for each in found]
 
 
-# ---- what it asked ---------------------------------------------------------------------------------------------
+# ---- requests --------------------------------------------------------------------------------------------------
 
 
 def _requests(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
     before: dict[str, RecordedRequest] = {}
-    for talk in conversation.talks:
-        asked = (talk.exchange or {}).get("asked", {})
+    for request in conversation.requests:
+        asked = (request.exchange or {}).get("asked", {})
         rules = tuple(asked.get("rules", scenario.requirements))
-        name = f"{_LANE_NAMES.get(talk.lane, talk.lane)} {talk.number + 1}"
-        if talk.foreign and "authorization" in talk.headers:
+        name = f"{_KIND_NAMES.get(request.kind, request.kind)} {request.number + 1}"
+        if request.foreign and "authorization" in request.headers:
             yield Finding("foreign", ("TW-SEC-012",), "no credentials to another origin", "Authorization")
-        if talk.lane == "streams":
-            yield from _stream_request(talk, asked, rules, name, conversation)
-        if talk.lane == "submits" and "text/event-stream" in talk.headers.get("accept", ""):
-            yield from _coding(talk, name)
-        key = talk.headers.get("idempotency-key")
-        if talk.lane == "submits" and key is not None and len(key) < _KEY_LENGTH:
-            expected = f"{name}: an Idempotency-Key of at least {_KEY_LENGTH} characters, for 128 random bits"
+        if request.kind == "streams":
+            yield from _stream_request(request, asked, rules, name, conversation)
+        if request.kind == "submits" and "text/event-stream" in request.headers.get("accept", ""):
+            yield from _accept_encoding(request, name)
+        key = request.headers.get("idempotency-key")
+        if request.kind == "submits" and key is not None and len(key) < _MIN_KEY_LENGTH:
+            expected = (
+                f"{name}: an Idempotency-Key of at least {_MIN_KEY_LENGTH} characters, for 128 random bits"
+            )
             yield Finding("header", ("TW-JOB-036",), expected, key)
         for header, value in asked.get("headers", {}).items():
-            got = talk.headers.get(header.lower())
+            got = request.headers.get(header.lower())
             if got != value:
                 yield Finding("header", rules, f"{name}: {header}: {value}", f"{header}: {got}")
-        earlier = before.get(talk.lane)
-        if earlier is None and talk.lane == "streams":
+        earlier = before.get(request.kind)
+        if earlier is None and request.kind == "streams":
             earlier = before.get("submits")
         if earlier is not None:
-            yield from _after(talk, earlier, asked, rules, name, conversation.room)
-        if talk.in_vain is not None:
+            yield from _timing_and_repetition(request, earlier, asked, rules, name, conversation.bound_factor)
+        if request.waited_for is not None:
             yield Finding(
-                "promptness", rules, f"while {name} was open: {talk.in_vain}", "nothing of the kind"
+                "promptness", rules, f"while {name} was open: {request.waited_for}", "did not happen"
             )
-        yield from _pace(talk, rules, name, conversation.room)
-        if (talk.exchange or {}).get("closes") and (talk.closed is None or talk.swallowed):
+        yield from _reading_pace(request, rules, name, conversation.bound_factor)
+        if (request.exchange or {}).get("closes") and (request.closed is None or request.flood_read):
             got = (
-                "it read all of an endless line"
-                if talk.swallowed
-                else "it was open when the client had ended"
+                "the client read all of an endless line"
+                if request.flood_read
+                else "still open after the client had reported its end"
             )
             yield Finding("open", rules, f"the client closes the connection of {name}", got)
-        before[talk.lane] = talk
+        before[request.kind] = request
 
 
 def _stream_request(
-    talk: RecordedRequest, asked: Members, rules: tuple[str, ...], name: str, conversation: Conversation
+    request: RecordedRequest, asked: Members, rules: tuple[str, ...], name: str, conversation: Conversation
 ) -> Iterator[Finding]:
-    if "text/event-stream" not in talk.headers.get("accept", ""):
-        got = f"Accept: {talk.headers.get('accept')}"
+    if "text/event-stream" not in request.headers.get("accept", ""):
+        got = f"Accept: {request.headers.get('accept')}"
         yield Finding("header", ("TW-CLI-008",), f"{name}: Accept: text/event-stream", got)
-    yield from _coding(talk, name)
+    yield from _accept_encoding(request, name)
     path = asked.get("path", f"/v1/jobs/{JOB}/events").replace("{job}", JOB).replace("{job2}", JOB_2)
-    without_cursor = talk.target.partition("?after=")[0].partition("&after=")[0]
-    # A page may ask for problems within the stream.
-    if path not in {talk.target, without_cursor, without_cursor.removesuffix("?errors=inband")}:
-        yield Finding("path", rules, f"{name}: GET {path}", f"GET {talk.target}")
+    without_cursor = request.target.partition("?after=")[0].partition("&after=")[0]
+    # A browser client may request errors within the stream, by `errors=inband`.
+    if path not in {request.target, without_cursor, without_cursor.removesuffix("?errors=inband")}:
+        yield Finding("path", rules, f"{name}: GET {path}", f"GET {request.target}")
     if "cursor" in asked:
         wanted = asked["cursor"] if isinstance(asked["cursor"], list) else [asked["cursor"]]
-        allowed = {talk.held if cursor == "held" else cursor for cursor in wanted}
-        if talk.number == 0 and (conversation.lane("attaching") or conversation.lane("submits")):
-            # The job was read before, in its own right or as the answer to a submit, and stood there.
+        allowed = {request.last_id if cursor == "held" else cursor for cursor in wanted}
+        if request.number == 0 and (conversation.of_kind("attaching") or conversation.of_kind("submits")):
+            # The client read the job before, by itself or as the response to a submit. That job's cursor is 1-1.
             allowed.add("1-1")
-        if talk.cursor not in allowed:
+        if request.cursor not in allowed:
             expected = " or ".join(str(cursor or "no cursor") for cursor in allowed)
-            yield Finding("cursor", rules, f"{name}: {expected}", talk.cursor or "no cursor")
+            yield Finding("cursor", rules, f"{name}: {expected}", request.cursor or "no cursor")
 
 
-def _coding(talk: RecordedRequest, name: str) -> Iterator[Finding]:
-    if (coding := talk.headers.get("accept-encoding")) != "identity":
+def _accept_encoding(request: RecordedRequest, name: str) -> Iterator[Finding]:
+    if (coding := request.headers.get("accept-encoding")) != "identity":
         got = f"Accept-Encoding: {coding}"
         yield Finding("header", ("TW-SEC-023",), f"{name}: Accept-Encoding: identity", got)
 
 
-def _pace(talk: RecordedRequest, rules: tuple[str, ...], name: str, room: float) -> Iterator[Finding]:
-    """What is read in proportion to its length takes as much longer as it is longer, on any machine."""
-    pace = (talk.exchange or {}).get("pace")
-    long, short = talk.lasted("long"), talk.lasted("short")
+def _reading_pace(
+    request: RecordedRequest, rules: tuple[str, ...], name: str, bound_factor: float
+) -> Iterator[Finding]:
+    """Check that the time to read a long part grows at most in proportion to its length.
+
+    The bound is relative to the time for a short part, so it holds on any machine.
+    """
+    pace = (request.exchange or {}).get("pace")
+    long, short = request.durations("long"), request.durations("short")
     if pace is None or not long or not short:
         return
-    most = max(pace["or_ms"] / 1000 * room, pace["times"] * max(short))
+    most = max(pace["or_ms"] / 1000 * bound_factor, pace["times"] * max(short))
     if max(long) > most:
-        expected = f"{name}: the long one within {most:.2f} s, {pace['times']} times a short one"
-        got = f"{max(long):.2f} s, where a short one took {max(short):.3f} s"
+        expected = f"{name}: the long part is read within {most:.2f} s, {pace['times']} times the short part"
+        got = f"{max(long):.2f} s for the long part, {max(short):.3f} s for the short part"
         yield Finding("pace", tuple(pace.get("rules", rules)), expected, got)
 
 
-def _after(
-    talk: RecordedRequest,
+def _timing_and_repetition(
+    request: RecordedRequest,
     earlier: RecordedRequest,
     asked: Members,
     rules: tuple[str, ...],
     name: str,
-    room: float,
+    bound_factor: float,
 ) -> Iterator[Finding]:
-    waited = talk.at - (earlier.said or earlier.at)
+    elapsed = request.at - (earlier.last_sent_at or earlier.at)
     bounds = asked.get("wait_ms", {})
-    # Negative where it asked before the answer had ended.
-    if "least" in bounds and waited + _GRAIN < bounds["least"] / 1000:
-        expected = f"{name}: at least {bounds['least']} ms after what was said before"
-        yield Finding("wait", rules, expected, f"{waited * 1000:.0f} ms")
-    if "most" in bounds and waited > (most := bounds["most"] * room) / 1000:
-        expected = f"{name}: at most {most:.0f} ms after what was said before"
-        yield Finding("wait", rules, expected, f"{waited * 1000:.0f} ms")
+    # Negative if the request arrived before the end of the previous response.
+    if "least" in bounds and elapsed + _CLOCK_TOLERANCE < bounds["least"] / 1000:
+        expected = f"{name}: at least {bounds['least']} ms after the previous response"
+        yield Finding("wait", rules, expected, f"{elapsed * 1000:.0f} ms")
+    if "most" in bounds and elapsed > (most := bounds["most"] * bound_factor) / 1000:
+        expected = f"{name}: at most {most:.0f} ms after the previous response"
+        yield Finding("wait", rules, expected, f"{elapsed * 1000:.0f} ms")
     if asked.get("repeats"):
-        key, key_before = (one.headers.get("idempotency-key") for one in (talk, earlier))
+        key, key_before = (one.headers.get("idempotency-key") for one in (request, earlier))
         if key is None or key != key_before:
             yield Finding(
                 "repeat", rules, f"{name}: Idempotency-Key: {key_before}", f"Idempotency-Key: {key}"
             )
-        if talk.body != earlier.body:
-            yield Finding("repeat", rules, f"{name}: {earlier.body!r}", repr(talk.body))
+        if request.body != earlier.body:
+            yield Finding("repeat", rules, f"{name}: {earlier.body!r}", repr(request.body))
     if asked.get("repeats") is False:
-        key, key_before = (one.headers.get("idempotency-key", "") for one in (talk, earlier))
-        if key and _differ(key, key_before) < _DRAWN_ANEW:
-            yield Finding("header", rules, f"{name}: an Idempotency-Key that was drawn anew", key)
+        key, key_before = (one.headers.get("idempotency-key", "") for one in (request, earlier))
+        if key and _differences(key, key_before) < _MIN_KEY_DIFFERENCES:
+            yield Finding("header", rules, f"{name}: a new random Idempotency-Key", key)
 
 
-def _differ(one: str, other: str) -> int:
-    """In how many places: few for a key that is counted up, or made of the time."""
-    return sum(mine != theirs for mine, theirs in zip_longest(one, other))
+def _differences(one: str, other: str) -> int:
+    """Count the positions in which two keys differ. A counter or a timestamp as key differs in few positions."""
+    return sum(a != b for a, b in zip_longest(one, other))
 
 
-def _drawn(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
-    """Waits that are drawn are not alike: a quarter of them may have met a machine that was busy, and is left out."""
+def _randomness(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
+    """Check that waits are random. The longest quarter is ignored, since a busy machine may have delayed these waits."""
     if not scenario.expect.get("drawn"):
         return
-    talks = conversation.lane("streams")
-    waits = sorted(talk.at - (before.said or before.at) for before, talk in pairwise(talks))
+    requests = conversation.of_kind("streams")
+    waits = sorted(request.at - (before.last_sent_at or before.at) for before, request in pairwise(requests))
     alike = waits[: len(waits) * 3 // 4]
-    if len(alike) > 1 and alike[-1] < _ALIKE * alike[0]:
-        told = ", ".join(f"{wait * 1000:.0f}" for wait in waits)
-        expected = "waits that are drawn at random, from half to one and a half times their base"
-        yield Finding("drawn", scenario.requirements, expected, f"waits in ms: {told}")
+    if len(alike) > 1 and alike[-1] < _MIN_SPREAD * alike[0]:
+        listed = ", ".join(f"{wait * 1000:.0f}" for wait in waits)
+        expected = "random waits between 0.5 and 1.5 times the base delay"
+        yield Finding("drawn", scenario.requirements, expected, f"waits in ms: {listed}")
 
 
 def _counts(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
     rules = scenario.requirements
-    for lane, name in _LANE_NAMES.items():
-        script = scenario.lanes.get(lane, ())
-        got = len(conversation.lane(lane))
+    for kind, name in _KIND_NAMES.items():
+        script = scenario.scripts.get(kind, ())
+        got = len(conversation.of_kind(kind))
         least = sum(not exchange.get("repeat") for exchange in script)
         bounds: Mapping[str, int] = {"least": least, "most": least}
         if script and script[-1].get("repeat"):
             bounds = {"least": least}
-        if lane == "streams":
+        if kind == "streams":
             bounds = scenario.expect.get("streams", bounds)
         wrong = got < bounds.get("least", 0) or got > bounds.get("most", got)
         if wrong:
-            about = ("TW-CLI-049",) if lane == "cancels" and not script else rules
+            about = ("TW-CLI-049",) if kind == "cancels" and not script else rules
             expected = " and ".join(f"at {word} {number}" for word, number in bounds.items())
-            yield Finding("count", about, f"requests of the kind {name}: {expected}", str(got))
-    if any(action["do"] == "discover" for action in scenario.actions) and not conversation.lane("discovery"):
-        yield Finding("count", rules, "a request for discovery", "none")
-    strangers = [talk for talk in conversation.talks if talk.foreign]
-    if strangers and not scenario.expect.get("foreign"):
-        yield Finding("foreign", rules, "no request to another origin", f"{len(strangers)} of them")
+            yield Finding("count", about, f"number of {name} requests: {expected}", str(got))
+    if any(action["do"] == "discover" for action in scenario.actions) and not conversation.of_kind(
+        "discovery"
+    ):
+        yield Finding("count", rules, "a discovery request", "none")
+    cross_origin = [request for request in conversation.requests if request.foreign]
+    if cross_origin and not scenario.expect.get("foreign"):
+        yield Finding("foreign", rules, "no request to another origin", f"{len(cross_origin)} requests")
 
 
-# ---- how it ended ----------------------------------------------------------------------------------------------
+# ---- end of each command ---------------------------------------------------------------------------------------
 
 
 def _runs(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
@@ -234,7 +243,7 @@ def _runs(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
         wanted = scenario.expect["end"] if last else [action.get("end", "stopped")]
         expected = " or ".join(wanted)
         if run.hung:
-            yield Finding("hung", rules, f"an end: {expected}", "none in time")
+            yield Finding("hung", rules, f"an end: {expected}", "no end in time")
         elif run.died:
             yield Finding("died", rules, f"an end: {expected}", run.died)
         elif run.end is not None and run.end["end"] not in wanted:
@@ -246,11 +255,11 @@ def _runs(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]:
             yield from _end(scenario.expect, run.end, rules)
 
 
-def _secrets(runs: Iterable[ClientRun]) -> Iterator[Finding]:
+def _leaked_secrets(runs: Iterable[ClientRun]) -> Iterator[Finding]:
     for run in runs:
-        tokens = [token for token in run.command.get("credentials", ()) if len(token) >= _SECRET]
+        tokens = [token for token in run.command.get("credentials", ()) if len(token) >= _MIN_SECRET_LENGTH]
         if any(token in json.dumps([report for _, report in run.reports]) for token in tokens):
-            yield Finding("secret", ("TW-SEC-013",), "no credentials in what is told of an end", "a token")
+            yield Finding("secret", ("TW-SEC-013",), "no credentials in reports", "a token")
 
 
 def _end(expect: Members, end: Members, rules: tuple[str, ...]) -> Iterator[Finding]:
@@ -264,7 +273,7 @@ def _end(expect: Members, end: Members, rules: tuple[str, ...]) -> Iterator[Find
             yield Finding("problem", rules, f"the problem's {name}: {value!r}", repr(problem.get(name)))
     if "incomplete" in expect and bool(end.get("incomplete")) != expect["incomplete"]:
         mark = "is" if expect["incomplete"] else "is not"
-        yield Finding("incomplete", rules, f"the value {mark} marked as incomplete", "the contrary")
+        yield Finding("incomplete", rules, f"the value {mark} marked as incomplete", "the opposite")
     if "items" in expect:
         got = [{"status": item.get("status"), "code": item.get("code")} for item in end.get("items", ())]
         wanted = [{"status": item["status"], "code": item.get("code")} for item in expect["items"]]
@@ -272,14 +281,14 @@ def _end(expect: Members, end: Members, rules: tuple[str, ...]) -> Iterator[Find
             yield Finding("items", rules, f"items: {wanted}", str(got))
 
 
-# ---- what it handed over ---------------------------------------------------------------------------------------
+# ---- delivered values ------------------------------------------------------------------------------------------
 
 
-def _values(scenario: Scenario, run: ClientRun, told: ClientOutput) -> Iterator[Finding]:
+def _values(scenario: Scenario, run: ClientRun, output: ClientOutput) -> Iterator[Finding]:
     expect, rules = scenario.expect, scenario.requirements
     wanted = [expect["value"]] if "value" in expect else expect.get("values", [])
     for index, value in enumerate(wanted):
-        seen = told.values.get(index, [])
+        seen = output.values.get(index, [])
         if seen and not same(seen[-1], value):
             yield Finding(
                 "value", rules, f"the last value of item {index}: {_short(value)}", _short(seen[-1])
@@ -289,58 +298,58 @@ def _values(scenario: Scenario, run: ClientRun, told: ClientOutput) -> Iterator[
     end = run.end or {}
     if "value" in expect and "value" in end and not same(end["value"], expect["value"]):
         yield Finding("value", rules, f"at the end: {_short(expect['value'])}", _short(end["value"]))
-    reports = sum(map(len, told.values.values()))
+    reports = sum(map(len, output.values.values()))
     if "told" in expect and reports > expect["told"]["most"]:
         most = expect["told"]["most"]
-        expected = f"at most {most} values are handed over, one for each change"
+        expected = f"at most {most} delivered values, one for each change"
         yield Finding("again", rules, expected, str(reports))
     if "states" in expect:
-        yield from _order(expect["states"], told.values.get(0, []), rules)
+        yield from _order(expect["states"], output.values.get(0, []), rules)
 
 
-def _never(scenario: Scenario, told: ClientOutput) -> Iterator[Finding]:
+def _forbidden_texts(scenario: Scenario, output: ClientOutput) -> Iterator[Finding]:
     for text in scenario.expect.get("never", ()):
-        if any(text in json.dumps(value, ensure_ascii=False) for value in told.everything()):
+        if any(text in json.dumps(value, ensure_ascii=False) for value in output.everything()):
             yield Finding(
-                "never", scenario.requirements, f"nothing that holds {text!r} is handed over", "it was"
+                "never", scenario.requirements, f"no delivered value contains {text!r}", "a value contains it"
             )
 
 
 def _order(states: Iterable[Any], seen: Iterable[Any], rules: tuple[str, ...]) -> Iterator[Finding]:
-    """What was seen follows the states: some may be passed over, none comes again after another one."""
+    """Check that delivered values follow the order of the states. States may be skipped, but none may return later."""
     left = list(states)
     for value in seen:
         while left and not same(left[0], value):
             left.pop(0)
         if not left:
-            expected = f"values in this order, each once: {_short([*states])}"
+            expected = f"values in this order, each at most once: {_short([*states])}"
             yield Finding("order", rules, expected, _short([*seen]))
             return
 
 
-def _texts(scenario: Scenario, told: ClientOutput) -> Iterator[Finding]:
+def _texts(scenario: Scenario, output: ClientOutput) -> Iterator[Finding]:
     expect, rules = scenario.expect, scenario.requirements
     if "text" not in expect:
         return
-    text, void = told.text(0)
+    text, retracted = output.text(0)
     if text != expect["text"]:
-        yield Finding("text", rules, f"text handed over: {_short(expect['text'])}", _short(text))
+        yield Finding("text", rules, f"delivered text: {_short(expect['text'])}", _short(text))
     wanted = expect.get("void", 0)
-    if void != wanted:
-        yield Finding("void", rules, f"code points said to be void: {wanted}", str(void))
-    last = told.values.get(0, [None])[-1]
+    if retracted != wanted:
+        yield Finding("void", rules, f"code points reported as retracted: {wanted}", str(retracted))
+    last = output.values.get(0, [None])[-1]
     if text_of(last) is not None and text_of(last) != text:
-        yield Finding("text", rules, f"text handed over is that of the value: {_short(last)}", _short(text))
+        yield Finding("text", rules, f"delivered text equal to the value: {_short(last)}", _short(text))
 
 
-def _kept(runs: Iterable[ClientRun], rules: tuple[str, ...]) -> Iterator[Finding]:
+def _retained_values(runs: Iterable[ClientRun], rules: tuple[str, ...]) -> Iterator[Finding]:
     for run in runs:
         kept = (run.end or {}).get("kept")
         if kept is None:
             continue
-        then = [report["value"] for report in run.saw()]
+        then = [report["value"] for report in run.values()]
         if not same(kept, then):
-            expected = f"values that were handed over stay as they were: {_short(then)}"
+            expected = f"delivered values do not change afterwards: {_short(then)}"
             yield Finding("kept", ("TW-DIF-033", *rules), expected, _short(kept))
 
 

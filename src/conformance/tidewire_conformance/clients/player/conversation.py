@@ -1,4 +1,4 @@
-"""What was said between a client and the server of a scenario, with the times: all that a judge goes by.
+"""Record of the requests, responses and reports in a scenario, the only input of `client_judge`.
 
 Times are seconds of the monotonic clock.
 """
@@ -15,46 +15,46 @@ from tidewire_conformance.clients.player.scenario import Members
 
 @dataclass
 class RecordedRequest:
-    """One request, and what was answered."""
+    """A request and its response."""
 
     method: str
     target: str
-    """Path and query, as they were sent."""
+    """Path and query of the request line."""
     headers: dict[str, str]
-    """Names in lower case."""
+    """Header fields; names are in lower case."""
     body: bytes
     head: bytes
-    """The request line and the header, as they came."""
+    """Request line and header as received."""
     at: float
-    """When the request had been read."""
+    """Time at which the server had read the whole request."""
     foreign: bool = False
-    """Whether it came to the other origin."""
-    lane: str = ""
+    """Whether the request went to the second origin."""
+    kind: str = ""
     number: int = 0
-    """Which request of its lane, from 0."""
+    """Index among the requests of the same kind, from 0."""
     opens_stream: bool = False
-    """Whether it is a submit that was answered with the first stream."""
+    """Whether the request is a submit whose response is the first stream."""
     exchange: Members | None = None
-    """What was expected; None: nothing was."""
+    """The scripted exchange for this request; None if the request was not expected."""
     sent: list[tuple[float, bytes]] = field(default_factory=list)
-    """Pieces of the answer, without the framing of chunks, each with the time before it was handed to the network."""
-    said: float | None = None
-    """The time before the last piece, or before the close where there was none."""
+    """Pieces of the response without chunk framing. Each time is taken just before the piece is sent."""
+    last_sent_at: float | None = None
+    """Time just before the last piece was sent, or before the connection was closed if nothing was sent."""
     closed: float | None = None
-    """When the client closed the connection, if it did so by itself."""
+    """Time at which the client closed the connection by itself."""
     ending: tuple[float, str] | None = None
-    """When and how the server ended its answer, in the words of a scenario; None where the client went away first."""
-    in_vain: Any = None
-    """What the server waited for in vain, in words."""
-    swallowed: bool = False
-    """Whether the client took all of a flood."""
+    """Time and manner of the response's end, as in the scenario's `then`; None if the client closed first."""
+    waited_for: Any = None
+    """Description of the client action for which the server waited until the timeout."""
+    flood_read: bool = False
+    """Whether the client read all bytes of a flood, instead of closing the connection."""
     laps: list[tuple[str, float]] = field(default_factory=list)
-    """When each lap began."""
-    held: str | None = None
-    """The id of the last logged event that had been sent whole before this request."""
+    """Names and start times of the scenario's timed parts."""
+    last_id: str | None = None
+    """Id of the last logged event that the server had sent completely before this request."""
 
-    def lasted(self, name: str) -> list[float]:
-        """Seconds of each lap of this name that has ended."""
+    def durations(self, name: str) -> list[float]:
+        """Durations, in seconds, of all completed timed parts with this name."""
         return [ends - at for (lap, at), (_, ends) in pairwise(self.laps) if lap == name]
 
     @property
@@ -63,52 +63,56 @@ class RecordedRequest:
 
     @property
     def cursor(self) -> str | None:
-        """The cursor, as a server takes it: the header where it is not empty, else `after`."""
-        return self.headers.get("last-event-id") or self.asks_for("after") or None
+        """The cursor: `Last-Event-ID` if present and not empty, otherwise the query parameter `after`."""
+        return self.headers.get("last-event-id") or self.query_parameter("after") or None
 
-    def asks_for(self, name: str) -> str:
-        """A parameter of its query; empty where it has none of this name."""
+    def query_parameter(self, name: str) -> str:
+        """Last value of a query parameter; empty if the parameter is missing."""
         return parse_qs(urlsplit(self.target).query).get(name, [""])[-1]
 
 
 @dataclass
 class ClientRun:
-    """What a client was told to do, and what it reported."""
+    """A command for the client, with the client's reports."""
 
     command: Members
     reports: list[tuple[float, Members]] = field(default_factory=list)
     hung: bool = False
     died: str = ""
-    """How the client ended instead of coming to an end of the job."""
+    """Exit summary of a client that exited before it reported an end; otherwise empty."""
 
     @property
     def end(self) -> Members | None:
-        """The last report, if it is the end."""
+        """The last report if it contains an end."""
         last = self.reports[-1][1] if self.reports else {}
         return last if "end" in last else None
 
-    def saw(self) -> Iterator[Members]:
-        """The values, in order."""
+    def values(self) -> Iterator[Members]:
+        """Reports of delivered values, in order."""
         return (report for _, report in self.reports if "saw" in report)
 
 
 @dataclass
 class Conversation:
-    """A scenario as it was played."""
+    """Record of one played scenario."""
 
     began: float = field(default_factory=time.monotonic)
-    room: float = 1.0
-    """A factor to the bounds at the top, which leave room for a slow machine."""
-    talks: list[RecordedRequest] = field(default_factory=list)
+    bound_factor: float = 1.0
+    """Factor for upper time bounds, to allow for a slow machine."""
+    requests: list[RecordedRequest] = field(default_factory=list)
     runs: list[ClientRun] = field(default_factory=list)
 
-    def lane(self, name: str) -> list[RecordedRequest]:
-        """The requests of one kind; a submit that was answered with a stream is one of two kinds."""
-        return [talk for talk in self.talks if talk.lane == name or (talk.opens_stream and name == "streams")]
+    def of_kind(self, kind: str) -> list[RecordedRequest]:
+        """Requests of one kind. A submit whose response is a stream also counts as a request for a stream."""
+        return [
+            request
+            for request in self.requests
+            if request.kind == kind or (request.opens_stream and kind == "streams")
+        ]
 
 
 def read_request(stream: BinaryIO) -> RecordedRequest | None:
-    """Read one request; None: the client closed, or sent no HTTP."""
+    """Read one request. Returns None if the client closed the connection or did not send HTTP."""
     head = line = stream.readline()
     words = line.split()
     if len(words) != 3:

@@ -1,4 +1,4 @@
-"""A verdict in words: the sentence that is broken, what was expected, what came, and the bytes with their times."""
+"""Text form of a scenario verdict: failed requirements, expected and actual results, and a timed transcript."""
 
 from collections.abc import Iterator
 
@@ -8,22 +8,22 @@ from tidewire_conformance.clients.player.play_scenario import ScenarioVerdict
 from tidewire_conformance.clients.player.reported_values_and_texts import printable
 from tidewire_conformance.judging.verdict import Outcome
 
-_PIECES = 12
-"""Pieces of an answer, and reports of a client, that are shown from the start, and from the end."""
-_BYTES = 160
-"""Bytes of a piece that are shown."""
+_MAX_PIECES = 12
+"""Number of response pieces, or of client reports, printed from each end of a long sequence."""
+_MAX_BYTES = 160
+"""Number of bytes printed from each end of a long piece."""
 _ENDINGS = {
-    "eof": "(the end of the body, and of the connection)",
-    "close": "(closed by the server before the end)",
+    "eof": "(end of the body; the server closed the connection)",
+    "close": "(closed by the server before the end of the body)",
     "reset": "(reset by the server)",
-    "stall": "(nothing more, and kept open)",
-    "keep": "(the end of the body; kept open for the next request)",
+    "stall": "(the server sends nothing more and keeps the connection open)",
+    "keep": "(end of the body; the connection stays open for the next request)",
 }
-"""How a server ended an answer."""
+"""Descriptions of the ways in which a server can end a response."""
 
 
 def describe(verdict: ScenarioVerdict) -> str:
-    """What to read where a scenario did not pass."""
+    """Explain a verdict; for a failure or error, include the transcript."""
     return "\n".join(_lines(verdict))
 
 
@@ -44,17 +44,17 @@ def _lines(verdict: ScenarioVerdict) -> Iterator[str]:
 
 
 def transcript(conversation: Conversation) -> Iterator[str]:
-    """What went over the wire and what the client reported, with milliseconds from the start."""
+    """Lines for the requests, responses and reports, with milliseconds since the start of the scenario."""
     began = conversation.began
     moments: list[tuple[float, str]] = []
-    for number, talk in enumerate(conversation.talks, 1):
-        moments += ((at, f"{number:3} {line}") for at, line in _talk(talk))
+    for number, request in enumerate(conversation.requests, 1):
+        moments += ((at, f"{number:3} {line}") for at, line in _request_lines(request))
     for run in conversation.runs:
-        left_out = len(run.reports) - 2 * _PIECES
+        left_out = len(run.reports) - 2 * _MAX_PIECES
         for number, (at, report) in enumerate(run.reports):
-            if left_out <= 0 or not _PIECES <= number < len(run.reports) - _PIECES:
+            if left_out <= 0 or not _MAX_PIECES <= number < len(run.reports) - _MAX_PIECES:
                 moments.append((at, f"    * {_short(str(dict(report)))}"))
-            elif number == _PIECES:
+            elif number == _MAX_PIECES:
                 moments.append((at, f"    * … {left_out} reports …"))
         if run.hung:
             moments.append((float("inf"), "    * (no end)"))
@@ -63,25 +63,25 @@ def transcript(conversation: Conversation) -> Iterator[str]:
         yield f"  {when:>9} {line}"
 
 
-def _talk(talk: RecordedRequest) -> Iterator[tuple[float, str]]:
-    place = " (at the other origin)" if talk.foreign else ""
-    yield talk.at, f"> {_short(repr(talk.head)[2:-1])}{place}"
-    if talk.body:
-        yield talk.at, f"> {_short(repr(talk.body)[2:-1])}"
-    pieces = talk.sent
-    left_out = len(pieces) - 2 * _PIECES
+def _request_lines(request: RecordedRequest) -> Iterator[tuple[float, str]]:
+    place = " (to the second origin)" if request.foreign else ""
+    yield request.at, f"> {_short(repr(request.head)[2:-1])}{place}"
+    if request.body:
+        yield request.at, f"> {_short(repr(request.body)[2:-1])}"
+    pieces = request.sent
+    left_out = len(pieces) - 2 * _MAX_PIECES
     if left_out > 0:
-        pieces = [*pieces[:_PIECES], (pieces[_PIECES][0], b""), *pieces[-_PIECES:]]
+        pieces = [*pieces[:_MAX_PIECES], (pieces[_MAX_PIECES][0], b""), *pieces[-_MAX_PIECES:]]
     for at, data in pieces:
         yield at, f"< {_short(repr(data)[2:-1])}" if data else f"< … {left_out} pieces …"
-    if talk.ending is not None:
-        yield talk.ending[0], f"< {_ENDINGS[talk.ending[1]]}"
-    if talk.in_vain is not None:
-        yield talk.said or talk.at, f"! waited in vain for {talk.in_vain}"
-    if talk.closed is not None:
-        yield talk.closed, "> (closed)"
+    if request.ending is not None:
+        yield request.ending[0], f"< {_ENDINGS[request.ending[1]]}"
+    if request.waited_for is not None:
+        yield request.last_sent_at or request.at, f"! timed out while waiting for: {request.waited_for}"
+    if request.closed is not None:
+        yield request.closed, "> (closed by the client)"
 
 
 def _short(text: str) -> str:
     text = printable(text)
-    return text if len(text) <= 2 * _BYTES else f"{text[:_BYTES]} … {text[-_BYTES:]}"
+    return text if len(text) <= 2 * _MAX_BYTES else f"{text[:_MAX_BYTES]} … {text[-_MAX_BYTES:]}"

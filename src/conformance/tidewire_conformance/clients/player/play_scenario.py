@@ -1,4 +1,4 @@
-"""Plays scenarios: lets a client meet the server of each, and judges what came of it."""
+"""Plays scenarios: runs a client against the server of each scenario and judges the recorded conversation."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,20 +16,20 @@ from tidewire_conformance.clients.player.client_adapter import (
 from tidewire_conformance.clients.player.client_judge import Finding, judge
 from tidewire_conformance.clients.player.conversation import ClientRun, Conversation
 from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
-from tidewire_conformance.clients.player.scenario_server import Adversary
+from tidewire_conformance.clients.player.scenario_server import ScenarioServer
 from tidewire_conformance.judging.verdict import Outcome
 
-WORKERS = 16
-"""Scenarios that are played at the same time: most of their time is spent waiting."""
-_CLOSES_WITHIN = 2.0
-"""Seconds that a client has to close a connection, once it has reported its end."""
+MAX_CONCURRENT_SCENARIOS = 16
+"""Default number of scenarios played at the same time. A scenario mostly waits, so this may exceed the number of cores."""
+_CLOSE_TIMEOUT = 2.0
+"""Seconds that a client has to close its connection after it reported an end."""
 
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class ScenarioVerdict:
-    """How one client met one scenario."""
+    """Result of one scenario with one client."""
 
     scenario: Scenario
     client: str
@@ -40,42 +40,46 @@ class ScenarioVerdict:
 
 
 def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> ScenarioVerdict:
-    """Play one scenario.
+    """Play one scenario and judge the client.
 
     Args:
-        scenario: What to play.
+        scenario: The scenario to play.
         adapter: The client under test.
-        patience: A factor to all time that a client may take; what it has to wait at least stays as it is.
+        patience: Factor for all time limits of the client. Minimum waits are not scaled.
     """
-    lacking = scenario.needs - adapter.traits
-    if lacking:
-        note = f"the client does not say that it can: {', '.join(sorted(lacking))}"
+    missing = scenario.needs - adapter.traits
+    if missing:
+        note = f'the client\'s introduction lacks under "can": {", ".join(sorted(missing))}'
         return ScenarioVerdict(scenario, adapter.name, Outcome.SKIPPED, note=note)
     seconds = scenario.patience * patience
-    with Adversary(scenario, patience=seconds / 2) as server:
+    with ScenarioServer(scenario, patience=seconds / 2) as server:
         conversation = server.conversation
-        conversation.room = max(1.0, patience)
+        conversation.bound_factor = max(1.0, patience)
         try:
             for action in scenario.actions:
-                _act(action, server, adapter, seconds)
+                _run_action(action, server, adapter, seconds)
                 if conversation.runs[-1].hung or conversation.runs[-1].died:
                     break
         except AdapterDiedError:
-            # Others were at work in the same program: by itself it shows which of them ends it.
+            # The program ran several commands. Play this scenario by itself to find the one that makes it exit.
             return play(scenario, adapter, patience=patience)
         except AdapterError as error:
             return ScenarioVerdict(
                 scenario, adapter.name, Outcome.ERROR, note=str(error), conversation=conversation
             )
-        _let_rest(scenario, server)
+        _wait_after_end(scenario, server)
     findings = tuple(judge(scenario, conversation))
     return ScenarioVerdict(scenario, adapter.name, _outcome(findings), findings, conversation=conversation)
 
 
 def play_all(
-    scenarios: Iterable[Scenario], adapter: Adapter, *, patience: float = 1.0, workers: int = WORKERS
+    scenarios: Iterable[Scenario],
+    adapter: Adapter,
+    *,
+    patience: float = 1.0,
+    workers: int = MAX_CONCURRENT_SCENARIOS,
 ) -> Iterator[ScenarioVerdict]:
-    """Play many scenarios at the same time, and give each verdict when it stands; those that last begin first."""
+    """Play scenarios concurrently and yield each verdict when it is complete. Long scenarios start first."""
     ordered = sorted(scenarios, key=lambda scenario: -scenario.patience)
     with ThreadPoolExecutor(workers, thread_name_prefix="player") as pool:
         verdicts: list[Future[ScenarioVerdict]] = [
@@ -85,22 +89,24 @@ def play_all(
             yield verdict.result()
 
 
-def _act(action: Members, server: Adversary, adapter: Adapter, seconds: float) -> None:
+def _run_action(action: Members, server: ScenarioServer, adapter: Adapter, seconds: float) -> None:
     runs = server.conversation.runs
     command = _command(action, server.url, runs)
     run = ClientRun(command)
     runs.append(run)
     reports = specification.validator("scenario", "report")
 
-    def tell(report: Mapping[str, Any]) -> None:
+    def on_report(report: Mapping[str, Any]) -> None:
         for error in reports.iter_errors(report):
-            raise AdapterError(f"{report!r} is no report: {error.message[:200]}")
+            raise AdapterError(f"{report!r} is not a report: {error.message[:200]}")
         if report["id"] != command["id"]:
-            raise AdapterError(f"a report of {report['id']!r} while {command['id']!r} is under way")
-        server.took(run, report)
+            raise AdapterError(
+                f"a report for {report['id']!r} while the command {command['id']!r} is running"
+            )
+        server.add_report(run, report)
 
     try:
-        adapter.run(command, tell, seconds)
+        adapter.run(command, on_report, seconds)
     except AdapterHungError:
         run.hung = True
     except AdapterDiedError as error:
@@ -109,7 +115,7 @@ def _act(action: Members, server: Adversary, adapter: Adapter, seconds: float) -
         run.died = str(error)
     else:
         if run.end is None:
-            raise AdapterError("the client came to no end")
+            raise AdapterError("the client's last report contains no end")
 
 
 def _command(action: Members, url: str, runs: list[ClientRun]) -> dict[str, Any]:
@@ -123,7 +129,7 @@ def _command(action: Members, url: str, runs: list[ClientRun]) -> dict[str, Any]
     if action.get("resume"):
         end = runs[-1].end or {}
         if "checkpoint" not in end:
-            raise AdapterError("the client gave no checkpoint to go on from")
+            raise AdapterError("the client's previous end has no checkpoint to resume from")
         command["checkpoint"] = end["checkpoint"]
     if action["do"] == "submit":
         command.setdefault("endpoint", "demo")
@@ -132,16 +138,17 @@ def _command(action: Members, url: str, runs: list[ClientRun]) -> dict[str, Any]
     return command
 
 
-def _let_rest(scenario: Scenario, server: Adversary) -> None:
-    """Give the client time for what it has to do, or must not do, after it has reported its end."""
-    talks = server.conversation.talks
+def _wait_after_end(scenario: Scenario, server: ScenarioServer) -> None:
+    """Wait after the client's end: connections must be closed, and no further request may arrive."""
+    requests = server.conversation.requests
     server.wait(
-        lambda: all(talk.closed for talk in talks if (talk.exchange or {}).get("closes")), _CLOSES_WITHIN
+        lambda: all(request.closed for request in requests if (request.exchange or {}).get("closes")),
+        _CLOSE_TIMEOUT,
     )
     quiet = scenario.expect.get("quiet_ms", 0) / 1000
-    count = len(talks)
+    count = len(requests)
     if quiet:
-        server.wait(lambda: len(talks) > count, quiet)
+        server.wait(lambda: len(requests) > count, quiet)
 
 
 def _outcome(findings: tuple[Finding, ...]) -> Outcome:

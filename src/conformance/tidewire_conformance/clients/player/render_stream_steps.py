@@ -1,4 +1,4 @@
-"""What a server says in an event stream: bytes, and what it waits for between them."""
+"""Rendering of a scenario's stream into bytes to send and events to wait for."""
 
 import base64
 import json
@@ -10,58 +10,58 @@ from tidewire_conformance.clients.player.scenario import Members
 
 LINE_ENDS = {"lf": b"\n", "cr": b"\r", "crlf": b"\r\n"}
 
-DEFAULT_RETRY = 5
-"""Milliseconds that a hello names, where its step says nothing else."""
+DEFAULT_RETRY_MS = 5
+"""Default of the field `retry` in a hello event, in milliseconds."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Say nothing for so many seconds."""
+    """Send nothing for the given number of seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class UntilSaw:
-    """Say nothing until the client has handed over this value."""
+    """Send nothing until the client has delivered this value to its user."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class UntilAsked:
-    """Say nothing until a request of this lane has come."""
+    """Send nothing until a request of this kind has arrived."""
 
-    lane: str
+    kind: str
 
 
 @dataclass(frozen=True)
 class Lap:
-    """Take the time from here, under this name."""
+    """Start a timed part with this name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Flood:
-    """So many bytes without the end of an event."""
+    """Send `size` bytes of an event that never ends."""
 
     size: int
     line: int = 0
-    """Bytes of each line, a data field; 0: no line ends."""
+    """Length of each data line in bytes; 0 for a single endless line."""
 
 
 Step = bytes | Pause | UntilSaw | UntilAsked | Lap | Flood
 
 
 def cursor_key(cursor: str) -> tuple[int, int]:
-    """What ids are ordered by."""
+    """Sort key of an event id: epoch, then sequence number."""
     epoch, _, seq = cursor.partition("-")
     return int(epoch), int(seq)
 
 
 def compact(value: Any) -> str:
-    """JSON as it goes over the wire: characters as themselves, so that one can be cut."""
+    """Encode JSON without white space. Non-ASCII characters are not escaped, so a stream can be cut inside one."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -73,14 +73,14 @@ def render(
     log: Sequence[Members] = (),
     cursor: str | None = None,
 ) -> Iterator[Step]:
-    """Turn the steps of a scenario into what is done on the wire.
+    """Convert the steps of a scenario to bytes and waits.
 
     Args:
-        steps: As they are written.
-        fill: Puts in what {job} and its like stand for.
-        line_end: A name of `LINE_ENDS`; bytes that are given as such stay as they are.
-        log: What the step `log` stands for…
-        cursor: …after this id.
+        steps: The steps in the scenario's notation.
+        fill: Replaces placeholders such as {job}.
+        line_end: A key of `LINE_ENDS`. Does not apply to the steps `bytes` and `base64`.
+        log: Events for the step `log`.
+        cursor: The step `log` sends only events after this id; None sends all.
     """
     for step in steps:
         match step:
@@ -94,13 +94,13 @@ def render(
                 yield Pause(pause / 1000)
             case {"until_saw": value}:
                 yield UntilSaw(value)
-            case {"until_asked": lane}:
-                yield UntilAsked(lane)
+            case {"until_asked": kind}:
+                yield UntilAsked(kind)
             case {"lap": name}:
                 yield Lap(name)
             case {"log": _}:
-                mine = (0, 0) if cursor is None else cursor_key(cursor)
-                later = [event for event in log if cursor_key(event["id"]) > mine]
+                position = (0, 0) if cursor is None else cursor_key(cursor)
+                later = [event for event in log if cursor_key(event["id"]) > position]
                 yield from render(later, fill, line_end=line_end)
             case _:
                 text = fill("".join(_events(step)))
@@ -109,7 +109,7 @@ def render(
 
 def _events(step: Members) -> Iterator[str]:
     if "hello" in step:
-        yield _event(None, "hello", step.get("retry", DEFAULT_RETRY), compact(hello_data(step["hello"])))
+        yield _event(None, "hello", step.get("retry", DEFAULT_RETRY_MS), compact(hello_data(step["hello"])))
         return
     data: str = step["text"] if "text" in step else compact(step["data"])
     data = data.replace("{pad}", "x" * step.get("pad", 0))
@@ -134,7 +134,7 @@ def _event(name: str | None, kind: str | None, retry: int | None, data: str) -> 
 
 
 def hello_data(members: Members) -> dict[str, Any]:
-    """The data of a hello, but for what `members` say."""
+    """Build the data of a hello event; `members` override the defaults."""
     return {
         "protocol": "tidewire/1",
         "job": "{job}",
@@ -145,11 +145,11 @@ def hello_data(members: Members) -> dict[str, Any]:
     }
 
 
-# ---- in which pieces the bytes go ------------------------------------------------------------------------------
+# ---- splitting into pieces -------------------------------------------------------------------------------------
 
 
 def cut(steps: Sequence[Step], after: int) -> Iterator[Step]:
-    """The steps as far as byte `after` of their bytes, counted from their end where it is negative."""
+    """Truncate the steps after a total of `after` bytes. A negative number counts from the end."""
     if after < 0:
         after += sum(len(step) for step in steps if isinstance(step, bytes))
     for step in steps:
@@ -164,7 +164,13 @@ def cut(steps: Sequence[Step], after: int) -> Iterator[Step]:
 
 
 def regroup(steps: Iterable[Step], chunk: str | int) -> Iterator[Step]:
-    """The same bytes in other pieces: each step by itself, all that no wait parts, or so many bytes."""
+    """Regroup the bytes of the steps into pieces that are sent separately.
+
+    Args:
+        steps: Bytes and waits.
+        chunk: "step" sends each step by itself, "all" joins steps without a wait between them, and a number sends
+            pieces of at most that many bytes.
+    """
     together = b""
     for step in steps:
         if not isinstance(step, bytes):

@@ -1,4 +1,4 @@
-"""What a client handed over in all: the values of each item, and its text put together from what it told."""
+"""Values and texts that a client delivered, collected from its reports by item."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -9,40 +9,40 @@ from tidewire_conformance.clients.player.scenario import Members
 
 @dataclass
 class ClientOutput:
-    """Values and texts by item."""
+    """Delivered values and text deltas, by item index."""
 
     values: dict[int, list[Any]] = field(default_factory=dict)
     deltas: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
-    """Code points that became void, and the text that came: only where the client tells them."""
+    """Pairs of retracted code points and added text; empty for a client that reports values only."""
 
     @classmethod
     def of(cls, runs: Iterable[Iterable[Members]]) -> Self:
-        """Gather the reports of all runs."""
-        told = cls()
+        """Collect the reports of all runs."""
+        output = cls()
         for report in (report for run in runs for report in run):
             index = report.get("index", 0)
-            told.values.setdefault(index, []).append(report["value"])
+            output.values.setdefault(index, []).append(report["value"])
             if "text" in report:
-                told.deltas.setdefault(index, []).append((report.get("deleted", 0), report["text"]))
-        return told
+                output.deltas.setdefault(index, []).append((report.get("deleted", 0), report["text"]))
+        return output
 
     def everything(self) -> Iterator[Any]:
-        """All that was handed over."""
+        """Iterate over all delivered values and texts."""
         for values in self.values.values():
             yield from values
         for deltas in self.deltas.values():
             yield from (text for _, text in deltas)
 
     def text(self, index: int) -> tuple[str, int]:
-        """The text of an item, put together, and how many code points became void.
+        """Assemble the text of an item, and count its retracted code points.
 
-        Where a client tells values alone, what became void is what two values that follow each other do not share.
+        If the client reports values only, the deltas are computed from the common prefix of consecutive values.
         """
-        text, void = "", 0
+        text, retracted = "", 0
         for deleted, more in self.deltas.get(index) or self._differences(index):
-            void += deleted
+            retracted += deleted
             text = text[: len(text) - deleted] + more
-        return text, void
+        return text, retracted
 
     def _differences(self, index: int) -> Iterator[tuple[int, str]]:
         before = ""
@@ -59,14 +59,14 @@ class ClientOutput:
 
 
 def text_of(value: Any) -> str | None:
-    """The text of a value: itself, or its member `text`."""
+    """Text of a value: the value itself if it is a string, otherwise its member `text`."""
     if isinstance(value, dict):
         value = value.get("text")
     return value if isinstance(value, str) else None
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal: 1 is 1.0, and true is not 1."""
+    """Compare two JSON values: 1 equals 1.0, but true does not equal 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -77,5 +77,5 @@ def same(one: Any, other: Any) -> bool:
 
 
 def printable(text: str) -> str:
-    """Text that any report can hold: what a client tells may hold lone surrogates."""
+    """Escape lone surrogates, which a client may report but which cannot be encoded as UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""A scenario as it was written: `spec/schema/scenario.schema.json` says what each member means."""
+"""Loading of scenario files. `spec/schema/scenario.schema.json` documents each member."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,24 +10,24 @@ from tidewire_conformance import specification
 
 JOB = "2yJq8sVbT1mHkP0dXw4RcA"
 JOB_2 = "Zt6wQ3uLr0eN5vB9yXc1Ks"
-"""What {job} and {job2} stand for."""
+"""Job ids that replace the placeholders {job} and {job2}."""
 
-PATIENCE = 10.0
-"""Seconds that one action of a client may take, where its scenario says nothing else."""
+DEFAULT_PATIENCE = 10.0
+"""Default time limit for one action of a client, in seconds."""
 
 Members = Mapping[str, Any]
 
-LANES = ("streams", "submits", "jobs", "cancels")
-"""Kinds of requests that are answered each in an order of its own."""
+REQUEST_KINDS = ("streams", "submits", "jobs", "cancels")
+"""Kinds of requests. Each kind has its own script of responses."""
 
 
 class ScenarioError(ValueError):
-    """A file of scenarios is not what its schema demands; says where and why."""
+    """A scenario file does not match its schema; the message contains place and reason."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One scripted conversation."""
+    """A scripted conversation between a client and a server."""
 
     name: str
     about: str
@@ -35,38 +35,38 @@ class Scenario:
     expect: Members
     needs: frozenset[str] = frozenset()
     actions: tuple[Members, ...] = ({"do": "follow"},)
-    lanes: Mapping[str, tuple[Members, ...]] = field(default_factory=dict)
-    """Exchanges by kind of request; a kind that is not here is not expected."""
+    scripts: Mapping[str, tuple[Members, ...]] = field(default_factory=dict)
+    """Scripted exchanges by kind of request. A request of a kind without a script is a failure."""
     discovery: Members = field(default_factory=dict)
     log: tuple[Members, ...] = ()
-    patience: float = PATIENCE
-    """Seconds."""
+    patience: float = DEFAULT_PATIENCE
+    """Time limit for one action of the client, in seconds."""
     area: str = ""
-    """The name of its file."""
+    """Name of the scenario's file without its suffix."""
     late: float = 0.0
-    """Seconds by which each answer comes late."""
+    """Delay before each response, in seconds."""
 
 
 def load_all(folder: Path | None = None) -> list[Scenario]:
-    """All scenarios of the specification, in the order of their files.
+    """Load all scenarios of a folder, by default those of the specification, sorted by file name.
 
     Raises:
-        ScenarioError: A file is not what its schema demands, or a name stands twice.
+        ScenarioError: A file does not match its schema, or two scenarios have the same name.
     """
     place = specification.folder() / "scenarios" / "client" if folder is None else folder
     found = [scenario for file in sorted(place.glob("*.json")) for scenario in load(file)]
     names = [scenario.name for scenario in found]
     for name in names:
         if names.count(name) > 1:
-            raise ScenarioError(f"{name} is the name of two scenarios")
+            raise ScenarioError(f"two scenarios have the name {name!r}; rename one of them")
     return found
 
 
 def load(file: Path) -> list[Scenario]:
-    """The scenarios of one file.
+    """Load the scenarios of one file.
 
     Raises:
-        ScenarioError: It is not what its schema demands.
+        ScenarioError: The file does not match its schema, or uses an unknown part.
     """
     content = json.loads(file.read_text(encoding="utf-8"))
     for error in specification.validator("scenario").iter_errors(content):
@@ -83,10 +83,10 @@ def _scenario(members: Members, parts: Mapping[str, Any], area: str) -> Scenario
         members["expect"],
         frozenset(members.get("needs", ())),
         tuple(members.get("client", ({"do": "follow"},))),
-        {lane: tuple(_exchanges(members[lane], parts)) for lane in LANES if lane in members},
+        {kind: tuple(_exchanges(members[kind], parts)) for kind in REQUEST_KINDS if kind in members},
         members.get("discovery", {}),
         tuple(_steps(members.get("log", ()), parts)),
-        members.get("patience_ms", PATIENCE * 1000) / 1000,
+        members.get("patience_ms", DEFAULT_PATIENCE * 1000) / 1000,
         area,
     )
 
@@ -106,4 +106,4 @@ def _steps(steps: Iterable[Members], parts: Mapping[str, Any]) -> Iterator[Membe
         elif step["use"] in parts:
             yield from _steps(parts[step["use"]], parts)
         else:
-            raise ScenarioError(f"there is no part {step['use']!r}")
+            raise ScenarioError(f'unknown part {step["use"]!r}: add it to "parts" of the file')

@@ -1,4 +1,4 @@
-"""The bodies of a scenario's server: each fits its schema, but for what the scenario says."""
+"""Default response bodies of a scenario's server. Each is valid unless the scenario overrides a member."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _LIMITS = {
 
 
 def job_body(members: Members, job: str = JOB) -> dict[str, Any]:
-    """The job as it is read: queued at 1-1, but for what `members` say."""
+    """Build a job resource, by default queued with the cursor 1-1; `members` override the defaults."""
     queued = {"status": "queued", "items": [{"status": "queued", "value": None}], "usage": {}, "notes": []}
     state = members.get("state", queued)
     done = members.get("done")
@@ -45,12 +45,12 @@ def job_body(members: Members, job: str = JOB) -> dict[str, Any]:
 
 
 def problem_body(members: Members, status: int) -> dict[str, Any]:
-    """A problem, completed by what every problem has."""
+    """Build a problem; `members` override the defaults of the required members."""
     return {"title": members["code"], "status": status, "retryable": False, **members}
 
 
 def discovery_body(members: Members) -> dict[str, Any]:
-    """Discovery, but for what `members` say."""
+    """Build the discovery document; `members` override the defaults."""
     return {
         "protocol": "tidewire/1",
         "server": "scenario/1.0",

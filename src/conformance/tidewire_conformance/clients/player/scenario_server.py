@@ -1,8 +1,8 @@
-"""The server of a scenario: raw TCP, so that it can cut inside a character, reset, stall and lie.
+"""Server that plays a scenario over raw TCP: it can cut inside a character, reset, stall or violate the protocol.
 
-Each connection has a thread. Requests are sorted into lanes by what they ask for, and each lane answers by its own
-list, so that no client has to ask in an order that the protocol does not give. Beside the answers of the scenario it
-knows discovery, one endpoint, and the job as it stood at its start. It judges nothing: it keeps a record.
+Each connection has a thread. Requests are sorted by kind, and each kind has its own script of responses, so a client may
+send requests of different kinds in any order that the protocol allows. In addition to the scripted responses, the server
+answers discovery, one endpoint, and reads of a queued job. The server only records; `client_judge` judges the record.
 """
 
 import contextlib
@@ -44,50 +44,50 @@ from tidewire_conformance.clients.player.scenario_bodies import (
 
 _JOB = re.compile(r"/v1/jobs/([^/]+)")
 _JOBS_OF = re.compile(r"/v1/endpoints/[^/]+/jobs")
-_PROBE = 0.02
-"""Seconds between two looks at a connection while the server holds still."""
+_PROBE_INTERVAL = 0.02
+"""Interval, in seconds, at which an idle connection is checked for a close by the client."""
 _FLOOD_PIECE = 2**20
-"""Bytes at a time: each call gives other threads their turn, and waits for its own."""
-_BEYOND: Members = {
+"""Bytes sent in one call during a flood. Each call switches threads, so small pieces would be slow."""
+_UNEXPECTED_REQUEST: Members = {
     "status": 410,
     "problem": {"code": "job_expired", "detail": "the scenario expects no further request of this kind"},
 }
 
 
-class _Over(Exception):  # noqa: N818 - never leaves this file
-    """Nothing more is to be said on this connection."""
+class _ConnectionOver(Exception):  # noqa: N818 - never leaves this file
+    """Raised to stop sending on a connection."""
 
 
-class Adversary:
-    """Plays one scenario while it is entered.
+class ScenarioServer:
+    """Context manager that serves one scenario.
 
     Attributes:
-        conversation: What was said so far.
+        conversation: Record of the scenario so far.
     """
 
     def __init__(self, scenario: Scenario, *, patience: float) -> None:
-        """Make ready to listen.
+        """Prepare the server. It listens while the context manager is entered.
 
         Args:
-            scenario: What to play.
-            patience: Seconds that a step waits for the client.
+            scenario: The scenario to play.
+            patience: Seconds that a step such as `until_saw` waits for the client.
         """
         self.conversation = Conversation()
         self._scenario = scenario
         self._patience = patience
         self._changed = threading.Condition()
         self._seen: list[Any] = []
-        self._held: str | None = None
+        self._last_id: str | None = None
         self._stopping = threading.Event()
         self._listeners: list[socket.socket] = []
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
 
-    # ---- for the player ----------------------------------------------------------------------------------------
+    # ---- interface for the player ------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """The origin that the client is given."""
+        """Base URL for the client."""
         return _origin(self._listeners[0])
 
     def __enter__(self) -> Self:
@@ -112,8 +112,8 @@ class Adversary:
         for thread in self._threads:
             thread.join(5)
 
-    def took(self, run: ClientRun, report: Members) -> None:
-        """The client has reported something."""
+    def add_report(self, run: ClientRun, report: Members) -> None:
+        """Record a report of the client and wake threads that wait for it."""
         with self._changed:
             run.reports.append((time.monotonic(), report))
             if "saw" in report:
@@ -121,14 +121,14 @@ class Adversary:
             self._changed.notify_all()
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait until a condition of the conversation holds; whether it does."""
+        """Wait until a condition on the conversation is true. Returns False on timeout."""
         with self._changed:
             return self._changed.wait_for(condition, seconds)
 
     # ---- connections -------------------------------------------------------------------------------------------
 
     def _start(self, target: Callable[..., None], *args: object) -> None:
-        thread = threading.Thread(target=target, args=args, daemon=True, name="adversary")
+        thread = threading.Thread(target=target, args=args, daemon=True, name="scenario-server")
         self._threads.append(thread)
         thread.start()
 
@@ -146,88 +146,94 @@ class Adversary:
     def _serve(self, connection: socket.socket, foreign: bool) -> None:
         try:
             with connection, connection.makefile("rb") as stream:
-                while not self._stopping.is_set() and (talk := read_request(stream)) is not None:
-                    talk.foreign = foreign
-                    exchange = self._expect(talk)
-                    if not self._answer(connection, talk, exchange):
+                while not self._stopping.is_set() and (request := read_request(stream)) is not None:
+                    request.foreign = foreign
+                    exchange = self._record_and_find_response(request)
+                    if not self._respond(connection, request, exchange):
                         return
         except (OSError, ValueError):
-            pass  # the client went away, or sends what is no HTTP: the record shows what it left undone
+            pass  # the client closed the connection or sent invalid HTTP; the record shows the missing requests
         finally:
             with self._changed:
                 self._open.discard(connection)
 
-    def _expect(self, talk: RecordedRequest) -> Members:
-        """Find the answer to a request, and enter both into the record."""
+    def _record_and_find_response(self, request: RecordedRequest) -> Members:
+        """Find the response to a request and record both."""
         with self._changed:
-            talk.lane = _lane(talk)
-            talk.number = len(self.conversation.lane(talk.lane))
-            talk.held = self._held
-            talk.exchange = self._scripted(talk)
-            self.conversation.talks.append(talk)
+            request.kind = _kind(request)
+            request.number = len(self.conversation.of_kind(request.kind))
+            request.last_id = self._last_id
+            request.exchange = self._scripted(request)
+            self.conversation.requests.append(request)
             self._changed.notify_all()
-        if talk.exchange is not None:
-            return talk.exchange
-        match talk.lane:
+        if request.exchange is not None:
+            return request.exchange
+        match request.kind:
             case "discovery":
                 return {"json": discovery_body(self._scenario.discovery)}
             case "endpoint":
                 return {"json": ENDPOINT}
             case "jobs" | "attaching":
-                found = _JOB.fullmatch(talk.path)
+                found = _JOB.fullmatch(request.path)
                 return {"json": job_body({}, JOB if found is None else found[1])}
-        return _BEYOND
+        return _UNEXPECTED_REQUEST
 
-    def _scripted(self, talk: RecordedRequest) -> Members | None:
-        if talk.lane == "jobs" and not self.conversation.lane("streams"):
-            talk.lane = "attaching"
+    def _scripted(self, request: RecordedRequest) -> Members | None:
+        if request.kind == "jobs" and not self.conversation.of_kind("streams"):
+            request.kind = "attaching"
             return None
-        script = self._scenario.lanes.get(talk.lane, ())
-        if talk.number < len(script):
-            found = script[talk.number]
-        elif script and (script[-1].get("repeat") or talk.lane == "jobs"):
+        script = self._scenario.scripts.get(request.kind, ())
+        if request.number < len(script):
+            found = script[request.number]
+        elif script and (script[-1].get("repeat") or request.kind == "jobs"):
             found = script[-1]
         else:
             return None
-        streams = self._scenario.lanes.get("streams", ())
-        if talk.lane == "submits" and "job" in found and streams and _asks_for_stream(talk):
-            # The other form of a submit: its answer is the first stream.
-            talk.opens_stream = True
-            place = f"/v1/jobs/{JOB}"
+        streams = self._scenario.scripts.get("streams", ())
+        if request.kind == "submits" and "job" in found and streams and _asks_for_stream(request):
+            # The submit asks for a stream, so its response is the first scripted stream.
+            request.opens_stream = True
+            job = f"/v1/jobs/{JOB}"
             headers = {
-                "Location": place,
-                "Content-Location": f"{place}/events",
+                "Location": job,
+                "Content-Location": f"{job}/events",
                 **streams[0].get("headers", {}),
             }
             return {**streams[0], "status": 200, "headers": headers, "asked": found.get("asked", {})}
         return found
 
-    # ---- answers -----------------------------------------------------------------------------------------------
+    # ---- responses ---------------------------------------------------------------------------------------------
 
-    def _answer(self, connection: socket.socket, talk: RecordedRequest, exchange: Members) -> bool:
-        """Answer; whether the connection is kept for a further request."""
-        if "problem" in exchange and talk.lane == "streams" and talk.asks_for("errors") == "inband":
+    def _respond(self, connection: socket.socket, request: RecordedRequest, exchange: Members) -> bool:
+        """Send the response. Returns whether the connection stays open for another request."""
+        if (
+            "problem" in exchange
+            and request.kind == "streams"
+            and request.query_parameter("errors") == "inband"
+        ):
             exchange = _in_band(exchange)
         is_stream = "events" in exchange
-        status = exchange.get("status", 201 if talk.lane == "submits" and "problem" not in exchange else 200)
+        status = exchange.get(
+            "status", 201 if request.kind == "submits" and "problem" not in exchange else 200
+        )
         then = exchange.get("then", "close" if status is None else "eof" if is_stream else "keep")
         try:
             if self._scenario.late:
-                self._until(connection, talk, lambda: False, self._scenario.late)
-            talk.said = time.monotonic()
+                self._wait_and_probe(connection, request, lambda: False, self._scenario.late)
+            request.last_sent_at = time.monotonic()
             if status is not None:
                 if is_stream:
-                    self._stream(connection, talk, exchange, status, ends=then == "eof")
+                    self._stream(connection, request, exchange, status, ends=then == "eof")
                 else:
-                    self._body(connection, talk, exchange, status, closes=then != "keep")
-            # Before the connection closes: a quick client has asked again before this thread goes on.
-            talk.ending = talk.ending or (time.monotonic(), then)
+                    self._body(connection, request, exchange, status, closes=then != "keep")
+            # Record before closing: a fast client may send its next request before this thread continues.
+            request.ending = request.ending or (time.monotonic(), then)
             if then == "stall":
-                self._hold(connection, talk)
-        except (_Over, OSError):
-            # A reset that the client did not ask for would be ours alone: all else that breaks a send is its close.
-            if not self._stopping.is_set() and talk.in_vain is None:
-                self._gone(talk)
+                self._stay_open(connection, request)
+        except (_ConnectionOver, OSError):
+            # A failed send means that the client closed, unless this server is stopping or its own wait timed out.
+            if not self._stopping.is_set() and request.waited_for is None:
+                self._closed_by_client(request)
             return False
         if then == "reset":
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -236,7 +242,7 @@ class Adversary:
     def _body(
         self,
         connection: socket.socket,
-        talk: RecordedRequest,
+        request: RecordedRequest,
         exchange: Members,
         status: int,
         *,
@@ -255,12 +261,18 @@ class Adversary:
         headers = {"Content-Type": kind if body else None, "Content-Length": str(len(body))}
         headers["Cache-Control"] = "no-store"
         headers["Connection"] = "close" if closes else None
-        if talk.lane == "submits" and "job" in exchange:
+        if request.kind == "submits" and "job" in exchange:
             headers["Location"] = f"/v1/jobs/{JOB}"
-        self._send(connection, talk, self._head(status, headers, exchange, talk) + body)
+        self._send(connection, request, self._head(status, headers, exchange, request) + body)
 
     def _stream(
-        self, connection: socket.socket, talk: RecordedRequest, exchange: Members, status: int, *, ends: bool
+        self,
+        connection: socket.socket,
+        request: RecordedRequest,
+        exchange: Members,
+        status: int,
+        *,
+        ends: bool,
     ) -> None:
         framing = exchange.get("framing", "chunked")
         headers = {
@@ -271,57 +283,59 @@ class Adversary:
             "Transfer-Encoding": "chunked" if framing == "chunked" else None,
         }
         version = "1.0" if framing == "http/1.0" else "1.1"
-        self._send(connection, talk, self._head(status, headers, exchange, talk, version))
+        self._send(connection, request, self._head(status, headers, exchange, request, version))
         line_end = exchange.get("line_end", "lf")
-        log, cursor = self._scenario.log, talk.cursor
+        log, cursor = self._scenario.log, request.cursor
         steps = list(render(exchange["events"], self._fill, line_end=line_end, log=log, cursor=cursor))
         if "cut_after" in exchange:
             steps = list(cut(steps, exchange["cut_after"]))
         for step in regroup(steps, exchange.get("chunk", "step")):
-            self._step(connection, talk, step, chunked=framing == "chunked")
+            self._step(connection, request, step, chunked=framing == "chunked")
         if framing == "chunked" and ends:
-            talk.ending = time.monotonic(), "eof"
+            request.ending = time.monotonic(), "eof"
             connection.sendall(b"0\r\n\r\n")
 
-    def _step(self, connection: socket.socket, talk: RecordedRequest, step: Step, *, chunked: bool) -> None:
+    def _step(
+        self, connection: socket.socket, request: RecordedRequest, step: Step, *, chunked: bool
+    ) -> None:
         match step:
             case bytes():
                 if step:
                     framed = b"%x\r\n%b\r\n" % (len(step), step) if chunked else step
-                    self._send(connection, talk, step, framed)
+                    self._send(connection, request, step, framed)
             case Flood(size, line):
                 row = b"data:" + b"x" * (line - 6) + b"\n" if line else b"x"
                 piece = row * (_FLOOD_PIECE // len(row))
                 framed = b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece
-                self._send(connection, talk, b"(a flood of x)", framed)
+                self._send(connection, request, b"(a flood of x)", framed)
                 for _ in range(size // len(piece)):
                     connection.sendall(framed)
-                talk.swallowed = True
+                request.flood_read = True
             case Lap(name):
-                talk.laps.append((name, time.monotonic()))
+                request.laps.append((name, time.monotonic()))
             case Pause(seconds):
-                self._until(connection, talk, lambda: False, seconds)
+                self._wait_and_probe(connection, request, lambda: False, seconds)
             case UntilSaw(value):
-                if not self._until(connection, talk, lambda: value in self._seen, self._patience):
-                    self._in_vain(talk, f"the client to hand over {compact(value)}")
-            case UntilAsked(lane):
-                if not self._until(
-                    connection, talk, lambda: bool(self.conversation.lane(lane)), self._patience
+                if not self._wait_and_probe(connection, request, lambda: value in self._seen, self._patience):
+                    self._timed_out(request, f"the client delivers {compact(value)}")
+            case UntilAsked(kind):
+                if not self._wait_and_probe(
+                    connection, request, lambda: bool(self.conversation.of_kind(kind)), self._patience
                 ):
-                    self._in_vain(talk, f"a request of the kind {lane!r}")
+                    self._timed_out(request, f"the client sends a request of kind {kind!r}")
 
-    def _in_vain(self, talk: RecordedRequest, what: str) -> None:
-        talk.in_vain = what
-        raise _Over
+    def _timed_out(self, request: RecordedRequest, what: str) -> None:
+        request.waited_for = what
+        raise _ConnectionOver
 
     def _send(
-        self, connection: socket.socket, talk: RecordedRequest, data: bytes, framed: bytes | None = None
+        self, connection: socket.socket, request: RecordedRequest, data: bytes, framed: bytes | None = None
     ) -> None:
-        talk.said = time.monotonic()
-        talk.sent.append((talk.said, data))
-        # Before the bytes leave: a quick client has asked again before this thread goes on.
+        request.last_sent_at = time.monotonic()
+        request.sent.append((request.last_sent_at, data))
+        # Record before sending: a fast client may send its next request before this thread continues.
         if data[-1:] in {b"\n", b"\r"}:
-            self._hold_on_to(talk)
+            self._record_last_id(request)
         connection.sendall(data if framed is None else framed)
 
     def _head(
@@ -329,15 +343,17 @@ class Adversary:
         status: int,
         headers: dict[str, str | None],
         exchange: Members,
-        talk: RecordedRequest,
+        request: RecordedRequest,
         version: str = "1.1",
     ) -> bytes:
-        # A page of any origin may read: whether it may is no matter of a client.
-        headers["Access-Control-Allow-Origin"] = talk.headers.get("origin")
-        asked = exchange.get("headers", {})
-        kept = {name: value for name, value in headers.items() if name.lower() not in map(str.lower, asked)}
-        lines = [f"HTTP/{version} {status} Told"]
-        lines += [f"{name}: {self._fill(value)}" for name, value in {**kept, **asked}.items() if value]
+        # Allow every origin: cross-origin access control is a matter of the server, and this suite tests the client.
+        headers["Access-Control-Allow-Origin"] = request.headers.get("origin")
+        scripted = exchange.get("headers", {})
+        kept = {
+            name: value for name, value in headers.items() if name.lower() not in map(str.lower, scripted)
+        }
+        lines = [f"HTTP/{version} {status} Scripted"]
+        lines += [f"{name}: {self._fill(value)}" for name, value in {**kept, **scripted}.items() if value]
         return "\r\n".join(lines).encode() + b"\r\n\r\n"
 
     def _fill(self, text: str) -> str:
@@ -350,41 +366,49 @@ class Adversary:
             text = text.replace(name, value)
         return text
 
-    # ---- holding still -----------------------------------------------------------------------------------------
+    # ---- waiting -----------------------------------------------------------------------------------------------
 
-    def _until(
-        self, connection: socket.socket, talk: RecordedRequest, condition: Callable[[], bool], seconds: float
+    def _wait_and_probe(
+        self,
+        connection: socket.socket,
+        request: RecordedRequest,
+        condition: Callable[[], bool],
+        seconds: float,
     ) -> bool:
-        """Wait for a condition and watch the client; whether it came to hold."""
+        """Wait for a condition while checking the connection. Returns False on timeout.
+
+        Raises:
+            _ConnectionOver: The client closed the connection, or the server is stopping.
+        """
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if self.wait(lambda: condition() or self._stopping.is_set(), min(_PROBE, left)):
+            if self.wait(lambda: condition() or self._stopping.is_set(), min(_PROBE_INTERVAL, left)):
                 if self._stopping.is_set():
-                    raise _Over
+                    raise _ConnectionOver
                 return True
             if _is_closed(connection):
-                raise _Over
+                raise _ConnectionOver
         return False
 
-    def _hold(self, connection: socket.socket, talk: RecordedRequest) -> None:
+    def _stay_open(self, connection: socket.socket, request: RecordedRequest) -> None:
         while not self._stopping.is_set():
-            self._until(connection, talk, lambda: False, self._patience)
-        raise _Over
+            self._wait_and_probe(connection, request, lambda: False, self._patience)
+        raise _ConnectionOver
 
-    def _gone(self, talk: RecordedRequest) -> None:
+    def _closed_by_client(self, request: RecordedRequest) -> None:
         with self._changed:
-            talk.closed = time.monotonic()
+            request.closed = time.monotonic()
             self._changed.notify_all()
 
-    def _hold_on_to(self, talk: RecordedRequest) -> None:
-        """Keep what a client now holds that read all that was sent."""
-        if talk.exchange is not None and "events" in talk.exchange:
-            for name in _logged(b"".join(data for _, data in talk.sent[1:])):
-                self._held = name
+    def _record_last_id(self, request: RecordedRequest) -> None:
+        """Record the id of the last event that was sent completely, which the client is expected to use as its cursor."""
+        if request.exchange is not None and "events" in request.exchange:
+            for name in _logged(b"".join(data for _, data in request.sent[1:])):
+                self._last_id = name
 
 
 def _in_band(exchange: Members) -> Members:
-    """An answer with a problem, as a page with an EventSource asks for it (section 10.1)."""
+    """Convert a problem response to an event stream, as requested by `errors=inband` (section 10.1)."""
     problem = problem_body(exchange["problem"], exchange["status"])
     event: dict[str, Any] = {"event": "problem", "data": problem}
     if not problem["retryable"]:
@@ -394,7 +418,7 @@ def _in_band(exchange: Members) -> Members:
 
 
 def _logged(body: bytes) -> Iterator[str]:
-    """The ids of the logged events that stand whole in a body."""
+    """Ids of the logged events that a body contains completely."""
     body = body.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     for block in body.split(b"\n\n")[:-1]:
         lines = block.split(b"\n")
@@ -403,13 +427,13 @@ def _logged(body: bytes) -> Iterator[str]:
             yield names[-1].strip().decode("utf-8", "replace")
 
 
-def _lane(talk: RecordedRequest) -> str:
-    path = talk.path
-    if talk.method == "POST":
+def _kind(request: RecordedRequest) -> str:
+    path = request.path
+    if request.method == "POST":
         if _JOBS_OF.fullmatch(path):
             return "submits"
         return "cancels" if path.endswith("/cancel") else "unknown"
-    if talk.method != "GET":
+    if request.method != "GET":
         return "unknown"
     if path == "/v1":
         return "discovery"
@@ -418,8 +442,8 @@ def _lane(talk: RecordedRequest) -> str:
     return "jobs" if _JOB.fullmatch(path) else "streams"
 
 
-def _asks_for_stream(talk: RecordedRequest) -> bool:
-    return "text/event-stream" in talk.headers.get("accept", "")
+def _asks_for_stream(request: RecordedRequest) -> bool:
+    return "text/event-stream" in request.headers.get("accept", "")
 
 
 def _origin(listener: socket.socket) -> str:
