@@ -351,6 +351,8 @@ UNDETECTABLE = {
 def is_expected(server: FaultyServer, name: str) -> bool:
     """Whether a check other than the expected one may fail for a faulty server."""
     check = next(each for each in registry.checks() if each.name == name)
-    same = name.partition(".")[0] == server.check.partition(".")[0] or server.requirement in check.sentences
+    same = (
+        name.partition(".")[0] == server.check.partition(".")[0] or server.requirement in check.requirements
+    )
     _, *patterns = EXPECTED_SIDE_FAILURES.get(server.name, ("",))
     return same or any(fnmatch(name, pattern) for pattern in patterns)

@@ -38,7 +38,7 @@ class Symptom:
     @property
     def requirements(self) -> list[str]:
         """Identifiers of the requirements that the symptom breaks."""
-        return sorted({assertion.sentence for _, assertion in self.failures})
+        return sorted({assertion.requirement for _, assertion in self.failures})
 
 
 @dataclass
@@ -70,13 +70,13 @@ def ordered(report: Report) -> list[RequirementResult]:
         broken = {verdict.check: verdict for verdict, _ in result.broken}
         own = {_scenario(name) for name in broken}
         judged = {_scenario(verdict.check) for verdict in result.verdicts}
-        is_first = any(verdict.sentences[:1] == (result.sentence.id,) for verdict in broken.values())
+        is_first = any(verdict.requirements[:1] == (result.requirement.id,) for verdict in broken.values())
         # A scenario that fails with many server variants does not fail because of the variant.
         variants_of_same = sum(_scenario(name) in own for name in failed) - len(broken)
         return (
             result.outcome is Outcome.WARN,
-            result.sentence.id in report.known,
-            not is_first and any(assertion.told for _, assertion in result.broken),
+            result.requirement.id in report.known,
+            not is_first and any(assertion.transcript for _, assertion in result.broken),
             -len(own) / (len(scenarios) + len(judged)),
             not is_first,
             variants_of_same,
@@ -120,11 +120,16 @@ def _symptoms(report: Report, results: list[RequirementResult]) -> dict[int, Sym
     """Map each failure to its symptom. Keys are the `id()` of the failed assertions."""
     by_key: dict[tuple[object, ...], Symptom] = {}
     for result in results:
-        known = result.sentence.id in report.known
+        known = result.requirement.id in report.known
         for verdict, assertion in result.broken:
             keys = (
                 (known, "same result", assertion.expected, assertion.got),
-                (known, "same check", _scenario(verdict.check), "" if assertion.told else assertion.expected),
+                (
+                    known,
+                    "same check",
+                    _scenario(verdict.check),
+                    "" if assertion.transcript else assertion.expected,
+                ),
             )
             one, other = (by_key.get(key) for key in keys)
             symptom = one or other or Symptom()

@@ -74,8 +74,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield f'<h2>Stale baseline</h2><p class="fail">Listed in the baseline, but met: {" ".join(report.stale)}</p>'
     yield from _not_judged(report)
     yield "<h2>All requirements</h2>"
-    ordered = sorted(report.standings.values(), key=lambda each: each.sentence.chapter)
-    for _, results in groupby(ordered, key=lambda each: each.sentence.chapter):
+    ordered = sorted(report.results.values(), key=lambda each: each.requirement.chapter)
+    for _, results in groupby(ordered, key=lambda each: each.requirement.chapter):
         yield from _chapter([*results])
     yield "<h2>All checks</h2>"
     in_order = sorted(report.run.verdicts, key=lambda each: each.check)
@@ -100,8 +100,8 @@ def _head(report: Report, where: str, name: str) -> Iterator[str]:
         yield f'<p class="warn">Cut short: {escape(run.cut_short)}</p>'
     yield "<table><tr><th>profile<th>MUST<th>SHOULD<th></tr>"
     for each in report.grades:
-        mark = ("pass", "met") if each.is_whole else ("fail", "not met") if each.asked else ("skipped", "–")
-        yield f"<tr><td>{each.profile}<td>{each.held}/{each.asked}<td>{each.advice_held}/{each.advice_asked}"
+        mark = ("pass", "met") if each.is_whole else ("fail", "not met") if each.total else ("skipped", "–")
+        yield f"<tr><td>{each.profile}<td>{each.held}/{each.total}<td>{each.advice_held}/{each.advice_total}"
         yield f'<td class="mark {mark[0]}">{mark[1]}</tr>'
     yield "</table></header>"
 
@@ -115,10 +115,10 @@ def _overview(report: Report) -> Iterator[str]:
     title = "Failed requirements" if report.failures else "Recommendations not followed"
     yield f'<h2>{title}</h2><p class="soft">The most specific requirement first.</p><table class="list">'
     for each in found:
-        word = "known" if each.sentence.id in report.known else each.outcome.value
-        yield f'<tr><td class="id"><a href="#{each.sentence.id}">{each.sentence.id}</a>'
+        word = "known" if each.requirement.id in report.known else each.outcome.value
+        yield f'<tr><td class="id"><a href="#{each.requirement.id}">{each.requirement.id}</a>'
         yield f'<td class="mark {each.outcome.value}">{word} · {len(each.broken)} ×'
-        yield f'<td class="text">{_text(each.sentence.text)}</tr>'
+        yield f'<td class="text">{_text(each.requirement.text)}</tr>'
     yield "</table>"
 
 
@@ -131,7 +131,7 @@ def _failure(report: Report, section: Section, shown: set[int], anchored: set[st
         shown: `id()` of the records that the page already contains.
         anchored: Requirements that already have a link target on the page.
     """
-    requirement, known = section.result.sentence, report.known.get(section.result.sentence.id)
+    requirement, known = section.result.requirement, report.known.get(section.result.requirement.id)
     kind = "known" if known else section.result.outcome.value
     yield f'<section class="failure of-{kind}"><h3{_anchor(requirement.id, anchored)}>{_text(requirement.text)}</h3>'
     yield f"<small>{requirement.id} · {report.run.profile_of(requirement)}</small>"
@@ -151,7 +151,7 @@ def _symptom(symptom: Symptom, requirement: str, shown: set[int], anchored: set[
         yield f"<dl><dt>check<dd>{escape(verdict.check)}<br><small>{_text(verdict.about)}</small>"
         yield f"<dt>expected<dd>{escape(assertion.expected)}"
         yield f"<dt>got<dd>{escape(assertion.got)}</dl>" if assertion.got else "</dl>"
-        record = id(assertion.exchange or assertion.told)
+        record = id(assertion.exchange or assertion.transcript)
         if record not in shown:
             yield f"<pre>{chr(10).join(map(_frame, frames(assertion)))}</pre>"
             if assertion.exchange is not None:
@@ -177,7 +177,7 @@ def _frame(line: str) -> str:
 
 
 def _not_judged(report: Report) -> Iterator[str]:
-    unjudged = [each for each in report.standings.values() if each.counts and not each.holds]
+    unjudged = [each for each in report.results.values() if each.counts and not each.holds]
     unjudged = [each for each in unjudged if each.outcome not in {Outcome.FAIL, Outcome.WARN}]
     if unjudged:
         yield "<h2>Not judged (counted as not met)</h2>"
@@ -185,7 +185,7 @@ def _not_judged(report: Report) -> Iterator[str]:
 
 
 def _chapter(results: list[RequirementResult]) -> Iterator[str]:
-    area = results[0].sentence.id[3:6]
+    area = results[0].requirement.id[3:6]
     counted = [each for each in results if each.counts]
     held = sum(each.holds for each in counted)
     mark = "skipped" if not counted else "pass" if held == len(counted) else "fail"
@@ -199,9 +199,9 @@ def _table(results: list[RequirementResult]) -> Iterator[str]:
     yield '<table class="list">'
     for each in results:
         word = str(each.why or each.outcome)
-        yield f'<tr><td class="id">{each.sentence.id}<td class="mark {each.outcome.value}">{word}'
+        yield f'<tr><td class="id">{each.requirement.id}<td class="mark {each.outcome.value}">{word}'
         note = f"<br><small>{escape(each.note)}</small>" if each.note else ""
-        yield f'<td class="text">{_text(each.sentence.text)}{note}</tr>'
+        yield f'<td class="text">{_text(each.requirement.text)}{note}</tr>'
     yield "</table>"
 
 

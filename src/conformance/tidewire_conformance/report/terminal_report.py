@@ -42,8 +42,8 @@ class _Printer:
         where, name = run.subject.values()
         self._line(f"  {where}" + (f" ({name})" if name else ""), "dim")
         for grade in report.grades:
-            if grade.asked or grade.advice_asked:
-                counts = f"{grade.held}/{grade.asked} MUST · {grade.advice_held}/{grade.advice_asked} SHOULD"
+            if grade.total or grade.advice_total:
+                counts = f"{grade.held}/{grade.total} MUST · {grade.advice_held}/{grade.advice_total} SHOULD"
                 self._line(f"  {grade.profile:<9} {counts}", "" if grade.is_whole else "yellow")
         if report.part:
             self._line(f"  only a part of the suite was run: {report.part}", "yellow")
@@ -57,7 +57,7 @@ class _Printer:
                 f"\nstale: {stale} is listed in the baseline, but is met now. Remove it from the baseline.",
                 "bold red",
             )
-        for name in report.unheard:
+        for name in report.known_unjudged:
             self._line(
                 f"\n{name} is listed in the baseline, but was not judged in this run. It may still fail.",
                 "yellow",
@@ -77,24 +77,24 @@ class _Printer:
             return
         self._line(f"\n{_count(found)}, the most specific first:", "bold")
         for result in found:
-            begin = f"  {_word(report, result):<5} {result.sentence.id}  "
+            begin = f"  {_word(report, result):<5} {result.requirement.id}  "
             width = max(40, min(self._console.width, _MAX_COLUMNS) - len(begin) - 7)
-            text = textwrap.shorten(result.sentence.text, width, placeholder=" …")
+            text = textwrap.shorten(result.requirement.text, width, placeholder=" …")
             self._line(f"{begin}{text:<{width}} {len(result.broken):>4} ×", _style(report, result, ""))
 
     def _failure(self, report: Report, section: Section) -> None:
         result = section.result
         word = _word(report, result)
         self._line("")
-        text = f"{word}  {result.sentence.text} [{result.sentence.id}]"
+        text = f"{word}  {result.requirement.text} [{result.requirement.id}]"
         self._prose(text, _style(report, result, "bold red"), indent=" " * (len(word) + 2))
-        if known := report.known.get(result.sentence.id):
+        if known := report.known.get(result.requirement.id):
             self._prose(f"      listed in the baseline: {known}")
         before: list[str] = []
         for symptom in section.symptoms:
             for verdict, assertion in symptom.shown:
-                self._evidence(result.sentence.id, verdict, assertion)
-            lines = [*_related(symptom, result.sentence.id)]
+                self._evidence(result.requirement.id, verdict, assertion)
+            lines = [*_related(symptom, result.requirement.id)]
             for line in lines:
                 if line not in before:
                     self._prose(f"      {line}", indent="        ")
@@ -107,7 +107,7 @@ class _Printer:
             self._prose(f"      {more}", "dim", indent="        ")
 
     def _evidence(self, requirement: str, verdict: Verdict, assertion: Assertion) -> None:
-        record = assertion.exchange or assertion.told
+        record = assertion.exchange or assertion.transcript
         key = (id(record), id(assertion.block))
         before = self._shown.get(key)
         if record:
@@ -131,7 +131,7 @@ class _Printer:
                 f"\nnot judged because of an earlier failure, counted as not met: {len(unjudged)} requirements",
                 "bold",
             )
-            self._prose(f"  {' '.join(each.sentence.id for each in unjudged)}", indent="  ")
+            self._prose(f"  {' '.join(each.requirement.id for each in unjudged)}", indent="  ")
         for title, chosen in (
             ("error, no verdict", [each for each in verdicts if each.outcome is Outcome.ERROR]),
             ("inconclusive", [each for each in verdicts if each.outcome is Outcome.INCONCLUSIVE]),
@@ -158,7 +158,7 @@ class _Printer:
                 for _, assertion in result.broken
                 if assertion.exchange is not None
                 for value, variable in assertion.exchange.secrets
-                if value in dict(assertion.exchange.asked).values()
+                if value in dict(assertion.exchange.request_headers).values()
             }
         )
         if secrets:
@@ -210,7 +210,7 @@ def some(names: list[str]) -> str:
 
 
 def _word(report: Report, result: RequirementResult) -> str:
-    if result.sentence.id in report.known:
+    if result.requirement.id in report.known:
         return "known"
     return "warn" if result.outcome is Outcome.WARN else "FAIL"
 

@@ -47,7 +47,7 @@ class Trial:
     """A played scenario with the requirements that it judged."""
 
     name: str
-    sentences: tuple[str, ...]
+    requirements: tuple[str, ...]
 
 
 @dataclass
@@ -72,7 +72,7 @@ class ScenarioRun:
     @property
     def trials(self) -> list[Trial]:
         """The played scenarios, as input for `grade`."""
-        return [Trial(verdict.check, verdict.sentences) for verdict in self.verdicts]
+        return [Trial(verdict.check, verdict.requirements) for verdict in self.verdicts]
 
     @property
     def profiles(self) -> list[str]:

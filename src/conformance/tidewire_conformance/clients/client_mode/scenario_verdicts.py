@@ -41,17 +41,17 @@ def verdict_of(played: Played, rerun_command: str = "") -> Verdict:
         return verdict
     record = tuple(_record(played.conversation, rerun_command)) if played.findings else ()
     verdict.assertions = [
-        Assertion(requirement, False, finding.expected, finding.got, told=record)
+        Assertion(requirement, False, finding.expected, finding.got, transcript=record)
         for finding in played.findings
         for requirement in dict.fromkeys(finding.rules)
         if requirement in specification.requirements()
     ]
-    broken = {each.sentence for each in verdict.assertions}
+    broken = {each.requirement for each in verdict.assertions}
     met = set() if broken & {*scenario.requirements} else {*scenario.requirements}
     met |= _checked_in_every_scenario(played.conversation) - broken
     verdict.assertions += [Assertion(requirement, holds=True) for requirement in sorted(met)]
-    others = {each.sentence for each in verdict.assertions} - {*scenario.requirements}
-    verdict.sentences = (*scenario.requirements, *sorted(others))
+    others = {each.requirement for each in verdict.assertions} - {*scenario.requirements}
+    verdict.requirements = (*scenario.requirements, *sorted(others))
     verdict.outcome = Outcome.PASS  # provisional: the assertions determine the final outcome
     return verdict
 
