@@ -137,7 +137,7 @@ def _run(client: type, chosen: list[Scenario]) -> ScenarioRun:
 
 def _red(found: ScenarioRun) -> dict[str, list[str]]:
     bad = (verdict for verdict in found.verdicts if verdict.outcome in {Outcome.FAIL, Outcome.WARN})
-    return {verdict.check: sorted({each.sentence for each in verdict.broken}) for verdict in bad}
+    return {verdict.check: sorted({each.requirement for each in verdict.broken}) for verdict in bad}
 
 
 def _breaks(client: type) -> str:

@@ -137,7 +137,7 @@ def _page(rows: list[ServerRow]) -> Iterator[str]:
     faulty = [server for server in FAULTY_SERVERS.values() if not server.is_benign]
     benign = [server for server in FAULTY_SERVERS.values() if server.is_benign]
     checks = registry.checks()
-    judged = {requirement for check in checks for requirement in check.sentences}
+    judged = {requirement for check in checks for requirement in check.requirements}
     proved = {server.check for server in faulty}
     yield f"- {len(faulty)} faulty servers, {_proved(found, faulty)} of them noticed, and for no other reason"
     yield f"- {len(benign)} benign variants, {_proved(found, benign)} of them pass"

@@ -76,7 +76,7 @@ def traces() -> list[RequirementTrace]:
     """All requirements, in the order of the chapters."""
     checks: dict[str, list[str]] = {}
     for check in registry.checks():
-        for name in check.sentences:
+        for name in check.requirements:
             checks.setdefault(name, []).append(check.name)
     known = {scenario.name: scenario for scenario in load_all()}
     scenarios: dict[str, list[str]] = {}

@@ -40,7 +40,7 @@ def checks_for(server: FaultyServer) -> list[Check]:
 def is_noticed(server: FaultyServer, report: Report) -> bool:
     """Whether the named check failed because of the named requirement."""
     verdict = next(each for each in report.run.verdicts if each.check == server.check)
-    return server.requirement in {each.sentence for each in verdict.broken}
+    return server.requirement in {each.requirement for each in verdict.broken}
 
 
 def findings(report: Report) -> list[str]:
@@ -56,7 +56,7 @@ def findings_by_check(report: Report, *, warnings: bool = False) -> dict[str, st
 
 def _why(verdict) -> str:
     return (
-        "; ".join(f"{e.sentence} expected {e.expected}, got {e.got}" for e in verdict.broken[:2])
+        "; ".join(f"{e.requirement} expected {e.expected}, got {e.got}" for e in verdict.broken[:2])
         or verdict.note
     )
 

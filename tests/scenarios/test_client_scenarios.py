@@ -132,7 +132,7 @@ def test_wrong_client_is_caught_for_its_reason(wrong, verdicts, request):
     settle(told)
     assert told.outcome in {Outcome.FAIL, Outcome.WARN}
     assert breaks(wrong) in {*verdict.scenario.requirements, *ALWAYS}
-    assert breaks(wrong) in {each.sentence for each in told.broken}
+    assert breaks(wrong) in {each.requirement for each in told.broken}
 
 
 @pytest.mark.parametrize("wrong", [*wrong(share=10)])

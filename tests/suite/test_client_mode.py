@@ -206,7 +206,7 @@ def test_what_the_client_cannot_do_is_not_counted_and_what_time_was_short_for_is
         "answers.submit": SkipReason.NOT_DECLARED,
         "answers.404": None,
     }
-    assert all(each.is_whole or not each.asked for each in grade(found, found.trials).grades)
+    assert all(each.is_whole or not each.total for each in grade(found, found.trials).grades)
     spent = judged(PlainClient, "404", budget=-1)
     assert [verdict.why for verdict in spent.run.verdicts] == [SkipReason.UNTESTED]
     assert spent.exit_code == 4
@@ -255,8 +255,8 @@ def test_a_known_failure_is_no_failure_and_is_one_once_it_holds(tmp_path):
 
 def test_what_each_request_has_to_be_like_is_judged_in_every_scenario_by_its_own_sentence():
     report = judged(AcceptsCompressedStreams, "404", "done-closes")
-    assert {each.sentence.id for each in report.failures} == {"TW-SEC-023"}
-    held = {name for name, each in report.standings.items() if each.outcome is Outcome.PASS}
+    assert {each.requirement.id for each in report.failures} == {"TW-SEC-023"}
+    held = {name for name, each in report.results.items() if each.outcome is Outcome.PASS}
     assert {"TW-CLI-008", *BY_NAME["404"].requirements} <= held
 
 
@@ -297,7 +297,7 @@ def test_an_unusual_server_notices_a_client_that_is_not_ready_for_it(variant, wr
     chosen = [twin for twin in twins(SCENARIOS, []) if twin.area == variant]
     found = run(ScenarioPlan("a client", patience=0.3), chosen, PlainAdapter(client))
     report = grade(found, found.trials)
-    assert VARIANTS[variant].sentences[0] in {each.sentence.id for each in report.failures}
+    assert VARIANTS[variant].sentences[0] in {each.requirement.id for each in report.failures}
 
 
 # ---- clients that come along -------------------------------------------------------------------------------------

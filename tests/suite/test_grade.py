@@ -60,29 +60,29 @@ def reports(draw):
     found = [draw(verdicts(number)) for number in range(draw(st.integers(0, 5)))]
     known = dict.fromkeys(draw(st.sets(st.sampled_from(CHOICE), max_size=2)), "known")
     run = DrawnRun(found, draw(st.sampled_from(["", "", "the run was interrupted"])))
-    checks = [Named(each.check, each.sentences) for each in found]
+    checks = [Named(each.check, each.requirements) for each in found]
     return grade(run, checks, known, draw(st.sampled_from(["", "", "2 of 9 checks"])))
 
 
 @dataclass
 class Named:
     name: str
-    sentences: tuple
+    requirements: tuple
 
 
 def report_of(*found, **options):
-    return grade(DrawnRun([*found]), [Named(each.check, each.sentences) for each in found], **options)
+    return grade(DrawnRun([*found]), [Named(each.check, each.requirements) for each in found], **options)
 
 
 def said(report, sentence):
     """What the checks asserted of a sentence."""
-    return [each.holds for verdict in report.run.verdicts for each in verdict.assertions if each.sentence == sentence]  # fmt: skip
+    return [each.holds for verdict in report.run.verdicts for each in verdict.assertions if each.requirement == sentence]  # fmt: skip
 
 
 @settings(max_examples=40)
 @given(reports())
 def test_only_what_was_judged_and_found_right_holds(report):
-    for name, standing in report.standings.items():
+    for name, standing in report.results.items():
         assert not standing.holds or (said(report, name) and all(said(report, name)))
         assert not standing.holds or standing.counts
         if False in said(report, name):
@@ -94,7 +94,7 @@ def test_only_what_was_judged_and_found_right_holds(report):
 @settings(max_examples=40)
 @given(reports())
 def test_what_is_left_out_of_the_grade_was_said_by_each_check_to_have_no_place_in_it(report):
-    for name, standing in report.standings.items():
+    for name, standing in report.results.items():
         if not standing.counts:
             assert not said(report, name)
             for verdict in standing.verdicts:
@@ -107,11 +107,11 @@ def test_what_is_left_out_of_the_grade_was_said_by_each_check_to_have_no_place_i
 def test_a_profile_is_met_by_all_of_its_sentences_or_not_at_all(report):
     for each in report.grades:
         own = [
-            one for one in report.standings.values() if one.sentence.profile == each.profile and one.counts
+            one for one in report.results.values() if one.requirement.profile == each.profile and one.counts
         ]
-        must = [one for one in own if one.sentence.binds]
+        must = [one for one in own if one.requirement.binds]
         assert each.is_whole == (bool(must) and all(one.holds for one in must))
-        assert (each.held, each.asked) == (sum(one.holds for one in must), len(must))
+        assert (each.held, each.total) == (sum(one.holds for one in must), len(must))
     met = {each.profile for each in report.grades if each.is_whole}
     assert {*report.headline.partition(" · ")[0].split("+")} <= met | {"no profile"}
     assert "core" in met or report.headline.startswith("no profile")
@@ -121,7 +121,7 @@ def test_a_profile_is_met_by_all_of_its_sentences_or_not_at_all(report):
 @given(reports())
 def test_the_exit_code_and_the_badge_never_hide_a_failure(report):
     asserted = any(verdict.assertions for verdict in report.run.verdicts)
-    new = [each for each in report.failures if each.sentence.id not in report.known]
+    new = [each for each in report.failures if each.requirement.id not in report.known]
     text, colour = badge.told(report)
     assert (report.exit_code == 4) == (not asserted and not report.errors)
     assert not new or report.exit_code == 1
@@ -145,19 +145,19 @@ def asserted(check, sentences, *pairs):
 def test_a_sentence_whose_only_check_failed_at_another_one_counts_and_does_not_hold():
     first, second, *_ = CHOICE
     report = report_of(asserted("area.one", (first, second), (first, False)))
-    assert (report.standings[second].why, report.standings[second].counts) == (SkipReason.BLOCKED, True)
-    assert "area.one failed at another requirement" in report.standings[second].note
-    assert report.unjudged == [report.standings[second]]
-    assert (report.grades[0].held, report.grades[0].asked) == (0, 2)
+    assert (report.results[second].why, report.results[second].counts) == (SkipReason.BLOCKED, True)
+    assert "area.one failed at another requirement" in report.results[second].note
+    assert report.unjudged == [report.results[second]]
+    assert (report.grades[0].held, report.grades[0].total) == (0, 2)
     elsewhere = asserted("area.two", (second,), (second, True))
     judged = report_of(asserted("area.one", (first, second), (first, False)), elsewhere)
-    assert judged.standings[second].holds, "another check judged it"
+    assert judged.results[second].holds, "another check judged it"
 
 
 def test_a_check_that_passed_without_an_occasion_for_a_sentence_leaves_it_out():
     first, second, *_ = CHOICE
     report = report_of(asserted("area.one", (first, second), (first, True)))
-    assert (report.standings[second].why, report.standings[second].counts) == (SkipReason.NO_OCCASION, False)
+    assert (report.results[second].why, report.results[second].counts) == (SkipReason.NO_OCCASION, False)
     assert report.headline == "core · 1/1 MUST · 0/0 SHOULD"
     assert badge.told(report) == ("core · 1/1", badge.GREEN)
 
@@ -169,7 +169,7 @@ def test_what_another_time_broke_is_broken():
         asserted("area.one", (first, second), (first, True), (second, False)),
     ]
     report = report_of(merge(times))
-    assert {each.sentence.id for each in report.failures} == {first, second}
+    assert {each.requirement.id for each in report.failures} == {first, second}
 
 
 def test_sentences_that_are_broken_most_often_come_first_and_known_ones_last():
@@ -179,7 +179,7 @@ def test_sentences_that_are_broken_most_often_come_first_and_known_ones_last():
         (first, False), (second, False), (second, False), (third, False), (third, False), (third, False),
     )  # fmt: skip
     report = report_of(found, known={third: "so it is"})
-    assert [each.sentence.id for each in report.failures] == [second, first, third]
+    assert [each.requirement.id for each in report.failures] == [second, first, third]
 
 
 def test_what_was_judged_stands_where_there_was_no_time_to_judge_it_again():

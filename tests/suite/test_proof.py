@@ -105,7 +105,7 @@ def test_a_batch_of_which_the_server_makes_one_item_is_a_fault_of_the_server(for
 
 def test_what_is_wrong_with_a_digest_stands_in_what_came(fork_server):
     verdict = verdict_on(fork_server, "wrong_digest", "state.diffs_rebuild_the_value")
-    (told,) = [each for each in verdict.broken if each.sentence == "TW-DIF-055"]
+    (told,) = [each for each in verdict.broken if each.requirement == "TW-DIF-055"]
     assert "the digest is 0123456789abcdef" in told.got
     assert "0123456789abcdef" not in told.expected
 
@@ -115,7 +115,7 @@ def test_each_faulty_server_names_a_check_that_names_its_requirement():
     for server in FAULTY_SERVERS.values():
         assert server.description, server.name
         if not server.is_benign:
-            assert server.requirement in checks[server.check].sentences, server.name
+            assert server.requirement in checks[server.check].requirements, server.name
             assert {*server.also_run} <= checks.keys(), server.name
 
 
@@ -137,7 +137,7 @@ def test_each_check_can_fail():
     assert {check.name for check in registry.checks()} - proved == set(), (
         "a check that no faulty server proves"
     )
-    judged = {requirement for check in registry.checks() for requirement in check.sentences}
+    judged = {requirement for check in registry.checks() for requirement in check.requirements}
     assert judged <= specification.requirements().keys()
 
 

@@ -59,7 +59,7 @@ def test_most_of_what_is_durable_and_of_batches_is_tried_by_one_function_and_the
 def test_a_server_of_150_lines_is_judged_for_what_it_has():
     with standard_library_server() as url:
         found = report(Plan(url, examples=(("words", {"text": "né 😀 and on and on", "delay_ms": 60}),)))
-    assert {each.sentence.id for each in found.failures} | BY_CHANCE == LACKING[
+    assert {each.requirement.id for each in found.failures} | BY_CHANCE == LACKING[
         "standard-library"
     ] | BY_CHANCE
     assert not found.errors
@@ -70,7 +70,7 @@ def test_a_server_of_150_lines_is_judged_for_what_it_has():
 def test_a_server_in_another_language_is_judged_for_what_it_has():
     with javascript_server(heartbeat_ms=400) as url:
         found = report(Plan(url))
-    assert {each.sentence.id for each in found.failures} == LACKING["javascript"]
+    assert {each.requirement.id for each in found.failures} == LACKING["javascript"]
     assert not found.errors
 
 

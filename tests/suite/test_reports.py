@@ -147,10 +147,10 @@ def test_a_record_is_shown_once_and_a_long_one_from_both_ends():
     report = failing((STREAM + "".join(f"data:{number}\n\n" for number in range(40))).encode())
     verdict = report.run.verdicts[0]
     told = verdict.assertions[0]
-    verdict.sentences = (CHOICE[0], CHOICE[1])
+    verdict.requirements = (CHOICE[0], CHOICE[1])
     verdict.assertions[0] = Assertion(CHOICE[0], False, "this", "", told.exchange)
     verdict.assertions.append(Assertion(CHOICE[1], False, "this, too", "", told.exchange))
-    text = shown(grade(report.run, [Named("area.check", verdict.sentences)]))
+    text = shown(grade(report.run, [Named("area.check", verdict.requirements)]))
     assert text.count("> GET http") == 1
     assert f"frames    those above, under {CHOICE[0]}" in text
     assert re.search(r"< data:3\\n\\n\n +< … 32 blocks\n +\d+\.\d  < data:36\\n\\n", text)
@@ -242,7 +242,9 @@ def test_a_report_of_a_part_says_so_wherever_it_is_read(tmp_path):
 def broken(check, sentences, *told, record=()):
     """A check that failed: sentence, expected and got."""
     verdict = Verdict(check, sentences, f"about {check}", Outcome.FAIL)
-    verdict.assertions = [Assertion(name, False, expected, got, told=record) for name, expected, got in told]
+    verdict.assertions = [
+        Assertion(name, False, expected, got, transcript=record) for name, expected, got in told
+    ]
     return verdict
 
 

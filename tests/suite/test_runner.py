@@ -55,7 +55,7 @@ def conformance(*words):
 
 
 def check_of(body, name="own.check", **members):
-    given = {"sentences": ("TW-DSC-001",), "about": "x", "needs": (), "serial": False, "whole_run": False}
+    given = {"requirements": ("TW-DSC-001",), "about": "x", "needs": (), "serial": False, "whole_run": False}
     return Check(name, run=body, **given | members)
 
 
@@ -227,7 +227,7 @@ def test_an_interrupt_leaves_the_report_so_far(url):
         await session.wire.ask("GET", "/v1")
         await asyncio.Event().wait()
 
-    checks = [check_of(sound), check_of(interrupted, "own.late", sentences=("TW-DSC-005",), serial=True)]
+    checks = [check_of(sound), check_of(interrupted, "own.late", requirements=("TW-DSC-005",), serial=True)]
     found = cli._run(Plan(url, plan(url).header), checks)
     report = grade(found, checks)
     assert [each.outcome for each in found.verdicts] == [Outcome.PASS, Outcome.SKIPPED]
@@ -316,10 +316,10 @@ def test_what_is_not_declared_does_not_count_and_what_is_untested_does(url):
         session.not_declared("has none")
 
     found, report = verdicts(
-        url, check_of(untested), check_of(absent, "own.absent", sentences=("TW-DSC-014",))
+        url, check_of(untested), check_of(absent, "own.absent", requirements=("TW-DSC-014",))
     )
     assert [each.why for each in found.verdicts] == [SkipReason.UNTESTED, SkipReason.NOT_DECLARED]
-    counted = {name: each.counts for name, each in report.standings.items()}
+    counted = {name: each.counts for name, each in report.results.items()}
     assert counted == {"TW-DSC-001": True, "TW-DSC-014": False}
     assert report.headline.startswith("no profile · 0/1 MUST")
     assert report.exit_code == 4, "nothing was judged"

@@ -348,7 +348,7 @@ def _show_progress(first: str, total: int) -> Iterator[Watch]:
 
 def _list(console: Console, checks: list[Check]) -> None:
     for each in checks:
-        console.print(f"[bold]{each.name}[/bold]  {' '.join(each.sentences)}")
+        console.print(f"[bold]{each.name}[/bold]  {' '.join(each.requirements)}")
         console.print(f"    {each.about}", markup=False)
 
 

@@ -86,7 +86,7 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
         UsageError: A profile does not exist.
         NothingNamedError: A name matches no check, or no check is left.
     """
-    known = {sentence.profile for sentence in specification.requirements().values()} - {"client"}
+    known = {requirement.profile for requirement in specification.requirements().values()} - {"client"}
     if unknown := [each for each in profiles if each not in known]:
         raise UsageError(f"there is no profile {', '.join(unknown)}; choose from {', '.join(sorted(known))}")
     checks = registry.checks()

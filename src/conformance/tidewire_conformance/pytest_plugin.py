@@ -182,7 +182,7 @@ class _CheckItem(pytest.Item):
         self.add_marker("tidewire")
         self.add_marker(f"tidewire_{area}")
         # Requirement ids are keywords, for `-k TW-RES-019`.
-        self.extra_keyword_matches |= {*check.sentences, check.name}
+        self.extra_keyword_matches |= {*check.requirements, check.name}
 
     def runtest(self) -> None:
         """Wait for the verdict and translate it into a pytest outcome."""
@@ -194,8 +194,8 @@ class _CheckItem(pytest.Item):
                 pytest.skip(f"{verdict.why}: {verdict.note}")
             case Outcome.WARN:
                 pytest.xfail("; ".join(_brief(verdict, Outcome.WARN)))
-            case Outcome.FAIL if all(each.sentence in known for each in _failed(verdict)):
-                reasons = dict.fromkeys(known[each.sentence] for each in _failed(verdict))
+            case Outcome.FAIL if all(each.requirement in known for each in _failed(verdict)):
+                reasons = dict.fromkeys(known[each.requirement] for each in _failed(verdict))
                 pytest.xfail(f"known: {'; '.join(reasons)}")
             case Outcome.FAIL | Outcome.INCONCLUSIVE | Outcome.ERROR:
                 raise _NotPassedError(verdict)
@@ -220,7 +220,7 @@ class _NotPassedError(Exception):
             broken = _failed(verdict)
             different: dict[tuple[str, str], Assertion] = {}
             for each in broken:
-                different.setdefault((each.sentence, each.expected), each)
+                different.setdefault((each.requirement, each.expected), each)
             shown = list(different.values())[:SHOWN]
             texts = [told(verdict, each) for each in shown]
             texts += [f"… and {len(broken) - len(shown)} more failures"] if len(broken) > len(shown) else []
@@ -311,4 +311,4 @@ def _brief(verdict: Verdict, outcome: Outcome) -> Iterator[str]:
     for each in verdict.broken:
         if each.outcome is outcome:
             got = f", got {each.got}" if each.got else ""
-            yield f"{each.sentence} (SHOULD): expected {each.expected}{got}"
+            yield f"{each.requirement} (SHOULD): expected {each.expected}{got}"

@@ -22,7 +22,7 @@ class Check:
 
     name: str
     """Area and function name, such as `resume.a_cursor_that_is_no_id_is_refused`."""
-    sentences: tuple[str, ...]
+    requirements: tuple[str, ...]
     run: Body
     about: str
     needs: tuple[str, ...]
@@ -37,17 +37,17 @@ class Check:
     @property
     def profiles(self) -> frozenset[str]:
         """Profiles of the check's requirements."""
-        return frozenset(specification.requirements()[each].profile for each in self.sentences)
+        return frozenset(specification.requirements()[each].profile for each in self.requirements)
 
     def is_named_by(self, patterns: Sequence[str]) -> bool:
         """Whether a pattern matches the check: a requirement id, an area, or a name with wildcards."""
-        return is_named(self.name, self.sentences, patterns)
+        return is_named(self.name, self.requirements, patterns)
 
 
-def is_named(name: str, sentences: Sequence[str], patterns: Sequence[str]) -> bool:
+def is_named(name: str, requirements: Sequence[str], patterns: Sequence[str]) -> bool:
     """Whether a pattern matches: a requirement id, the area of the name, or the name with wildcards."""
     area = name.partition(".")[0]
-    return any(pattern in sentences or pattern == area or fnmatch(name, pattern) for pattern in patterns)
+    return any(pattern in requirements or pattern == area or fnmatch(name, pattern) for pattern in patterns)
 
 
 class BrokenChecksError(Exception):
@@ -58,7 +58,7 @@ _CHECKS: dict[str, Check] = {}
 
 
 def check(
-    *sentences: str,
+    *requirements: str,
     needs: Sequence[str] = (),
     serial: bool = False,
     whole_run: bool = False,
@@ -67,7 +67,7 @@ def check(
     """Register a check.
 
     Args:
-        *sentences: Ids of the requirements that the check judges.
+        *requirements: Ids of the requirements that the check judges.
         needs: Capabilities that the server must declare.
         serial: Do not run concurrently with other checks.
         whole_run: Judge the exchanges of the whole run.
@@ -80,12 +80,12 @@ def check(
 
     def enter(body: Body) -> Body:
         name = f"{body.__module__.rpartition('.')[2]}.{body.__name__}"
-        if unknown := [each for each in sentences if each not in specification.requirements()]:
+        if unknown := [each for each in requirements if each not in specification.requirements()]:
             raise ValueError(f"check {name}: the specification has no requirement {unknown}")
-        if not sentences or not body.__doc__ or name in _CHECKS:
+        if not requirements or not body.__doc__ or name in _CHECKS:
             raise ValueError(f"check {name} needs at least one requirement id, a docstring and a unique name")
         about = inspect.cleandoc(body.__doc__)
-        _CHECKS[name] = Check(name, sentences, body, about, tuple(needs), serial, whole_run, slow)
+        _CHECKS[name] = Check(name, requirements, body, about, tuple(needs), serial, whole_run, slow)
         return body
 
     return enter

@@ -88,9 +88,9 @@ class SuiteRun:
         }
         return [profile for profile, claimed in claims.items() if claimed]
 
-    def profile_of(self, sentence: Requirement) -> str:
+    def profile_of(self, requirement: Requirement) -> str:
         """Return the profile that a requirement counts toward."""
-        return sentence.profile
+        return requirement.profile
 
 
 Watch = Callable[[Verdict, int, int], None]
@@ -214,7 +214,7 @@ class CheckProgress:
                 self._gone = f"the server does not answer any more ({fault}); {last}"
 
     def _not_run(self, check: Check) -> Verdict:
-        verdict = Verdict(check.name, check.sentences, check.about, Outcome.SKIPPED)
+        verdict = Verdict(check.name, check.requirements, check.about, Outcome.SKIPPED)
         verdict.why = SkipReason.BLOCKED if self._gone else SkipReason.UNTESTED
         verdict.note = self._gone or self.cut_short or "the check did not run"
         return verdict
@@ -235,7 +235,7 @@ def spent(plan: Budget) -> str:
 async def _run(
     plan: Plan, check: Check, wire: Wire, server: Server, number: int, history_cache: dict[int, Histories]
 ) -> Verdict:
-    verdict = Verdict(check.name, check.sentences, check.about)
+    verdict = Verdict(check.name, check.requirements, check.about)
     began = time.monotonic()
     rng = random.Random(f"{plan.seed}{check.name}{number}")
     session = Session(wire.as_check(check.name), server, plan.hooks, rng, history_cache)

@@ -55,7 +55,7 @@ class GradedRun(Protocol):
     def profiles(self) -> list[str]:
         """Profiles that the server or client claims, in the order used by reports."""
 
-    def profile_of(self, sentence: Requirement) -> str:
+    def profile_of(self, requirement: Requirement) -> str:
         """Return the profile that a requirement counts toward."""
 
 
@@ -65,14 +65,14 @@ class Named(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def sentences(self) -> tuple[str, ...]: ...
+    def requirements(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
 class RequirementResult:
     """Result for one requirement."""
 
-    sentence: Requirement
+    requirement: Requirement
     outcome: Outcome
     why: SkipReason | None
     """Reason for a skip, or None."""
@@ -91,9 +91,12 @@ class RequirementResult:
     @property
     def broken(self) -> list[tuple[Verdict, Assertion]]:
         """Violations of the requirement, with their verdicts. Checks whose main requirement it is come first."""
-        own = sorted(self.verdicts, key=lambda verdict: verdict.sentences[:1] != (self.sentence.id,))
+        own = sorted(self.verdicts, key=lambda verdict: verdict.requirements[:1] != (self.requirement.id,))
         return [
-            (verdict, each) for verdict in own for each in verdict.broken if each.sentence == self.sentence.id
+            (verdict, each)
+            for verdict in own
+            for each in verdict.broken
+            if each.requirement == self.requirement.id
         ]
 
 
@@ -103,13 +106,13 @@ class Grade:
 
     profile: str
     held: int
-    asked: int
+    total: int
     advice_held: int
-    advice_asked: int
+    advice_total: int
 
     @property
     def is_whole(self) -> bool:
-        return self.asked > 0 and self.held == self.asked
+        return self.total > 0 and self.held == self.total
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class Report:
     """Graded run, ready to be printed or written to a file."""
 
     run: GradedRun
-    standings: Mapping[str, RequirementResult]
+    results: Mapping[str, RequirementResult]
     known: Mapping[str, str] = field(default_factory=dict)
     """Baseline: ids of requirements that are known to fail, with the reasons."""
     part: str = ""
@@ -127,8 +130,8 @@ class Report:
     def grades(self) -> list[Grade]:
         """Grades of the profiles that the server or client claims."""
         found: dict[str, list[RequirementResult]] = {profile: [] for profile in self.run.profiles}
-        for standing in self.standings.values():
-            found.setdefault(self.run.profile_of(standing.sentence), []).append(standing)
+        for result in self.results.values():
+            found.setdefault(self.run.profile_of(result.requirement), []).append(result)
         return [_grade(profile, found[profile]) for profile in self.run.profiles]
 
     @property
@@ -137,45 +140,45 @@ class Report:
         tried = self.grades
         met = [grade for grade in tried if grade.is_whole] if tried[0].is_whole else []
         chosen = met or tried
-        held, asked = sum(each.held for each in chosen), sum(each.asked for each in chosen)
-        advice = sum(each.advice_held for each in chosen), sum(each.advice_asked for each in chosen)
+        held, total = sum(each.held for each in chosen), sum(each.total for each in chosen)
+        advice = sum(each.advice_held for each in chosen), sum(each.advice_total for each in chosen)
         names = "+".join(each.profile for each in met) or "no profile"
-        return f"{names} · {held}/{asked} MUST · {advice[0]}/{advice[1]} SHOULD"
+        return f"{names} · {held}/{total} MUST · {advice[0]}/{advice[1]} SHOULD"
 
     @property
     def failures(self) -> list[RequirementResult]:
         """Violated requirements, known ones last, then ordered by the number of violations, most first."""
-        found = [each for each in self.standings.values() if each.outcome is Outcome.FAIL]
-        return sorted(found, key=lambda each: (each.sentence.id in self.known, -len(each.broken)))
+        found = [each for each in self.results.values() if each.outcome is Outcome.FAIL]
+        return sorted(found, key=lambda each: (each.requirement.id in self.known, -len(each.broken)))
 
     @property
     def warnings(self) -> list[RequirementResult]:
         """SHOULD requirements that were violated."""
-        return [each for each in self.standings.values() if each.outcome is Outcome.WARN]
+        return [each for each in self.results.values() if each.outcome is Outcome.WARN]
 
     @property
     def unjudged(self) -> list[RequirementResult]:
         """Requirements that count but were not judged, so they do not hold."""
-        return [each for each in self.standings.values() if each.outcome is Outcome.SKIPPED and each.counts]
+        return [each for each in self.results.values() if each.outcome is Outcome.SKIPPED and each.counts]
 
     @property
     def unexpected(self) -> list[RequirementResult]:
         """Failed requirements that are not in the baseline."""
-        return [each for each in self.failures if each.sentence.id not in self.known]
+        return [each for each in self.failures if each.requirement.id not in self.known]
 
     @property
     def stale(self) -> list[str]:
         """Requirements in the baseline that hold."""
-        standing = {name: self.standings.get(name) for name in self.known}
-        return [name for name, each in standing.items() if each is not None and each.outcome is Outcome.PASS]
+        result = {name: self.results.get(name) for name in self.known}
+        return [name for name, each in result.items() if each is not None and each.outcome is Outcome.PASS]
 
     @property
-    def unheard(self) -> list[str]:
+    def known_unjudged(self) -> list[str]:
         """Requirements in the baseline that were selected but not judged. Whether they still fail is unknown."""
-        standing = {name: self.standings.get(name) for name in self.known}
+        result = {name: self.results.get(name) for name in self.known}
         return [
             name
-            for name, each in standing.items()
+            for name, each in result.items()
             if (each is None and not self.part) or (each is not None and each.outcome is Outcome.SKIPPED)
         ]
 
@@ -190,8 +193,8 @@ class Report:
         """
         if not any(each.assertions for each in self.run.verdicts):
             return 3 if self.errors else 4
-        unclear = [each for each in self.standings.values() if each.outcome is Outcome.INCONCLUSIVE]
-        if self.unexpected or self.stale or any(each.sentence.binds for each in unclear):
+        inconclusive = [each for each in self.results.values() if each.outcome is Outcome.INCONCLUSIVE]
+        if self.unexpected or self.stale or any(each.requirement.binds for each in inconclusive):
             return 1
         return 3 if self.errors or self.run.cut_short else 0
 
@@ -210,13 +213,13 @@ def grade(
     by_name = {verdict.check: verdict for verdict in run.verdicts}
     judged: dict[str, list[Verdict]] = {}
     for check in checks:
-        for sentence in check.sentences:
-            judged.setdefault(sentence, []).append(by_name[check.name])
-    standings = {name: _standing(name, judged[name]) for name in sorted(judged)}
-    return Report(run, standings, known or {}, part)
+        for requirement in check.requirements:
+            judged.setdefault(requirement, []).append(by_name[check.name])
+    results = {name: _result(name, judged[name]) for name in sorted(judged)}
+    return Report(run, results, known or {}, part)
 
 
-def _standing(name: str, verdicts: list[Verdict]) -> RequirementResult:
+def _result(name: str, verdicts: list[Verdict]) -> RequirementResult:
     outcomes = [verdict.of(name) for verdict in verdicts]
     tried = [each for each in outcomes if each is not Outcome.SKIPPED]
     # A violation counts even if another check was inconclusive or failed with an error.
@@ -229,7 +232,7 @@ def _standing(name: str, verdicts: list[Verdict]) -> RequirementResult:
             f"{each.check} failed at another requirement" for each in verdicts if each.outcome is Outcome.FAIL
         ]
     return RequirementResult(
-        sentence=specification.requirements()[name],
+        requirement=specification.requirements()[name],
         outcome=worst(tried) if tried else Outcome.SKIPPED,
         why=why,
         note="; ".join(dict.fromkeys(notes)),
@@ -248,10 +251,10 @@ def _skip_reason(verdict: Verdict) -> SkipReason:
     return verdict.why or SkipReason.NO_OCCASION
 
 
-def _grade(profile: str, standings: Iterable[RequirementResult]) -> Grade:
-    own = [each for each in standings if each.counts]
-    must = [each for each in own if each.sentence.binds]
-    should = [each for each in own if each.sentence.level.startswith("SHOULD")]
+def _grade(profile: str, results: Iterable[RequirementResult]) -> Grade:
+    own = [each for each in results if each.counts]
+    must = [each for each in own if each.requirement.binds]
+    should = [each for each in own if each.requirement.level.startswith("SHOULD")]
     return Grade(
         profile,
         sum(each.holds for each in must),

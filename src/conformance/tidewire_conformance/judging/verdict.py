@@ -65,7 +65,7 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 class Assertion:
     """One judgment about a requirement."""
 
-    sentence: str
+    requirement: str
     holds: bool
     expected: str = ""
     got: str = ""
@@ -73,14 +73,14 @@ class Assertion:
     """Exchange that shows the result."""
     block: Block | None = None
     """Event that the assertion is about."""
-    told: tuple[str, ...] = ()
+    transcript: tuple[str, ...] = ()
     """Transcript lines, used as evidence where there is no recorded exchange."""
 
     @property
     def outcome(self) -> Outcome:
         if self.holds:
             return Outcome.PASS
-        return Outcome.FAIL if specification.requirements()[self.sentence].binds else Outcome.WARN
+        return Outcome.FAIL if specification.requirements()[self.requirement].binds else Outcome.WARN
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Verdict:
     """Result of one check."""
 
     check: str
-    sentences: tuple[str, ...]
+    requirements: tuple[str, ...]
     about: str
     outcome: Outcome = Outcome.PASS
     note: str = ""
@@ -103,9 +103,9 @@ class Verdict:
     def broken(self) -> list[Assertion]:
         return [each for each in self.assertions if not each.holds]
 
-    def of(self, sentence: str) -> Outcome:
+    def of(self, requirement: str) -> Outcome:
         """Return the outcome for one requirement; skipped if the check ended without an assertion about it."""
-        found = {each.outcome for each in self.assertions if each.sentence == sentence}
+        found = {each.outcome for each in self.assertions if each.requirement == requirement}
         if Outcome.FAIL in found or Outcome.WARN in found:
             return worst(found)
         if self.outcome in {Outcome.ERROR, Outcome.INCONCLUSIVE}:

@@ -48,8 +48,8 @@ def visible(text: str) -> str:
 
 def told(verdict: Verdict, assertion: Assertion) -> str:
     """One failure as a text by itself, its sentence first: what a build server or pytest shows."""
-    text = specification.requirements()[assertion.sentence].text
-    return "\n".join([f"{text} [{assertion.sentence}]", *evidence(verdict, assertion)])
+    text = specification.requirements()[assertion.requirement].text
+    return "\n".join([f"{text} [{assertion.requirement}]", *evidence(verdict, assertion)])
 
 
 def curl(exchange: RecordedExchange) -> str:
@@ -62,13 +62,13 @@ def curl(exchange: RecordedExchange) -> str:
     words += ["--path-as-is"] if "/." in exchange.path else []
     words += _method(exchange)
     variables = dict(exchange.secrets)
-    for name, value in exchange.asked:
+    for name, value in exchange.request_headers:
         if value in variables:
             words.append(f'-H "{name}: ${variables[value]}"')
         elif name.lower() not in _UNSAID:
             words.append(f"-H {shlex.quote(f'{name}: {value}' if value else f'{name};')}")
     words.append(shlex.quote(exchange.url))
-    said = {name.lower() for name, _ in exchange.asked}
+    said = {name.lower() for name, _ in exchange.request_headers}
     if exchange.sent or "content-length" in said:
         # Where nobody names a type, curl names one of its own.
         words += [] if "content-type" in said else ["-H 'Content-Type:'"]
@@ -98,7 +98,7 @@ def _data(body: bytes) -> str:
 def frames(assertion: Assertion) -> Iterator[str]:
     """The answer around what is meant, with milliseconds from its request."""
     if assertion.exchange is None:
-        yield from assertion.told
+        yield from assertion.transcript
     else:
         names = _NAME.findall(f"{assertion.got} {assertion.expected}")
         found = _frames(assertion.exchange, assertion.block, names)
@@ -108,7 +108,7 @@ def frames(assertion: Assertion) -> Iterator[str]:
 def _frames(exchange: RecordedExchange, meant: Block | None, names: Sequence[str]) -> Iterator[str]:
     yield f"  {'0.0':>8}  > {exchange.method} {exchange.url}"
     variables = dict(exchange.secrets)
-    for name, value in exchange.asked:
+    for name, value in exchange.request_headers:
         if name.lower() not in _UNSAID:
             yield f"  {'':>8}  > {name}: {f'${variables[value]}' if value in variables else value}"
     if exchange.sent:

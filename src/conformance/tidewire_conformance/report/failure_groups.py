@@ -38,7 +38,7 @@ class Symptom:
     @property
     def sentences(self) -> list[str]:
         """The sentences that it breaks."""
-        return sorted({assertion.sentence for _, assertion in self.failures})
+        return sorted({assertion.requirement for _, assertion in self.failures})
 
 
 @dataclass
@@ -69,13 +69,13 @@ def ordered(report: Report) -> list[RequirementResult]:
         broken = {verdict.check: verdict for verdict, _ in standing.broken}
         own = {_scenario(name) for name in broken}
         judged = {_scenario(verdict.check) for verdict in standing.verdicts}
-        is_first = any(verdict.sentences[:1] == (standing.sentence.id,) for verdict in broken.values())
+        is_first = any(verdict.requirements[:1] == (standing.requirement.id,) for verdict in broken.values())
         # Where a scenario fails at the servers of all variants, it is no variant that matters.
         twins = sum(_scenario(name) in own for name in failed) - len(broken)
         return (
             standing.outcome is Outcome.WARN,
-            standing.sentence.id in report.known,
-            not is_first and any(assertion.told for _, assertion in standing.broken),
+            standing.requirement.id in report.known,
+            not is_first and any(assertion.transcript for _, assertion in standing.broken),
             -len(own) / (len(scenarios) + len(judged)),
             not is_first,
             twins,
@@ -116,11 +116,11 @@ def _symptoms(report: Report, standings: list[RequirementResult]) -> dict[int, S
     """The symptom of each failure, by the identity of its assertion."""
     by_key: dict[tuple[object, ...], Symptom] = {}
     for standing in standings:
-        known = standing.sentence.id in report.known
+        known = standing.requirement.id in report.known
         for verdict, assertion in standing.broken:
             keys = (
                 (known, "said", assertion.expected, assertion.got),
-                (known, "seen", _scenario(verdict.check), "" if assertion.told else assertion.expected),
+                (known, "seen", _scenario(verdict.check), "" if assertion.transcript else assertion.expected),
             )
             one, other = (by_key.get(key) for key in keys)
             symptom = one or other or Symptom()

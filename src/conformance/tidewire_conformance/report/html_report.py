@@ -74,8 +74,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield f'<h2>Stale</h2><p class="fail">In the baseline, though it holds: {" ".join(report.stale)}</p>'
     yield from _not_judged(report)
     yield "<h2>Each sentence</h2>"
-    ordered = sorted(report.standings.values(), key=lambda each: each.sentence.chapter)
-    for _, standings in groupby(ordered, key=lambda each: each.sentence.chapter):
+    ordered = sorted(report.results.values(), key=lambda each: each.requirement.chapter)
+    for _, standings in groupby(ordered, key=lambda each: each.requirement.chapter):
         yield from _chapter([*standings])
     yield "<h2>Each check</h2>"
     in_order = sorted(report.run.verdicts, key=lambda each: each.check)
@@ -100,8 +100,8 @@ def _head(report: Report, where: str, name: str) -> Iterator[str]:
         yield f'<p class="warn">Cut short: {escape(run.cut_short)}</p>'
     yield "<table><tr><th>profile<th>MUST<th>SHOULD<th></tr>"
     for each in report.grades:
-        mark = ("pass", "met") if each.is_whole else ("fail", "not met") if each.asked else ("skipped", "–")
-        yield f"<tr><td>{each.profile}<td>{each.held}/{each.asked}<td>{each.advice_held}/{each.advice_asked}"
+        mark = ("pass", "met") if each.is_whole else ("fail", "not met") if each.total else ("skipped", "–")
+        yield f"<tr><td>{each.profile}<td>{each.held}/{each.total}<td>{each.advice_held}/{each.advice_total}"
         yield f'<td class="mark {mark[0]}">{mark[1]}</tr>'
     yield "</table></header>"
 
@@ -115,10 +115,10 @@ def _overview(report: Report) -> Iterator[str]:
     title = "What is broken" if report.failures else "What is advised, and not followed"
     yield f'<h2>{title}</h2><p class="soft">First what says best where.</p><table class="sentences">'
     for each in found:
-        word = "known" if each.sentence.id in report.known else each.outcome.value
-        yield f'<tr><td class="id"><a href="#{each.sentence.id}">{each.sentence.id}</a>'
+        word = "known" if each.requirement.id in report.known else each.outcome.value
+        yield f'<tr><td class="id"><a href="#{each.requirement.id}">{each.requirement.id}</a>'
         yield f'<td class="mark {each.outcome.value}">{word} · {len(each.broken)} ×'
-        yield f'<td class="told">{_text(each.sentence.text)}</tr>'
+        yield f'<td class="told">{_text(each.requirement.text)}</tr>'
     yield "</table>"
 
 
@@ -131,7 +131,7 @@ def _failure(report: Report, section: Section, shown: set[int], placed: set[str]
         shown: Records that stand above, by their identity.
         placed: Sentences that have their place for a link.
     """
-    sentence, known = section.standing.sentence, report.known.get(section.standing.sentence.id)
+    sentence, known = section.standing.requirement, report.known.get(section.standing.requirement.id)
     kind = "known" if known else section.standing.outcome.value
     yield f'<section class="failure of-{kind}"><h3{_place(sentence.id, placed)}>{_text(sentence.text)}</h3>'
     yield f"<small>{sentence.id} · {report.run.profile_of(sentence)}</small>"
@@ -151,7 +151,7 @@ def _symptom(symptom: Symptom, sentence: str, shown: set[int], placed: set[str])
         yield f"<dl><dt>check<dd>{escape(verdict.check)}<br><small>{_text(verdict.about)}</small>"
         yield f"<dt>expected<dd>{escape(assertion.expected)}"
         yield f"<dt>got<dd>{escape(assertion.got)}</dl>" if assertion.got else "</dl>"
-        record = id(assertion.exchange or assertion.told)
+        record = id(assertion.exchange or assertion.transcript)
         if record not in shown:
             yield f"<pre>{chr(10).join(map(_frame, frames(assertion)))}</pre>"
             if assertion.exchange is not None:
@@ -177,7 +177,7 @@ def _frame(line: str) -> str:
 
 
 def _not_judged(report: Report) -> Iterator[str]:
-    lost = [each for each in report.standings.values() if each.counts and not each.holds]
+    lost = [each for each in report.results.values() if each.counts and not each.holds]
     lost = [each for each in lost if each.outcome not in {Outcome.FAIL, Outcome.WARN}]
     if lost:
         yield "<h2>Not judged, and so not held</h2>"
@@ -185,7 +185,7 @@ def _not_judged(report: Report) -> Iterator[str]:
 
 
 def _chapter(standings: list[RequirementResult]) -> Iterator[str]:
-    area = standings[0].sentence.id[3:6]
+    area = standings[0].requirement.id[3:6]
     counted = [each for each in standings if each.counts]
     held = sum(each.holds for each in counted)
     mark = "skipped" if not counted else "pass" if held == len(counted) else "fail"
@@ -199,9 +199,9 @@ def _table(standings: list[RequirementResult]) -> Iterator[str]:
     yield '<table class="sentences">'
     for each in standings:
         told = str(each.why or each.outcome)
-        yield f'<tr><td class="id">{each.sentence.id}<td class="mark {each.outcome.value}">{told}'
+        yield f'<tr><td class="id">{each.requirement.id}<td class="mark {each.outcome.value}">{told}'
         note = f"<br><small>{escape(each.note)}</small>" if each.note else ""
-        yield f'<td class="told">{_text(each.sentence.text)}{note}</tr>'
+        yield f'<td class="told">{_text(each.requirement.text)}{note}</tr>'
     yield "</table>"
 
 

@@ -33,19 +33,19 @@ def content(report: Report) -> dict[str, Any]:
         "plan": {"seed": plan.seed, "repeat": plan.repeat, "patience": plan.patience, "budget": plan.budget},
         "profiles": [
             {
-                "profile": each.profile, "met": each.is_whole, "must": each.asked, "must_held": each.held,
-                "should": each.advice_asked, "should_held": each.advice_held,
+                "profile": each.profile, "met": each.is_whole, "must": each.total, "must_held": each.held,
+                "should": each.advice_total, "should_held": each.advice_held,
             }
             for each in report.grades
         ],
-        "sentences": [_sentence(report, each) for each in report.standings.values()],
+        "sentences": [_sentence(report, each) for each in report.results.values()],
         "checks": [_check(each) for each in report.run.verdicts],
         "stale": report.stale,
     }  # fmt: skip
 
 
 def _sentence(report: Report, standing: RequirementResult) -> dict[str, Any]:
-    sentence = standing.sentence
+    sentence = standing.requirement
     found = {
         "id": sentence.id,
         "level": sentence.level,
@@ -64,7 +64,7 @@ def _check(verdict: Verdict) -> dict[str, Any]:
     return {
         "name": verdict.check,
         "about": verdict.about,
-        "sentences": [*verdict.sentences],
+        "sentences": [*verdict.requirements],
         "outcome": verdict.outcome.value,
         "why": None if verdict.why is None else verdict.why.value,
         "note": verdict.note,
@@ -78,7 +78,7 @@ def _check(verdict: Verdict) -> dict[str, Any]:
 
 def _broken(assertion: Assertion) -> dict[str, Any]:
     return {
-        "sentence": assertion.sentence,
+        "sentence": assertion.requirement,
         "expected": assertion.expected,
         "got": assertion.got,
         "frames": [*frames(assertion)],

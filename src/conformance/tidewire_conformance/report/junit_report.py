@@ -61,12 +61,12 @@ def _kind(verdict: Verdict, report: Report) -> tuple[str, str]:
     match verdict.outcome:
         case Outcome.FAIL:
             failed = [each for each in verdict.broken if each.outcome is Outcome.FAIL]
-            new = [each for each in failed if each.sentence not in report.known]
+            new = [each for each in failed if each.requirement not in report.known]
             if not new:
-                known = dict.fromkeys(report.known[each.sentence] for each in failed)
+                known = dict.fromkeys(report.known[each.requirement] for each in failed)
                 return "skipped", f"known: {'; '.join(known)}"
             got = f", got {new[0].got}" if new[0].got else ""
-            return "failure", f"{new[0].sentence}: expected {new[0].expected}{got}"
+            return "failure", f"{new[0].requirement}: expected {new[0].expected}{got}"
         case Outcome.SKIPPED:
             return "skipped", f"{verdict.why}: {verdict.note}" if verdict.why else verdict.note
         case Outcome.ERROR | Outcome.INCONCLUSIVE:

@@ -42,8 +42,8 @@ class _Telling:
         where, name = run.subject.values()
         self._line(f"  {where}" + (f" ({name})" if name else ""), "dim")
         for grade in report.grades:
-            if grade.asked or grade.advice_asked:
-                told = f"{grade.held}/{grade.asked} MUST · {grade.advice_held}/{grade.advice_asked} SHOULD"
+            if grade.total or grade.advice_total:
+                told = f"{grade.held}/{grade.total} MUST · {grade.advice_held}/{grade.advice_total} SHOULD"
                 self._line(f"  {grade.profile:<9} {told}", "" if grade.is_whole else "yellow")
         if report.part:
             self._line(f"  only a part of the suite was run: {report.part}", "yellow")
@@ -54,7 +54,7 @@ class _Telling:
             self._failure(report, section)
         for stale in report.stale:
             self._line(f"\nstale: {stale} is in the baseline and holds: take it out", "bold red")
-        for name in report.unheard:
+        for name in report.known_unjudged:
             self._line(
                 f"\n{name} is in the baseline, and was not judged: whether it still fails is not known",
                 "yellow",
@@ -74,24 +74,24 @@ class _Telling:
             return
         self._line(f"\n{_count(found)}, first what says best where:", "bold")
         for standing in found:
-            begin = f"  {_word(report, standing):<5} {standing.sentence.id}  "
+            begin = f"  {_word(report, standing):<5} {standing.requirement.id}  "
             room = max(40, min(self._console.width, _WIDEST) - len(begin) - 7)
-            said = textwrap.shorten(standing.sentence.text, room, placeholder=" …")
+            said = textwrap.shorten(standing.requirement.text, room, placeholder=" …")
             self._line(f"{begin}{said:<{room}} {len(standing.broken):>4} ×", _style(report, standing, ""))
 
     def _failure(self, report: Report, section: Section) -> None:
         standing = section.standing
         word = _word(report, standing)
         self._line("")
-        text = f"{word}  {standing.sentence.text} [{standing.sentence.id}]"
+        text = f"{word}  {standing.requirement.text} [{standing.requirement.id}]"
         self._prose(text, _style(report, standing, "bold red"), indent=" " * (len(word) + 2))
-        if known := report.known.get(standing.sentence.id):
+        if known := report.known.get(standing.requirement.id):
             self._prose(f"      the baseline says: {known}")
         before: list[str] = []
         for symptom in section.symptoms:
             for verdict, assertion in symptom.shown:
-                self._evidence(standing.sentence.id, verdict, assertion)
-            lines = [*_with_it(symptom, standing.sentence.id)]
+                self._evidence(standing.requirement.id, verdict, assertion)
+            lines = [*_with_it(symptom, standing.requirement.id)]
             for line in lines:
                 if line not in before:
                     self._prose(f"      {line}", indent="        ")
@@ -104,7 +104,7 @@ class _Telling:
             self._prose(f"      {more}", "dim", indent="        ")
 
     def _evidence(self, sentence: str, verdict: Verdict, assertion: Assertion) -> None:
-        record = assertion.exchange or assertion.told
+        record = assertion.exchange or assertion.transcript
         key = (id(record), id(assertion.block))
         before = self._shown.get(key)
         if record:
@@ -128,7 +128,7 @@ class _Telling:
                 f"\nnot judged, since something else failed first, and so not held: {len(lost)} sentences",
                 "bold",
             )
-            self._prose(f"  {' '.join(each.sentence.id for each in lost)}", indent="  ")
+            self._prose(f"  {' '.join(each.requirement.id for each in lost)}", indent="  ")
         for title, chosen in (
             ("error, so that nothing is known", [each for each in verdicts if each.outcome is Outcome.ERROR]),
             ("inconclusive", [each for each in verdicts if each.outcome is Outcome.INCONCLUSIVE]),
@@ -155,7 +155,7 @@ class _Telling:
                 for _, assertion in standing.broken
                 if assertion.exchange is not None
                 for value, variable in assertion.exchange.secrets
-                if value in dict(assertion.exchange.asked).values()
+                if value in dict(assertion.exchange.request_headers).values()
             }
         )
         if secrets:
@@ -205,7 +205,7 @@ def some(names: list[str]) -> str:
 
 
 def _word(report: Report, standing: RequirementResult) -> str:
-    if standing.sentence.id in report.known:
+    if standing.requirement.id in report.known:
         return "known"
     return "warn" if standing.outcome is Outcome.WARN else "FAIL"
 

@@ -22,7 +22,7 @@ class RecordedExchange:
     number: int
     method: str
     url: str
-    asked: tuple[tuple[str, str], ...]
+    request_headers: tuple[tuple[str, str], ...]
     """Header fields of the request."""
     sent: bytes
     """Body of the request."""
@@ -75,7 +75,7 @@ class RecordedExchange:
 
     def request_header(self, name: str) -> str:
         """Return a request header field, repeated lines joined by commas; empty if absent."""
-        return ", ".join(value for each, value in self.asked if each.lower() == name.lower())
+        return ", ".join(value for each, value in self.request_headers if each.lower() == name.lower())
 
     @property
     def media_type(self) -> str:

@@ -303,7 +303,7 @@ class _Connection:
         )
         target = (split.path or "/") + (f"?{split.query}" if split.query else "")
         head = self._http.send(
-            h11.Request(method=exchange.method, target=target, headers=list(exchange.asked))
+            h11.Request(method=exchange.method, target=target, headers=list(exchange.request_headers))
         )
         # h11 can write only HTTP/1.1, so the version of the request line is replaced for HTTP/1.0.
         self._writer.write(

@@ -45,7 +45,7 @@ class Trial:
     """A scenario as a check of the suite, with the sentences that it judged."""
 
     name: str
-    sentences: tuple[str, ...]
+    requirements: tuple[str, ...]
 
 
 @dataclass
@@ -70,16 +70,16 @@ class ScenarioRun:
     @property
     def trials(self) -> list[Trial]:
         """What was judged, for a grade."""
-        return [Trial(verdict.check, verdict.sentences) for verdict in self.verdicts]
+        return [Trial(verdict.check, verdict.requirements) for verdict in self.verdicts]
 
     @property
     def profiles(self) -> list[str]:
         """Each client is judged by both."""
         return ["core", "durable"]
 
-    def profile_of(self, sentence: Requirement) -> str:
+    def profile_of(self, requirement: Requirement) -> str:
         """The profile that a sentence counts to; what holds for every request is core."""
-        return self._profiles.get(sentence.id, "core")
+        return self._profiles.get(requirement.id, "core")
 
 
 Watch = Callable[[Verdict, int, int], None]

@@ -41,17 +41,17 @@ def verdict_of(played: Played, again: str = "") -> Verdict:
         return verdict
     record = tuple(_record(played.conversation, again)) if played.findings else ()
     verdict.assertions = [
-        Assertion(sentence, False, finding.expected, finding.got, told=record)
+        Assertion(sentence, False, finding.expected, finding.got, transcript=record)
         for finding in played.findings
         for sentence in dict.fromkeys(finding.rules)
         if sentence in specification.requirements()
     ]
-    broken = {each.sentence for each in verdict.assertions}
+    broken = {each.requirement for each in verdict.assertions}
     held = set() if broken & {*scenario.requirements} else {*scenario.requirements}
     held |= _always(played.conversation) - broken
     verdict.assertions += [Assertion(sentence, holds=True) for sentence in sorted(held)]
-    others = {each.sentence for each in verdict.assertions} - {*scenario.requirements}
-    verdict.sentences = (*scenario.requirements, *sorted(others))
+    others = {each.requirement for each in verdict.assertions} - {*scenario.requirements}
+    verdict.requirements = (*scenario.requirements, *sorted(others))
     verdict.outcome = Outcome.PASS  # what was asserted decides
     return verdict
 
