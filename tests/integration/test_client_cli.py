@@ -124,7 +124,7 @@ def test_describe_says_what_there_is(url):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["call", "URL", "nope"], 2, "there is no endpoint 'nope'"),
+        (["call", "URL", "nope"], 2, "endpoint 'nope' does not exist"),
         (["call", "URL"], 2, "endpoints: count, talk"),
         (["call", "URL", "point", "x=far"], 2, "/input/x"),
         (["call", "URL", "point", "x"], 2, "'x' is not of the form KEY=VALUE"),

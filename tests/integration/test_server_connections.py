@@ -101,7 +101,7 @@ def test_where_the_process_may_open_few_files_there_are_fewer_connections_and_no
         server.send_signal(signal.SIGINT)
         _, told = server.communicate(20)
     assert server.returncode == 0
-    assert "room for 20 connections, not for 5000 (max_connections): the process may open 120 files" in told
+    assert "accepting 20 connections instead of 5000 (max_connections): the process may open only 120 files" in told
 
 
 def test_where_no_descriptor_is_left_the_log_says_so_once(caplog):
@@ -129,7 +129,7 @@ def test_where_no_descriptor_is_left_the_log_says_so_once(caplog):
             loop.close()
     assert tried
     (said,) = caplog.messages
-    assert said.startswith("no connection can be taken: Too many open files (ulimit -n)")
+    assert said.startswith("cannot accept connections: Too many open files (ulimit -n)")
 
 
 def test_a_server_in_the_background_leaves_the_limits_of_its_process_alone():

@@ -334,7 +334,7 @@ def test_a_body_that_does_not_arrive_in_time_is_refused():
             answer = slow.recv(4096)
         assert answer.startswith(b"HTTP/1.1 408 ")
         found = json.loads(answer.partition(b"\r\n\r\n")[2])
-        assert found["detail"] == "1 bytes of 100 had come after 0.1 s (body_timeout)"
+        assert found["detail"] == "received only 1 bytes of 100 within 0.1 s (body_timeout)"
         assert (found["code"], found["retryable"]) == ("request.late", True)
 
 
@@ -401,7 +401,7 @@ def test_a_method_that_is_not_taken_says_which_are(peer, method, path, allow):
 
 def test_unknown_endpoints_and_jobs_are_told_apart(peer):
     assert (
-        "here are greet, draw" in refused(peer.http.get("/v1/endpoints/gret"), "endpoint_not_found")["detail"]
+        "this server has: greet, draw" in refused(peer.http.get("/v1/endpoints/gret"), "endpoint_not_found")["detail"]
     )
     refused(peer.submit("gret"), "endpoint_not_found")
     for path in ("", "/events", "/cancel"):

@@ -250,5 +250,5 @@ def test_a_server_offers_it_only_where_it_is_added():
     server = Server()
     add_script(server, concurrency_limit=3)
     assert server.concurrency_limit_of(SCRIPT) == 3
-    with pytest.raises(ValueError, match="give this one another name"):
+    with pytest.raises(ValueError, match="choose another name"):
         add_script(server)

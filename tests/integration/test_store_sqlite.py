@@ -128,7 +128,7 @@ def test_what_does_not_fit_changes_nothing_and_fits_later(tmp_path):
         writer = await Writer().add(store)
         await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 40").fetchone())
         before = writer.log.extent()
-        with pytest.raises(StoreError, match="make room on its disk"):
+        with pytest.raises(StoreError, match="free space on its disk"):
             await writer.write("x" * 500_000)
         assert writer.log.extent() == before
         await store.jobs.reserve(key, b"h")
@@ -160,7 +160,7 @@ def test_only_what_runs_is_in_memory_and_a_tail_of_it(tmp_path):
         assert await everything(writer.log, Cursor(1, 0), 70_000) == b"".join(writer.frames)
         del writer
         gc.collect()
-        assert (list(store.jobs._live), len(store.jobs._held)) == (["live"], 0)
+        assert (list(store.jobs._live), len(store.jobs._shared_logs)) == (["live"], 0)
         await store.close()
 
     run(body())

@@ -1,1 +1,1 @@
-"""Where jobs, their logs and the queue are stored: the protocols in `interfaces`, implementations in memory and in SQLite."""
+"""Persistent state of a server (jobs, event logs, queue): protocols in `interfaces`, with in-memory and SQLite implementations."""

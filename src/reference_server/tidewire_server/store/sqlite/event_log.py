@@ -1,10 +1,11 @@
-"""One job's log in a file: a row for each block, the newest events in memory as well, a state now and then.
+"""Event log of one job in SQLite: one row per block, periodic state checkpoints, and the newest events cached in memory.
 
-    append ──► rows of `block`, `state` if one is due, what changed in the record: one transaction ──► readers
+    append ──► one transaction: `block` rows, a `state` row if one is due, changes of the job's record ──► readers
 
-A reader near the head, as most are, is served from memory, any other one from the file. A state is kept whenever the
-events since the last one outweigh it: so a fold never takes longer than reading a state, and what is written at most
-doubles. A log that is too long is cut at one of these states.
+Readers near the head of the log, which are the majority, are served from memory. All other readers are served from the
+file. A state checkpoint is written whenever the events since the previous checkpoint are larger than the state.
+Replaying events therefore never takes longer than loading a state, and checkpoints at most double the bytes written.
+A log that exceeds its size limit is trimmed up to one of its checkpoints.
 """
 
 import sqlite3
@@ -36,51 +37,51 @@ from tidewire_server.store.sqlite.writer_thread import WriterThread
 from tidewire_server.store.subscribers import Subscribers
 
 TAIL_BYTES: Final = 256 * 1024
-"""Of the newest events of a log whose job runs, that are kept in memory as well."""
+"""Size of the in-memory cache of the newest events of a log whose job is running."""
 
 ROW_BYTES: Final = 64 * 1024
-"""Of a block above which it takes several rows: a reader gets no more than it asked for from the file."""
+"""Size above which a block is split into several rows, so that a small read does not load a large row."""
 
 STATE_EVERY: Final = 256 * 1024
-"""Bytes of events between two states that are kept, at least."""
+"""Minimum number of event bytes between two state checkpoints."""
 
 MARKS: Final = 8
-"""Places at which a short log can be cut."""
+"""Minimum number of checkpoints per `max_log_bytes`, for logs so short that `STATE_EVERY` would allow fewer."""
 
 
 class Packed(NamedTuple):
-    """Events one after the other."""
+    """Concatenated events with their end offsets."""
 
     frames: bytes
     ends: list[int]
-    """Where each event ends."""
+    """End offset of each event."""
 
     @classmethod
     def of(cls, frames: Sequence[bytes]) -> Self:
-        """Pack events."""
+        """Concatenate encoded events."""
         return cls(b"".join(frames), list(accumulate(map(len, frames))))
 
 
 class Mark(NamedTuple):
-    """A state that is kept in the file, at which the log can be cut."""
+    """State checkpoint in the file, up to which the log can be trimmed."""
 
     cursor: Cursor
     written: int
-    """Bytes of events up to here."""
+    """Number of event bytes up to and including the event at `cursor`."""
 
 
 class Shape(NamedTuple):
-    """What is known of a log without its events."""
+    """Metadata of a log: its range, its size and its checkpoints."""
 
     extent: Extent
     written: int
     marks: tuple[Mark, ...]
     state_bytes: int
-    """What the newest state takes."""
+    """Size of the newest state checkpoint."""
 
 
-class _Plan(NamedTuple):
-    """What else an append does."""
+class _AppendPlan(NamedTuple):
+    """Work that an append does in addition to inserting the block."""
 
     keep_state: bool
     cut: Mark | None
@@ -88,7 +89,7 @@ class _Plan(NamedTuple):
 
 
 class SqliteLog(Subscribers):
-    """One job's log. All calls are made on one event loop."""
+    """SQLite event log of one job. All methods are called on one event loop."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class SqliteLog(Subscribers):
 
     async def append(self, after: Cursor, block: Block) -> None:
         if self._closed or after != self._head or self._ended:
-            raise HeadMovedError(f"the head is {self._head}, not {after}")
+            raise HeadMovedError(f"the log's head is {self._head}, not {after} as the append expected")
         packed = Packed.of(block.frames)
         plan = self._plan(after, block, len(packed.frames))
 
@@ -158,7 +159,7 @@ class SqliteLog(Subscribers):
 
         await self._file.do(work, then)
 
-    def _plan(self, after: Cursor, block: Block, size: int) -> _Plan:
+    def _plan(self, after: Cursor, block: Block, size: int) -> _AppendPlan:
         written = self._written + size
         since = written - (self._marks[-1].written if self._marks else 0)
         least = min(STATE_EVERY, self._max_bytes // MARKS)
@@ -169,12 +170,14 @@ class SqliteLog(Subscribers):
             fitting = (mark for mark in self._marks if written - mark.written <= self._max_bytes)
             cut = next(fitting, self._marks[-1] if self._marks else None)
         changed = record_columns(self._record)
-        return _Plan(keep_state, cut, changed if changed != self._saved else None)
+        return _AppendPlan(keep_state, cut, changed if changed != self._saved else None)
 
-    def _added(self, block: Block, packed: Packed, plan: _Plan, state_bytes: int | None) -> None:
+    def _added(self, block: Block, packed: Packed, plan: _AppendPlan, state_bytes: int | None) -> None:
         self._tail.add_joined(*packed)
         if self._tail.size > TAIL_BYTES:
-            self._tail.cut_to(TAIL_BYTES // 2)  # by half: what is left moves to the front
+            self._tail.cut_to(
+                TAIL_BYTES // 2
+            )  # trim half at a time, because trimming moves all remaining bytes
         self._written += len(packed.frames)
         self._starts = next_starts(self._starts, block, self._base)
         self._head, self._state, self._columns = block.last, block.state, block.state.columns
@@ -193,14 +196,14 @@ class SqliteLog(Subscribers):
     # ---- for the store -----------------------------------------------------------------------------------------
 
     def forget_events(self) -> None:
-        """The events of this log but `done` have gone from the file."""
+        """Update the in-memory log after all events except `done` were deleted from the file."""
         before = self._head.seq - 1
         self._tail.cut(max(before, self._tail.base))
         self._base = self.extent().id_at(before)
-        self.forget_told()
+        self.clear_ephemeral_events()
 
     async def detach(self) -> None:
-        """Take into memory what a reader that holds this log still gets when its rows go: the state, and `done`."""
+        """Load the final state and `done` into memory, because open readers need them after the rows are deleted."""
         self._closed = True
         if self._ended and not len(self._tail):
             await self.state()
@@ -211,11 +214,11 @@ class SqliteLog(Subscribers):
         self._base = self.extent().id_at(self._tail.base)
 
 
-# ---- in the file's thread ----------------------------------------------------------------------------------------
+# ---- in the writer thread ----------------------------------------------------------------------------------------
 
 
 def record_columns(record: JobRecord) -> tuple[Any, ...]:
-    """What may change in a record while its job runs."""
+    """Return the column values of a record that can change while its job runs."""
     return (record.attempt, record.status, record.started_at, orjson.dumps(record.usage))
 
 
@@ -242,30 +245,32 @@ def _rows(number: int, block: Block, packed: Packed) -> Iterator[tuple[Any, ...]
 
 
 def write_first(db: sqlite3.Connection, number: int, block: Block) -> int:
-    """Open a log; returns the bytes of its first state."""
+    """Insert the first block of a log and return the size of its state checkpoint."""
     db.execute("INSERT INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch))
     db.executemany(_ADD, _rows(number, block, Packed.of(block.frames)))
     return _write_state(db, number, block.state)
 
 
 def write_block(
-    db: sqlite3.Connection, number: int, after: Cursor, block: Block, packed: Packed, plan: _Plan
+    db: sqlite3.Connection, number: int, after: Cursor, block: Block, packed: Packed, plan: _AppendPlan
 ) -> int | None:
-    """Add a block where the head is still the one that it extends; returns the bytes of the state that was kept.
+    """Insert a block if the log's head is still `after`.
+
+    Returns:
+        Size of the state checkpoint that was written, or None if none was.
 
     Raises:
-        HeadMovedError: It is another.
+        HeadMovedError: The head has moved.
     """
     rows = list(_rows(number, block, packed))
     if not db.execute(_APPEND, (*rows[0], *after)).rowcount:
         newest = db.execute(
             "SELECT * FROM block WHERE job = ? ORDER BY seq DESC LIMIT 1", (number,)
         ).fetchone()
-        if (
-            newest == rows[-1]
-        ):  # tried again, and it had been committed after all: an error of a commit does not say
+        # A failed COMMIT does not say whether the transaction was stored. The retry of a stored append is a success.
+        if newest == rows[-1]:
             return None
-        raise HeadMovedError(f"the head is no longer {after}")
+        raise HeadMovedError(f"the log's head is no longer {after}: another append came first")
     if len(rows) > 1:
         db.executemany(_ADD, rows[1:])
     if block.first.epoch != after.epoch:
@@ -289,19 +294,19 @@ def _write_state(db: sqlite3.Connection, number: int, at: StateAt) -> int:
 
 
 def cut_events(db: sqlite3.Connection, number: int, to: Cursor) -> None:
-    """Trim a log up to a place whose state is kept."""
+    """Trim a log up to a cursor that has a state checkpoint."""
     db.execute("DELETE FROM block WHERE job = ? AND seq <= ?", (number, to.seq))
     db.execute("DELETE FROM state WHERE job = ? AND seq < ?", (number, to.seq))
     db.execute("UPDATE job SET base_epoch = ?, base_seq = ? WHERE number = ?", (*to, number))
 
 
 def read_events(db: sqlite3.Connection, number: int, after: int, max_bytes: int) -> tuple[bytes, int] | None:
-    """Events as `LogReader.read` gives them, and the seq of the last; None where the next one is not there."""
+    """Read events for `LogReader.read`. Returns the events and the seq of the last, or None if the next one is trimmed."""
     rows = db.execute(
         "SELECT seq, ends, frames FROM block WHERE job = ? AND seq > ? ORDER BY seq", (number, after)
     )
     parts: list[bytes] = []
-    last, room = after, max_bytes
+    last, remaining = after, max_bytes
     for seq, packed, frames in rows:
         ends = array("I", packed)
         before = seq - len(ends)
@@ -309,32 +314,32 @@ def read_events(db: sqlite3.Connection, number: int, after: int, max_bytes: int)
             break
         skip = last - before
         start = ends[skip - 1] if skip else 0
-        end = bisect_right(ends, start + room, skip)
+        end = bisect_right(ends, start + remaining, skip)
         if end == skip and not parts:
             end += 1
         if end == skip:
             break
         parts.append(frames[start : ends[end - 1]])
-        room -= len(parts[-1])
+        remaining -= len(parts[-1])
         last = before + end
-        if end < len(ends) or room <= 0:
+        if end < len(ends) or remaining <= 0:
             break
     rows.close()
     return (b"".join(parts), last) if parts else None
 
 
 def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> StateAt:
-    """The state at the head, or at the oldest place that is held.
+    """Load the state at the head of a log, or its oldest state checkpoint.
 
     Raises:
-        StoreError: What is there makes no state.
+        StoreError: The checkpoint is missing, or the events after it cannot be applied.
     """
     order = "ASC" if oldest else "DESC"
     query = f"SELECT seq, epoch, columns, state FROM state WHERE job = ? ORDER BY seq {order} LIMIT 1"  # noqa: S608
     found = db.execute(query, (number,)).fetchone()
     if found is None:
         raise StoreError(
-            f"the state of a job (number {number}) is not in the file: it is damaged, or the job has gone"
+            f"job number {number} has no state checkpoint: the file is damaged, or the job was deleted"
         )
     seq, epoch, columns, state = found
     document = Document(orjson.loads(state), orjson.loads(columns))
@@ -343,16 +348,16 @@ def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> 
     blocks = "SELECT seq, epoch, frames FROM block WHERE job = ? AND seq > ? AND done = 0 ORDER BY seq"
     for last, its_epoch, frames in db.execute(blocks, (number, seq)).fetchall():
         try:
-            document = _fold(document, frames)
+            document = _apply_events(document, frames)
         except ValueError as error:
             raise StoreError(
-                f"the events of a job (number {number}) make no state: it is damaged: {error}"
+                f"the events of job number {number} cannot be applied to its state, so the file is damaged: {error}"
             ) from None
         epoch, seq = its_epoch, last
     return StateAt(Cursor(epoch, seq), document.columns, document.view())
 
 
-def _fold(document: Document, frames: bytes) -> Document:
+def _apply_events(document: Document, frames: bytes) -> Document:
     for event in Decoder().feed(frames):
         data: Any = strict_json.loads(event.data)
         if event.type == "snapshot":
@@ -363,10 +368,10 @@ def _fold(document: Document, frames: bytes) -> Document:
 
 
 def load_shape(db: sqlite3.Connection, number: int) -> Shape:
-    """What is known of a log without its events.
+    """Load the metadata of a log.
 
     Raises:
-        StoreError: There is none.
+        StoreError: Rows of the log are missing.
     """
     job = db.execute("SELECT base_epoch, base_seq FROM job WHERE number = ?", (number,)).fetchone()
     newest = "SELECT epoch, seq, done FROM block WHERE job = ? ORDER BY seq DESC LIMIT 1"
@@ -376,7 +381,7 @@ def load_shape(db: sqlite3.Connection, number: int) -> Shape:
         "SELECT columns FROM state WHERE job = ? ORDER BY seq DESC LIMIT 1", (number,)
     ).fetchone()
     if job is None or head is None or not starts or columns is None:
-        raise StoreError(f"the log of a job (number {number}) is not whole: the file is damaged")
+        raise StoreError(f"rows of the log of job number {number} are missing: the file is damaged")
     base = Cursor(starts[0][0], starts[0][1] - 1) if job[1] is None else Cursor(*job)
     extent = Extent(
         base,
@@ -389,7 +394,7 @@ def load_shape(db: sqlite3.Connection, number: int) -> Shape:
 
 
 def load_marks(db: sqlite3.Connection, number: int, shape: Shape) -> Shape:
-    """What a writer needs to know beside that: how long the log is, and where it can be cut."""
+    """Add the metadata that only the writer needs: the size of the log and its state checkpoints."""
     states = db.execute(
         "SELECT seq, epoch, length(state) FROM state WHERE job = ? ORDER BY seq", (number,)
     ).fetchall()
