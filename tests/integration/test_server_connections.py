@@ -63,7 +63,7 @@ def test_past_the_bound_a_connection_is_told_so_and_one_that_goes_makes_room():
         assert b"\r\nRetry-After: 1\r\n" in head
         found = json.loads(body)
         assert (found["code"], found["retryable"]) == ("unavailable", True)
-        assert f"{BOUND} connections are open" in found["detail"]
+        assert f"limit of {BOUND} open connections" in found["detail"]
         surplus.close()
         idle[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         assert said(idle[0]).startswith(b"HTTP/1.1 200")

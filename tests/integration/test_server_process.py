@@ -299,7 +299,7 @@ def test_a_log_that_cannot_be_opened_is_one_line_and_exit_code_1(folder, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["mine.py:other"], "'other' in mine.py is nothing"),
+        (["mine.py:other"], "'other' in mine.py is undefined"),
         (["mine.py:not_a_server"], "is of type int, not a tidewire_server.Server"),
         (["yours.py:server"], "file yours.py not found"),
         (["no_such_module:server"], "module 'no_such_module' not found"),
@@ -312,7 +312,7 @@ def test_a_log_that_cannot_be_opened_is_one_line_and_exit_code_1(folder, tmp_pat
             "concurrency_group 'gpu' has two different limits",
         ),
         (["mine.py:server", "--log-level", "loud"], "--log-level"),
-        (["mine.py:server", "--log", "mysql://x"], "names no log"),
+        (["mine.py:server", "--log", "mysql://x"], "is not a log"),
         (["--model", "no/such/folder"], "folder no/such/folder not found"),
     ],
 )
@@ -394,9 +394,9 @@ def test_a_server_that_runs_takes_no_endpoint_and_is_not_run_again():
     with serving(server):
         with pytest.raises(RuntimeError, match="register all endpoints before"):
             server.endpoint(one)
-        with pytest.raises(RuntimeError, match="runs already"), server.running():
+        with pytest.raises(RuntimeError, match="is already running"), server.running():
             pass
-        with pytest.raises(RuntimeError, match="runs already"):
+        with pytest.raises(RuntimeError, match="is already running"):
             server.run(port=0)
     server.endpoint(one)
     with serving(server) as peer:

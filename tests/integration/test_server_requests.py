@@ -218,7 +218,7 @@ def test_accept_decides_between_the_job_and_its_stream(peer, accept, status, med
         ("greet", {"inputs": [{}, {"times": "x"}]}, "/inputs/1/times", ""),
         ("greet", {"inputs": [{}], "shared": {"times": "x"}}, "/shared/times", ""),
         ("greet", {"inputs": [{"times": "x"}], "shared": {"times": 1}}, "/inputs/0/times", ""),
-        ("greet", {"inputs": [{}, 5], "shared": {"times": 1}}, "/inputs/1", "objects"),
+        ("greet", {"inputs": [{}, 5], "shared": {"times": 1}}, "/inputs/1", "an object"),
         ("greet", {}, "", "exactly one"),
         ("greet", {"input": {}, "inputs": [{}]}, "", "exactly one"),
         ("greet", {"inputs": []}, "/inputs", ""),
@@ -379,7 +379,7 @@ def to_send(peer: Peer, size: int) -> socket.socket:
     "path", ["/", "/v1/", "/v2", "/v1/nothing", "/v1/jobs/x/y", "/v1/jobs/x/tokens", "/v1/../etc"]
 )
 def test_an_unknown_url_is_a_problem_that_says_where_to_begin(peer, path):
-    assert str(refused(peer.http.get(path), "not_found")["detail"]).endswith("begins at /v1")
+    assert str(refused(peer.http.get(path), "not_found")["detail"]).endswith("starts at /v1")
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_deadlines_count_on_over_a_restart(server):
     server.again()
     found = server.ended(job)
     assert found["state"]["items"][0]["error"]["code"] == "deadline_exceeded"
-    assert found["done"]["error"]["detail"] == "not ended 1.5 s after the submit"
+    assert found["done"]["error"]["detail"] == "unfinished 1.5 s after the submit"
 
 
 def test_a_job_whose_deadline_passes_while_no_server_runs_is_never_begun(server, tmp_path):
@@ -236,7 +236,7 @@ def test_what_is_no_log_is_refused_and_left_as_it_is(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_refused():
-    assert "cannot be written" in refusal("sqlite:////proc/log.db")
+    assert "cannot be created" in refusal("sqlite:////proc/log.db")
 
 
 def test_a_damaged_file_is_refused(tmp_path):

@@ -223,7 +223,7 @@ def test_settings_are_named_and_bounded():
         Server(merge_window=2)
     with pytest.raises(ValueError, match="occurs twice") as error:
         Server(tokens=["a:same", "b:same"])
-    assert "same" not in str(error.value).replace("stands twice", "")
+    assert "same" not in str(error.value).replace("occurs twice", "")
     server = Server(heartbeat=3)
     server.configure(retry=2)
     assert (server.settings.heartbeat, server.settings.retry) == (3, 2)

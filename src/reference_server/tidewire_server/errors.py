@@ -45,8 +45,8 @@ class ItemError(Exception):
 
     Args:
         message: Text for the client. No other part of the exception leaves the server.
-        code: Error code: a registered code (`"input_too_long"`, …), an absolute URI, or a name that contains a dot. Any
-            other name gets a prefix: `"empty"` becomes `item_refused.empty`.
+        code: Registered error code (`"input_too_long"`, …), absolute URI, or name that contains a dot. Any other name
+            gets a prefix: `"empty"` becomes `item_refused.empty`.
         members: Additional members of the problem, such as a limit. Custom codes may also set `retryable`.
     """
 

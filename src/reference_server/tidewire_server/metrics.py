@@ -12,7 +12,7 @@ MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics:
-    """Prometheus registry of one server, with fast counters for events and bytes that are added when the metrics are read."""
+    """Prometheus metrics of one server. Counters on hot paths are plain integers until the metrics are read."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)

@@ -20,7 +20,7 @@ class TokenPrincipals:
         """Parse tokens of the form `TOKEN` or `PRINCIPAL:TOKEN`.
 
         Raises:
-            ValueError: A token is empty, occurs twice, or contains characters that an Authorization header cannot carry.
+            ValueError: A token is empty, occurs twice, or contains characters not allowed in an Authorization header.
         """
         self._principals: dict[bytes, str] = {}
         for entry in tokens:

@@ -37,7 +37,7 @@ from tidewire_server.store.open_store import memory_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 LOADING: Final[ContextVar[str | None]] = ContextVar("loading", default=None)
-"""Module that `tidewire serve` is importing. `Server.run` fails meanwhile, as it would ignore the command's settings."""
+"""Module that `tidewire serve` is importing. Meanwhile `Server.run` fails: it would ignore the command's settings."""
 
 
 class Server:
@@ -286,8 +286,8 @@ class Server:
             switch_interval: Python thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
 
         Raises:
-            SystemExit: The address cannot be bound, the log cannot be opened, or the port file cannot be written. If not
-                caught, the script prints one line with the reason and ends with exit code 1.
+            SystemExit: The address cannot be bound, the log cannot be opened, or the port file cannot be written. If
+                the exception is not caught, Python prints the reason in one line and exits with code 1.
             RuntimeError: This thread already runs an event loop, as in a notebook, or the server is already running.
         """
         from tidewire_server.serving import serve  # noqa: PLC0415 - other ASGI servers do not need uvicorn
@@ -321,7 +321,9 @@ class Server:
 
     @contextlib.contextmanager
     def running(self, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-        """Serve from a background thread during a `with` block: `with server.running() as url: …`. For tests and notebooks.
+        """Serve from a background thread during a `with` block, for tests and notebooks.
+
+        Example: `with server.running() as url: …`
 
         Yields:
             URL of the server, by default on any free port of the loopback interface.
@@ -356,7 +358,7 @@ class Server:
         found = self._endpoint(endpoint)
         if _has_running_loop():
             raise RuntimeError(
-                "server.call() cannot block this thread, which runs an event loop; use asyncio.to_thread(server.call, …)"
+                "server.call() cannot block this thread, which runs an event loop; use asyncio.to_thread"
             )
         return asyncio.run(self._call(found, members))
 

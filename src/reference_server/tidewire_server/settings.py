@@ -56,7 +56,7 @@ class Settings(BaseModel):
         0.005,
         ge=0,
         le=1,
-        description="Time within which appends are merged into one event; 0 for one event per call. Grows up to 0.05 s under load.",
+        description="Time within which appends are merged into one event; 0 for one event per call. Up to 0.05 s under load.",
     )
     min_snapshot_interval: float = Field(
         0.25, ge=0.001, le=3600, description="Minimum time between two snapshots of a `diffs=0` stream."
@@ -84,7 +84,7 @@ class Settings(BaseModel):
     )
     max_input_bytes: Count = Field(
         1024 * MIB,
-        description="Total size of the inputs of all unfinished jobs, in bytes; further submits get 429. A single job may exceed it.",
+        description="Total size of the inputs of unfinished jobs, in bytes; further submits get 429. A single job may exceed it.",
     )
     max_inputs: Count = Field(1024, description="Number of inputs of one job.")
     max_jobs_per_principal: Count = Field(10_000, description="Unfinished jobs per principal.")

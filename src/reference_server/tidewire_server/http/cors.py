@@ -20,9 +20,9 @@ PREFLIGHT_MAX_AGE: Final = 600  # TW-BRW-010
 class Cors(CORSMiddleware):
     """Starlette's CORS middleware with the preflight responses that the protocol requires.
 
-    Starlette answers preflights with plain text and status 200 or 400. This class answers an accepted preflight with 204
-    and no body, and a rejected one with a problem document, as for every other error [TW-ERR-001]. Both responses carry
-    the headers of section 10.5.
+    Starlette answers preflights with plain text and status 200 or 400. This class answers an accepted preflight with
+    204 and no body, and a rejected one with a problem document, as for every other error [TW-ERR-001]. Both responses
+    carry the headers of section 10.5.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""Merge consecutive logged events into one diff for a slow reader: fewer events and bytes, and the same resulting state.
+"""Merge consecutive logged events into one diff for a slow reader, to save events and bytes.
 
 Rules, from section 5.5 of the specification:
 
@@ -35,7 +35,7 @@ class EventMerger:
     """Merges the events that follow a cursor. Call `add` for each chunk of events, then `frames` once."""
 
     def __init__(self, after: Cursor, columns: Sequence[str], max_event_bytes: int) -> None:
-        """Start after the reader's cursor.
+        """Create a merger for the events after the reader's cursor.
 
         Args:
             after: Cursor of the last event that the reader has received.
@@ -183,7 +183,7 @@ class _MergedDiff:
         self._open: set[str] = set()
         """Paths whose op can still be combined with a later `a` or `t`."""
         self._above: set[str] = set()
-        """Superset of all paths above the paths in `_changes`, to skip searching for paths below most paths."""
+        """All parents of the paths in `_changes`, and possibly more. Other paths have no changes below them."""
         self._pinned: set[str] = set()
         """Paths at or below which `_ops` contains an op that is no longer in `_changes`."""
         self._checks: dict[str, list[int]] = {}
@@ -304,7 +304,7 @@ class _MergedDiff:
         return change
 
     def _pin(self, path: str) -> None:
-        """Pin the op of a path: later ops of the path follow it separately, and no later `s` above the path removes it."""
+        """Keep the op of a path as it is: later ops of the path are added separately, and no later `s` removes it."""
         for each in (path, *_above(path)):
             self._changes.pop(each, None)
             self._open.discard(each)
@@ -316,7 +316,7 @@ class _MergedDiff:
         return [each for each in self._changes if each.startswith(f"{path}/")]
 
     def _pin_all(self) -> None:
-        """Pin all ops, so that later ops follow them separately."""
+        """Keep all current ops as they are, so that later ops are added separately."""
         self._changes.clear()
         self._open.clear()
         self._above.clear()
@@ -334,7 +334,7 @@ class _MergedDiff:
         if kind == "t":
             known = proof is None or len(proof) == 1 or path in renewing
         else:
-            # Setting the index equal to an array's length appends an element, and the array's length is unknown here.
+            # An `s` op whose index equals the array's length appends an element. The length is unknown here.
             known = len(self._checks.get(path.rpartition("/")[0], ())) != 1
             known = known and (proof is None or (len(proof) > 1 and type(op[2]) is str))
         return known and not any(each.startswith(f"{path}/") for each in self._checks)

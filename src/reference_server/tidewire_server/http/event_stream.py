@@ -13,9 +13,9 @@ send buffer, plus one chunk of at most `_CHUNK_BYTES` (or one event) that waits 
     than the state, or are trimmed              |
   accepts no byte for `stall_timeout`           | nothing: it closes the connection
 
-The server never closes a stream only because its reader is slow [TW-DIF-068]. It composes each chunk when there is space
-to send it, so a slow reader costs no more than a fast one. A reader that asked for cursor `0-0` gets every event as it
-was logged [TW-RES-017].
+The server never closes a stream only because its reader is slow [TW-DIF-068]. It composes each chunk when there is
+space to send it, so a slow reader costs no more than a fast one. A reader that asked for cursor `0-0` gets every event
+as it was logged [TW-RES-017].
 """
 
 import asyncio
@@ -115,7 +115,7 @@ class EventStream:
             events_url: URI reference of the stream, sent in `hello`.
             headers: Additional response headers.
             snapshot_interval: If set, send only snapshots, at least this many seconds apart.
-            as_logged: Send every event as it was logged, without merger, even to a slow reader.
+            as_logged: Send every event as it was logged, without merging, even to a slow reader.
         """
         self._service = service
         self._metrics = service.metrics
@@ -255,9 +255,8 @@ class EventStream:
             if chunk.frames or ephemeral or self._greeting:
                 cursor, ended = chunk.last, chunk.ended
                 frames = b"".join((*ephemeral, chunk.frames))
-                del (
-                    chunk
-                )  # free the chunk before the send waits: a stalled reader would keep both copies in memory
+                # Free the chunk before the send waits: a stalled reader would keep both copies in memory.
+                del chunk
                 if ended:
                     await self._end(frames)
                     return
@@ -267,7 +266,7 @@ class EventStream:
                     self._wake.set()
 
     async def _idle(self, cursor: Cursor) -> Cursor:
-        """Wait until the task has work. Returns the cursor of the last event, since `_on_log_change` sends blocks meanwhile."""
+        """Wait until the task has work. Returns the new cursor, because `_on_log_change` may send blocks meanwhile."""
         self._idle_at = cursor
         try:
             await self._wake.wait()
@@ -277,7 +276,7 @@ class EventStream:
         return cursor
 
     def _on_log_change(self, block: Block | None) -> None:
-        """Handle an append or ephemeral event: send the block directly if possible, otherwise wake the stream's task."""
+        """Handle a new block or ephemeral event: send the block directly if possible, else wake the stream's task."""
         try:
             if block is not None and self._send_directly(block):
                 return
@@ -300,11 +299,10 @@ class EventStream:
         return True
 
     async def _read_merged(self, cursor: Cursor) -> LogChunk | None:
-        """Read the events after a cursor, merged, or as a snapshot if that is smaller. None if the events were trimmed."""
+        """Read the events after a cursor, merged or as a snapshot if that is smaller. None if they were trimmed."""
         at = await self._log.state()
-        if (
-            at.cursor.epoch != cursor.epoch
-        ):  # merger needs the columns of the cursor's epoch, which are unknown here
+        # Merging needs the columns of the cursor's epoch, which are unknown if the head is in a later epoch.
+        if at.cursor.epoch != cursor.epoch:
             return await self._log.read(cursor, _CHUNK_BYTES)
         merger = EventMerger(cursor, at.columns, self._settings.max_event_bytes)
         size, ended = 0, False
@@ -321,7 +319,7 @@ class EventStream:
         events = last.seq - cursor.seq
         remaining = self._log.extent().head.seq - last.seq
         whole_backlog = len(frames) * (1 + remaining / events) if remaining and events else 0.0
-        # Encoding a snapshot takes time in proportion to the state. Try one only if the last one would have been smaller.
+        # Encode a snapshot only if the backlog is larger than the last one: encoding takes time proportional to the state.
         if whole_backlog > self._snapshot_bytes:
             at = await self._log.state()
             snapshot = snapshot_frame(at.cursor, at.view.value(), at.columns, "compacted")
@@ -396,7 +394,7 @@ class EventStream:
         return greeting + frames
 
     def _check_heartbeat(self) -> None:
-        """Request a ping if nothing was sent for a heartbeat interval. One timer per stream, not reset by each event."""
+        """Request a ping after a heartbeat interval without events. Uses one timer, which events do not reset."""
         now, due = self._loop.time(), self._sender.sent_at + self._settings.heartbeat
         if now >= due:
             self._ping_due, due = True, now + self._settings.heartbeat

@@ -32,7 +32,7 @@ class ReplayStart(Enum):
 
 
 class ReplayPlan(NamedTuple):
-    """First event of a stream: a snapshot, or the event after a cursor. If both are None, the reader has everything."""
+    """First event of a stream: a snapshot, or the event after a cursor. If both members are None, no event follows."""
 
     snapshot: tuple[ReplayStart, SnapshotReason] | None = None
     after: Cursor | None = None

@@ -84,7 +84,7 @@ def require_acceptable(request: Request, media_type: str) -> None:
     if media_type in refused or ((ranges or refused) and not covering & set(ranges)):
         raise refuse(
             "not_acceptable",
-            f"the response is {media_type}, which Accept does not allow: {', '.join(ranges)[:200]}",
+            f"the response has the media type {media_type}, but Accept allows only: {', '.join(ranges)[:200]}",
         )
 
 

@@ -70,7 +70,7 @@ _MAX_PAGE = 1000
 
 
 class _LinkName(StringConvertor):
-    """Any name except `jobs`. A GET of that URL would match this route, but must get 405 from the other [TW-JOB-003]."""
+    """Name of a linked resource. Not `jobs`, because GET of `/endpoints/{name}/jobs` must get 405 [TW-JOB-003]."""
 
     regex = "(?!jobs$)[^/]+"
 
@@ -104,7 +104,7 @@ class TidewireApp:
         self._service: JobService | None = None
         self._store: Store | None = None
         self.send_buffers_bounded = False
-        """Whether connections inherit the send buffer size `uvicorn_internals.SEND_BUFFER_BYTES` from the listening socket."""
+        """Whether connections inherit the send buffer size `SEND_BUFFER_BYTES` from the listening socket."""
         self._starting = asyncio.Lock()
         self._discovery = DiscoveryDocuments(endpoints, settings, lambda: self.service)
         self.metrics = Metrics()
@@ -140,7 +140,7 @@ class TidewireApp:
             ClientDisconnect: self._disconnected,
             Exception: self._failed,
         }
-        # Do not use the class `Starlette`: it sends a 500 outside of the CORS middleware, unreadable to pages [TW-BRW-005].
+        # Do not use the class `Starlette`: it sends a 500 without CORS headers, which pages cannot read [TW-BRW-005].
         self._http: ASGIApp = ExceptionMiddleware(Router(self._routes, redirect_slashes=False), handlers)
         if settings.cors_origins:  # CORS is off by default [TW-BRW-006]
             self._http = Cors(self._http, settings.cors_origins)
@@ -457,7 +457,7 @@ class TidewireApp:
         )
 
     async def _authenticate_by_token(self, request: Request) -> None:
-        """Authenticate a request by a stream token. The token acts as the job's principal, for the job's stream only."""
+        """Authenticate a request by a stream token, which grants the job's principal access to the job's stream."""
         job = request.path_params["id"]
         self.service.stream_tokens.check(request_parameters.text(request, "token"), job)
         found = await self.service.store.jobs.get(job)
@@ -465,7 +465,7 @@ class TidewireApp:
 
 
 def _job_members(job: JobResource) -> dict[str, Any]:
-    """Return the JSON members of a job. `done` is always present, and null while the job is unfinished (section 6.4)."""
+    """Return the JSON members of a job. `done` is null while the job is unfinished (section 6.4)."""
     return {"done": None} | messages.to_json(job)
 
 
@@ -477,7 +477,7 @@ def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:
 def _remove_duplicate_prefix(scope: Scope) -> None:
     """Remove the path prefix if it occurs twice.
 
-    The ASGI server adds `root_path` to the path. If the proxy has not stripped the prefix, the path then contains it twice.
+    The ASGI server adds `root_path` to the path. If the proxy has not stripped the prefix, the path contains it twice.
     """
     prefix = scope.get("root_path", "").rstrip("/")
     if prefix and scope["path"].startswith(f"{prefix}{prefix}/"):

@@ -211,9 +211,8 @@ class Job:
             # No task, because a thread cannot be cancelled. A task would cost three more iterations of the event loop.
             try:
                 return await work
-            except (
-                asyncio.CancelledError
-            ):  # this coroutine was cancelled: a `CancelledError` of the function arrives as another type
+            except asyncio.CancelledError:
+                # This coroutine was cancelled. A `CancelledError` raised by the function arrives as another type.
                 raise
             except BaseException as error:  # noqa: BLE001 - any exception of the function
                 return error

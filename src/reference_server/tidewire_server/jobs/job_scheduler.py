@@ -114,7 +114,8 @@ class JobScheduler:
             eta = self._eta(endpoint_queue, 1)
             raise refuse(
                 "queue_full",
-                f"the queue of endpoint {endpoint!r} is full: {waiting} items wait, the limit is {endpoint_queue.max_queue_size} (max_queue_size)",
+                f"the queue of endpoint {endpoint!r} is full: {waiting} items wait, and the limit is "
+                f"{endpoint_queue.max_queue_size} (max_queue_size)",
                 retry_after_ms=max(_MIN_RETRY_MS, eta or 0),
             )
         endpoint_queue.reserved += items

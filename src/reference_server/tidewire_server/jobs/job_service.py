@@ -200,7 +200,7 @@ class JobService:
         document: Document,
         size: int,
     ) -> Job:
-        """Create the `Job` of a committed or recovered record. `document` is the state at the log's head, of `size` bytes."""
+        """Create the `Job` of a record. `document` is the state at the head of its log, `size` bytes long."""
         settings, submission = self.settings, admitted.submission
         reserve = RESERVED_END_BYTES * len(columns)
         log_writer = LogWriter(
@@ -395,7 +395,7 @@ class JobService:
                 task.cancel()
 
     async def close(self) -> None:
-        """Stop the service. Unfinished jobs are suspended for the next server if they are persistent, otherwise cancelled."""
+        """Stop the service. Suspend unfinished jobs if they survive in the store, and otherwise cancel them."""
         self.draining = True
         functions = self._scheduler.stop()
         with contextlib.suppress(TimeoutError):

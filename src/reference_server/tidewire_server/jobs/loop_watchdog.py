@@ -22,7 +22,7 @@ class LoopWatchdog:
     """Watchdog of the event loop on which it is created."""
 
     def __init__(self, running: Callable[[], Iterable[str]]) -> None:
-        """Create a stopped watchdog.
+        """Create a watchdog for the running event loop. `start` starts it.
 
         Args:
             running: Returns the names of the endpoints whose functions are running.
@@ -51,8 +51,8 @@ class LoopWatchdog:
         if late > MAX_BLOCKED_SECONDS and due > self._quiet_until and (names := list(self._running())):
             self._quiet_until = due + WARNING_INTERVAL
             _log.warning(
-                "the event loop was blocked for %.1f s, which stopped all streams; if an `async def` computes, or waits "
-                "without `await`, make it a plain `def`, which runs in a thread; running endpoints: %s",
+                "the event loop was blocked for %.1f s, which stopped all streams; if an `async def` computes, or "
+                "waits without `await`, make it a plain `def`, which runs in a thread; running endpoints: %s",
                 late,
                 ", ".join(map(repr, names)),
             )

@@ -41,7 +41,7 @@ class QueuePositions:
         self._moves += by
 
     def entered(self, job: str, items: int, size: int) -> int:
-        """Return and record the position of a new job whose items all wait. `size` is the queue length including them."""
+        """Record and return the position of a new job whose items all wait. `size` includes these items."""
         position = max(1, size - items + 1)
         self._published[job] = position
         return position

@@ -132,7 +132,7 @@ async def recovery_plan_of(
 
 
 def _new_attempt(state: dict[str, Any], admitted: AdmittedJob) -> RecoveryPlan:
-    """Plan a new attempt: ended items keep their state, and all other items start again [TW-RES-036]."""
+    """Plan a new attempt of a job: ended items keep their state, and all other items start again [TW-RES-036]."""
     items = [
         item if item["status"] in ENDED else {"status": "queued", "value": admitted.endpoint.initial(value)}
         for item, value in zip(state["items"], admitted.values, strict=True)

@@ -41,7 +41,7 @@ _LAST_GRACE = 1.0
 
 
 class _ServeCommand(typer.core.TyperCommand):
-    """Command that, for an option of a setting without a flag, prints the equivalent line for the configuration file."""
+    """Command that helps with settings without a flag: prints the line to put in the configuration file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if error := not_a_flag(args):
@@ -262,7 +262,7 @@ _METAVARS = {"a whole number": "INT", "a number": "SECONDS"}
 
 
 def _flag(name: str, group: str) -> inspect.Parameter:
-    """Create a typer parameter for a setting. `configure` validates its text. Its help is the description's first sentence."""
+    """Create a typer parameter for a setting. Its value stays text, which `configure` validates later."""
     field = FIELDS[name]
     kind: Any = bool if field.annotation is bool else list[str] if name in SINGULAR else str
     metavar = next((word for start, word in _METAVARS.items() if allowed(field).startswith(start)), "TEXT")

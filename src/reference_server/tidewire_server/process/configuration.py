@@ -1,8 +1,8 @@
 """Configuration of `tidewire serve`: merges flags, environment variables and a TOML file with pydantic-settings.
 
-Precedence: flag, environment, file, the server's code, default. A setting has the same name everywhere: `max_queue_size`
-in the file, `TIDEWIRE_MAX_QUEUE_SIZE` in the environment, `--max-queue-size` on the command line. Errors about unknown
-names and invalid values contain their origin: the flag, the variable, or the line of the file.
+Precedence: flag, environment, file, the server's code, default. A setting has the same name everywhere:
+`max_queue_size` in the file, `TIDEWIRE_MAX_QUEUE_SIZE` in the environment, `--max-queue-size` on the command line.
+Errors about unknown names and invalid values contain their origin: the flag, the variable, or the line of the file.
 
 Import this module only when serving, because importing pydantic-settings takes 0.15 s of CPU time.
 """

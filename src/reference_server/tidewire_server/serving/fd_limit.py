@@ -14,8 +14,8 @@ def max_connections_within_fd_limit(connections: int, *, raise_limit: bool = Fal
 
     Args:
         connections: Requested number of connections.
-        raise_limit: Raise the soft limit on file descriptors if necessary. Only for a process started by `tidewire serve`
-            or `Server.run`, not for an embedding application.
+        raise_limit: Whether to raise the soft limit on file descriptors if necessary. Only for a process that belongs
+            to the server, not for an embedding application.
     """
     try:
         import resource  # noqa: PLC0415 - not on every system
@@ -28,10 +28,7 @@ def max_connections_within_fd_limit(connections: int, *, raise_limit: bool = Fal
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
             soft = more
-        except (
-            OSError,
-            ValueError,
-        ):  # the operating system has a lower limit than the hard limit: keep the current one
+        except (OSError, ValueError):  # the operating system has another, lower limit: keep the current one
             pass
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections

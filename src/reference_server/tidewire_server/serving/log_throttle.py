@@ -43,7 +43,7 @@ def throttle_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
     """Limit the log lines of failed `accept` calls while the process has no free file descriptor.
 
     Every second asyncio calls `accept` up to `backlog` times, and logs a traceback for each failure. With this handler
-    asyncio still retries, and accepts connections as soon as a descriptor is free, but logs at most one line per minute.
+    asyncio still retries, and accepts connections when a descriptor is free, but logs at most one line per minute.
     """
     last_logged = -math.inf
 

@@ -272,7 +272,7 @@ class UvicornServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Handle SIGINT and SIGTERM. uvicorn would raise the signal again after shutdown: a wrong exit code, or a traceback."""
+        """Handle SIGINT and SIGTERM. uvicorn would raise the signal again after shutdown, and change the exit code."""
         if threading.current_thread() is not threading.main_thread():
             yield  # only the main thread receives signals; the caller ends the server
             return

@@ -1,1 +1,1 @@
-"""Persistent state of a server (jobs, event logs, queue): protocols in `interfaces`, with in-memory and SQLite implementations."""
+"""Storage of jobs, event logs and the queue: protocols in `interfaces`, implementations in memory and in SQLite."""

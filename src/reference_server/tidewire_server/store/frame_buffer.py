@@ -53,7 +53,10 @@ class FrameBuffer:
         self._buffer += frames
 
     def read(self, after: int, max_bytes: int) -> tuple[bytes, int]:
-        """Return the events after a position, up to `max_bytes` but at least one, and the position of the last of them."""
+        """Return the events after a position, and the position of the last returned event.
+
+        The events are at most `max_bytes` long in total, except that the first event is always returned.
+        """
         skip = after - self.base
         start = self._ends[skip - 1] if skip else self._cut
         last = max(bisect_right(self._ends, start + max_bytes, skip), min(skip + 1, len(self._ends)))

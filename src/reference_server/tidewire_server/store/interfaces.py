@@ -63,7 +63,7 @@ class Block(NamedTuple):
 
 
 MAX_EPOCHS: Final = 100
-"""Maximum number of epochs a log remembers after their events were trimmed. Cursors in older epochs count as unknown."""
+"""Maximum number of epochs that a log remembers after trimming. Cursors in older epochs count as unknown."""
 
 
 class Extent(NamedTuple):
@@ -152,7 +152,7 @@ class LogReader(Protocol):
         ...
 
     def ephemeral_events(self, since: int) -> tuple[list[bytes], int]:
-        """Return the ephemeral events (`queue`, `progress`) that were set after version `since`, and the current version.
+        """Return the ephemeral events (`queue`, `progress`) newer than version `since`, and the current version.
 
         Pass 0 on the first call, and the returned version on the next one.
         """
@@ -249,7 +249,7 @@ class KeyUse:
 
 
 class Jobs(Protocol):
-    """Job records, tombstones and idempotency keys. Every method raises `StoreError` if the store cannot carry it out."""
+    """Job records, tombstones and idempotency keys. Every method raises `StoreError` if the store fails."""
 
     async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
         """Reserve an idempotency key for a request that is being processed.
@@ -358,7 +358,7 @@ class Queue(Protocol):
         ...
 
     def waiting(self, endpoint: str) -> Iterator[QueueEntry]:
-        """Iterate over an endpoint's items in the order of their turns. Invalid after the queue's next change."""
+        """Iterate over an endpoint's items in the order of their turns, until the queue changes."""
         ...
 
 

@@ -181,9 +181,7 @@ class MemoryJobs:
         self._keys.pop(key, None)
 
     async def add(self, record: JobRecord, submit: bytes, first: Block, key: Key | None) -> MemoryLog:
-        del (
-            submit
-        )  # needed only to run the job again after a restart, which an in-memory job does not survive
+        del submit  # needed only to run the job again after a restart, which this store does not survive
         log = MemoryLog(first, self._retention.max_log_bytes)
         self._stored[record.id] = _StoredJob(record, log)
         self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1

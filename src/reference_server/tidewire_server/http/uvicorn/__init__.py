@@ -11,6 +11,6 @@ uvicorn_internals  | `RequestResponseCycle` behind an ASGI `send`: `transport`, 
 slow_reader_sender | no private members: it waits and writes through `uvicorn_internals`
 
 An HTTP protocol written from scratch on httptools would be longer, because it would repeat uvicorn's request and
-response cycle. It would also not replace `uvicorn_internals`, which applications that mount `server.app` under uvicorn's
-own protocol still need.
+response cycle. It would also not replace `uvicorn_internals`, which is still needed by applications that mount
+`server.app` under uvicorn's own protocol.
 """

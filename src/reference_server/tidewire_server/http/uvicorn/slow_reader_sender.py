@@ -85,7 +85,7 @@ class BackpressuredSender:
         return self._connection.behind()
 
     async def wait_until_sent(self) -> None:
-        """Wait until the write buffer is empty. Sends an empty body part, which waits for the buffer and writes nothing."""
+        """Wait until the write buffer is empty, by sending an empty body part."""
         await self.write(b"")
 
     async def abort(self) -> None:

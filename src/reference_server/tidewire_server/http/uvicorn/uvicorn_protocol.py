@@ -41,7 +41,7 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
     """Create the protocol class for uvicorn: its httptools protocol with the limits of the settings."""
 
     class BoundedHttp(HttpToolsProtocol):
-        """Connection that enforces the limits."""
+        """HTTP connection that enforces the limits of the settings."""
 
         _in_head = False
         _head_bytes = 0
@@ -63,7 +63,7 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
                 self._deadline = self.loop.call_later(settings.head_timeout, self._refuse_late_head)
 
         def _reject_connection(self, *, respond: bool) -> None:
-            """Reject a connection above the limit, with a 503 response unless too many connections are being rejected."""
+            """Reject a connection above the limit. With `respond`, send a 503 response before closing."""
             self._rejected = True
             if not respond:
                 drop(self.transport)
@@ -160,7 +160,7 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
             self._stall_timer = self.loop.call_later(settings.stall_timeout, self._check_progress)
 
         def _check_progress(self) -> None:
-            """Abort the connection if a complete response made no progress. Event streams check their progress themselves."""
+            """Abort the connection if a complete response made no progress. Event streams do their own check."""
             self._stall_timer = None
             waiting = unacknowledged_bytes(self.transport)
             if not waiting:

@@ -16,7 +16,7 @@ class InputMemoryLimit:
     """Counter of the input bytes of each unfinished job. Used on one event loop."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Create a counter without jobs.
+        """Create a counter for the input bytes of unfinished jobs.
 
         Args:
             max_bytes: Maximum total size of the inputs of all jobs. A single job may exceed the limit.

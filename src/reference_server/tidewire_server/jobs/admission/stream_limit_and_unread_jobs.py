@@ -23,7 +23,7 @@ class StreamReaders:
     """Open streams of one server. Used on one event loop."""
 
     def __init__(self, limit: int, gauge: Gauge) -> None:
-        """Create a counter without streams.
+        """Create the registry of open streams and watched jobs.
 
         Args:
             limit: Maximum number of open streams per principal.
@@ -44,7 +44,9 @@ class StreamReaders:
         """
         count = self._open_streams.get(principal, 0)
         if count >= self._limit:
-            detail = f"{count} streams of this principal are already open, which is the limit (max_streams_per_principal)"
+            detail = (
+                f"this principal has {count} open streams, which is the limit (max_streams_per_principal)"
+            )
             raise refuse("too_many_streams", detail)
         self._open_streams[principal] = count + 1
 
@@ -78,7 +80,7 @@ class StreamReaders:
         return detach
 
     def unwatch(self, job: str) -> None:
-        """Stop watching a job that has ended."""
+        """Stop tracking the readers of a job that has ended."""
         watched = self._watched.pop(job, None)
         if watched is not None:
             self._stop_timer(watched)

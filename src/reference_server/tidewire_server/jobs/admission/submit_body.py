@@ -88,7 +88,10 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
 
 def _refuse_too_many(inputs: list[JsonValue], max_inputs: int) -> None:
     if len(inputs) > max_inputs:
-        detail = f"the job has {len(inputs)} inputs, but this endpoint accepts at most {max_inputs} (max_inputs, max_queue_size)"
+        detail = (
+            f"the job has {len(inputs)} inputs, but this endpoint accepts at most {max_inputs} "
+            "(max_inputs, max_queue_size)"
+        )
         raise refuse("batch_too_large", detail, pointer="/inputs", limit=max_inputs)
 
 
@@ -101,8 +104,8 @@ async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseM
     total_size = submission.shared_size * len(submission.inputs)
     if total_size > MAX_SHARED_BYTES:
         detail = (
-            f"/shared has {submission.shared_size} bytes, and each of {len(submission.inputs)} inputs gets a copy; the limit "
-            f"for all copies is {MAX_SHARED_BYTES} bytes, so send fewer inputs per job"
+            f"/shared has {submission.shared_size} bytes, and each of {len(submission.inputs)} inputs gets a copy; "
+            f"the limit for all copies is {MAX_SHARED_BYTES} bytes, so send fewer inputs per job"
         )
         limit = MAX_SHARED_BYTES // submission.shared_size
         raise refuse("batch_too_large", detail, pointer="/shared", limit=limit)

@@ -1,6 +1,6 @@
-"""Event log of one job in SQLite: one row per block, periodic state checkpoints, and the newest events cached in memory.
+"""Event log of one job in SQLite: one row per block, periodic state checkpoints, and a cache of the newest events.
 
-    append ──► one transaction: `block` rows, a `state` row if one is due, changes of the job's record ──► readers
+    append ──► one transaction: `block` rows, a `state` row if due, changes of the job's record ──► readers
 
 Readers near the head of the log, which are the majority, are served from memory. All other readers are served from the
 file. A state checkpoint is written whenever the events since the previous checkpoint are larger than the state.
@@ -175,9 +175,8 @@ class SqliteLog(Subscribers):
     def _added(self, block: Block, packed: Packed, plan: _AppendPlan, state_bytes: int | None) -> None:
         self._tail.add_joined(*packed)
         if self._tail.size > TAIL_BYTES:
-            self._tail.cut_to(
-                TAIL_BYTES // 2
-            )  # trim half at a time, because trimming moves all remaining bytes
+            # Trim half of the cache at a time, because trimming moves all remaining bytes.
+            self._tail.cut_to(TAIL_BYTES // 2)
         self._written += len(packed.frames)
         self._starts = next_starts(self._starts, block, self._base)
         self._head, self._state, self._columns = block.last, block.state, block.state.columns
@@ -301,7 +300,7 @@ def cut_events(db: sqlite3.Connection, number: int, to: Cursor) -> None:
 
 
 def read_events(db: sqlite3.Connection, number: int, after: int, max_bytes: int) -> tuple[bytes, int] | None:
-    """Read events for `LogReader.read`. Returns the events and the seq of the last, or None if the next one is trimmed."""
+    """Read events for `LogReader.read`, with the seq of the last one. None if the next event was trimmed."""
     rows = db.execute(
         "SELECT seq, ends, frames FROM block WHERE job = ? AND seq > ? ORDER BY seq", (number, after)
     )

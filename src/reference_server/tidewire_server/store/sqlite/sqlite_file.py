@@ -224,7 +224,7 @@ def test_write(connection: sqlite3.Connection) -> None:
 
 
 def close(connection: sqlite3.Connection, *, clean: bool) -> None:
-    """Close the connection. `clean` records a clean shutdown in the file."""
+    """Close the connection. If `clean` is true, first record a clean shutdown in the file."""
     if clean:
         with contextlib.suppress(sqlite3.Error):
             connection.execute("UPDATE server SET clean = 1")

@@ -44,7 +44,7 @@ _RECORD: Final = "id, endpoint, principal, batch, created_at, attempt, status, s
 
 
 class SqliteJobs:
-    """Jobs of one file. Created and used on one event loop."""
+    """Jobs stored in one SQLite file. Created and used on one event loop."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class SqliteJobs:
         log: SqliteLog | None = None
 
         def then(found: tuple[int, JobRecord, Shape] | None) -> None:
-            # Register the log in the commit callback, so that the job cannot be deleted between the read and this point.
+            # Register the log in the commit callback: after it, the job could be deleted before the log is registered.
             nonlocal log
             log = self._live[job][1] if job in self._live else self._shared_logs.get(job)
             if log is None and found is not None:

@@ -46,5 +46,5 @@ class SqliteStore:
             await self._file.do(sqlite_file.test_write)
 
     async def close(self, *, clean: bool = True) -> None:
-        """Finish pending work and close the file. `clean` records a clean shutdown in the file."""
+        """Finish pending work and close the file. If `clean` is true, record a clean shutdown."""
         await self._file.close(clean=clean)

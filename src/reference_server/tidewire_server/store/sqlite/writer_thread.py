@@ -90,7 +90,7 @@ class WriterThread:
         return found
 
     async def close(self, *, clean: bool) -> None:
-        """Finish pending work and close the file. `clean` records a clean shutdown in the file."""
+        """Finish pending work and close the file. If `clean` is true, record a clean shutdown."""
         self._close_as_clean = clean
         self._tasks.put(None)
         if self._thread is not None:
