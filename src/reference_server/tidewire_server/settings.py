@@ -121,7 +121,7 @@ class Settings(BaseModel):
     )
     log_fsync: bool = Field(
         False,
-        description="Sync each commit to the disk, so that a power failure loses nothing. Slower.",
+        description="Sync each commit to the disk, so that a power failure loses nothing; slower.",
     )
     max_attempts: Count = Field(
         10,
@@ -197,7 +197,7 @@ class Launch(BaseModel):
         None, description="File to write the port number to when the server is ready."
     )
     model: Path | None = Field(
-        None, description="Folder of a Hugging Face checkpoint. By default, a small bundled model."
+        None, description="Folder of a Hugging Face checkpoint; by default, a small bundled model."
     )
     device: str = Field("auto", description="Device for the model: auto, cpu, cuda, cuda:1, mps.")
     script: bool = Field(False, description="Add the test endpoint tidewire.script.")

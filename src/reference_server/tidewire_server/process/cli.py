@@ -76,8 +76,8 @@ def _serve(
     tidewire serve --show-config            all settings with their origin
 
     Every setting can be set in the environment (TIDEWIRE_MAX_THREADS=8) or in a
-    TOML file (max_threads = 8). Common settings also have a flag. Precedence: flag,
-    environment, file, the server's code, default.
+    TOML file (max_threads = 8). Common settings also have a flag. Precedence:
+    flag, environment, file, the server's code, default.
     """
     try:
         # Import late: `--help` needs neither the server nor pydantic-settings, whose import takes 0.15 s of CPU time.
