@@ -62,19 +62,19 @@ def choice(request: Request, name: str, default: str, other: str) -> str:
     return value
 
 
-def integer(request: Request, name: str, default: int, least: int, most: int) -> int:
+def integer(request: Request, name: str, default: int, minimum: int, maximum: int) -> int:
     """Return a query parameter as an integer. The length is checked first, since converting many digits is slow.
 
     Raises:
-        ProblemError: The parameter is not an integer from `least` to `most`.
+        ProblemError: The parameter is not an integer from `minimum` to `maximum`.
     """
     value = text(request, name)
     if not value:
         return default
-    if not (value.isascii() and value.isdigit() and len(value) <= 12 and least <= int(value) <= most):
+    if not (value.isascii() and value.isdigit() and len(value) <= 12 and minimum <= int(value) <= maximum):
         raise refuse(
             "bad_parameter",
-            f"the query parameter {name} must be an integer from {least} to {most}, not {value[:40]!r}",
+            f"the query parameter {name} must be an integer from {minimum} to {maximum}, not {value[:40]!r}",
         )
     return int(value)
 

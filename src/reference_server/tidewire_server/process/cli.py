@@ -217,7 +217,7 @@ def _load_file(path: Path) -> types.ModuleType:
 
 
 def _default_server(configuration: "Configuration") -> "Server":
-    """Create the server for text generation, which runs without a target."""
+    """Create the text-generation server, which runs if the command has no target."""
     from tidewire_server.server import Server  # noqa: PLC0415
 
     model, device = configuration.launch.model, configuration.launch.device

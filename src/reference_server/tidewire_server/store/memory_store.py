@@ -1,8 +1,8 @@
 """In-memory implementation of the store. Fast, but all jobs are lost when the process ends.
 
 A log is one buffer of encoded events (see `frame_buffer`). When the log exceeds its size limit, its oldest events are
-trimmed up to a mark. A mark is an event whose resulting state was saved as a view. A view of a state that only grows
-needs no copy.
+trimmed up to a checkpoint: an event whose resulting state was saved as a view. A view of a state that only grows needs
+no copy.
 """
 
 import secrets
@@ -36,8 +36,8 @@ from tidewire_server.store.interfaces import (
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.subscribers import Subscribers
 
-MARKS = 8
-"""Number of marks in a full log, at which its oldest events can be trimmed."""
+CHECKPOINTS = 8
+"""Number of checkpoints in a full log, at which its oldest events can be trimmed."""
 
 
 class MemoryLog(Subscribers):
@@ -48,14 +48,14 @@ class MemoryLog(Subscribers):
 
     __slots__ = (
         "_base",
+        "_checkpoint_every",
+        "_checkpoints",
         "_closed",
         "_ended",
         "_frames",
         "_head",
-        "_mark_at",
-        "_mark_every",
-        "_marks",
         "_max_bytes",
+        "_next_checkpoint_at",
         "_oldest",
         "_starts",
         "_state",
@@ -70,8 +70,8 @@ class MemoryLog(Subscribers):
         self._state = first.state
         self._ended = False
         self._oldest = first.state
-        self._marks: deque[StateAt] = deque()
-        self._mark_at = self._mark_every = max_bytes // MARKS
+        self._checkpoints: deque[StateAt] = deque()
+        self._next_checkpoint_at = self._checkpoint_every = max_bytes // CHECKPOINTS
         self._max_bytes = max_bytes
         self._closed = False
         self._add(first)
@@ -112,7 +112,7 @@ class MemoryLog(Subscribers):
         """Trim all events except `done`. Called for a log that has ended."""
         if len(self._frames) > 1:
             self._trim(self._state)
-        self._marks.clear()
+        self._checkpoints.clear()
         self.clear_ephemeral_events()
 
     def close(self) -> None:
@@ -131,11 +131,15 @@ class MemoryLog(Subscribers):
             self._starts = next_starts(self._starts, block, self._base)
         self._head = block.last if done else state.cursor
         self._state, self._ended = state, done
-        if not done and written >= self._mark_at:
-            self._marks.append(state)
-            self._mark_at = written + self._mark_every
-        while self._marks and self._frames.size > self._max_bytes and self._marks[0].cursor < self._head:
-            self._trim(self._marks.popleft())
+        if not done and written >= self._next_checkpoint_at:
+            self._checkpoints.append(state)
+            self._next_checkpoint_at = written + self._checkpoint_every
+        while (
+            self._checkpoints
+            and self._frames.size > self._max_bytes
+            and self._checkpoints[0].cursor < self._head
+        ):
+            self._trim(self._checkpoints.popleft())
 
     def _trim(self, state: StateAt) -> None:
         self._frames.cut(state.cursor.seq)

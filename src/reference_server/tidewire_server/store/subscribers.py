@@ -44,6 +44,6 @@ class Subscribers:
         self._ephemeral.clear()
 
     def wake(self, block: Block | None = None) -> None:
-        """Notify every subscriber, passing the block that was appended, or with None for an ephemeral event."""
+        """Call every subscriber with the appended block, or with None for an ephemeral event."""
         for wake in self._watchers:
             wake(block)

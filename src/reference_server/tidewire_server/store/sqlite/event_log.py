@@ -42,11 +42,11 @@ TAIL_BYTES: Final = 256 * 1024
 ROW_BYTES: Final = 64 * 1024
 """Size above which a block is split into several rows, so that a small read does not load a large row."""
 
-STATE_EVERY: Final = 256 * 1024
+CHECKPOINT_EVERY: Final = 256 * 1024
 """Minimum number of event bytes between two state checkpoints."""
 
-MARKS: Final = 8
-"""Minimum number of checkpoints per `max_log_bytes`, for logs so short that `STATE_EVERY` would allow fewer."""
+MIN_CHECKPOINTS: Final = 8
+"""Minimum number of checkpoints per `max_log_bytes`, for logs so short that `CHECKPOINT_EVERY` would allow fewer."""
 
 
 class Packed(NamedTuple):
@@ -62,7 +62,7 @@ class Packed(NamedTuple):
         return cls(b"".join(frames), list(accumulate(map(len, frames))))
 
 
-class Mark(NamedTuple):
+class StateCheckpoint(NamedTuple):
     """State checkpoint in the file, up to which the log can be trimmed."""
 
     cursor: Cursor
@@ -70,12 +70,12 @@ class Mark(NamedTuple):
     """Number of event bytes up to and including the event at `cursor`."""
 
 
-class Shape(NamedTuple):
+class LogMetadata(NamedTuple):
     """Metadata of a log: its range, its size and its checkpoints."""
 
     extent: Extent
     written: int
-    marks: tuple[Mark, ...]
+    checkpoints: tuple[StateCheckpoint, ...]
     state_bytes: int
     """Size of the newest state checkpoint."""
 
@@ -83,8 +83,8 @@ class Shape(NamedTuple):
 class _AppendPlan(NamedTuple):
     """Work that an append does in addition to inserting the block."""
 
-    keep_state: bool
-    cut: Mark | None
+    write_checkpoint: bool
+    cut: StateCheckpoint | None
     record: tuple[Any, ...] | None
 
 
@@ -96,7 +96,7 @@ class SqliteLog(Subscribers):
         file: WriterThread,
         number: int,
         record: JobRecord,
-        shape: Shape,
+        metadata: LogMetadata,
         state: StateAt | None,
         max_bytes: int,
     ) -> None:
@@ -105,14 +105,14 @@ class SqliteLog(Subscribers):
         self._file = file
         self._record = record
         self._saved = record_columns(record)
-        extent = shape.extent
+        extent = metadata.extent
         self._base, self._head, self._ended = extent.base, extent.head, extent.ended
         self._starts, self._columns = extent.starts, extent.columns
         self._tail = FrameBuffer(self._head.seq)
         self._state = state
-        self._marks = deque(shape.marks)
-        self._written = shape.written
-        self._state_bytes = shape.state_bytes
+        self._checkpoints = deque(metadata.checkpoints)
+        self._written = metadata.written
+        self._state_bytes = metadata.state_bytes
         self._cut = 0
         self._max_bytes = max_bytes
         self._closed = False
@@ -161,16 +161,20 @@ class SqliteLog(Subscribers):
 
     def _plan(self, after: Cursor, block: Block, size: int) -> _AppendPlan:
         written = self._written + size
-        since = written - (self._marks[-1].written if self._marks else 0)
-        least = min(STATE_EVERY, self._max_bytes // MARKS)
-        due = max(least, min(self._state_bytes, self._max_bytes // 2))
-        keep_state = block.done or block.first.epoch != after.epoch or since >= due
+        since = written - (self._checkpoints[-1].written if self._checkpoints else 0)
+        min_bytes = min(CHECKPOINT_EVERY, self._max_bytes // MIN_CHECKPOINTS)
+        due = max(min_bytes, min(self._state_bytes, self._max_bytes // 2))
+        write_checkpoint = block.done or block.first.epoch != after.epoch or since >= due
         cut = None
         if written - self._cut > self._max_bytes:
-            fitting = (mark for mark in self._marks if written - mark.written <= self._max_bytes)
-            cut = next(fitting, self._marks[-1] if self._marks else None)
+            fitting = (
+                checkpoint
+                for checkpoint in self._checkpoints
+                if written - checkpoint.written <= self._max_bytes
+            )
+            cut = next(fitting, self._checkpoints[-1] if self._checkpoints else None)
         changed = record_columns(self._record)
-        return _AppendPlan(keep_state, cut, changed if changed != self._saved else None)
+        return _AppendPlan(write_checkpoint, cut, changed if changed != self._saved else None)
 
     def _added(self, block: Block, packed: Packed, plan: _AppendPlan, state_bytes: int | None) -> None:
         self._tail.add_joined(*packed)
@@ -183,11 +187,11 @@ class SqliteLog(Subscribers):
         self._ended = block.done
         if state_bytes is not None:
             self._state_bytes = state_bytes
-            self._marks.append(Mark(block.state.cursor, self._written))
+            self._checkpoints.append(StateCheckpoint(block.state.cursor, self._written))
         if plan.cut is not None:
             self._base, self._cut = plan.cut.cursor, plan.cut.written
-            while self._marks and self._marks[0].written <= self._cut:
-                self._marks.popleft()
+            while self._checkpoints and self._checkpoints[0].written <= self._cut:
+                self._checkpoints.popleft()
         if plan.record is not None:
             self._saved = plan.record
         self.wake(block)
@@ -276,7 +280,7 @@ def write_block(
         db.execute(
             "INSERT OR IGNORE INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch)
         )
-    state_bytes = _write_state(db, number, block.state) if plan.keep_state else None
+    state_bytes = _write_state(db, number, block.state) if plan.write_checkpoint else None
     if plan.record is not None:
         update = "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ? WHERE number = ?"
         db.execute(update, (*plan.record, number))
@@ -366,7 +370,7 @@ def _apply_events(document: Document, frames: bytes) -> Document:
     return document
 
 
-def load_shape(db: sqlite3.Connection, number: int) -> Shape:
+def load_metadata(db: sqlite3.Connection, number: int) -> LogMetadata:
     """Load the metadata of a log.
 
     Raises:
@@ -389,10 +393,10 @@ def load_shape(db: sqlite3.Connection, number: int) -> Shape:
         tuple(Cursor(*start) for start in starts),
         tuple(orjson.loads(columns[0])),
     )
-    return Shape(extent, 0, (), 0)
+    return LogMetadata(extent, 0, (), 0)
 
 
-def load_marks(db: sqlite3.Connection, number: int, shape: Shape) -> Shape:
+def load_checkpoints(db: sqlite3.Connection, number: int, metadata: LogMetadata) -> LogMetadata:
     """Add the metadata that only the writer needs: the size of the log and its state checkpoints."""
     states = db.execute(
         "SELECT seq, epoch, length(state) FROM state WHERE job = ? ORDER BY seq", (number,)
@@ -402,8 +406,8 @@ def load_marks(db: sqlite3.Connection, number: int, shape: Shape) -> Shape:
     ).fetchall()
     ends = list(accumulate(size for _, size in sizes))
     seqs = [seq for seq, _ in sizes]
-    marks = []
+    checkpoints = []
     for seq, epoch, _ in states:
         place = bisect_right(seqs, seq)
-        marks.append(Mark(Cursor(epoch, seq), ends[place - 1] if place else 0))
-    return shape._replace(written=ends[-1], marks=tuple(marks), state_bytes=states[-1][2])
+        checkpoints.append(StateCheckpoint(Cursor(epoch, seq), ends[place - 1] if place else 0))
+    return metadata._replace(written=ends[-1], checkpoints=tuple(checkpoints), state_bytes=states[-1][2])

@@ -27,11 +27,11 @@ from tidewire_server.store.interfaces import (
     Tombstone,
 )
 from tidewire_server.store.sqlite.event_log import (
-    Mark,
-    Shape,
+    LogMetadata,
     SqliteLog,
-    load_marks,
-    load_shape,
+    StateCheckpoint,
+    load_checkpoints,
+    load_metadata,
     record_columns,
     write_first,
 )
@@ -106,11 +106,11 @@ class SqliteJobs:
             nonlocal log
             number, state_bytes = found
             written = sum(map(len, first.frames))
-            marks = (Mark(first.state.cursor, written),)
+            checkpoints = (StateCheckpoint(first.state.cursor, written),)
             base = Cursor(first.first.epoch, first.first.seq - 1)
             extent = Extent(base, first.last, first.done, (first.first,), first.state.columns)
-            shape = Shape(extent, written, marks, state_bytes)
-            log = SqliteLog(self._file, number, record, shape, first.state, retention.max_log_bytes)
+            metadata = LogMetadata(extent, written, checkpoints, state_bytes)
+            log = SqliteLog(self._file, number, record, metadata, first.state, retention.max_log_bytes)
             self._live[record.id] = (record, log)
             self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1
             if key is not None:
@@ -139,22 +139,22 @@ class SqliteJobs:
         if live is not None:
             return live[1]
 
-        def work(db: sqlite3.Connection) -> tuple[int, JobRecord, Shape] | None:
+        def work(db: sqlite3.Connection) -> tuple[int, JobRecord, LogMetadata] | None:
             row = db.execute(f"SELECT {_RECORD}, number FROM job WHERE id = ?", (job,)).fetchone()  # noqa: S608
-            return None if row is None else (row[-1], _record(row[:-1]), load_shape(db, row[-1]))
+            return None if row is None else (row[-1], _record(row[:-1]), load_metadata(db, row[-1]))
 
         shared = self._shared_logs.get(job)
         if shared is not None:
             return shared
         log: SqliteLog | None = None
 
-        def then(found: tuple[int, JobRecord, Shape] | None) -> None:
+        def then(found: tuple[int, JobRecord, LogMetadata] | None) -> None:
             # Register the log in the commit callback: after it, the job could be deleted before the log is registered.
             nonlocal log
             log = self._live[job][1] if job in self._live else self._shared_logs.get(job)
             if log is None and found is not None:
-                number, record, shape = found
-                log = SqliteLog(self._file, number, record, shape, None, self._retention.max_log_bytes)
+                number, record, metadata = found
+                log = SqliteLog(self._file, number, record, metadata, None, self._retention.max_log_bytes)
                 self._shared_logs[job] = log
 
         await self._file.do(work, then)
@@ -230,10 +230,10 @@ class SqliteJobs:
             body = db.execute("SELECT body FROM submit WHERE job = ?", (number,)).fetchone()
             if row is None or body is None:
                 raise StoreError(f"rows of job {job} are missing: the file is damaged")
-            return _record(row), body[0], load_marks(db, number, load_shape(db, number))
+            return _record(row), body[0], load_checkpoints(db, number, load_metadata(db, number))
 
-        record, submit, shape = await self._file.do(work)
-        log = SqliteLog(self._file, number, record, shape, None, self._retention.max_log_bytes)
+        record, submit, metadata = await self._file.do(work)
+        log = SqliteLog(self._file, number, record, metadata, None, self._retention.max_log_bytes)
         await log.state()
         del self._interrupted[job]
         self._live[job] = (record, log)
@@ -338,26 +338,28 @@ def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
     return number
 
 
-def _insert_key(db: sqlite3.Connection, row: tuple[Any, ...], most: int) -> None:
+def _insert_key(db: sqlite3.Connection, row: tuple[Any, ...], max_rows: int) -> None:
     db.execute("INSERT INTO key (principal, endpoint, text, body, job, until) VALUES (?, ?, ?, ?, ?, ?)", row)
-    _delete_all_but_newest(db, "key", most, "AND until IS NOT NULL")
+    _delete_all_but_newest(db, "key", max_rows, "AND until IS NOT NULL")
 
 
-def _delete_all_but_newest(db: sqlite3.Connection, table: str, most: int, which: str = "") -> None:
-    """Delete all rows but the newest `most`. Row numbers only grow, so the highest number is the newest row."""
+def _delete_all_but_newest(db: sqlite3.Connection, table: str, max_rows: int, which: str = "") -> None:
+    """Delete all rows but the newest `max_rows`. Row numbers only grow, so the highest number is the newest row."""
     db.execute(
         f"DELETE FROM {table} WHERE number <= (SELECT max(number) FROM {table}) - ? {which}",  # noqa: S608
-        (most,),
+        (max_rows,),
     )
 
 
-def _delete(db: sqlite3.Connection, number: int, job: str, principal: str, until: float, most: int) -> None:
+def _delete(
+    db: sqlite3.Connection, number: int, job: str, principal: str, until: float, max_rows: int
+) -> None:
     for table in ("block", "state", "epoch", "submit"):
         db.execute(f"DELETE FROM {table} WHERE job = ?", (number,))  # noqa: S608
     db.execute("DELETE FROM job WHERE number = ?", (number,))
     db.execute("DELETE FROM key WHERE job = ? AND until IS NULL", (job,))
     db.execute("INSERT INTO tombstone (id, principal, until) VALUES (?, ?, ?)", (job, principal, until))
-    _delete_all_but_newest(db, "tombstone", most)
+    _delete_all_but_newest(db, "tombstone", max_rows)
 
 
 def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], float | None]:
