@@ -101,7 +101,10 @@ def test_where_the_process_may_open_few_files_there_are_fewer_connections_and_no
         server.send_signal(signal.SIGINT)
         _, told = server.communicate(20)
     assert server.returncode == 0
-    assert "accepting 20 connections instead of 5000 (max_connections): the process may open only 120 files" in told
+    assert (
+        "accepting 20 connections instead of 5000 (max_connections): the process may open only 120 files"
+        in told
+    )
 
 
 def test_where_no_descriptor_is_left_the_log_says_so_once(caplog):

@@ -277,10 +277,7 @@ def test_a_file_that_runs_its_server_when_it_is_imported_is_told_how_not_to(fold
     code, said = refused(folder, "unguarded.py:server", "--port", "0")
     assert code == 1
     assert said.count("\n") == 1
-    assert (
-        'unguarded.py runs its server on import; move the call under `if __name__ == "__main__":`'
-        in said
-    )
+    assert 'unguarded.py runs its server on import; move the call under `if __name__ == "__main__":`' in said
 
 
 def test_to_run_on_a_thread_whose_event_loop_runs_is_refused_with_what_does():
@@ -293,7 +290,10 @@ def test_to_run_on_a_thread_whose_event_loop_runs_is_refused_with_what_does():
 
 def test_a_log_that_cannot_be_opened_is_one_line_and_exit_code_1(folder, tmp_path):
     code, said = refused(folder, "mine.py:server", "--port", "0", "--log", f"sqlite:///{tmp_path}")
-    assert (code, said) == (1, f"tidewire serve: log {tmp_path}: this path is a folder; use the path of a file in it\n")
+    assert (code, said) == (
+        1,
+        f"tidewire serve: log {tmp_path}: this path is a folder; use the path of a file in it\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -401,7 +401,8 @@ def test_a_method_that_is_not_taken_says_which_are(peer, method, path, allow):
 
 def test_unknown_endpoints_and_jobs_are_told_apart(peer):
     assert (
-        "this server has: greet, draw" in refused(peer.http.get("/v1/endpoints/gret"), "endpoint_not_found")["detail"]
+        "this server has: greet, draw"
+        in refused(peer.http.get("/v1/endpoints/gret"), "endpoint_not_found")["detail"]
     )
     refused(peer.submit("gret"), "endpoint_not_found")
     for path in ("", "/events", "/cancel"):

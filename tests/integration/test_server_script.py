@@ -223,7 +223,10 @@ def test_what_is_no_script_is_refused_and_its_place_is_named(peer, input_, point
 
 
 def test_a_step_of_no_kind_is_told_which_kinds_there_are(peer):
-    assert "one of the members append, truncate, set, row, emit, bytes, sleep_ms" in refused(peer, {"script": [{}]})[1]
+    assert (
+        "one of the members append, truncate, set, row, emit, bytes, sleep_ms"
+        in refused(peer, {"script": [{}]})[1]
+    )
 
 
 def test_the_deepest_value_that_the_protocol_takes_is_taken(peer):

@@ -13,12 +13,12 @@ import pytest
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.interfaces import HeadMovedError, Key, StoreError, Tombstone
-from tidewire_server.store.sqlite.event_log import ROW_BYTES, STATE_EVERY, TAIL_BYTES
+from tidewire_server.store.sqlite.event_log import ROW_BYTES, CHECKPOINT_EVERY, TAIL_BYTES
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 from tidewire_server.store_urls import file_of
 
-LARGE = replace(ROOMY, max_log_bytes=64 * STATE_EVERY)
+LARGE = replace(ROOMY, max_log_bytes=64 * CHECKPOINT_EVERY)
 
 
 def opened(folder: Path, *, fsync: bool = False) -> SqliteStore:
@@ -166,7 +166,7 @@ def test_only_what_runs_is_in_memory_and_a_tail_of_it(tmp_path):
     run(body())
 
 
-@pytest.mark.parametrize(("size", "count_"), [(20, 400), (3000, 40), (2 * STATE_EVERY, 3)])
+@pytest.mark.parametrize(("size", "count_"), [(20, 400), (3000, 40), (2 * CHECKPOINT_EVERY, 3)])
 def test_states_are_kept_when_events_outweigh_them(tmp_path, size, count_):
     async def body() -> None:
         store = opened(tmp_path)

@@ -119,7 +119,10 @@ def test_signatures_that_are_of_no_batch_are_told():
         ({"cost": len}, "cost needs max_cost"),
         ({"max_cost": 4}, "max_cost needs cost"),
         ({"cost": len, "max_cost": 0}, "a finite number above 0"),
-        ({"batch": False, "key": len, "bisect": True}, "key, bisect: only for batched functions; pass batch=True"),
+        (
+            {"batch": False, "key": len, "bisect": True},
+            "key, bisect: only for batched functions; pass batch=True",
+        ),
         ({"time_limit": 0}, "time_limit is 0"),
         ({"concurrency_group": ""}, "concurrency_group is ''"),
     ],

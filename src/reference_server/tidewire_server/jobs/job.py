@@ -79,7 +79,7 @@ class Job:
         self.record = record
         self.endpoint = endpoint
         self.finished = asyncio.Event()
-        """Set after `done` is logged, or when the job is suspended at shutdown."""
+        """Set when `done` is logged or cannot be logged, or when the job is suspended at shutdown."""
         self._log = log
         self._log_writer = log_writer
         self._settings = settings

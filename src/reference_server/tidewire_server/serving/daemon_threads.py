@@ -41,7 +41,7 @@ class DaemonThreads(ThreadPoolExecutor):
                 thread.start()
         return future
 
-    def shut_down(self, within: float) -> None:
+    def drain(self, within: float) -> None:
         """Discard pending calls and wait up to `within` seconds for running ones. Logs the threads that still run."""
         deadline = time.monotonic() + within
         with self._lock:

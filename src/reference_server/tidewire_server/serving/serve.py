@@ -297,9 +297,9 @@ class UvicornServer(uvicorn.Server):
     def end(self) -> None:
         """Start the graceful shutdown. Must be called on the event loop."""
         if self._shutdown_task is None:
-            self._shutdown_task = asyncio.get_running_loop().create_task(self._shut_down())
+            self._shutdown_task = asyncio.get_running_loop().create_task(self._drain_and_exit())
 
-    async def _shut_down(self) -> None:
+    async def _drain_and_exit(self) -> None:
         try:
             await self._tidewire.drain()
         finally:
@@ -317,4 +317,4 @@ def _close(loop: asyncio.AbstractEventLoop, pool: DaemonThreads) -> None:
             _log.warning("task still running at exit: %r", task.get_name())
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
-    pool.shut_down(_LAST_GRACE)
+    pool.drain(_LAST_GRACE)
