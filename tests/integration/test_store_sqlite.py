@@ -13,7 +13,7 @@ import pytest
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.interfaces import HeadMovedError, Key, StoreError, Tombstone
-from tidewire_server.store.sqlite.event_log import ROW_BYTES, CHECKPOINT_EVERY, TAIL_BYTES
+from tidewire_server.store.sqlite.event_log import CHECKPOINT_EVERY, ROW_BYTES, TAIL_BYTES
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 from tidewire_server.store_urls import file_of

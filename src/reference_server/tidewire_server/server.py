@@ -37,7 +37,7 @@ from tidewire_server.store.open_store import memory_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 LOADING: Final[ContextVar[str | None]] = ContextVar("loading", default=None)
-"""Module that `tidewire serve` is importing. Meanwhile `Server.run` fails: it would ignore the command's settings."""
+"""Module that `tidewire serve` is importing, or None. `Server.run` refuses to run during this import."""
 
 
 class Server:

@@ -395,7 +395,7 @@ class JobService:
                 task.cancel()
 
     async def close(self) -> None:
-        """Stop the service. Suspend unfinished jobs if they survive in the store, and otherwise cancel them."""
+        """Stop the service. Suspend unfinished jobs if the store is persistent, and otherwise cancel them."""
         self.draining = True
         functions = self._scheduler.stop()
         with contextlib.suppress(TimeoutError):

@@ -98,7 +98,7 @@ class Configuration:
 
     launch: Launch
     settings: dict[str, Any]
-    """Explicitly set settings of the server, by name."""
+    """Server settings that were set explicitly, by name."""
     endpoints: dict[str, EndpointSettings]
     origin: Callable[..., str]
     """Returns the origin of a value (a flag, a variable, or file and line) for its path, such as `"port"` or

@@ -389,7 +389,7 @@ class Store(Protocol):
     clean: bool
     """Whether the previous server process closed the store cleanly."""
     may_have_lost: bool
-    """Whether the end of the previous server process may have lost the last events of some logs (TW-RES-039)."""
+    """Whether a crash of the previous server process may have lost the last events of some logs [TW-RES-039]."""
 
     async def check(self) -> None:
         """Check that the store can be written.

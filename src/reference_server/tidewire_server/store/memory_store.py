@@ -102,7 +102,7 @@ class MemoryLog(Subscribers):
     def append_at_once(self, after: Cursor, block: Block) -> None:
         """Append a block synchronously. Writing to memory never waits."""
         if self._closed or after != self._head or self._ended:
-            raise HeadMovedError(f"the log's head is {self._head}, not {after} as the append expected")
+            raise HeadMovedError(f"the append expected the head {after}, but the log's head is {self._head}")
         self._add(block)
         self.wake(block)
 

@@ -46,7 +46,7 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
         _in_head = False
         _head_bytes = 0
         _passed_end = False
-        """Whether a request ended in the current data, in which the offset of the next head is unknown."""
+        """Whether a request ended within the bytes being parsed. How many belong to the next head is then unknown."""
         _deadline: asyncio.TimerHandle | None = None
         _stall_timer: asyncio.TimerHandle | None = None
         _unacknowledged = 0

@@ -27,7 +27,7 @@ class InputMemoryLimit:
 
     @contextlib.contextmanager
     def reserve(self, size: int) -> Iterator[Callable[[str], None]]:
-        """Reserve bytes while a job is being created. It ends with the `with` block unless `keep` is called.
+        """Reserve bytes while a job is being created. The reservation ends with the block unless `keep` is called.
 
         Yields:
             The function `keep`, which assigns the reserved bytes to a job until `release` is called.

@@ -147,7 +147,7 @@ class SqliteLog(Subscribers):
 
     async def append(self, after: Cursor, block: Block) -> None:
         if self._closed or after != self._head or self._ended:
-            raise HeadMovedError(f"the log's head is {self._head}, not {after} as the append expected")
+            raise HeadMovedError(f"the append expected the head {after}, but the log's head is {self._head}")
         packed = Packed.of(block.frames)
         plan = self._plan(after, block, len(packed.frames))
 
