@@ -96,7 +96,7 @@ def test_where_the_process_may_open_few_files_there_are_fewer_connections_and_no
             held = opened(address, 60, stack)
             held[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
             assert held[0].recv(65536).startswith(b"HTTP/1.1 200")
-            assert b"20 connections are open" in said(held[-1])
+            assert b"limit of 20 open connections" in said(held[-1])
         eventually(lambda: serves(address))
         server.send_signal(signal.SIGINT)
         _, told = server.communicate(20)
