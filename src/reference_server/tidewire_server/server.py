@@ -145,7 +145,7 @@ class Server:
             max_queue_size: Maximum number of waiting items, which may be 0. By default the server's setting.
             time_limit: Seconds after which an item fails with `deadline_exceeded` and the function is cancelled. None
                 for no limit.
-            on_restart: What happens to items that were running when the server stopped, if the log is in a file:
+            on_restart: Treatment of items that were running when the server stopped, if the log is in a file:
                 "rerun" runs them again from the start, and "fail" fails them with `worker_lost`. Use "fail" for
                 functions that must not run twice.
             columns: JSON Pointers of the growing texts and arrays within the value, or a function that computes them
@@ -254,7 +254,7 @@ class Server:
         self._closers.append(function)
 
     def concurrency_limit_of(self, endpoint: str) -> int | None:
-        """Return the concurrency limit of an endpoint or of its group. None stands for no limit.
+        """Return the concurrency limit of an endpoint or of its group. None means no limit.
 
         Raises:
             UnknownEndpointError: The server has no endpoint with this name.

@@ -13,7 +13,7 @@ MAX_KEY: Final = 255
 
 
 def parse_cursor(sent: str | None) -> Cursor | None:
-    """Parse the cursor that a reader sent. None stands for no cursor.
+    """Parse the cursor that a reader sent. None means no cursor.
 
     Raises:
         ProblemError: The text is not a cursor.
@@ -95,7 +95,7 @@ def idempotency_key(request: Request) -> str | None:
 
 
 def items_to_cancel(body: dict[str, Any], count: int) -> list[int] | None:
-    """Return the indices of the items to cancel, without duplicates. None stands for all items.
+    """Return the indices of the items to cancel, without duplicates. None means all items.
 
     Args:
         body: Body of the cancel request.

@@ -47,7 +47,7 @@ class AdmittedJob:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """How a recovered job continues."""
+    """Plan for resuming an interrupted job."""
 
     state: dict[str, Any]
     columns: tuple[str, ...]
