@@ -124,7 +124,7 @@ def test_describe_says_what_there_is(url):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["call", "URL", "nope"], 2, "there is no endpoint 'nope'"),
+        (["call", "URL", "nope"], 2, "endpoint 'nope' does not exist"),
         (["call", "URL"], 2, "endpoints: count, talk"),
         (["call", "URL", "point", "x=far"], 2, "/input/x"),
         (["call", "URL", "point", "x"], 2, "'x' is not of the form KEY=VALUE"),
@@ -180,7 +180,7 @@ def test_an_interrupt_leaves_the_job_and_says_how_to_see_it_again(url):
 @pytest.mark.parametrize("command", ["attach", "cancel"])
 def test_an_id_that_begins_with_a_dash_is_an_id(url, command):
     result = run(command, url, "-XrCxrsDIssI4maOt_M2Lg")
-    assert (result.exit_code, "there is no job '-XrCxrsDIssI4maOt_M2Lg'" in result.stderr) == (2, True)
+    assert (result.exit_code, "job '-XrCxrsDIssI4maOt_M2Lg' does not exist" in result.stderr) == (2, True)
 
 
 def test_on_a_terminal_the_text_comes_live_and_whole(url):

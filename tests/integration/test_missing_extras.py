@@ -136,7 +136,7 @@ def test_the_modules_name_their_extra_as_well(lacking, hidden, module, missing, 
 @pytest.mark.parametrize("hidden", ENGINE[:2])
 def test_a_missing_dependency_of_the_engine_names_it(lacking, hidden):
     done = lacking([hidden], *SCRIPT, "serve")
-    line = f"tidewire serve: {hidden} is not installed; install it with:  pip install 'tidewire[engine]'\n"
+    line = f"tidewire serve: {hidden} is not installed; install it with: pip install 'tidewire[engine]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
 
 

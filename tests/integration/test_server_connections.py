@@ -63,7 +63,7 @@ def test_past_the_bound_a_connection_is_told_so_and_one_that_goes_makes_room():
         assert b"\r\nRetry-After: 1\r\n" in head
         found = json.loads(body)
         assert (found["code"], found["retryable"]) == ("unavailable", True)
-        assert f"{BOUND} connections are open" in found["detail"]
+        assert f"limit of {BOUND} open connections" in found["detail"]
         surplus.close()
         idle[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         assert said(idle[0]).startswith(b"HTTP/1.1 200")
@@ -96,12 +96,15 @@ def test_where_the_process_may_open_few_files_there_are_fewer_connections_and_no
             held = opened(address, 60, stack)
             held[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
             assert held[0].recv(65536).startswith(b"HTTP/1.1 200")
-            assert b"20 connections are open" in said(held[-1])
+            assert b"limit of 20 open connections" in said(held[-1])
         eventually(lambda: serves(address))
         server.send_signal(signal.SIGINT)
         _, told = server.communicate(20)
     assert server.returncode == 0
-    assert "room for 20 connections, not for 5000 (max_connections): the process may open 120 files" in told
+    assert (
+        "accepting 20 connections instead of 5000 (max_connections): the process may open only 120 files"
+        in told
+    )
 
 
 def test_where_no_descriptor_is_left_the_log_says_so_once(caplog):
@@ -129,7 +132,7 @@ def test_where_no_descriptor_is_left_the_log_says_so_once(caplog):
             loop.close()
     assert tried
     (said,) = caplog.messages
-    assert said.startswith("no connection can be taken: Too many open files (ulimit -n)")
+    assert said.startswith("cannot accept connections: Too many open files (ulimit -n)")
 
 
 def test_a_server_in_the_background_leaves_the_limits_of_its_process_alone():

@@ -62,7 +62,7 @@ def test_a_function_that_takes_longer_than_it_may_fails_and_frees_what_it_held(e
         error = peer.run(endpoint)["state"]["items"][0]["error"]
         assert (error["code"], error["status"]) == ("deadline_exceeded", 504)
         assert error["detail"] == (
-            f"its function ran longer than 0.03 s, the time_limit of endpoint {endpoint!r}"
+            f"the function ran longer than 0.03 s, the time_limit of endpoint {endpoint!r}"
         )
         eventually(lambda: freed == [endpoint])
 

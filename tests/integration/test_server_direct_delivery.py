@@ -176,7 +176,7 @@ def test_a_stream_has_the_kernel_buffer_little_whoever_listens():
         listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
         async with listener:
             _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
-            UvicornConnection(Cycle(writer.transport).send).hold_little()
+            UvicornConnection(Cycle(writer.transport).send).limit_buffering()
             sock = writer.get_extra_info("socket")
             # Linux tells twice what it was asked for.
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * SEND_BUFFER_BYTES

@@ -215,7 +215,7 @@ def test_a_peer_that_sends_garbage_again_and_again_does_not_fill_the_log(peer, a
         talk(address, b"GARBAGE\r\n\r\n")
     told = [record.getMessage() for record in caplog.records if record.name == "uvicorn.error"]
     assert 1 <= len(told) <= 2
-    assert told[-1] == f"Invalid HTTP request received. ({EVERY} times so far; told once in {EVERY})"
+    assert told[-1] == f"Invalid HTTP request received. ({EVERY} times so far; logged once in {EVERY})"
 
 
 @pytest.mark.usefixtures("neighbour")

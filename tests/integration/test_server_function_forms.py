@@ -268,4 +268,4 @@ def test_a_batched_function_stays_what_it_was_and_can_be_sampled():
         server.call("trim_words", word="")
     with pytest.raises(UnknownEndpointError) as error:
         server.call("trim", word="")
-    assert str(error.value) == "there is no endpoint 'trim'; there are: trim_words"
+    assert str(error.value) == "endpoint 'trim' does not exist; this server has: trim_words"

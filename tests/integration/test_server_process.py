@@ -155,7 +155,7 @@ def test_a_thread_that_a_function_left_behind_does_not_keep_the_process(folder):
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=20)
         assert process.returncode == 0
-        assert "left behind at exit, still running" in err
+        assert "threads still running at exit" in err
 
 
 def test_a_second_signal_ends_it_at_once(folder):
@@ -216,7 +216,7 @@ def test_an_endpoint_that_is_not_there_cannot_be_configured(folder):
     (folder / "wrong.toml").write_text("\n[endpoints.tik]\nmax_queue_size = 1\n")
     code, said = refused(folder, "mine.py:server", "--config", "wrong.toml")
     assert code == 2
-    assert "wrong.toml:2: endpoints: there is no 'tik'; did you mean 'tick'?" in said
+    assert "wrong.toml:2: endpoints: unknown name 'tik'; did you mean 'tick'?" in said
 
 
 def test_what_the_servers_code_says_is_shown_as_such(folder):
@@ -244,9 +244,9 @@ def test_a_script_whose_server_cannot_serve_ends_with_one_line_that_says_why(tmp
     # Python prints such a text, and exits with 1.
     assert (
         ended.value.code
-        == f"cannot bind to 127.0.0.1:{port}: Address already in use; port=0 takes a free one"
+        == f"cannot bind to 127.0.0.1:{port}: Address already in use; use port=0 for any free port"
     )
-    with pytest.raises(SystemExit, match="that is a folder"):
+    with pytest.raises(SystemExit, match="this path is a folder"):
         Server(log=f"sqlite:///{tmp_path}").run(port=0)
 
 
@@ -257,7 +257,7 @@ def test_a_script_whose_server_cannot_serve_ends_with_one_line_that_says_why(tmp
         ({"host": "no such host"}, "^cannot bind to no such host:0: [^;]*$"),
         ({"port": 65536}, "^cannot bind to 127.0.0.1:65536: "),
         ({"port_file": "no/folder/port"}, "^cannot write the port file no/folder/port: No such file"),
-        ({"port_file": "."}, r"^cannot write the port file \.: that is a folder$"),
+        ({"port_file": "."}, r"^cannot write the port file \.: the path is a folder$"),
     ],
 )
 def test_what_keeps_a_server_from_starting_is_told_with_what_helps(options, said):
@@ -277,10 +277,7 @@ def test_a_file_that_runs_its_server_when_it_is_imported_is_told_how_not_to(fold
     code, said = refused(folder, "unguarded.py:server", "--port", "0")
     assert code == 1
     assert said.count("\n") == 1
-    assert (
-        'unguarded.py runs its server when it is imported; put that under `if __name__ == "__main__":`'
-        in said
-    )
+    assert 'unguarded.py runs its server on import; move the call under `if __name__ == "__main__":`' in said
 
 
 def test_to_run_on_a_thread_whose_event_loop_runs_is_refused_with_what_does():
@@ -293,27 +290,30 @@ def test_to_run_on_a_thread_whose_event_loop_runs_is_refused_with_what_does():
 
 def test_a_log_that_cannot_be_opened_is_one_line_and_exit_code_1(folder, tmp_path):
     code, said = refused(folder, "mine.py:server", "--port", "0", "--log", f"sqlite:///{tmp_path}")
-    assert (code, said) == (1, f"tidewire serve: log {tmp_path}: that is a folder; name a file in it\n")
+    assert (code, said) == (
+        1,
+        f"tidewire serve: log {tmp_path}: this path is a folder; use the path of a file in it\n",
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["mine.py:other"], "'other' in mine.py is nothing"),
+        (["mine.py:other"], "'other' in mine.py is undefined"),
         (["mine.py:not_a_server"], "is of type int, not a tidewire_server.Server"),
-        (["yours.py:server"], "there is no file yours.py"),
-        (["no_such_module:server"], "there is no module 'no_such_module'"),
+        (["yours.py:server"], "file yours.py not found"),
+        (["no_such_module:server"], "module 'no_such_module' not found"),
         (["mine"], "is not MODULE:SERVER or FILE.py:SERVER"),
         (["mine.py:server", "--heartbeat", "0"], "--heartbeat: heartbeat = '0': must be a number from 0.001"),
         (["mine.py:server", "--config", "no.toml"], "cannot read no.toml"),
         (["mine.py:server", "--token", ""], "token"),
         (
             ["mine.py:server", "--config", "groups.toml"],
-            "concurrency_group 'gpu' has one limit, and there are two",
+            "concurrency_group 'gpu' has two different limits",
         ),
         (["mine.py:server", "--log-level", "loud"], "--log-level"),
-        (["mine.py:server", "--log", "mysql://x"], "names no log"),
-        (["--model", "no/such/folder"], "there is no folder no/such/folder"),
+        (["mine.py:server", "--log", "mysql://x"], "is not a log"),
+        (["--model", "no/such/folder"], "folder no/such/folder not found"),
     ],
 )
 def test_a_command_that_is_wrong_says_so_in_one_line(folder, arguments, said):
@@ -392,11 +392,11 @@ def test_a_server_that_runs_takes_no_endpoint_and_is_not_run_again():
         return 1
 
     with serving(server):
-        with pytest.raises(RuntimeError, match="register its endpoints before"):
+        with pytest.raises(RuntimeError, match="register all endpoints before"):
             server.endpoint(one)
-        with pytest.raises(RuntimeError, match="runs already"), server.running():
+        with pytest.raises(RuntimeError, match="is already running"), server.running():
             pass
-        with pytest.raises(RuntimeError, match="runs already"):
+        with pytest.raises(RuntimeError, match="is already running"):
             server.run(port=0)
     server.endpoint(one)
     with serving(server) as peer:

@@ -162,7 +162,7 @@ def test_what_a_thousand_who_wait_are_told_does_not_grow_with_the_square_of_thei
                 Settings(queue_interval=0, default_concurrency_limit=1),
                 start=start,
                 find=lambda ticket: Waiting(),
-                starting=lambda ticket: None,
+                on_start=lambda ticket: None,
                 announce=lambda job, message: told.append((job, message.position)),
             )
             for number in range(waiting):

@@ -101,7 +101,7 @@ def test_a_head_without_end_is_left_at_its_bound(address):
 @pytest.mark.parametrize("part", [b"", b"GET /v1 HTTP/1.1\r\nHost: a\r\n"], ids=["nothing", "half a head"])
 def test_a_head_that_does_not_come_is_not_waited_for(address, part):
     found = problem(say(address, part), 408)
-    assert found["detail"] == "no whole head of a request came within 0.5 s (head_timeout)"
+    assert found["detail"] == "the request head did not arrive within 0.5 s (head_timeout)"
     assert found["retryable"] is True
 
 

@@ -218,7 +218,7 @@ def test_accept_decides_between_the_job_and_its_stream(peer, accept, status, med
         ("greet", {"inputs": [{}, {"times": "x"}]}, "/inputs/1/times", ""),
         ("greet", {"inputs": [{}], "shared": {"times": "x"}}, "/shared/times", ""),
         ("greet", {"inputs": [{"times": "x"}], "shared": {"times": 1}}, "/inputs/0/times", ""),
-        ("greet", {"inputs": [{}, 5], "shared": {"times": 1}}, "/inputs/1", "objects"),
+        ("greet", {"inputs": [{}, 5], "shared": {"times": 1}}, "/inputs/1", "an object"),
         ("greet", {}, "", "exactly one"),
         ("greet", {"input": {}, "inputs": [{}]}, "", "exactly one"),
         ("greet", {"inputs": []}, "/inputs", ""),
@@ -334,7 +334,7 @@ def test_a_body_that_does_not_arrive_in_time_is_refused():
             answer = slow.recv(4096)
         assert answer.startswith(b"HTTP/1.1 408 ")
         found = json.loads(answer.partition(b"\r\n\r\n")[2])
-        assert found["detail"] == "1 bytes of 100 had come after 0.1 s (body_timeout)"
+        assert found["detail"] == "received only 1 bytes of 100 within 0.1 s (body_timeout)"
         assert (found["code"], found["retryable"]) == ("request.late", True)
 
 
@@ -379,7 +379,7 @@ def to_send(peer: Peer, size: int) -> socket.socket:
     "path", ["/", "/v1/", "/v2", "/v1/nothing", "/v1/jobs/x/y", "/v1/jobs/x/tokens", "/v1/../etc"]
 )
 def test_an_unknown_url_is_a_problem_that_says_where_to_begin(peer, path):
-    assert str(refused(peer.http.get(path), "not_found")["detail"]).endswith("begins at /v1")
+    assert str(refused(peer.http.get(path), "not_found")["detail"]).endswith("starts at /v1")
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,8 @@ def test_a_method_that_is_not_taken_says_which_are(peer, method, path, allow):
 
 def test_unknown_endpoints_and_jobs_are_told_apart(peer):
     assert (
-        "here are greet, draw" in refused(peer.http.get("/v1/endpoints/gret"), "endpoint_not_found")["detail"]
+        "this server has: greet, draw"
+        in refused(peer.http.get("/v1/endpoints/gret"), "endpoint_not_found")["detail"]
     )
     refused(peer.submit("gret"), "endpoint_not_found")
     for path in ("", "/events", "/cancel"):

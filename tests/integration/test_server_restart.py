@@ -127,7 +127,7 @@ def test_a_job_whose_endpoint_is_gone_fails_and_says_so(server):
     found = server.ended(ran)
     error = found["state"]["items"][0]["error"]
     assert (found["status"], error["code"]) == ("failed", "worker_lost")
-    assert "'tidewire.script' was not there any more" in error["detail"]
+    assert "'tidewire.script' did not exist any more" in error["detail"]
     assert found["state"]["items"][0]["value"] == "Hel"
 
 
@@ -148,7 +148,7 @@ def test_deadlines_count_on_over_a_restart(server):
     server.again()
     found = server.ended(job)
     assert found["state"]["items"][0]["error"]["code"] == "deadline_exceeded"
-    assert found["done"]["error"]["detail"] == "not ended 1.5 s after the submit"
+    assert found["done"]["error"]["detail"] == "unfinished 1.5 s after the submit"
 
 
 def test_a_job_whose_deadline_passes_while_no_server_runs_is_never_begun(server, tmp_path):
@@ -206,7 +206,7 @@ def refusal(log: str) -> str:
 
 
 def test_a_second_server_on_one_file_is_refused_and_the_first_goes_on(server):
-    assert f"another server has it (process {server.pid})" in refusal(f"sqlite:///{server.log}")
+    assert f"another server is using this file (process {server.pid})" in refusal(f"sqlite:///{server.log}")
     assert server.ended(server.submit("shout", input={"text": "a"}).json()["id"])["status"] == "succeeded"
 
 
@@ -220,11 +220,11 @@ def test_what_is_no_log_is_refused_and_left_as_it_is(tmp_path):
     with sqlite3.connect(newer) as db:
         db.execute("PRAGMA user_version = 99")
     for file, why in [
-        (foreign, "a file of another program"),
-        (text, "a file of another program, or damaged"),
-        (newer, "a newer version of this program made it (format 99"),
-        (tmp_path, "that is a folder"),
-        (tmp_path / "none" / "log.db", f"there is no folder {tmp_path / 'none'}"),
+        (foreign, "this file belongs to another program"),
+        (text, "the file belongs to another program or is damaged"),
+        (newer, "a newer version of Tidewire created this file (format 99"),
+        (tmp_path, "this path is a folder"),
+        (tmp_path / "none" / "log.db", f"the folder {tmp_path / 'none'} does not exist"),
     ]:
         before = file.read_bytes() if file.is_file() else None
         found = refusal(f"sqlite:///{file}")
@@ -236,7 +236,7 @@ def test_what_is_no_log_is_refused_and_left_as_it_is(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_refused():
-    assert "cannot be written" in refusal("sqlite:////proc/log.db")
+    assert "cannot be created" in refusal("sqlite:////proc/log.db")
 
 
 def test_a_damaged_file_is_refused(tmp_path):
@@ -256,7 +256,7 @@ def test_a_job_that_cannot_be_taken_up_is_told_and_nothing_is_served(server):
     with sqlite3.connect(server.log) as db:
         db.execute("DELETE FROM state")
     found = refusal(f"sqlite:///{server.log}")
-    assert "is not whole: the file is damaged" in found
+    assert "are missing: the file is damaged" in found
     assert str(server.log) in found
     with pytest.raises(ChildProcessError, match="the file is damaged"):
         server.start()

@@ -223,7 +223,10 @@ def test_what_is_no_script_is_refused_and_its_place_is_named(peer, input_, point
 
 
 def test_a_step_of_no_kind_is_told_which_kinds_there_are(peer):
-    assert "one of append, truncate, set, row, emit, bytes, sleep_ms" in refused(peer, {"script": [{}]})[1]
+    assert (
+        "one of the members append, truncate, set, row, emit, bytes, sleep_ms"
+        in refused(peer, {"script": [{}]})[1]
+    )
 
 
 def test_the_deepest_value_that_the_protocol_takes_is_taken(peer):
@@ -250,5 +253,5 @@ def test_a_server_offers_it_only_where_it_is_added():
     server = Server()
     add_script(server, concurrency_limit=3)
     assert server.concurrency_limit_of(SCRIPT) == 3
-    with pytest.raises(ValueError, match="give this one another name"):
+    with pytest.raises(ValueError, match="choose another name"):
         add_script(server)

@@ -31,7 +31,7 @@ def test_a_thread_that_waited_for_room_writes_nothing_once_its_item_has_ended(co
         # The loop is kept from committing until the thread has to wait for room.
         running = server.app.service._live[job]
         held.set()
-        eventually(lambda: running._journal._backlog_fell and running._journal._backlog_fell._waiters)
+        eventually(lambda: running._log_writer._backlog_fell and running._log_writer._backlog_fell._waiters)
         await running._end_item(0, "cancelled")
 
     with serving(server) as peer:
@@ -219,8 +219,8 @@ def test_inputs_of_jobs_that_have_not_ended_are_bounded_in_bytes():
 
 
 def test_a_function_that_holds_the_event_loop_is_told_by_name(monkeypatch, caplog):
-    monkeypatch.setattr(loop_watchdog, "LONGEST", 0.02)
-    monkeypatch.setattr(loop_watchdog, "SELDOM", 0.0)
+    monkeypatch.setattr(loop_watchdog, "MAX_BLOCKED_SECONDS", 0.02)
+    monkeypatch.setattr(loop_watchdog, "WARNING_INTERVAL", 0.0)
     server = Server(**QUICK)
 
     @server.endpoint
@@ -235,7 +235,7 @@ def test_a_function_that_holds_the_event_loop_is_told_by_name(monkeypatch, caplo
 
         def named():
             assert peer.value("holds") == "at last"
-            return any("what runs: 'holds'" in record.getMessage() for record in caplog.records)
+            return any("running endpoints: 'holds'" in record.getMessage() for record in caplog.records)
 
         eventually(named)
 
@@ -253,7 +253,7 @@ def test_a_value_that_does_not_fit_is_told_to_whoever_runs_the_server_too(inputs
         assert peer.run("wrong", **given)["status"] == "failed"
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(told) == inputs
-    assert all("endpoint 'wrong' gave what is no value of it: " in each for each in told)
+    assert all("endpoint 'wrong' produced an invalid value: " in each for each in told)
     assert all("Input should be a valid integer" in each for each in told)
 
 

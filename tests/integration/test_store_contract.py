@@ -174,19 +174,19 @@ def test_what_is_told_is_the_latest_of_each_kind_and_wakes_who_watches(opened: A
             log = (writer := await Writer().add(store)).log
             woken: list[int] = []
             stop = log.watch(lambda _news: woken.append(1))
-            log.tell("queue", b"q1")
-            log.tell("progress-0", b"p1")
-            log.tell("queue", b"q2")
-            frames, version = log.told(0)
+            log.set_ephemeral_event("queue", b"q1")
+            log.set_ephemeral_event("progress-0", b"p1")
+            log.set_ephemeral_event("queue", b"q2")
+            frames, version = log.ephemeral_events(0)
             assert sorted(frames) == [b"p1", b"q2"]
-            assert log.told(version) == ([], version)
-            log.tell("queue", None)
-            assert log.told(0)[0] == [b"p1"]
+            assert log.ephemeral_events(version) == ([], version)
+            log.set_ephemeral_event("queue", None)
+            assert log.ephemeral_events(0)[0] == [b"p1"]
             assert len(woken) == 3
             await writer.write("x")
             assert len(woken) == 4
             stop()
-            log.tell("queue", b"q3")
+            log.set_ephemeral_event("queue", b"q3")
             assert len(woken) == 4
 
     run(body())

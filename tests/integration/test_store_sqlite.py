@@ -13,12 +13,12 @@ import pytest
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.interfaces import HeadMovedError, Key, StoreError, Tombstone
-from tidewire_server.store.sqlite.event_log import ROW_BYTES, STATE_EVERY, TAIL_BYTES
+from tidewire_server.store.sqlite.event_log import CHECKPOINT_EVERY, ROW_BYTES, TAIL_BYTES
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 from tidewire_server.store_urls import file_of
 
-LARGE = replace(ROOMY, max_log_bytes=64 * STATE_EVERY)
+LARGE = replace(ROOMY, max_log_bytes=64 * CHECKPOINT_EVERY)
 
 
 def opened(folder: Path, *, fsync: bool = False) -> SqliteStore:
@@ -128,7 +128,7 @@ def test_what_does_not_fit_changes_nothing_and_fits_later(tmp_path):
         writer = await Writer().add(store)
         await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 40").fetchone())
         before = writer.log.extent()
-        with pytest.raises(StoreError, match="make room on its disk"):
+        with pytest.raises(StoreError, match="free space on its disk"):
             await writer.write("x" * 500_000)
         assert writer.log.extent() == before
         await store.jobs.reserve(key, b"h")
@@ -160,13 +160,13 @@ def test_only_what_runs_is_in_memory_and_a_tail_of_it(tmp_path):
         assert await everything(writer.log, Cursor(1, 0), 70_000) == b"".join(writer.frames)
         del writer
         gc.collect()
-        assert (list(store.jobs._live), len(store.jobs._held)) == (["live"], 0)
+        assert (list(store.jobs._live), len(store.jobs._shared_logs)) == (["live"], 0)
         await store.close()
 
     run(body())
 
 
-@pytest.mark.parametrize(("size", "count_"), [(20, 400), (3000, 40), (2 * STATE_EVERY, 3)])
+@pytest.mark.parametrize(("size", "count_"), [(20, 400), (3000, 40), (2 * CHECKPOINT_EVERY, 3)])
 def test_states_are_kept_when_events_outweigh_them(tmp_path, size, count_):
     async def body() -> None:
         store = opened(tmp_path)
@@ -206,7 +206,7 @@ def test_many_jobs_share_a_commit(tmp_path):
     "name", ["sqlite://", "sqlite:///", "sqlite:/log.db", "mysql://x", "", "log.db", "Memory"]
 )
 def test_what_names_no_log_is_refused(name):
-    with pytest.raises(ValueError, match="names no log"):
+    with pytest.raises(ValueError, match="is not a log"):
         file_of(name)
 
 

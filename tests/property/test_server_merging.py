@@ -100,7 +100,7 @@ def merged(
 ) -> list[tuple[int, int, object]]:
     """The ids, bases and data of the merged events."""
     merging = EventMerger(Cursor(1, after), columns, room)
-    merging.take_in(b"".join(frames))
+    merging.add(b"".join(frames))
     found = []
     base = after
     for frame in merging.frames(2**30)[0].split(b"\n\n")[:-1]:

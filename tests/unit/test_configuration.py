@@ -112,17 +112,17 @@ colour = 1
     )
     environment(TIDEWIRE_HEARTBEATS="1", TIDEWIRE_RETRY="0", TIDEWIRE_OF_SOMEBODY_ELSE="1")
     assert faults({"tokens": ("",)}, path) == [
-        "TIDEWIRE_HEARTBEATS: there is no such setting; did you mean TIDEWIRE_HEARTBEAT?",
+        "TIDEWIRE_HEARTBEATS: unknown setting; did you mean TIDEWIRE_HEARTBEAT?",
         "some.toml:6: max_threads = True: must be a whole number of at least 1",
         "some.toml:2: heartbeat = 'often': must be a number from 0.001 to 300",
         "TIDEWIRE_RETRY: retry = '0': must be a number from 0.001 to 60",
-        "--token: tokens: a token is TOKEN or PRINCIPAL:TOKEN, and neither is empty",
+        "--token: tokens: a token must be TOKEN or PRINCIPAL:TOKEN, with neither part empty",
         "some.toml:5: port = 70000: must be a whole number from 0 to 65535",
         "some.toml:7: log_level = 'loud': must be debug or info or warning or error",
         "some.toml:9: concurrency_limit = 0: must be a whole number of at least 1, or none",
-        "some.toml:10: there is no 'colour'",
-        "some.toml:3: there is no 'max_queue_siz'; did you mean 'max_queue_size'?",
-        "some.toml:11: there is no 'endpoint'; did you mean 'endpoints'?",
+        "some.toml:10: unknown name 'colour'",
+        "some.toml:3: unknown name 'max_queue_siz'; did you mean 'max_queue_size'?",
+        "some.toml:11: unknown name 'endpoint'; did you mean 'endpoints'?",
     ]
 
 
@@ -132,8 +132,8 @@ colour = 1
         ("heartbeat =", "some.toml: Invalid value"),
         ("endpoints = 5", "some.toml:1: must be a table in the file: [endpoints.NAME]"),
         ("[endpoints]\nx = 1", "some.toml:2: must be a table in the file: [endpoints.x]"),
-        ('tokens = "a:b"', "some.toml:1: tokens: must be a list of texts"),
-        ("tokens = [1]", "some.toml:1: tokens: must be a list of texts"),
+        ('tokens = "a:b"', "some.toml:1: tokens: must be a list of strings"),
+        ("tokens = [1]", "some.toml:1: tokens: must be a list of strings"),
         ("retry = inf", "some.toml:1: retry = inf: must be a number from 0.001 to 60"),
         ("retry = 1\nretry = 2", "some.toml: Cannot overwrite a value"),
     ],
@@ -164,7 +164,7 @@ def test_a_token_that_no_header_can_carry_is_refused_at_the_start(token):
     (told,) = faults({"tokens": (token,)})
     assert (
         told
-        == "--token: tokens: a token is carried by a header: it is visible ASCII characters, without spaces"
+        == "--token: tokens: a token must consist of visible ASCII characters without spaces, to fit in a header"
     )
 
 
@@ -176,7 +176,7 @@ def test_none_means_none_where_there_may_be_none():
 @pytest.mark.parametrize("variable", ["TIDEWIRE_TOKENS", "TIDEWIRE_STREAM_TOKEN_SECRET"])
 def test_a_secret_that_was_left_empty_opens_the_server_to_nobody(environment, variable):
     environment(**{variable: " "})
-    with pytest.raises(ConfigurationError, match=f"{variable} is empty: set it, or take it out"):
+    with pytest.raises(ConfigurationError, match=f"{variable} is empty; set it, or remove it"):
         configure({})
 
 
@@ -253,7 +253,7 @@ def test_a_setting_without_a_flag_is_refused_with_its_line_for_the_file(name, fi
     ended = CliRunner().invoke(serve, ["mine.py:server", flag_of(name), str(FIELDS[name].default)])
     assert ended.exit_code == 2
     found = re.fullmatch(
-        r"tidewire serve: (--\S+) is not a flag; put it in the file: (.*) \(or in the environment: (\w+)=(.*)\)\n",
+        r"tidewire serve: (--\S+) is not a flag; set it in the file: (.*) \(or in the environment: (\w+)=(.*)\)\n",
         ended.stderr,
     )
     assert found is not None
@@ -266,14 +266,14 @@ def test_a_setting_without_a_flag_is_refused_with_its_line_for_the_file(name, fi
 def test_the_value_of_a_refused_flag_may_follow_an_equals_sign():
     ended = CliRunner().invoke(serve, ["--max-event-bytes=1000000"])
     assert ended.stderr == (
-        "tidewire serve: --max-event-bytes is not a flag; put it in the file: max_event_bytes = 1000000"
+        "tidewire serve: --max-event-bytes is not a flag; set it in the file: max_event_bytes = 1000000"
         " (or in the environment: TIDEWIRE_MAX_EVENT_BYTES=1000000)\n"
     )
 
 
 def test_a_flag_without_its_value_is_refused_with_the_default_as_example():
     ended = CliRunner().invoke(serve, ["--max-event-bytes"])
-    assert "put it in the file: max_event_bytes = 1048576 (or" in ended.stderr
+    assert "set it in the file: max_event_bytes = 1048576 (or" in ended.stderr
 
 
 def test_an_unknown_flag_is_refused_with_the_closest_one():

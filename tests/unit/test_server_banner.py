@@ -41,7 +41,7 @@ def test_each_endpoint_says_how_many_run_and_with_which_others_it_shares():
 def test_an_endpoint_that_has_limits_of_its_own_shows_them():
     server = Server()
     server.endpoint(lambda: 1, name="short", max_queue_size=2, time_limit=1.5)
-    assert startup_banner(server, URL).splitlines()[3] == "    short  1 at a time, 2 may wait, 1.5 s each"
+    assert startup_banner(server, URL).splitlines()[3] == "    short  1 at a time, queue of 2, 1.5 s each"
 
 
 def test_what_to_try_names_the_token_that_it_needs_and_shows_none():

@@ -119,7 +119,10 @@ def test_signatures_that_are_of_no_batch_are_told():
         ({"cost": len}, "cost needs max_cost"),
         ({"max_cost": 4}, "max_cost needs cost"),
         ({"cost": len, "max_cost": 0}, "a finite number above 0"),
-        ({"batch": False, "key": len, "bisect": True}, "key, bisect: of batched functions; say batch=True"),
+        (
+            {"batch": False, "key": len, "bisect": True},
+            "key, bisect: only for batched functions; pass batch=True",
+        ),
         ({"time_limit": 0}, "time_limit is 0"),
         ({"concurrency_group": ""}, "concurrency_group is ''"),
     ],
@@ -145,7 +148,7 @@ def test_a_group_has_one_limit():
     server.endpoint(name="b", concurrency_group="gpu", concurrency_limit=2)(lambda: 1)
     assert server.concurrency_limit_of("a") == server.concurrency_limit_of("b") == 2
     with pytest.raises(
-        ValueError, match="'gpu' has one limit, and there are two: 2 at endpoint 'b', None at 'c'"
+        ValueError, match="'gpu' has two different limits: 2 at endpoint 'b' and None at endpoint 'c'"
     ):
         server.endpoint(name="c", concurrency_group="gpu", concurrency_limit=None)(lambda: 1)
     assert sorted(server.endpoints) == ["a", "b"]

@@ -16,7 +16,7 @@ def merge(*contents: object, columns: tuple[str, ...] = (TEXT,), room: int = 2**
         b"id:1-%d\ndata:%b\n\n" % (seq, orjson.dumps(content)) for seq, content in enumerate(contents, 4)
     ]
     merging = EventMerger(Cursor(1, 3), columns, room)
-    merging.take_in(b"".join(frames))
+    merging.add(b"".join(frames))
     assert merging.last == (1, 3 + len(contents))
     blocks = merging.frames(2**30)[0].split(b"\n\n")[:-1]
     return [orjson.loads(block.partition(b"\ndata:")[2]) for block in blocks]
@@ -33,7 +33,7 @@ def test_a_text_that_grew_bit_by_bit_grows_at_once():
 def test_one_event_stays_as_it_was_logged():
     frame = b'id:1-4\ndata:[["s" , "/a" , "as it was"]]\n\n'
     merging = EventMerger(Cursor(1, 3), (), 2**20)
-    merging.take_in(frame)
+    merging.add(frame)
     assert merging.frames(2**30)[0] == frame
 
 
@@ -84,7 +84,7 @@ def test_snapshots_and_done_stay_as_they_are_and_new_columns_hold_from_there():
     ]
     merging = EventMerger(Cursor(1, 3), (TEXT,), 2**20)
     for part in parts:
-        merging.take_in(part)
+        merging.add(part)
     assert merging.frames(2**30)[0] == (
         b'id:1-13\ndata:{"ops":[["a","/items/0/value","aaaaaaaaaa"]],"on":3}\n\n'
         + parts[1]
@@ -100,8 +100,8 @@ def test_what_would_not_be_smaller_stays_as_it_was_logged():
 def test_no_more_is_given_than_fits_but_for_one_event():
     def taken() -> EventMerger:
         merging = EventMerger(Cursor(1, 3), (), 2**20)
-        merging.take_in(b"".join(b'id:1-%d\ndata:[["d","/%d"]]\n\n' % (seq, seq % 2) for seq in range(4, 8)))
-        merging.take_in(b'id:7-8\nevent:snapshot\ndata:{"columns":[]}\n\n')
+        merging.add(b"".join(b'id:1-%d\ndata:[["d","/%d"]]\n\n' % (seq, seq % 2) for seq in range(4, 8)))
+        merging.add(b'id:7-8\nevent:snapshot\ndata:{"columns":[]}\n\n')
         return merging
 
     whole, last = taken().frames(1000)

@@ -1,4 +1,4 @@
-"""The reference server of the Tidewire protocol: functions become endpoints with resumable streams of results."""
+"""Reference server of the Tidewire protocol. Serves Python functions as endpoints with resumable result streams."""
 
 try:
     from tidewire_server.endpoints.context import Context

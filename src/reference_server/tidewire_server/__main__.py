@@ -1,12 +1,12 @@
-"""`python -m tidewire_server`: the serve command by itself."""
+"""Entry point of `python -m tidewire_server`, which runs the same command as `tidewire serve`."""
 
 import sys
 
 
 def main() -> None:
-    """Run the command, or print the line that installs what it lacks."""
+    """Run the command. If a dependency is missing, print how to install it and exit with code 2."""
     try:
-        from tidewire_server.process import cli  # noqa: PLC0415 - a server inside an application needs no typer
+        from tidewire_server.process import cli  # noqa: PLC0415 - only the command needs typer
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tidewire"):
             raise

@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions that carry their problem details."""
+"""Exceptions of the server, and the problem details (RFC 9457) that they become in responses."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,15 +7,15 @@ from typing import Any
 from tidewire.protocol.problems import REGISTRY, Problem, problem, to_json
 
 ITEM_ERROR = "item_refused"
-"""The code of an `ItemError` that names none; a word that is no code of the registry comes after it and a dot."""
+"""Default code of an `ItemError`, and prefix of codes that are neither registered, dotted nor URIs."""
 
 
 class ProblemError(Exception):
-    """A request that is answered with a problem.
+    """Error that the server answers with a problem response.
 
     Attributes:
-        problem: The body of the answer.
-        headers: Further headers of the answer.
+        problem: Body of the response.
+        headers: Additional headers of the response.
     """
 
     def __init__(self, problem: Problem, headers: dict[str, str] | None = None) -> None:
@@ -25,12 +25,12 @@ class ProblemError(Exception):
 
 
 def refuse(code: str, detail: str, *, headers: dict[str, str] | None = None, **members: Any) -> ProblemError:
-    """Make the error of a registry code; to be raised."""
+    """Create a `ProblemError` with a registered code, for the caller to raise."""
     return ProblemError(problem(code, detail, **members), headers)
 
 
-def late(detail: str) -> Problem:
-    """What is said of a request that did not come in time. Nothing of it was begun, so that it may be sent again."""
+def request_timeout(detail: str) -> Problem:
+    """Create the 408 problem for a request that did not arrive in time. The client may safely send it again."""
     return Problem(
         code="request.late",
         title="The request did not arrive in time",
@@ -41,13 +41,13 @@ def late(detail: str) -> Problem:
 
 
 class ItemError(Exception):
-    """Raised by an endpoint's function: this item fails, and its caller reads the message.
+    """Raise this in an endpoint's function to fail the current item with a message for the client.
 
     Args:
-        message: For the caller; nothing else of the exception leaves the server.
-        code: A code of the registry (`"input_too_long"`, …), or one of your own: an absolute URI, or a name that
-            holds a dot. Any other word gets one: `"empty"` becomes `item_refused.empty`.
-        members: Further members of the problem, such as a limit. With a code of your own also `retryable`.
+        message: Text for the client. No other part of the exception leaves the server.
+        code: Registered error code (`"input_too_long"`, …), absolute URI, or name that contains a dot. Any other name
+            gets a prefix: `"empty"` becomes `item_refused.empty`.
+        members: Additional members of the problem, such as a limit. Custom codes may also set `retryable`.
     """
 
     def __init__(self, message: str, *, code: str = ITEM_ERROR, **members: Any) -> None:
@@ -57,7 +57,7 @@ class ItemError(Exception):
         self.members = members
 
     def problem(self) -> Problem:
-        """The problem details that the item's `error` becomes."""
+        """Return the problem details for the item's member `error`."""
         if self.code in REGISTRY:
             found = problem(self.code, self.message)
         else:
@@ -66,37 +66,37 @@ class ItemError(Exception):
             found = Problem(
                 code=self.code, type=uri, title=kind.title, status=kind.status, detail=self.message
             )
-        # The registry says whether one of its own is retryable (TW-ERR-004); of the others their author does.
-        own = () if self.code in REGISTRY else ("retryable", "retry_after_ms")
-        said = {name: self.members[name] for name in own if name in self.members}
-        return Problem(**(self.members | to_json(found) | said))
+        # The registry decides whether a registered code is retryable [TW-ERR-004]. The raiser decides for custom codes.
+        custom = () if self.code in REGISTRY else ("retryable", "retry_after_ms")
+        overrides = {name: self.members[name] for name in custom if name in self.members}
+        return Problem(**(self.members | to_json(found) | overrides))
 
 
 class InvalidValueError(ValueError):
-    """A function returned, yielded or wrote what is no JSON or does not fit its endpoint's value schema."""
+    """A function returned, yielded or wrote a value that is not JSON or does not match the endpoint's value schema."""
 
 
 class StateTooLargeError(Exception):
-    """A change would make a job's state larger than the server's limit; the job fails."""
+    """A change would make a job's state larger than `max_state_bytes`. The job fails."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the job's state would pass max_state_bytes={limit}")
+        super().__init__(f"the job's state would exceed max_state_bytes={limit}")
         self.limit = limit
 
 
 class StreamClosedError(RuntimeError):
-    """Something was written to the stream of an item that has ended."""
+    """A function wrote to the stream of an item that has ended."""
 
 
 class UnknownEndpointError(KeyError):
-    """A server has no endpoint of this name."""
+    """The server has no endpoint with this name."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         names = list(known)
         super().__init__(name)
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        self._text = f"there is no endpoint {name!r}; {hint}there are: {', '.join(names) or 'none'}"
+        self._text = f"endpoint {name!r} does not exist; {hint}this server has: {', '.join(names) or 'none'}"
 
     def __str__(self) -> str:
         return self._text

@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus (`GET /metrics`). One registry per server, none of the process's own."""
+"""Prometheus metrics of a server (`GET /metrics`). Each server has its own registry, without process metrics."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -12,57 +12,59 @@ MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics:
-    """The counters of one server."""
+    """Prometheus metrics of one server. Counters on hot paths are plain integers until the metrics are read."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self.streamed = 0
-        """Bytes of event streams that were sent and are not in `streamed_bytes` yet."""
-        self._events = self._bytes = 0  # that were logged and are not in their counters yet
+        """Bytes of event streams sent since the last read, not yet added to `streamed_bytes`."""
+        self._events = self._bytes = 0  # logged since the last read, not yet added to their counters
         self._added: defaultdict[tuple[Counter, tuple[str, ...]], int] = defaultdict(int)
-        self.jobs_submitted = self._counter("jobs_submitted", "Jobs that were committed.", "endpoint")
-        self.jobs_started = self._counter("jobs_started", "Jobs whose first item began to run.", "endpoint")
-        self.jobs_ended = self._counter("jobs_ended", "Jobs that ended, by status.", "endpoint", "status")
+        self.jobs_submitted = self._counter("jobs_submitted", "Jobs accepted and stored.", "endpoint")
+        self.jobs_started = self._counter("jobs_started", "Jobs whose first item has started.", "endpoint")
+        self.jobs_ended = self._counter(
+            "jobs_ended", "Jobs that have ended, by status.", "endpoint", "status"
+        )
         self.items_started = self._counter(
             "items_started",
-            "Items whose function began to run; a batched one takes several in a call.",
+            "Items passed to their function. One call of a batched function takes several items.",
             "endpoint",
         )
         self._events_logged = self._counter("events_logged", "Events written to logs.")
         self._bytes_logged = self._counter("bytes_logged", "Bytes of events written to logs.")
         self.stream_requests = self._counter(
-            "stream_requests", "GETs of an event stream, by whether they came with a cursor.", "cursor"
+            "stream_requests", "GET requests for an event stream, by whether they have a cursor.", "cursor"
         )
         self.snapshots = self._counter(
-            "snapshots_sent", "Snapshots made for one reader, by reason.", "reason"
+            "snapshots_sent", "Snapshots created for a single reader, by reason.", "reason"
         )
         self.merged = self._counter(
-            "events_merged", "Logged events that went to a reader as parts of fewer, because it was behind."
+            "events_merged", "Logged events that were merged into fewer events for a slow reader."
         )
-        self.streamed_bytes = self._counter("bytes_streamed", "Bytes of event streams sent.")
-        self.stalled = self._counter("streams_stalled", "Streams closed because their reader took no byte.")
-        self.problems = self._counter("problems", "Requests answered with a problem, by code.", "code")
-        self.open_streams = Gauge(
-            "tidewire_open_streams", "Event streams that are open.", registry=self.registry
+        self.streamed_bytes = self._counter("bytes_streamed", "Bytes of event streams sent to readers.")
+        self.stalled = self._counter(
+            "streams_stalled", "Streams closed because the reader accepted no byte for stall_timeout."
         )
+        self.problems = self._counter("problems", "Problem responses, by code.", "code")
+        self.open_streams = Gauge("tidewire_open_streams", "Open event streams.", registry=self.registry)
         for cursor in ("yes", "no"):
             self.stream_requests.labels(cursor)
 
     def measure(self, name: str, help_text: str, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
-        """Report a number for each endpoint, read when it is asked for."""
+        """Register a gauge with one value per endpoint. `read` returns the values whenever the metrics are read."""
         self.registry.register(_PerEndpoint(f"tidewire_{name}", help_text, read))
 
     def add(self, counter: Counter, amount: int, *labels: str) -> None:
-        """Count on the path of every event: cheaper than the counter itself, which gets it when it is read."""
+        """Increase a counter cheaply, for hot paths. The Prometheus counter is updated when the metrics are read."""
         self._added[counter, labels] += amount
 
     def logged(self, events: int, size: int) -> None:
-        """Count events that were logged, and their bytes."""
+        """Count logged events and their bytes."""
         self._events += events
         self._bytes += size
 
     def page(self) -> bytes:
-        """All of it in Prometheus' text form."""
+        """Return all metrics in the Prometheus text format."""
         streamed, self.streamed = self.streamed, 0
         self.streamed_bytes.inc(streamed)
         events, self._events = self._events, 0

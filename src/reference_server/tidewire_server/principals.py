@@ -1,7 +1,7 @@
-"""Who calls: bearer tokens and the principals they stand for.
+"""Bearer-token authentication: map tokens to principals.
 
-A principal sees its own jobs and no others: a job of another one is answered exactly as an unknown one. Without any
-token everybody is the same principal.
+A principal has access only to its own jobs. A request for another principal's job gets the same response as a request
+for an unknown job. A server without tokens treats all clients as one anonymous principal.
 """
 
 import hashlib
@@ -14,44 +14,44 @@ ANONYMOUS = "anonymous"
 
 
 class TokenPrincipals:
-    """The tokens that are let in."""
+    """Accepted bearer tokens, with their principals."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
-        """Read tokens, each `TOKEN` or `PRINCIPAL:TOKEN`.
+        """Parse tokens of the form `TOKEN` or `PRINCIPAL:TOKEN`.
 
         Raises:
-            ValueError: A token is empty, stands twice, or holds what no Authorization header can carry.
+            ValueError: A token is empty, occurs twice, or contains characters not allowed in an Authorization header.
         """
         self._principals: dict[bytes, str] = {}
         for entry in tokens:
             principal, colon, token = entry.rpartition(":")
             if not token or (colon and not principal):
-                raise ValueError("a token is TOKEN or PRINCIPAL:TOKEN, and neither is empty")
+                raise ValueError("a token must be TOKEN or PRINCIPAL:TOKEN, with neither part empty")
             if not all("!" <= character <= "~" for character in token):
                 raise ValueError(
-                    "a token is carried by a header: it is visible ASCII characters, without spaces"
+                    "a token must consist of visible ASCII characters without spaces, to fit in a header"
                 )
             digest = hashlib.sha256(token.encode()).digest()
             if digest in self._principals:
-                raise ValueError(f"a token stands twice (for {self._principals[digest]!r})")
+                raise ValueError(f"a token occurs twice (first for principal {self._principals[digest]!r})")
             self._principals[digest] = principal or f"token-{digest.hex()[:12]}"
 
     def __bool__(self) -> bool:
         return bool(self._principals)
 
     def principal(self, authorization: str | None) -> str:
-        """Whose credentials a request carries.
+        """Return the principal that an Authorization header authenticates.
 
         Raises:
-            ProblemError: They are missing or wrong.
+            ProblemError: The header is missing, or its token is not accepted.
         """
         if not self._principals:
             return ANONYMOUS
         scheme, _, token = (authorization or "").partition(" ")
         digest = hashlib.sha256(token.strip().encode("latin-1", "replace")).digest()
-        # All are compared, each in constant time: how long it takes tells nothing.
+        # Compare all tokens, each in constant time: otherwise the response time would reveal information about them.
         found = [name for known, name in self._principals.items() if hmac.compare_digest(known, digest)]
         if scheme.lower() != "bearer" or not found:
-            detail = "send 'Authorization: Bearer TOKEN' with a token of this server"
+            detail = "send 'Authorization: Bearer TOKEN' with a token that this server accepts"
             raise refuse("unauthorized", detail, headers={"www-authenticate": 'Bearer realm="tidewire"'})
         return found[0]

@@ -1,7 +1,7 @@
-"""`tidewire.script`, the endpoint whose input is its behaviour.
+"""Test endpoint `tidewire.script`, which executes the steps in its input.
 
-Whoever tests a client, or a server from outside, needs a stream that truncates, fails, pauses or grows at a known
-place. The steps and their bounds are those of the specification (`spec/README.md`), so that any server may offer it.
+Tests of clients, and black-box tests of servers, need a stream that grows, truncates, pauses or fails at a known point.
+The specification defines the steps and their limits (`spec/README.md`), so any server can offer this endpoint.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from tidewire_server.server import Server
 NAME: Final = "tidewire.script"
 
 MAX_STEPS: Final = 1000
-"""Steps of one script."""
+"""Maximum number of steps in a script."""
 MAX_SLEEP_MS: Final = 600_000
-"""Milliseconds that one script sleeps, all its steps together."""
+"""Maximum total of all `sleep_ms` of a script."""
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""What the `bytes` of one script sum up to: more than `max_state_bytes` by default, so that it can be passed."""
+"""Maximum total of all `bytes` of a script. Larger than the default `max_state_bytes`, so that tests can exceed it."""
 MAX_COLUMNS: Final = 16
 MAX_NUMBERS: Final = 64
-"""Members of one `usage`."""
+"""Maximum number of members of one `usage`."""
 
 CONCURRENCY: Final = 8
-"""Scripts that run at a time: they do not wait for one another's sleep, and a few more make a queue."""
+"""Default number of scripts that run concurrently. Submitting a few more is enough to test the queue."""
 
 _DIGITS: Final = "0123456789"
 
@@ -47,7 +47,7 @@ def _value(value: JsonValue) -> JsonValue:
 
 def _code(code: str) -> str:
     if code not in REGISTRY and not set(":.") & set(code):
-        raise ValueError("a code of the registry, a name that holds a dot, or an absolute URI")
+        raise ValueError("must be a registered code, a name that contains a dot, or an absolute URI")
     return code
 
 
@@ -60,56 +60,56 @@ class _Described(BaseModel):
 
 
 class AppendStep(_Described):
-    """Appends to a text, or elements to an array."""
+    """Append to a text, or append elements to an array."""
 
     append: str | list[Value]
     at: Pointer | None = None
-    """JSON Pointer within the value; without it the one column grows, else the value itself."""
+    """JSON Pointer within the value. By default the only column, or the value itself if there are no columns."""
 
 
 class Truncate(_Described):
-    """Takes back the last code points of a text, or the last elements of an array."""
+    """Remove the last code points of a text, or the last elements of an array."""
 
     truncate: int = Field(ge=0)
     at: Pointer | None = None
-    """JSON Pointer within the value; without it as in `append`."""
+    """JSON Pointer within the value. Same default as in `append`."""
 
 
 class Set(_Described):
-    """Sets one place, whose parent exists."""
+    """Set the value at a JSON Pointer whose parent exists."""
 
     set: tuple[Pointer, Value]
-    """A JSON Pointer within the value, and what stands there from now on."""
+    """JSON Pointer within the value, and the new value at that location."""
 
 
 class Row(_Described):
-    """Grows each column by one: a text by a string, an array by one element."""
+    """Extend every column: a text by a string, an array by one element."""
 
     row: list[Value] = Field(max_length=MAX_COLUMNS)
 
 
 class Emit(_Described):
-    """Gives a whole value: the server finds what has changed."""
+    """Replace the whole value. The server computes the diff."""
 
     emit: Value
 
 
 class Bytes(_Described):
-    """Appends a text of so many ASCII characters, `01234567890123…`."""
+    """Append a text of this many ASCII characters: `01234567890123…`."""
 
     bytes: int = Field(ge=0, le=MAX_BYTES)
     at: Pointer | None = None
-    """JSON Pointer within the value; without it as in `append`."""
+    """JSON Pointer within the value. Same default as in `append`."""
 
 
 class Sleep(_Described):
-    """Does nothing for a while."""
+    """Sleep for a number of milliseconds."""
 
     sleep_ms: int = Field(ge=0, le=MAX_SLEEP_MS)
 
 
 class Amount(_Described):
-    """How far a script says that it is."""
+    """Progress values that a `progress` step reports."""
 
     current: int | float
     total: int | float | None = None
@@ -118,31 +118,31 @@ class Amount(_Described):
 
 
 class Progress(_Described):
-    """Tells readers how far it is; nothing of it is logged."""
+    """Report progress to connected readers. Progress is not logged."""
 
     progress: Amount
 
 
 class Note(_Described):
-    """Leaves a note in the state of the job."""
+    """Add a note to the job's state."""
 
     note: str
     level: Literal["info", "warning", "error"] = "info"
 
 
 class Usage(_Described):
-    """Reports what was used; the usage of the job is the sum over its items."""
+    """Report usage. The usage of the job is the sum over its items."""
 
     usage: dict[str, int | float] = Field(max_length=MAX_NUMBERS)
 
 
 class Fail(_Described):
-    """Fails the item, and nothing after it is done."""
+    """Fail the item. The remaining steps are not executed."""
 
     fail: str
-    """The `detail` of the item's error."""
+    """Text for the member `detail` of the item's error."""
     code: Annotated[str, AfterValidator(_code)] = "internal"
-    """Of the registry, a name that holds a dot, or an absolute URI."""
+    """Registered error code, a name that contains a dot, or an absolute URI."""
 
 
 _NAMES: Final = (
@@ -151,7 +151,7 @@ _NAMES: Final = (
 
 
 def _tag(name: str) -> Tag:
-    # Not the member's bare name: in the location of an error a tag must not pass for a member.
+    # The prefix keeps the tag distinguishable from a member name in the location of a validation error.
     return Tag(f"step {name}")
 
 
@@ -178,29 +178,29 @@ Step = (
 _BY_NAME: Final = Discriminator(
     _kind,
     custom_error_type="step",
-    custom_error_message=f"a step is an object with one of {', '.join(_NAMES)}",
+    custom_error_message=f"a step must be an object with one of the members {', '.join(_NAMES)}",
 )
 
 
 def _bounded(steps: list[Step]) -> list[Step]:
     sleeps = sum(step.sleep_ms for step in steps if isinstance(step, Sleep))
     if sleeps > MAX_SLEEP_MS:
-        raise ValueError(f"its steps sleep {sleeps} ms, at most {MAX_SLEEP_MS}")
+        raise ValueError(f"the steps sleep {sleeps} ms in total, but the limit is {MAX_SLEEP_MS}")
     size = sum(step.bytes for step in steps if isinstance(step, Bytes))
     if size > MAX_BYTES:
-        raise ValueError(f"its steps make {size} bytes, at most {MAX_BYTES}")
+        raise ValueError(f"the steps append {size} bytes in total, but the limit is {MAX_BYTES}")
     return steps
 
 
 class Script(_Described):
-    """What the endpoint shall do."""
+    """Input of the endpoint: the steps to execute, and the initial value."""
 
     script: Annotated[list[Annotated[Step, _BY_NAME]], Field(max_length=MAX_STEPS), AfterValidator(_bounded)]
-    """Taken one after the other; then the item succeeds."""
+    """Steps to execute in order. After the last one the item succeeds."""
     initial: Value = ""
-    """The value before the first step."""
+    """Value before the first step."""
     columns: Annotated[list[Pointer], Field(max_length=MAX_COLUMNS)] | None = None
-    """JSON Pointers within the value, of the places that grow. Without it: the value, if `initial` is a text."""
+    """Columns, as JSON Pointers within the value. By default the value itself, if `initial` is a text."""
 
 
 EXAMPLES: Final[list[JsonValue]] = [
@@ -216,14 +216,14 @@ EXAMPLES: Final[list[JsonValue]] = [
 
 
 def add_script(server: Server, *, concurrency_limit: int | Default | None = CONCURRENCY) -> None:
-    """Give a server the endpoint `tidewire.script`.
+    """Register the endpoint `tidewire.script` on a server.
 
     Args:
-        server: Without an endpoint of this name.
-        concurrency_limit: Scripts that run at a time; None for any number.
+        server: Server to register the endpoint on.
+        concurrency_limit: Number of scripts that run concurrently, or None for no limit.
 
     Raises:
-        ValueError: The server has one already.
+        ValueError: The server already has an endpoint with this name.
     """
 
     @server.endpoint(
@@ -235,14 +235,14 @@ def add_script(server: Server, *, concurrency_limit: int | Default | None = CONC
         examples=EXAMPLES,
     )
     async def play(script: Script, stream: Stream[JsonValue]) -> None:
-        """Does what its input says, step by step.
+        """Execute the steps in the input.
 
-        For tests of clients, and of servers from outside: a stream that grows, truncates, pauses or fails where the
-        caller says so.
+        For tests of clients and black-box tests of servers, which need a stream that grows, truncates, pauses or fails
+        at a known point.
         """
         for index, step in enumerate(script.script):
             try:
-                await _take(step, stream)
+                await _execute(step, stream)
             except ValueError as error:
                 raise ItemError(f"/script/{index}: {error}", code="invalid_input") from error
 
@@ -257,12 +257,12 @@ def _columns(script: Script) -> list[str]:
     return [""] if isinstance(script.initial, str) else []
 
 
-async def _take(step: Step, stream: Stream[JsonValue]) -> None:
-    """Take one step, and give way to whatever else runs.
+async def _execute(step: Step, stream: Stream[JsonValue]) -> None:
+    """Execute one step, and yield to the event loop.
 
     Raises:
-        ItemError: The step says so.
-        ValueError: It does not fit the value.
+        ItemError: The step is a `fail`.
+        ValueError: The step cannot be applied to the current value.
     """
     pause = 0.0
     match step:

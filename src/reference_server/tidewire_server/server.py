@@ -1,4 +1,4 @@
-"""What an author of endpoints imports: a server, and how functions become its endpoints."""
+"""The public class `Server`: registers functions as endpoints, and serves them."""
 
 import asyncio
 import contextlib
@@ -36,11 +36,11 @@ from tidewire_server.store.open_store import memory_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 LOADING: Final[ContextVar[str | None]] = ContextVar("loading", default=None)
-"""What `tidewire serve` imports just now: a server in it is not to run by itself, past the command's settings."""
+"""Module that `tidewire serve` is importing, or None. `Server.run` refuses to run during this import."""
 
 
 class Server:
-    """A server of endpoints.
+    """Serves Python functions as endpoints.
 
     Example:
         server = Server()
@@ -54,17 +54,17 @@ class Server:
     """
 
     def __init__(self, *, settings: Settings | None = None, **options: Any) -> None:
-        """Make a server without endpoints.
+        """Create a server without endpoints.
 
         Args:
-            settings: All settings at once.
-            options: Settings by name, over `settings`: `default_concurrency_limit=1`, `max_threads=40`,
-                `heartbeat=15.0`, …; see `Settings` for all, with their bounds.
+            settings: All settings in one object.
+            options: Individual settings, which take precedence over `settings`: `default_concurrency_limit=1`,
+                `max_threads=40`, `heartbeat=15.0`, … `Settings` lists all of them with their bounds.
 
         Raises:
             pydantic.ValidationError: A setting is unknown or out of bounds.
         """
-        self.settings = (settings or Settings()).but(**options)
+        self.settings = (settings or Settings()).replace(**options)
         self.endpoints: dict[str, Endpoint] = {}
         self._app: TidewireApp | None = None
         self._closers: list[Callable[[], Awaitable[None]]] = []
@@ -126,58 +126,64 @@ class Server:
         key: Callable[[Any], Hashable] | None = None,
         bisect: bool = False,
     ) -> Any:
-        """Make a function an endpoint. It stays callable as it was.
+        """Register a function as an endpoint. The decorator returns the function unchanged.
 
-        The function may be plain (it runs in a worker thread), `async`, a generator of whole values of either kind,
-        or have a parameter annotated `Stream[T]` and write to it. Its other parameters are the members of the input;
-        one parameter annotated with a pydantic model is the input itself. The schema of the value comes from what it
-        returns, yields, or from `T`. The docstring is the endpoint's description.
+        The function may be synchronous (it then runs in a worker thread), `async`, or a synchronous or asynchronous
+        generator that yields complete values. It may also write to a parameter annotated `Stream[T]`. All other
+        parameters are members of the input, except that a single parameter annotated with a pydantic model is the
+        input itself. The value's schema is inferred from the return type, the yielded type, or `T`. The docstring
+        becomes the endpoint's description.
 
         Args:
-            function: The function, where this is used as a decorator without options.
-            name: The endpoint's name; the function's by default.
-            concurrency_limit: Calls that run at a time; None for any number. By default the server's
+            function: The function, if this method is used as a decorator without arguments.
+            name: Name of the endpoint. By default the name of the function.
+            concurrency_limit: Maximum number of concurrent calls, or None for no limit. By default the server's
                 `default_concurrency_limit`.
-            concurrency_group: Endpoints of one group share their slots: `concurrency_limit`, set at one of them, is
-                that of all together. A GPU that two models share is a group of its own.
-            max_queue_size: Items that may wait, 0 for none; by default the server's.
-            time_limit: Seconds that the function may take for one item; then it fails with `deadline_exceeded`, and
-                the function is cancelled. None for any time.
-            on_restart: What becomes of items that ran when the server stopped, where jobs outlive it: they run again
-                from the start, or, with "fail", fail with `worker_lost`: for functions that must not run twice.
-            columns: JSON Pointers, within the value, of the places that grow; or a function of the input that returns
-                them. A value that is a text is its own column.
-            initial: The value of an item before its function has returned or written one; or a function of the input.
-            validate: Called with each validated input before it is queued. A `ValueError` that it raises refuses the
-                submit; the error's `member` and `code`, if it has them, say what is wrong. So does an `ItemError`.
-            capabilities: Capabilities for discovery, in addition to those that the server finds: `{"logprobs":
-                {"max_top": 20}}`, `{"rollback": False}`. Without `rollback` (text that was written may be taken
-                back), it holds for generators, whose values may replace each other, and for streams whose function
-                names `truncate`.
-            examples: Valid inputs.
-            links: Further resources under the endpoint's URL, by name: bytes, JSON, or a function that returns
-                either.
-            batch: The function takes many inputs in one call: a list of a pydantic model, or one list for each member
-                of the input. It returns as many values, in the same order; one that is an `ItemError` or another
-                exception fails its own input alone. A generator yields `{row: value}`, with `Append` and `Last`.
-                Callers see no difference: they send one input, or many. The other options are for these.
-            max_batch_size: Inputs in one call, at most. 16, or the largest of `sizes`.
-            batch_timeout: Seconds that the oldest input waits for others, from its arrival, while a worker is idle.
-                0: none; batches form while one runs.
-            sizes: Sizes that a call may have; a smaller batch is filled up, and the values of the rows that fill it
-                are dropped. For functions that are compiled for certain shapes.
-            pad: The input that fills a batch up; by default the last one of the batch again.
-            cost: The share of `max_cost` that an input takes: its tokens, its pixels. Called with the input, at the
-                submit and again when it is queued.
-            max_cost: What the inputs of one call may cost together. One that costs more is refused at the submit.
-            key: Only inputs with equal keys share a call: a shape, the name of an adapter. Called as `cost` is.
-            bisect: Where the function raises, call it again with each half of the inputs, until only those that make
-                it raise have failed. The function is then called several times with one input.
+            concurrency_group: Name of a group of endpoints that share one `concurrency_limit`, which is set on any of
+                them. Use a group for models that share a GPU.
+            max_queue_size: Maximum number of waiting items, which may be 0. By default the server's setting.
+            time_limit: Seconds after which an item fails with `deadline_exceeded` and the function is cancelled. None
+                for no limit.
+            on_restart: Treatment of items that were running when the server stopped, if the log is in a file: "rerun"
+                runs them again from the start, and "fail" fails them with `worker_lost`. Use "fail" for functions
+                that must not run twice.
+            columns: JSON Pointers of the growing texts and arrays within the value, or a function that computes them
+                from the input. If the value is a text, the default is the value itself.
+            initial: Value of an item before its function has produced one, or a function that computes it from the
+                input.
+            validate: Function called with each validated input before the input is queued. A `ValueError` or
+                `ItemError` that it raises rejects the submit. The attributes `member` and `code` of a `ValueError`
+                name the invalid member and the error code.
+            capabilities: Capabilities to report in discovery, in addition to those that the server detects:
+                `{"logprobs": {"max_top": 20}}`, `{"rollback": False}`. By default, `rollback` (the function may
+                remove text again) is true for generators, and for functions with a stream whose code mentions
+                `truncate`.
+            examples: Valid inputs, shown in discovery.
+            links: Additional resources under the endpoint's URL, by name: bytes, a JSON value, or a function that
+                returns either.
+            batch: Whether the function processes many inputs per call. It takes a list of a pydantic model, or one
+                list per member of the input, and returns the values in the same order. An `ItemError` or other
+                exception in the returned list fails only its own input. A generator yields `{row: value}`, with
+                `Append` and `Last`. Clients still submit single inputs or batches as usual. All options below require
+                `batch`.
+            max_batch_size: Maximum number of inputs per call. By default 16, or the largest of `sizes`.
+            batch_timeout: Seconds that an idle worker waits for more inputs, counted from the arrival of the oldest
+                waiting input. With 0, batches form only while another call is running.
+            sizes: Allowed batch sizes, for functions that are compiled for fixed shapes. A smaller batch is padded,
+                and the values of the padding rows are discarded.
+            pad: Input used for padding. By default the last input of the batch.
+            cost: Function that returns the cost of an input towards `max_cost`, such as its tokens or pixels. Called
+                when the input is submitted and again when it is queued.
+            max_cost: Maximum total cost of the inputs in one call. A submit with a more expensive input is rejected.
+            key: Function of the input. Only inputs with equal keys are batched together, for example those of the
+                same shape or adapter. Called at the same times as `cost`.
+            bisect: Whether to retry after an exception with each half of the inputs, until only the inputs that cause
+                the exception have failed. The function is then called several times with the same input.
 
         Raises:
-            TypeError: The signature cannot be an endpoint's.
-            ValueError: An option is wrong, or the name is taken.
-            RuntimeError: The server runs.
+            TypeError: The function's signature is not supported.
+            ValueError: An option is not valid, or the name is already in use.
+            RuntimeError: The server is already running.
         """
         options = Options(
             **{name: value for name, value in locals().items() if name not in {"self", "function"}}
@@ -185,11 +191,11 @@ class Server:
 
         def register(function: F) -> F:
             if self._app is not None and self._app.started:
-                raise RuntimeError("this server runs: register its endpoints before it is started")
+                raise RuntimeError("the server is already running; register all endpoints before it starts")
             endpoint = Endpoint(function, options)
             if endpoint.name in self.endpoints:
                 raise ValueError(
-                    f"there is an endpoint {endpoint.name!r} already; give this one another name"
+                    f"an endpoint named {endpoint.name!r} is already registered; choose another name"
                 )
             group_limits([*self.endpoints.values(), endpoint])
             self.endpoints[endpoint.name] = endpoint
@@ -199,31 +205,31 @@ class Server:
 
     @property
     def app(self) -> TidewireApp:
-        """The ASGI application, for any ASGI server. Its settings are fixed by the first use."""
+        """ASGI application, for use with any ASGI server. After the first access, settings can no longer be changed."""
         if self._app is None:
             self._app = TidewireApp(self.endpoints, self.settings, self._closers)
         return self._app
 
     def configure(self, **options: Any) -> None:
-        """Change settings, before the server is first used.
+        """Change settings. Must be called before the server is first used.
 
         Raises:
             pydantic.ValidationError: A setting is unknown or out of bounds.
-            RuntimeError: The server is in use.
+            RuntimeError: `app` has been accessed, or the server is running.
         """
         if self._app is not None and options:
-            raise RuntimeError("this server is in use: its settings are fixed")
-        self.settings = self.settings.but(**options)
+            raise RuntimeError("settings cannot be changed once the server or its app is in use")
+        self.settings = self.settings.replace(**options)
 
     def on_close(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Have something closed with the server: an engine, a pool. Called once, after all functions have ended."""
+        """Register a coroutine function to call when the server closes, after all endpoint functions have ended."""
         self._closers.append(function)
 
     def concurrency_limit_of(self, endpoint: str) -> int | None:
-        """How many calls of an endpoint run at a time, those of its group together; None for any number.
+        """Return the concurrency limit of an endpoint or of its group. None means no limit.
 
         Raises:
-            UnknownEndpointError: There is no such endpoint.
+            UnknownEndpointError: The server has no endpoint with this name.
         """
         found = self._endpoint(endpoint)
         limit = found.concurrency_limit
@@ -244,30 +250,30 @@ class Server:
         """Serve until SIGINT or SIGTERM, then shut down gracefully.
 
         Args:
-            host: The address to bind to.
-            port: The port; 0 takes a free one.
-            port_file: A file that gets the port's number once requests are answered, for whoever waits for it.
-            listener: A socket that listens already, instead of host and port.
-            started: Told the URL once requests are answered; by default it is printed.
-            switch_interval: Seconds after which Python takes a busy thread's turn away, while this runs.
+            host: Address to bind to.
+            port: Port to bind to, or 0 for any free port.
+            port_file: File to write the port number to when the server is ready, for programs that wait for it.
+            listener: Listening socket to use instead of `host` and `port`.
+            started: Function called with the URL when the server is ready. By default the URL is printed.
+            switch_interval: Python thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
 
         Raises:
-            SystemExit: The address cannot be bound to, or the log cannot be opened, or the port file not written: left
-                alone, this ends the script with one line that says so, and with exit code 1.
-            RuntimeError: An event loop runs on this thread, as in a notebook; or the server runs already.
+            SystemExit: The address cannot be bound, the log cannot be opened, or the port file cannot be written. If
+                the exception is not caught, Python prints the reason in one line and exits with code 1.
+            RuntimeError: This thread already runs an event loop, as in a notebook, or the server is already running.
         """
-        from tidewire_server.serving import serve  # noqa: PLC0415 - an app for another ASGI server needs no uvicorn
+        from tidewire_server.serving import serve  # noqa: PLC0415 - other ASGI servers do not need uvicorn
 
         if (target := LOADING.get()) is not None:
             sys.exit(
-                f'tidewire serve: {target} runs its server when it is imported; put that under `if __name__ == "__main__":`'
+                f'tidewire serve: {target} runs its server on import; move the call under `if __name__ == "__main__":`'
             )
-        if _loop_runs():
+        if _has_running_loop():
             raise RuntimeError(
-                "server.run() blocks, and an event loop runs on this thread already (a notebook?): "
-                "`with server.running() as url:` serves from a thread while its block runs"
+                "server.run() cannot block this thread, which already runs an event loop (a notebook?); "
+                "use `with server.running() as url:` to serve from a background thread"
             )
-        self._refuse_a_second_run()
+        self._check_not_running()
         try:
             listener = listener or serve.bind(host, port)
         except OSError as error:
@@ -287,49 +293,51 @@ class Server:
 
     @contextlib.contextmanager
     def running(self, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-        """Serve from a background thread while the block runs: `with server.running() as url: …`. For tests and notebooks.
+        """Serve from a background thread during a `with` block, for tests and notebooks.
+
+        Example: `with server.running() as url: …`
 
         Yields:
-            The URL; by default on a free port of this machine.
+            URL of the server, by default on any free port of the loopback interface.
 
         Raises:
-            OSError: The address cannot be bound to.
-            StoreError: The log cannot be opened, or another server has it.
-            RuntimeError: The server runs already.
+            OSError: The address cannot be bound.
+            StoreError: The log cannot be opened, or another server is using it.
+            RuntimeError: The server is already running.
         """
         from tidewire_server.serving.serve import in_background  # noqa: PLC0415
 
-        self._refuse_a_second_run()
+        self._check_not_running()
         with in_background(self.app, self.settings, host=host, port=port) as url:
             yield url
 
     def call(self, endpoint: str, /, **members: Any) -> JsonValue:
-        """Run one sample in this process, through everything but sockets; for tests.
+        """Run one job in this process, without sockets, and return its value. For tests.
 
         Args:
-            endpoint: The endpoint's name.
-            members: The members of the input. For an endpoint whose input is one model these are the model's.
+            endpoint: Name of the endpoint.
+            members: Members of the input. For an endpoint whose input is one model, the members of the model.
 
         Returns:
             The final value, as JSON.
 
         Raises:
-            UnknownEndpointError: There is no such endpoint; names those that there are.
-            ProblemError: The input was refused.
-            ItemError: The function refused it, or gave what does not fit its schema.
-            Exception: Whatever else the function raised.
+            UnknownEndpointError: The server has no endpoint with this name.
+            ProblemError: The input is not valid.
+            ItemError: The function raised an `ItemError`, or its value does not match the schema.
+            Exception: Any other exception that the function raised.
         """
         found = self._endpoint(endpoint)
-        if _loop_runs():
+        if _has_running_loop():
             raise RuntimeError(
-                "server.call blocks; on a running event loop call it through asyncio.to_thread"
+                "server.call() cannot block this thread, which runs an event loop; use asyncio.to_thread"
             )
         return asyncio.run(self._call(found, members))
 
-    def _refuse_a_second_run(self) -> None:
+    def _check_not_running(self) -> None:
         if self._app is not None and self._app.started:
             raise RuntimeError(
-                "this server runs already: it has one queue and one log, and so one place to run at a time"
+                "this server is already running; its queue and log can be used only once at a time"
             )
 
     def _endpoint(self, name: str) -> Endpoint:
@@ -341,7 +349,7 @@ class Server:
     async def _call(self, endpoint: Endpoint, members: dict[str, Any]) -> JsonValue:
         service = JobService(self.endpoints, self.settings, Metrics(), memory_of(self.settings))
         try:
-            record = (await service.submit(ANONYMOUS, endpoint, _body_of(members), None)).record
+            record = (await service.submit(ANONYMOUS, endpoint, _submit_body(members), None)).record
             job = await service.outcome(record)
             if job is not None and job.raised is not None:
                 raise job.raised
@@ -355,8 +363,8 @@ class Server:
             await service.close()
 
 
-def _loop_runs() -> bool:
-    """Whether this thread runs an event loop, so that blocking it would be to wait for oneself."""
+def _has_running_loop() -> bool:
+    """Return whether this thread runs an event loop, which a blocking call would stop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -364,7 +372,7 @@ def _loop_runs() -> bool:
     return True
 
 
-def _body_of(members: dict[str, Any]) -> bytes:
+def _submit_body(members: dict[str, Any]) -> bytes:
     try:
         return strict_json.dumps({"input": plain(members)}).encode()
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""How a store is named: what `--log` takes."""
+"""Parse the URL of a store, as passed in the `log` setting."""
 
 from pathlib import Path
 from typing import Final
@@ -8,15 +8,15 @@ _SQLITE: Final = "sqlite:///"
 
 
 def file_of(name: str) -> Path | None:
-    """The file that a name means; None for memory.
+    """Return the path of the file that a store URL names, or None for the in-memory store.
 
     Raises:
-        ValueError: It names no store.
+        ValueError: The URL is not a store URL.
     """
     if name == MEMORY:
         return None
     if not name.startswith(_SQLITE) or name == _SQLITE:
         raise ValueError(
-            f"{name!r} names no log: it is memory, or sqlite:///PATH (four slashes for an absolute path)"
+            f"{name!r} is not a log: use memory, or sqlite:///PATH (four slashes for an absolute path)"
         )
     return Path(name.removeprefix(_SQLITE)).absolute()

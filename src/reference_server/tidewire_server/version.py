@@ -1,4 +1,4 @@
-"""Which server this is."""
+"""Name and version of the server, as reported in discovery."""
 
 from importlib.metadata import PackageNotFoundError, version
 

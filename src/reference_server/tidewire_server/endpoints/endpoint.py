@@ -54,61 +54,66 @@ class Options:
     """
 
     name: str | None = None
-    """The endpoint's name; the function's by default."""
+    """Name of the endpoint. By default the name of the function."""
     concurrency_limit: int | Default | None = DEFAULT
-    """Calls that run at a time; None for any number. By default the server's `default_concurrency_limit`."""
+    """Maximum number of concurrent calls, or None for no limit. By default the server's
+    `default_concurrency_limit`."""
     concurrency_group: str | None = None
-    """Endpoints of one group share their slots: `concurrency_limit`, set at one of them, is that of all together. A GPU
-    that two models share is a group of its own."""
+    """Name of a group of endpoints that share one `concurrency_limit`, which is set on any of them. Use a group for
+    models that share a GPU."""
     max_queue_size: int | None = None
-    """Items that may wait, 0 for none; by default the server's."""
+    """Maximum number of waiting items, which may be 0. By default the server's setting."""
     time_limit: float | None = None
-    """Seconds that the function may take for one item; then it fails with `deadline_exceeded`, and the function is
-    cancelled. None for any time."""
+    """Seconds after which an item fails with `deadline_exceeded` and the function is cancelled. None for no
+    limit."""
     on_restart: OnRestart = "rerun"
-    """What becomes of items that ran when the server stopped, where jobs outlive it: they run again from the start, or,
-    with "fail", fail with `worker_lost`: for functions that must not run twice."""
+    """Treatment of items that were running when the server stopped, if the log is in a file: "rerun" runs them
+    again from the start, and "fail" fails them with `worker_lost`. Use "fail" for functions that must not run
+    twice."""
     columns: Columns | None = None
-    """JSON Pointers, within the value, of the places that grow; or a function of the input that returns them. A value
-    that is a text is its own column."""
+    """JSON Pointers of the growing texts and arrays within the value, or a function that computes them from the
+    input. If the value is a text, the default is the value itself."""
     initial: Any = DEFAULT
-    """The value of an item before its function has returned or written one; or a function of the input."""
+    """Value of an item before its function has produced one, or a function that computes it from the input."""
     validate: Callable[[Any], Any] | None = None
-    """Called with each validated input before it is queued. A `ValueError` that it raises refuses the submit; the
-    error's `member` and `code`, if it has them, say what is wrong. So does an `ItemError`."""
+    """Function called with each validated input before the input is queued. A `ValueError` or `ItemError` that it
+    raises rejects the submit. The attributes `member` and `code` of a `ValueError` name the invalid member and the
+    error code."""
     capabilities: Mapping[str, Any] | None = None
-    """Capabilities for discovery, in addition to those that the server finds: `{"logprobs": {"max_top": 20}}`,
-    `{"rollback": False}`. Without `rollback` (text that was written may be taken back), it holds for generators, whose
-    values may replace each other, and for streams whose function names `truncate`."""
+    """Capabilities to report in discovery, in addition to those that the server detects: `{"logprobs": {"max_top":
+    20}}`, `{"rollback": False}`. By default, `rollback` (the function may remove text again) is true for
+    generators, and for functions with a stream whose code mentions `truncate`."""
     examples: Iterable[JsonValue] = ()
-    """Valid inputs."""
+    """Valid inputs, shown in discovery."""
     links: Mapping[str, Resource] | None = None
-    """Further resources under the endpoint's URL, by name: bytes, JSON, or a function that returns either."""
+    """Additional resources under the endpoint's URL, by name: bytes, a JSON value, or a function that returns
+    either."""
     batch: bool = False
-    """The function takes many inputs in one call: a list of a pydantic model, or one list for each member of the input.
-    It returns as many values, in the same order; one that is an `ItemError` or another exception fails its own input
-    alone. A generator yields `{row: value}`, with `Append` and `Last`. Callers see no difference: they send one input,
-    or many. The other options are for these."""
+    """Whether the function processes many inputs per call. It takes a list of a pydantic model, or one list per
+    member of the input, and returns the values in the same order. An `ItemError` or other exception in the returned
+    list fails only its own input. A generator yields `{row: value}`, with `Append` and `Last`. Clients still submit
+    single inputs or batches as usual. All options below require `batch`."""
     max_batch_size: int | None = None
-    """Inputs in one call, at most. 16, or the largest of `sizes`."""
+    """Maximum number of inputs per call. By default 16, or the largest of `sizes`."""
     batch_timeout: float | None = None
-    """Seconds that the oldest input waits for others, from its arrival, while a worker is idle. 0: none; batches form
-    while one runs."""
+    """Seconds that an idle worker waits for more inputs, counted from the arrival of the oldest waiting input. With
+    0, batches form only while another call is running."""
     sizes: Iterable[int] | None = None
-    """Sizes that a call may have; a smaller batch is filled up, and the values of the rows that fill it are dropped. For
-    functions that are compiled for certain shapes."""
+    """Allowed batch sizes, for functions that are compiled for fixed shapes. A smaller batch is padded, and the
+    values of the padding rows are discarded."""
     pad: Any = None
-    """The input that fills a batch up; by default the last one of the batch again."""
+    """Input used for padding. By default the last input of the batch."""
     cost: Callable[[Any], float] | None = None
-    """The share of `max_cost` that an input takes: its tokens, its pixels. Called with the input, at the submit and again
-    when it is queued."""
+    """Function that returns the cost of an input towards `max_cost`, such as its tokens or pixels. Called when the
+    input is submitted and again when it is queued."""
     max_cost: float | None = None
-    """What the inputs of one call may cost together. One that costs more is refused at the submit."""
+    """Maximum total cost of the inputs in one call. A submit with a more expensive input is rejected."""
     key: Callable[[Any], Hashable] | None = None
-    """Only inputs with equal keys share a call: a shape, the name of an adapter. Called as `cost` is."""
+    """Function of the input. Only inputs with equal keys are batched together, for example those of the same shape
+    or adapter. Called at the same times as `cost`."""
     bisect: bool = False
-    """Where the function raises, call it again with each half of the inputs, until only those that make it raise have
-    failed. The function is then called several times with one input."""
+    """Whether to retry after an exception with each half of the inputs, until only the inputs that cause the
+    exception have failed. The function is then called several times with the same input."""
 
     def batching(self) -> Batching | None:
         """How items are batched; None for a function that takes one input.

@@ -1,1 +1,1 @@
-"""The ASGI application: routes, event streams, replay."""
+"""ASGI application of the server: routes, event streams, replay."""

@@ -1,4 +1,4 @@
-"""CORS: which pages of other origins may read responses (spec/10-browsers.md, section 10.2)."""
+"""CORS middleware: headers that let pages of other origins read responses (spec/10-browsers.md, section 10.2)."""
 
 from collections.abc import Collection
 from typing import Final
@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from tidewire.protocol.problems import problem
-from tidewire_server.http.requests_and_responses import problem_answer
+from tidewire_server.http.requests_and_responses import problem_response
 
 METHODS: Final = ("GET", "POST", "DELETE", "HEAD", "OPTIONS")
 ALLOW_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID")  # TW-BRW-008
@@ -18,10 +18,11 @@ PREFLIGHT_MAX_AGE: Final = 600  # TW-BRW-010
 
 
 class Cors(CORSMiddleware):
-    """Starlette's CORS middleware, with this protocol's responses to preflights.
+    """Starlette's CORS middleware with the preflight responses that the protocol requires.
 
-    Starlette sends texts with 200 and 400. Here a preflight gets 204 without a body, a refused one gets a problem, as
-    every error does (TW-ERR-001), and both carry the headers of section 10.5.
+    Starlette answers preflights with plain text and status 200 or 400. This class answers an accepted preflight with
+    204 and no body, and a rejected one with a problem document, as for every other error [TW-ERR-001]. Both responses
+    carry the headers of section 10.5.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
@@ -37,12 +38,14 @@ class Cors(CORSMiddleware):
         self.preflight_headers |= own | self.simple_headers
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        decided = super().preflight_response(request_headers)
-        if decided.status_code == 200:
-            answer = Response(status_code=204, headers={"cache-control": "no-store"})
+        decision = super().preflight_response(request_headers)
+        if decision.status_code == 200:
+            response = Response(status_code=204, headers={"cache-control": "no-store"})
         else:
-            detail = f"{bytes(decided.body).decode()}: pages of the origins in cors_origins may send "
+            detail = (
+                f"{bytes(decision.body).decode()}: pages of the origins in the setting cors_origins may send "
+            )
             detail += f"{', '.join(METHODS)} with the headers {', '.join(ALLOW_HEADERS)}"
-            answer = problem_answer(problem("bad_parameter", detail))
-        answer.headers.update({k: v for k, v in decided.headers.items() if not k.startswith("content-")})
-        return answer
+            response = problem_response(problem("bad_parameter", detail))
+        response.headers.update({k: v for k, v in decision.headers.items() if not k.startswith("content-")})
+        return response

@@ -1,4 +1,4 @@
-"""What the server says of itself: what it is and can, each endpoint's schemas, and what else an endpoint offers."""
+"""Discovery documents: the server's capabilities and limits, endpoint schemas, and linked resources of endpoints."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,7 +11,7 @@ from tidewire.protocol.resources import Discovery
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import refuse
 from tidewire_server.http import requests_and_responses
-from tidewire_server.http.requests_and_responses import answer, root_of
+from tidewire_server.http.requests_and_responses import json_response, root_of
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.settings import Settings
 from tidewire_server.version import SERVER
@@ -30,25 +30,25 @@ _IMMUTABLE = "public, max-age=31536000, immutable"
 
 
 class DiscoveryDocuments:
-    """Answers to what is asked about the server and its endpoints."""
+    """Route handlers that describe the server and its endpoints."""
 
     def __init__(
         self, endpoints: Mapping[str, Endpoint], settings: Settings, service: Callable[[], JobService]
     ) -> None:
-        """Describe.
+        """Create the handlers.
 
         Args:
             endpoints: All endpoints by name.
             settings: The server's settings.
-            service: What runs, once it was started.
+            service: Returns the job service. Called per request, because the service starts after the routes exist.
         """
         self._endpoints = endpoints
         self._settings = settings
         self._service = service
 
     async def discover(self, request: Request) -> ASGIApp:
-        """`GET /v1`."""
-        requests_and_responses.accepts(request, "application/json")
+        """Handle `GET /v1`: describe the server."""
+        requests_and_responses.require_acceptable(request, "application/json")
         settings, root = self._settings, root_of(request)
         capabilities = [*_CAPABILITIES]
         if any(each.capabilities(1).logprobs is not None for each in self._endpoints.values()):
@@ -64,40 +64,42 @@ class DiscoveryDocuments:
         members = messages.to_json(body)
         members["limits"] |= settings.model_dump(include={"max_retained_jobs", "max_tombstones"})
         members["min_interval_ms"] = round(settings.min_snapshot_interval * 1000)
-        return answer(members)
+        return json_response(members)
 
     async def describe(self, request: Request) -> ASGIApp:
-        """`GET /v1/endpoints/{name}`."""
-        requests_and_responses.accepts(request, "application/json")
+        """Handle `GET /v1/endpoints/{name}`: describe one endpoint."""
+        requests_and_responses.require_acceptable(request, "application/json")
         endpoint = self.endpoint(request)
-        return answer(endpoint.describe(root_of(request), self._service().max_inputs(endpoint)))
+        return json_response(endpoint.describe(root_of(request), self._service().max_inputs(endpoint)))
 
-    async def further(self, request: Request) -> ASGIApp:
-        """`GET /v1/endpoints/{name}/{resource}`."""
+    async def linked_resource(self, request: Request) -> ASGIApp:
+        """Handle `GET /v1/endpoints/{name}/{resource}`: serve a linked resource, such as the vocabulary."""
         endpoint, name = self.endpoint(request), request.path_params["resource"]
         if name not in endpoint.links:
-            raise refuse("not_found", f"endpoint {endpoint.name!r} has no {name[:80]!r}")
-        served = endpoint.resource(name)
-        etag = f'"{served.version}"'
-        # Only a URL that names the version may be kept for good: without it, the next model has the same URL.
-        caching = _IMMUTABLE if request.query_params.get("v") == served.version else "no-cache"
+            raise refuse("not_found", f"endpoint {endpoint.name!r} has no resource {name[:80]!r}")
+        resource = endpoint.resource(name)
+        etag = f'"{resource.version}"'
+        # Only a URL with the version may be cached forever: the plain URL stays the same when the model changes.
+        caching = _IMMUTABLE if request.query_params.get("v") == resource.version else "no-cache"
         if self._settings.tokens:
             caching = caching.replace("public", "private")
         headers = {"etag": etag, "cache-control": caching}
         known = request.headers.get("if-none-match", "").split(",")
         if etag in [tag.strip().removeprefix("W/") for tag in known]:
             return Response(status_code=304, headers=headers)
-        return Response(served.body, headers=headers, media_type=served.media_type)
+        return Response(resource.body, headers=headers, media_type=resource.media_type)
 
     def endpoint(self, request: Request) -> Endpoint:
-        """The endpoint that a URL names.
+        """Return the endpoint that the URL names.
 
         Raises:
-            ProblemError: There is none of this name.
+            ProblemError: No endpoint has this name.
         """
         name = request.path_params["name"]
         endpoint = self._endpoints.get(name)
         if endpoint is None:
             known = ", ".join(self._endpoints) or "none"
-            raise refuse("endpoint_not_found", f"there is no endpoint {name[:80]!r}; here are {known}")
+            raise refuse(
+                "endpoint_not_found", f"endpoint {name[:80]!r} does not exist; this server has: {known}"
+            )
         return endpoint

@@ -1,19 +1,19 @@
-"""Several logged events as one, for a reader that is behind: fewer events, fewer bytes, the same state.
+"""Merge consecutive logged events into one diff for a slow reader, to save events and bytes.
 
-Rules, by section 5.5 of the specification:
+Rules, from section 5.5 of the specification:
 
-- Only diffs of one epoch become one. A snapshot and `done` stay as they are and part what is around them.
-- The merged diff has the id of the last event, and `on`, the seq of the last one before the first.
-- It carries a check of each text that one of them checked, true for the state that it leads to. A check moves on over
-  what is appended after it; an event after which one could not be known begins the next diff.
-- It is never larger than `max_event_bytes`, nor than what it stands for.
+- Only diffs of the same epoch are merged. Snapshots and `done` are sent unchanged and separate the diffs around them.
+- The merged diff has the id of its last event. Its member `on` is the seq of the event before its first one.
+- The merged diff has a check for each text that one of its events checked, valid for the resulting state. A check is
+  recomputed from the text that is appended after it. If a check cannot be recomputed, the event starts a new diff.
+- The merged diff is never larger than `max_event_bytes` or than the events that it replaces.
 
-  op    | with earlier ops
+  op    | how it is merged with the earlier ops
   ------+--------------------------------------------------------------------------------------------------------------
-  a, t  | joins that of its place, unless something happened above or below that place since
-  s     | takes the place of that of its place; those below it are void and go
-  r     | joins none: whether a column is a text or an array is not known here
-  i, d  | joins none, and no later op joins any before it: indices have moved
+  a, t  | combined with the op of the same path, unless a path above or below it has changed since
+  s     | replaces the op of the same path, and removes the ops of all paths below
+  r     | never combined, because the types of the columns (text or array) are unknown here
+  i, d  | never combined, and later ops are not combined with earlier ones, because array indices have shifted
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,39 +24,39 @@ import orjson
 
 from tidewire.protocol.cursor import Cursor
 
-_AROUND: Final = 256
-"""Bytes of a merged diff beside its ops: its members, and what the checks grow by."""
+_OVERHEAD: Final = 256
+"""Bytes reserved in a merged diff for everything but its ops: the other members, and the growth of its checks."""
 
-_MAX_PLACES: Final = 1024
-"""Places whose ops may still be joined."""
+_MAX_PATHS: Final = 1024
+"""Maximum number of paths whose ops can still be combined with later ones."""
 
 
 class EventMerger:
-    """Makes one answer of the events that follow a cursor."""
+    """Merges the events that follow a cursor. Call `add` for each chunk of events, then `frames` once."""
 
     def __init__(self, after: Cursor, columns: Sequence[str], max_event_bytes: int) -> None:
-        """Begin.
+        """Create a merger for the events after the reader's cursor.
 
         Args:
-            after: What the reader holds.
-            columns: The columns of its epoch.
-            max_event_bytes: Bound of a diff's data.
+            after: Cursor of the last event that the reader has received.
+            columns: Column pointers of the cursor's epoch.
+            max_event_bytes: Maximum size of a diff's data.
         """
         self.last = after
-        """The last event that was taken in."""
+        """Id of the last event added."""
         self._columns = columns
-        self._room = max_event_bytes
+        self._max_event_bytes = max_event_bytes
         self._done: list[tuple[bytes, Cursor]] = []
         self._raw: list[tuple[bytes, Cursor]] = []
         self._on = after
         self._size = 0
-        self._diff = _Diff(columns)
+        self._diff = _MergedDiff(columns)
 
-    def take_in(self, frames: bytes) -> None:
-        """Take in the events that follow, in their wire form and as this server writes it.
+    def add(self, frames: bytes) -> None:
+        """Add the next events, encoded as this server encodes them for the wire.
 
         Raises:
-            ValueError: They are none.
+            ValueError: The bytes are not encoded events.
         """
         for frame in frames.split(b"\n\n")[:-1]:
             head, _, data = frame.partition(b"\ndata:")
@@ -69,33 +69,33 @@ class EventMerger:
                     self._columns = orjson.loads(data)["columns"]
                 self._open(cursor)
             else:
-                self._take_diff(frame, data, cursor)
+                self._add_diff(frame, data, cursor)
             self.last = cursor
 
     def frames(self, max_bytes: int) -> tuple[bytes, Cursor]:
-        """What was taken in, in as few events as it goes into. Ends the merging.
+        """Finish merging and return the merged events.
 
         Args:
-            max_bytes: Events are given while their sum stays within; the first comes whatever its size.
+            max_bytes: Size limit of the result. The first event is returned even if it alone is larger.
 
         Returns:
-            The events, and the id of the last of them.
+            The encoded events, and the id of the last of them.
         """
         self._close()
-        given, size = 0, 0
+        count, size = 0, 0
         for frame, _ in self._done:
             size += len(frame) + 2
-            if given and size > max_bytes:
+            if count and size > max_bytes:
                 break
-            given += 1
-        if not given:
+            count += 1
+        if not count:
             return b"", self.last
-        return b"\n\n".join([*(frame for frame, _ in self._done[:given]), b""]), self._done[given - 1][1]
+        return b"\n\n".join([*(frame for frame, _ in self._done[:count]), b""]), self._done[count - 1][1]
 
-    def _take_diff(self, frame: bytes, data: bytes, cursor: Cursor) -> None:
+    def _add_diff(self, frame: bytes, data: bytes, cursor: Cursor) -> None:
         content = orjson.loads(data)
         if self._raw and (
-            self._size + len(data) > self._room - _AROUND or not self._diff.follows_on(content)
+            self._size + len(data) > self._max_event_bytes - _OVERHEAD or not self._diff.follows_on(content)
         ):
             self._close()
             self._open(self.last)
@@ -105,7 +105,7 @@ class EventMerger:
 
     def _open(self, on: Cursor) -> None:
         self._on, self._size = on, 0
-        self._diff = _Diff(self._columns)
+        self._diff = _MergedDiff(self._columns)
 
     def _close(self) -> None:
         raw, self._raw = self._raw, []
@@ -113,14 +113,17 @@ class EventMerger:
             last = raw[-1][1]
             data = self._diff.encoded(self._on.seq)
             merged = b"id:%d-%d\ndata:%b" % (*last, data)
-            if len(data) <= self._room and len(merged) < sum(len(frame) + 2 for frame, _ in raw) - 2:
+            if (
+                len(data) <= self._max_event_bytes
+                and len(merged) < sum(len(frame) + 2 for frame, _ in raw) - 2
+            ):
                 self._done.append((merged, last))
                 return
         self._done += raw
 
 
-class _Place:
-    """What happens to one place: perhaps it is set; then some of its end goes, then something is added."""
+class _PathChange:
+    """Combined change of one path: an optional new value, then a truncation, then an append."""
 
     __slots__ = ("added", "dropped", "is_set", "kind", "path", "value")
 
@@ -153,9 +156,9 @@ class _Place:
                     self.added.append(piece[:-n])
                 n -= min(n, len(piece))
         elif self.kind is list:
-            of_added = min(n, len(self.added))
-            del self.added[len(self.added) - of_added :]
-            n -= of_added
+            from_added = min(n, len(self.added))
+            del self.added[len(self.added) - from_added :]
+            n -= from_added
         self.dropped += n
 
     def ops(self) -> Iterator[list[Any]]:
@@ -169,62 +172,62 @@ class _Place:
             yield ["a", self.path, grown]
 
 
-class _Diff:
-    """One diff that grows by the ops of later ones."""
+class _MergedDiff:
+    """Diff under construction, which absorbs the ops of later diffs."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
-        self._ops: list[_Place | list[Any] | None] = []
-        self._places: dict[str, int] = {}
-        """Where the op of a place stands, which a later `s` of that place may replace."""
+        self._ops: list[_PathChange | list[Any] | None] = []
+        self._changes: dict[str, int] = {}
+        """Index of each path's op in `_ops`. A later `s` of the same path may replace that op."""
         self._open: set[str] = set()
-        """Places whose op a later `a` or `t` may join."""
+        """Paths whose op can still be combined with a later `a` or `t`."""
         self._above: set[str] = set()
-        """Every place above one of `places`, and perhaps others."""
-        self._lost: set[str] = set()
-        """Places at or below which an op stands that is in `places` no more."""
+        """All parents of the paths in `_changes`, and possibly more. Other paths have no changes below them."""
+        self._pinned: set[str] = set()
+        """Paths at or below which `_ops` contains an op that is no longer in `_changes`."""
         self._checks: dict[str, list[int]] = {}
         self._after_row = False
 
     def follows_on(self, content: Any) -> bool:
-        """Whether a diff can be added so that each check is known after it."""
+        """Return whether every check can still be computed after the diff is added."""
         if not self._checks or type(content) is str:
             return True
-        ops, renewed = _shape(content)
+        ops, renewed = _ops_and_checks(content)
         renewing = {check[0] for check in renewed}
         return all(self._keeps_checks(op, renewing) for op in ops)
 
     def add(self, content: Any) -> None:
-        """Add a diff that follows on."""
+        """Add a diff. The caller must check `follows_on` first."""
         if type(content) is str:
             self._grow(self._columns[0], content)
             return
-        ops, checks = _shape(content)
+        ops, checks = _ops_and_checks(content)
         for op in ops:
-            letter = op[0]
-            if letter == "r":
+            kind = op[0]
+            if kind == "r":
                 self._row(op)
                 continue
             self._after_row = False
             path, *rest = op[1:]
-            if letter == "a":
+            if kind == "a":
                 self._grow(path, rest[0])
-            elif letter == "t":
-                self._at(path).truncate(rest[0])
+            elif kind == "t":
+                self._change_for_growth(path).truncate(rest[0])
                 self._check_truncated(path, rest[0])
-            elif letter == "s":
+            elif kind == "s":
                 self._set(path, rest[0])
             else:
-                self._forget()
+                self._pin_all()
                 self._ops.append(op)
         for path, *proof in checks:
             self._checks[path] = proof
 
     def encoded(self, on: int) -> bytes:
-        """The diff as JSON."""
+        """Encode the diff as JSON."""
         ops: list[list[Any]] = []
         for op in self._ops:
-            if isinstance(op, _Place):
+            if isinstance(op, _PathChange):
                 ops.extend(op.ops())
             elif op is not None:
                 ops.append(op)
@@ -235,103 +238,103 @@ class _Diff:
 
     def _grow(self, path: str, x: Any) -> None:
         self._after_row = False
-        self._at(path).append(x)
+        self._change_for_growth(path).append(x)
         proof = self._checks.get(path)
         if proof is not None:
-            self._checks[path] = _grown(proof, x)
+            self._checks[path] = _check_after_append(proof, x)
 
     def _row(self, op: list[Any]) -> None:
         if not self._after_row:
             self._after_row = True
             for path in self._columns:
                 for below in self._below(path):
-                    self._lose(below)
-                self._lose(path)
+                    self._pin(below)
+                self._pin(path)
         self._ops.append(op)
         if self._checks:
             for path, x in zip(self._columns, op[1:], strict=True):
                 proof = self._checks.get(path)
                 if proof is not None:
-                    self._checks[path] = _grown(proof, x if len(proof) > 1 else [x])
+                    self._checks[path] = _check_after_append(proof, x if len(proof) > 1 else [x])
 
     def _set(self, path: str, value: Any) -> None:
-        if path in self._lost:
+        if path in self._pinned:
             for below in self._below(path):
-                self._lose(below)
-            place = self._new(path)
-            self._lost.discard(path)
+                self._pin(below)
+            change = self._new(path)
+            self._pinned.discard(path)
         else:
             for below in self._below(path):
-                self._ops[self._places.pop(below)] = None
+                self._ops[self._changes.pop(below)] = None
                 self._open.discard(below)
-            place = self._place(path) if path in self._places else self._new(path)
+            change = self._change(path) if path in self._changes else self._new(path)
             self._open.add(path)
-        place.set(value)
+        change.set(value)
         if path in self._checks:
-            self._checks[path] = _grown([0, 0], value)
+            self._checks[path] = _check_after_append([0, 0], value)
 
-    def _at(self, path: str) -> _Place:
-        """What an `a` or a `t` of a place goes into."""
+    def _change_for_growth(self, path: str) -> _PathChange:
+        """Return the change that an `a` or `t` op of this path is combined with."""
         if path in self._open:
-            return self._place(path)
+            return self._change(path)
         for below in self._below(path):
-            self._lose(below)
-        if path in self._places:
-            self._lose(path)
+            self._pin(below)
+        if path in self._changes:
+            self._pin(path)
         return self._new(path)
 
-    # ---- places ----------------------------------------------------------------------------------------------------
+    # ---- paths -----------------------------------------------------------------------------------------------------
 
-    def _place(self, path: str) -> _Place:
-        found = self._ops[self._places[path]]
-        assert isinstance(found, _Place)  # noqa: S101 - `_places` names no others
+    def _change(self, path: str) -> _PathChange:
+        found = self._ops[self._changes[path]]
+        assert isinstance(found, _PathChange)  # noqa: S101 - `_changes` contains only indices of path changes
         return found
 
-    def _new(self, path: str) -> _Place:
-        if len(self._places) >= _MAX_PLACES:
-            self._forget()
-        # What is above may not be joined any more: that would come before what happens here.
+    def _new(self, path: str) -> _PathChange:
+        if len(self._changes) >= _MAX_PATHS:
+            self._pin_all()
+        # Later ops on paths above must stay behind this change, so they can no longer be combined with earlier ops.
         for above in _above(path):
             self._above.add(above)
             self._open.discard(above)
-        place = _Place(path)
-        self._places[path] = len(self._ops)
+        change = _PathChange(path)
+        self._changes[path] = len(self._ops)
         self._open.add(path)
-        self._ops.append(place)
-        return place
+        self._ops.append(change)
+        return change
 
-    def _lose(self, path: str) -> None:
-        """An op stays where it is: what comes to its place later comes after it, and nothing above it makes it void."""
+    def _pin(self, path: str) -> None:
+        """Keep the op of a path as it is: later ops of the path are added separately, and no later `s` removes it."""
         for each in (path, *_above(path)):
-            self._places.pop(each, None)
+            self._changes.pop(each, None)
             self._open.discard(each)
-            self._lost.add(each)
+            self._pinned.add(each)
 
     def _below(self, path: str) -> list[str]:
         if path not in self._above:
             return []
-        return [place for place in self._places if place.startswith(f"{path}/")]
+        return [each for each in self._changes if each.startswith(f"{path}/")]
 
-    def _forget(self) -> None:
-        """All that was done stays as it is; what comes later comes after it."""
-        self._places.clear()
+    def _pin_all(self) -> None:
+        """Keep all current ops as they are, so that later ops are added separately."""
+        self._changes.clear()
         self._open.clear()
         self._above.clear()
-        self._lost.clear()
+        self._pinned.clear()
 
     # ---- checks ----------------------------------------------------------------------------------------------------
 
     def _keeps_checks(self, op: list[Any], renewing: set[str]) -> bool:
-        letter, path = op[0], op[1]
-        if letter in {"a", "r"}:
+        kind, path = op[0], op[1]
+        if kind in {"a", "r"}:
             return True
-        if letter in {"i", "d"}:
+        if kind in {"i", "d"}:
             return False
         proof = self._checks.get(path)
-        if letter == "t":
+        if kind == "t":
             known = proof is None or len(proof) == 1 or path in renewing
         else:
-            # An index equal to the length appends: whether it is one is not known here.
+            # An `s` op whose index equals the array's length appends an element. The length is unknown here.
             known = len(self._checks.get(path.rpartition("/")[0], ())) != 1
             known = known and (proof is None or (len(proof) > 1 and type(op[2]) is str))
         return known and not any(each.startswith(f"{path}/") for each in self._checks)
@@ -341,17 +344,17 @@ class _Diff:
         if proof is None:
             return
         if len(proof) > 1:
-            del self._checks[path]  # the diff that truncates brings a new one
+            del self._checks[path]  # `follows_on` guarantees that this diff contains a new check
         else:
             self._checks[path] = [proof[0] - n]
 
 
-def _shape(content: Any) -> tuple[list[Any], list[Any]]:
+def _ops_and_checks(content: Any) -> tuple[list[Any], list[Any]]:
     return (content["ops"], content.get("check", [])) if type(content) is dict else (content, [])
 
 
-def _grown(proof: list[int], x: Any) -> list[int]:
-    """A check's numbers after an append: of a text with its CRC, of an array without."""
+def _check_after_append(proof: list[int], x: Any) -> list[int]:
+    """Return a check's numbers after an append: length and CRC-32 of a text, or only the length of an array."""
     if len(proof) == 1:
         return [proof[0] + len(x)]
     return [proof[0] + len(x), crc32(x.encode(), proof[1])]
@@ -361,7 +364,3 @@ def _above(path: str) -> Iterator[str]:
     while path:
         path = path.rpartition("/")[0]
         yield path
-
-
-def _within(path: str, place: str) -> bool:
-    return path == place or path.startswith(f"{place}/")

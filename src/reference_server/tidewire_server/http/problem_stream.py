@@ -1,4 +1,4 @@
-"""A problem as an event stream, for readers that cannot see a status: an EventSource hides it from its page."""
+"""Problem sent as an event stream, for browsers: an `EventSource` hides the HTTP status from the page."""
 
 from starlette.responses import Response
 
@@ -9,14 +9,15 @@ from tidewire_server.http.event_stream import HEADERS
 
 
 def problem_stream(found: Problem, *, retry: float) -> Response:
-    """The response with a problem inside an event stream.
+    """Create an event-stream response that contains one `problem` event.
 
-    A problem that is not retryable has the id that is answered with 204: only this ends an EventSource.
+    A problem that is not retryable carries a special event id. The `EventSource` reconnects with this id as its cursor,
+    and the server answers 204, which is the only way to stop an `EventSource`.
     """
     wait = found.retry_after_ms if found.retryable and found.retry_after_ms else round(retry * 1000)
     last = None if found.retryable else str(ENDED_BY_PROBLEM)
     frame = ephemeral_frame("problem", found, id=last, retry_ms=wait)
     response = Response(frame, headers={name.decode(): value.decode() for name, value in HEADERS})
-    # Like every event stream: an intermediary that adds comments or changes line ends would break a length.
+    # No Content-Length, as in every event stream: intermediaries may add comments or change line endings.
     del response.headers["content-length"]
     return response

@@ -1,19 +1,19 @@
-"""How a stream opens: what a reader's cursor means for what the log holds.
+"""Replay planning: the first event of a stream, from the reader's cursor and the events that the log stores.
 
-  cursor                                        | log                    | the stream opens with
-  ----------------------------------------------+------------------------+---------------------------------------------
-  that of `done`                                | has ended              | nothing: 204
-  none                                          | its head is a snapshot | that snapshot, as it was logged
-  none                                          | anything else          | a snapshot at the head, `compacted`
-  0-0                                           | whole                  | every event as it was logged
-  0-0                                           | its start is trimmed   | a snapshot at the oldest place, `compacted`
-  the id of an event                            | its successors are held| the event after it
-  the id of an event                            | some were trimmed      | a snapshot at the head, `compacted`
-  anything else: past the head, past the end of |                        | a snapshot at the head, `rewound`
-    its epoch, of an unknown epoch              |                        |
+  cursor                              | log                        | first event of the stream
+  ------------------------------------+----------------------------+---------------------------------------------------
+  id of `done`                        | has ended                  | none: the response is 204
+  no cursor                           | head is a logged snapshot  | that snapshot, as it was logged
+  no cursor                           | any other                  | a snapshot at the head, reason `compacted`
+  0-0                                 | nothing trimmed            | the first event ever logged
+  0-0                                 | start trimmed              | a snapshot at the oldest position, `compacted`
+  id of an event                      | stores all later events    | the event after the cursor
+  id of an event                      | some later events trimmed  | a snapshot at the head, `compacted`
+  any other: beyond the head, beyond  | any                        | a snapshot at the head, reason `rewound`
+    its epoch's end, unknown epoch    |                            |
 
-The head of a log that has ended is, for a snapshot, the event before `done`: `done` follows it. A snapshot at the head
-of a log is what opens an epoch: nothing else is logged as one.
+For a log that has ended, a snapshot at the head shows the state before `done`, and `done` follows the snapshot. The log
+itself contains a snapshot only as the first event of an epoch.
 """
 
 from enum import Enum
@@ -25,14 +25,14 @@ from tidewire_server.store.interfaces import Extent
 
 
 class ReplayStart(Enum):
-    """Where the snapshot that opens a stream is taken."""
+    """Position of the snapshot that opens a stream."""
 
     HEAD = "head"
     OLDEST = "oldest"
 
 
 class ReplayPlan(NamedTuple):
-    """What a stream begins with: a snapshot, or the events after a cursor; with neither, nothing follows at all."""
+    """First event of a stream: a snapshot, or the event after a cursor. If both members are None, no event follows."""
 
     snapshot: tuple[ReplayStart, SnapshotReason] | None = None
     after: Cursor | None = None
@@ -42,11 +42,11 @@ NOTHING = ReplayPlan()
 
 
 def plan_replay(cursor: Cursor | None, extent: Extent) -> ReplayPlan:
-    """Look up how a stream opens.
+    """Decide how a stream opens, according to the table at the top of this module.
 
     Args:
-        cursor: What the reader sent, None where it sent none.
-        extent: What the log holds.
+        cursor: Cursor that the reader sent, or None.
+        extent: Range of events that the log stores.
     """
     base, head, ended = extent.base, extent.head, extent.ended
     whole = base.seq == 0

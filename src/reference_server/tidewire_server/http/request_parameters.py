@@ -1,4 +1,4 @@
-"""What the parameters of a request say: in its query, its headers, and the body of a cancel."""
+"""Parse and validate request parameters from the query string, the headers, and the body of a cancel request."""
 
 from typing import Any, Final
 
@@ -9,100 +9,108 @@ from tidewire_server.errors import refuse
 from tidewire_server.http.requests_and_responses import header_lines
 
 MAX_KEY: Final = 255
-"""Characters of an Idempotency-Key."""
+"""Maximum length of an Idempotency-Key, in characters."""
 
 
-def cursor_of(asked: str | None) -> Cursor | None:
-    """The cursor that a reader sent, None where it sent none.
+def parse_cursor(sent: str | None) -> Cursor | None:
+    """Parse the cursor that a reader sent. None means no cursor.
 
     Raises:
-        ProblemError: It is no cursor.
+        ProblemError: The text is not a cursor.
     """
-    if asked is None:
+    if sent is None:
         return None
-    if asked == str(BEGINNING):
+    if sent == str(BEGINNING):
         return BEGINNING
     try:
-        return Cursor.parse(asked)
+        return Cursor.parse(sent)
     except CursorError as error:
         raise refuse("bad_cursor", str(error)) from None
 
 
 def text(request: Request, name: str, default: str = "") -> str:
-    """A parameter of the query, which may stand there once. Empty is as good as absent.
+    """Return a query parameter, or `default` if it is absent or empty.
 
     Raises:
-        ProblemError: It stands there twice.
+        ProblemError: The parameter occurs more than once.
     """
-    given = request.query_params.getlist(name)
-    if len(given) > 1:
-        raise refuse("bad_parameter", f"{name} stands {len(given)} times in the URL")
-    return (given[0] if given else "") or default
+    values = request.query_params.getlist(name)
+    if len(values) > 1:
+        raise refuse(
+            "bad_parameter", f"the query parameter {name} occurs {len(values)} times in the URL; send it once"
+        )
+    return (values[0] if values else "") or default
 
 
 def has_token(request: Request) -> bool:
-    """Whether the URL of a stream has a token. An empty one is as good as absent."""
+    """Return whether the URL contains a stream token. An empty `token` parameter counts as absent."""
     return any(request.query_params.getlist("token"))
 
 
 def choice(request: Request, name: str, default: str, other: str) -> str:
-    """A parameter of the query that is one of two words.
+    """Return a query parameter that must be `default` or `other`.
 
     Raises:
-        ProblemError: It is neither.
+        ProblemError: The parameter has another value.
     """
-    given = text(request, name, default)
-    if given not in {default, other}:
-        raise refuse("bad_parameter", f"{name} is {default!r} or {other!r}, not {given[:40]!r}")
-    return given
+    value = text(request, name, default)
+    if value not in {default, other}:
+        raise refuse(
+            "bad_parameter",
+            f"the query parameter {name} must be {default!r} or {other!r}, not {value[:40]!r}",
+        )
+    return value
 
 
-def integer(request: Request, name: str, default: int, least: int, most: int) -> int:
-    """A parameter of the query that is a whole number. Its digits are counted before they become one.
+def integer(request: Request, name: str, default: int, minimum: int, maximum: int) -> int:
+    """Return a query parameter as an integer. The length is checked first, since converting many digits is slow.
 
     Raises:
-        ProblemError: It is none, or out of bounds.
+        ProblemError: The parameter is not an integer from `minimum` to `maximum`.
     """
-    given = text(request, name)
-    if not given:
+    value = text(request, name)
+    if not value:
         return default
-    if not (given.isascii() and given.isdigit() and len(given) <= 12 and least <= int(given) <= most):
-        raise refuse("bad_parameter", f"{name} is a whole number from {least} to {most}, not {given[:40]!r}")
-    return int(given)
+    if not (value.isascii() and value.isdigit() and len(value) <= 12 and minimum <= int(value) <= maximum):
+        raise refuse(
+            "bad_parameter",
+            f"the query parameter {name} must be an integer from {minimum} to {maximum}, not {value[:40]!r}",
+        )
+    return int(value)
 
 
 def idempotency_key(request: Request) -> str | None:
-    """The key of a submit, None where it has none.
+    """Return the Idempotency-Key of a submit request, or None if the request has none.
 
     Raises:
-        ProblemError: It is no key.
+        ProblemError: The key is empty, too long, or contains other characters than visible ASCII.
     """
     keys = header_lines(request, b"idempotency-key")
     if not keys:
         return None
     key = ", ".join(keys)
     if not 1 <= len(key) <= MAX_KEY or not all("!" <= character <= "~" for character in key):
-        raise refuse("bad_parameter", f"an Idempotency-Key has 1 to {MAX_KEY} visible ASCII characters")
+        raise refuse("bad_parameter", f"an Idempotency-Key must be 1 to {MAX_KEY} visible ASCII characters")
     return key
 
 
 def items_to_cancel(body: dict[str, Any], count: int) -> list[int] | None:
-    """The items that a cancel names, each once; None for all.
+    """Return the indices of the items to cancel, without duplicates. None means all items.
 
     Args:
-        body: The body of the cancel.
-        count: How many items the job has.
+        body: Body of the cancel request.
+        count: Number of items in the job.
 
     Raises:
-        ProblemError: It names one that the job does not have.
+        ProblemError: `items` is not an array, or an index is out of range.
     """
     if "items" not in body:
         return None
     items = body["items"]
     if type(items) is not list:
-        raise refuse("invalid_input", "/items: an array of indices", pointer="/items")
-    for place, index in enumerate(items):
+        raise refuse("invalid_input", "/items: must be an array of item indices", pointer="/items")
+    for position, index in enumerate(items):
         if type(index) is not int or not 0 <= index < count:
-            detail = f"/items/{place}: the job has items 0 to {count - 1}"
-            raise refuse("invalid_input", detail, pointer=f"/items/{place}")
+            detail = f"/items/{position}: must be an item index from 0 to {count - 1}"
+            raise refuse("invalid_input", detail, pointer=f"/items/{position}")
     return list(dict.fromkeys(items))

@@ -1,4 +1,4 @@
-"""Requests and responses below the routes: bodies, Accept, problems, and the privacy of URLs that hold a token."""
+"""Request and response helpers for the routes: bodies, content negotiation, problem responses, Referrer-Policy."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from tidewire.protocol import problems
 from tidewire.protocol.messages import to_text
 from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.resources import API_ROOT
-from tidewire_server.errors import ProblemError, late, refuse
+from tidewire_server.errors import ProblemError, refuse, request_timeout
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.store.interfaces import StoreError
 
@@ -26,16 +26,16 @@ Handler = Callable[[Request], Awaitable[ASGIApp]]
 _log = logging.getLogger(__name__)
 
 
-def answer(
+def json_response(
     body: BaseModel | Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    """A JSON answer. Nothing is cached unless its headers say otherwise."""
+    """Create a JSON response. It has `Cache-Control: no-store` unless `headers` override that."""
     content = to_text(body).encode() if isinstance(body, BaseModel) else orjson.dumps(body)
     return Response(content, status, {"cache-control": "no-store"} | (headers or {}), "application/json")
 
 
-def problem_answer(found: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """A problem as an answer, with Retry-After (whole seconds) where it names a wait."""
+def problem_response(found: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """Create a problem response, with `Retry-After` in whole seconds if the problem has a `retry_after_ms`."""
     wait = (
         {} if found.retry_after_ms is None else {"retry-after": str(math.ceil(found.retry_after_ms / 1000))}
     )
@@ -48,49 +48,52 @@ def problem_answer(found: Problem, headers: Mapping[str, str] | None = None) -> 
 
 
 def header_lines(request: Request, name: bytes) -> list[str]:
-    """The values of a header by its name in lower case, one for each line of this name.
+    """Return the values of all header lines with this name, which must be lowercase.
 
-    As ASGI has it: to look for one that is absent in Starlette's mapping is to raise and to catch.
+    Reads the ASGI list directly: Starlette's mapping raises and catches an exception for each absent header.
     """
     return [str(value, "latin-1") for key, value in request.scope["headers"] if key == name]
 
 
 def header(request: Request, name: bytes) -> str:
-    """The first line of a header by its name in lower case, empty where there is none."""
+    """Return the value of the first header line with this lowercase name, or an empty string."""
     lines = header_lines(request, name)
     return lines[0] if lines else ""
 
 
 def root_of(request: Request) -> str:
-    """The path under which readers reach the protocol, a proxy's prefix included."""
+    """Return the path of the API root as clients see it, including a proxy's path prefix."""
     prefix: str = request.scope.get("root_path", "")
     return prefix.rstrip("/") + API_ROOT
 
 
-def names(request: Request, media_type: str) -> bool:
-    """Whether Accept names a media type, not by a wildcard, with a weight above 0."""
+def accept_names(request: Request, media_type: str) -> bool:
+    """Return whether `Accept` lists the media type explicitly (not by a wildcard) with a weight above 0."""
     return media_type in _ranges(request)[0]
 
 
-def accepts(request: Request, media_type: str) -> None:
-    """Refuse a request that does not want what there is.
+def require_acceptable(request: Request, media_type: str) -> None:
+    """Check that the request accepts the media type of the response.
 
     Raises:
-        ProblemError: Its Accept names neither the media type nor a range that covers it.
+        ProblemError: `Accept` contains neither the media type nor a range that covers it.
     """
     ranges, refused = _ranges(request)
     covering = {media_type, f"{media_type.partition('/')[0]}/*", "*/*"}
-    # The most specific range that covers a type decides.
+    # A weight of 0 for the type itself overrides a range that covers the type (RFC 9110, section 12.5.1).
     if media_type in refused or ((ranges or refused) and not covering & set(ranges)):
-        raise refuse("not_acceptable", f"here is {media_type}, not {', '.join(ranges)[:200]}")
+        raise refuse(
+            "not_acceptable",
+            f"the response has the media type {media_type}, but Accept allows only: {', '.join(ranges)[:200]}",
+        )
 
 
 def _ranges(request: Request) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The media ranges of Accept: those with a weight above 0, and those with none."""
+    """Return the media ranges of `Accept`: those with a weight above 0, and those with weight 0."""
     return _read_ranges(",".join(header_lines(request, b"accept")))
 
 
-# A client sends the same all the time, and what it sends is bounded (`max_head_bytes`).
+# Clients repeat the same few `Accept` values. `max_head_bytes` bounds the size of a cached key.
 @lru_cache(maxsize=64)
 def _read_ranges(accepted: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     ranges: list[str] = []
@@ -106,21 +109,21 @@ def _read_ranges(accepted: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 _NEVER = frozenset({"q=0", "q=0.", "q=0.0", "q=0.00", "q=0.000"})
 
 _MAX_DIGITS = 15
-"""Of a Content-Length; what is longer is too large without being read as a number."""
+"""Maximum number of digits of a Content-Length. A longer value is too large, and is not parsed as a number."""
 
 
 async def read_body(request: Request, *, max_bytes: int, within: float, optional: bool = False) -> bytes:
-    """Read a request's body, which must be JSON by its headers.
+    """Read a request's body. Its Content-Type must be JSON.
 
     Args:
         request: The request.
-        max_bytes: The largest body that is taken.
-        within: Seconds in which it must arrive.
-        optional: An empty body needs no Content-Type.
+        max_bytes: Maximum size of the body.
+        within: Seconds in which the whole body must arrive.
+        optional: Whether an empty body without a Content-Type is allowed.
 
     Raises:
-        ProblemError: It is too large, too slow, or in a media type or coding that is not taken.
-        ClientDisconnect: It was cut short; nobody waits for an answer.
+        ProblemError: The body is too large or too slow, or has an unsupported media type or content coding.
+        ClientDisconnect: The connection closed before the body was complete.
     """
     declared = header(request, b"content-length")
     if declared.isdigit() and (len(declared) > _MAX_DIGITS or int(declared) > max_bytes):
@@ -128,20 +131,23 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
     coding = header(request, b"content-encoding").strip().lower()
     if coding not in {"identity", ""}:
         raise refuse(
-            "unsupported_media_type", f"content coding {coding[:40]!r} is not taken: send the body as it is"
+            "unsupported_media_type",
+            f"content coding {coding[:40]!r} is not supported; send the body uncompressed",
         )
     body, more = bytearray(), True
     connection: UvicornConnection = request.scope["tidewire.http.response"]
-    until = asyncio.get_running_loop().time() + within
+    deadline = asyncio.get_running_loop().time() + within
     while more:
         try:
-            # Nearly every body is here with its head, and then a clock for it would only be set and stopped.
+            # Nearly every body arrives together with its head. For those, skip the cost of a timer.
             message = await (
-                request.receive() if connection.has_body() else _received(request.receive, until)
+                request.receive() if connection.body_received() else _received(request.receive, deadline)
             )
         except TimeoutError:
-            came = f"{len(body)} bytes of {declared or 'a body that does not say its length'}"
-            raise ProblemError(late(f"{came} had come after {within:g} s (body_timeout)")) from None
+            received = f"{len(body)} bytes of {declared or 'a body of unknown length'}"
+            raise ProblemError(
+                request_timeout(f"received only {received} within {within:g} s (body_timeout)")
+            ) from None
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body += message.get("body", b"")
@@ -153,17 +159,17 @@ async def read_body(request: Request, *, max_bytes: int, within: float, optional
     return bytes(body)
 
 
-async def _received(receive: Receive, until: float) -> Message:
-    """The next part of a body.
+async def _received(receive: Receive, deadline: float) -> Message:
+    """Receive the next part of a body.
 
     Raises:
-        TimeoutError: It is not there by this time of the event loop.
+        TimeoutError: The part has not arrived by the deadline, an event loop time.
     """
     try:
-        async with asyncio.timeout_at(until):
+        async with asyncio.timeout_at(deadline):
             return await receive()
     except TimeoutError:
-        # A function that keeps the event loop is no fault of the sender's: what has come by now is taken.
+        # A blocked event loop may have delayed the read. Accept a part that has arrived meanwhile.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         async with asyncio.timeout(0):
@@ -171,7 +177,11 @@ async def _received(receive: Receive, until: float) -> Message:
 
 
 def _too_large(max_bytes: int) -> ProblemError:
-    return refuse("body_too_large", f"a body has at most {max_bytes} bytes (max_body_bytes)", limit=max_bytes)
+    return refuse(
+        "body_too_large",
+        f"the request body is larger than {max_bytes} bytes (max_body_bytes)",
+        limit=max_bytes,
+    )
 
 
 def _check_media_type(content_type: str) -> None:
@@ -181,26 +191,31 @@ def _check_media_type(content_type: str) -> None:
     if media_type != "application/json" and not (
         media_type.startswith("application/") and media_type.endswith("+json")
     ):
-        said = f"not {media_type[:80]!r}" if media_type else "but the request names no Content-Type"
-        raise refuse("unsupported_media_type", f"a body is application/json, {said}")
+        sent = f"not {media_type[:80]!r}" if media_type else "but the request has no Content-Type"
+        raise refuse("unsupported_media_type", f"the Content-Type must be application/json, {sent}")
     for parameter in parameters:
         name, _, value = parameter.partition("=")
         if name.strip() == "charset" and value.strip(' "') not in {"utf-8", "utf8"}:
-            raise refuse("unsupported_media_type", f"JSON is UTF-8, not {value[:40]}")
+            raise refuse(
+                "unsupported_media_type", f"the charset of a JSON body must be UTF-8, not {value[:40]}"
+            )
 
 
 def failure(request: Request, error: Exception) -> Problem:
-    """Log an exception that is not a problem; returns the problem for its request."""
+    """Log an unexpected exception and return the problem to send to the client."""
     if isinstance(error, StoreError):
         _log.error("%s", error)
-        return problem("unavailable", "the log of this server cannot be read or written at the moment")
-    # Log the path alone: the query may hold a token.
+        return problem(
+            "unavailable",
+            "the server cannot read or write its job log at the moment; its own log has the details",
+        )
+    # Log only the path, because the query may contain a stream token.
     _log.error("%s %r failed", request.method, request.url.path, exc_info=error)
-    return problem("internal", "the server's log says why")
+    return problem("internal", "the request failed on the server; its log has the details")
 
 
 def with_privacy(send: Send, scope: Scope) -> Send:
-    """Keep a URL that holds a token out of the `Referer` of whatever comes after it."""
+    """Add `Referrer-Policy: no-referrer` to the response if the URL contains a stream token, to keep it secret."""
     if b"token=" not in scope["query_string"]:
         return send
 

@@ -1,27 +1,28 @@
-"""The routes: what each URL answers.
+"""Routes of the ASGI application, and the handlers that answer them.
 
 GET    /v1                                  discovery
 GET    /v1/endpoints/{name}                 one endpoint: schemas, examples, capabilities
-GET    /v1/endpoints/{name}/{resource}      what else it offers, cached for good by its version
-POST   /v1/endpoints/{name}/jobs            submit; 201 with the job, or 200 with its stream
-GET    /v1/jobs                             the caller's jobs, newest first
-GET    /v1/jobs/{id}                        the job: state, columns and cursor at one moment
-DELETE /v1/jobs/{id}                        purge
-GET    /v1/jobs/{id}/events                 the stream
+GET    /v1/endpoints/{name}/{resource}      a linked resource, cacheable forever if the URL has its version
+POST   /v1/endpoints/{name}/jobs            submit: 201 with the job, or 200 with its event stream
+GET    /v1/jobs                             the principal's jobs, newest first
+GET    /v1/jobs/{id}                        the job: state, columns and cursor
+DELETE /v1/jobs/{id}                        delete the job
+GET    /v1/jobs/{id}/events                 event stream of the job
 POST   /v1/jobs/{id}/cancel                 cancel the job, or some of its items
-POST   /v1/jobs/{id}/stream-token           a URL of the stream that needs no header, for some minutes
-GET    /healthz, /readyz, /metrics          for operators
+POST   /v1/jobs/{id}/stream-token           a stream URL that is valid for minutes without an Authorization header
+GET    /healthz, /readyz, /metrics          health checks and metrics for operators
 
-Starlette routes requests, checks methods, adds CORS headers and turns exceptions into responses. Its rules and ours:
+Starlette routes requests, checks methods, adds CORS headers and turns exceptions into responses. Its behavior differs
+from the protocol in these points:
 
-Starlette                                        | here
+Starlette                                        | this application
 -------------------------------------------------+---------------------------------------------------------------------
-404, 405 and 500 are texts                       | problems (TW-ERR-001)
-500 is sent outside of the CORS middleware       | inside: a page can read it (TW-BRW-005)
-`Allow` has the methods of one route             | all methods of the URL, and OPTIONS (TW-JOB-003)
-a later route that takes the method wins over 405| 405 (TW-JOB-003)
-a URL with a slash too many is redirected        | 404: a URL has one form
-a response runs within router and middleware     | so it does, but for an event stream (see `EventStream.__call__`)
+404, 405 and 500 are plain text                  | they are problem documents [TW-ERR-001]
+500 is sent outside of the CORS middleware       | 500 is sent inside it, so pages can read it [TW-BRW-005]
+`Allow` has the methods of one route             | `Allow` has all methods of the URL, and OPTIONS [TW-JOB-003]
+a later matching route wins over a 405           | 405 is sent [TW-JOB-003]
+a URL with a trailing slash is redirected        | 404 is sent, because a URL has one form
+responses run inside router and middleware       | event streams run outside (see `EventStream.__call__`)
 """
 
 import asyncio
@@ -47,7 +48,13 @@ from tidewire_server.http.discovery import DiscoveryDocuments
 from tidewire_server.http.event_stream import STREAM, EventStream
 from tidewire_server.http.problem_stream import problem_stream
 from tidewire_server.http.replay_plan import NOTHING, plan_replay
-from tidewire_server.http.requests_and_responses import answer, failure, problem_answer, read_body, root_of
+from tidewire_server.http.requests_and_responses import (
+    failure,
+    json_response,
+    problem_response,
+    read_body,
+    root_of,
+)
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.admission.submit_body import read_json
 from tidewire_server.jobs.job_resource import timestamp
@@ -63,7 +70,7 @@ _MAX_PAGE = 1000
 
 
 class _LinkName(StringConvertor):
-    """Not `jobs`: Starlette prefers a later route that takes the method to a 405 of this one (TW-JOB-003)."""
+    """Name of a linked resource. Not `jobs`, because GET of `/endpoints/{name}/jobs` must get 405 [TW-JOB-003]."""
 
     regex = "(?!jobs$)[^/]+"
 
@@ -72,7 +79,7 @@ register_url_convertor("tidewire_link", _LinkName())
 
 
 class TidewireApp:
-    """The ASGI application of one server."""
+    """ASGI application of one server."""
 
     def __init__(
         self,
@@ -80,15 +87,15 @@ class TidewireApp:
         settings: Settings,
         closers: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
-        """Make the routes.
+        """Create the application with its routes.
 
         Args:
             endpoints: All endpoints by name.
             settings: The server's settings.
-            closers: What is to be closed when the server ends.
+            closers: Coroutine functions to call at shutdown, such as the `close` of an engine.
 
         Raises:
-            ValueError: A token is wrong.
+            ValueError: A token in the settings is not valid.
         """
         self._endpoints = endpoints
         self._closers = closers
@@ -97,23 +104,27 @@ class TidewireApp:
         self._service: JobService | None = None
         self._store: Store | None = None
         self.send_buffers_bounded = False
-        """Whether connections inherit `uvicorn_internals.SEND_BUFFER_BYTES` from the socket that listens."""
+        """Whether connections inherit the send buffer size `SEND_BUFFER_BYTES` from the listening socket."""
         self._starting = asyncio.Lock()
-        self._descriptions = DiscoveryDocuments(endpoints, settings, lambda: self.service)
+        self._discovery = DiscoveryDocuments(endpoints, settings, lambda: self.service)
         self.metrics = Metrics()
-        self.metrics.measure("items_running", "Items whose function runs.", lambda: self._depths(0))
-        self.metrics.measure("items_waiting", "Items that wait in the queue.", lambda: self._depths(1))
+        self.metrics.measure(
+            "items_running", "Items whose function is running.", lambda: self._queue_depths(0)
+        )
+        self.metrics.measure("items_waiting", "Items waiting in the queue.", lambda: self._queue_depths(1))
         route = self._route
         self._routes = [
-            # Starlette tries them in this order: the most frequent come first.
+            # Starlette tries the routes in this order, so the most frequent requests come first.
             route("POST", f"{API_ROOT}/endpoints/{{name}}/jobs", self._submit),
             route("GET", f"{API_ROOT}/jobs/{{id}}/events", self._events, public=True),
             route("GET", f"{API_ROOT}/jobs/{{id}}", self._read),
             route("DELETE", f"{API_ROOT}/jobs/{{id}}", self._purge),
-            route("GET", API_ROOT, self._descriptions.discover),
-            route("GET", f"{API_ROOT}/endpoints/{{name}}", self._descriptions.describe),
+            route("GET", API_ROOT, self._discovery.discover),
+            route("GET", f"{API_ROOT}/endpoints/{{name}}", self._discovery.describe),
             route(
-                "GET", f"{API_ROOT}/endpoints/{{name}}/{{resource:tidewire_link}}", self._descriptions.further
+                "GET",
+                f"{API_ROOT}/endpoints/{{name}}/{{resource:tidewire_link}}",
+                self._discovery.linked_resource,
             ),
             route("GET", f"{API_ROOT}/jobs", self._list),
             route("POST", f"{API_ROOT}/jobs/{{id}}/cancel", self._cancel),
@@ -129,20 +140,20 @@ class TidewireApp:
             ClientDisconnect: self._disconnected,
             Exception: self._failed,
         }
-        # Not `Starlette`: it handles `Exception` outside of all middleware, and a page could not read a 500 (TW-BRW-005).
+        # Do not use the class `Starlette`: it sends a 500 without CORS headers, which pages cannot read [TW-BRW-005].
         self._http: ASGIApp = ExceptionMiddleware(Router(self._routes, redirect_slashes=False), handlers)
-        if settings.cors_origins:  # no origin by default (TW-BRW-006)
+        if settings.cors_origins:  # CORS is off by default [TW-BRW-006]
             self._http = Cors(self._http, settings.cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or live through one lifespan."""
+        """Handle an HTTP request or the ASGI lifespan. WebSocket connections are closed."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
-            if self._service is None:  # an ASGI server that has no lifespan
+            if self._service is None:  # the ASGI server does not support the lifespan protocol
                 await self.start()
-            _take_prefix_off(scope)
-            scope["app"] = self  # with it, as under `Starlette`, the router raises 404 and 405
+            _remove_duplicate_prefix(scope)
+            scope["app"] = self  # makes the router raise 404 and 405 as exceptions instead of sending them
             scope["tidewire.http.response"] = connection = UvicornConnection(
                 send, bounded=self.send_buffers_bounded
             )
@@ -152,43 +163,43 @@ class TidewireApp:
                 if (stream := scope.pop(STREAM, None)) is not None:
                     await stream(send)
             finally:
-                del scope["tidewire.http.response"]  # which leads back to the scope
+                del scope["tidewire.http.response"]  # break the reference cycle between connection and scope
         else:
             await send({"type": "websocket.close", "code": 1000})
 
-    # ---- life --------------------------------------------------------------------------------------------------
+    # ---- lifespan ----------------------------------------------------------------------------------------------
 
     @property
     def service(self) -> JobService:
-        """What runs, once it was started."""
+        """Job service of the running application."""
         if self._service is None:
-            raise RuntimeError("the application was not started: use it through an ASGI server")
+            raise RuntimeError("the application is not started; run it in an ASGI server")
         return self._service
 
     @property
     def started(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the application has started and not closed yet."""
         return self._service is not None
 
     def open_log(self) -> None:
-        """Open the log ahead of the start, for whoever wants to know at once that it cannot be.
+        """Open the log before `start`, so that a command can report early that the log is not usable.
 
         Raises:
-            StoreError: It cannot be opened, or another server has it.
+            StoreError: The log cannot be opened, or another server is using it.
         """
         if self._store is None and self._service is None:
             self._store = open_store(self._settings)
 
     async def start(self) -> None:
-        """Begin, and take up what an earlier server left; nothing where that was done.
+        """Start the job service and recover interrupted jobs. Does nothing if the application has started.
 
         Raises:
-            StoreError: The log cannot be opened or read, or another server has it.
+            StoreError: The log cannot be opened or read, or another server is using it.
         """
         async with self._starting:
             if self._service is None:
                 self.open_log()
-                assert self._store is not None  # noqa: S101 - it was opened
+                assert self._store is not None  # noqa: S101 - `open_log` sets it
                 service, self._store = (
                     JobService(self._endpoints, self._settings, self.metrics, self._store),
                     None,
@@ -200,7 +211,7 @@ class TidewireApp:
                     raise
                 self._service = service
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
@@ -215,13 +226,13 @@ class TidewireApp:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def settle(self) -> None:
-        """Begin to shut down: send readers away, take nothing new, and let running jobs end for a bounded time."""
+    async def drain(self) -> None:
+        """Start the shutdown: close streams, reject new jobs, and wait for running jobs up to `shutdown_timeout`."""
         if self._service is not None:
-            await self._service.settle(self._settings.shutdown_timeout)
+            await self._service.drain(self._settings.shutdown_timeout)
 
     async def close(self) -> None:
-        """Cancel what still runs and let go of everything; the next request or start begins anew."""
+        """Cancel running jobs and release all resources. The next request or `start` starts the application again."""
         service, self._service = self._service, None
         if service is not None:
             await service.close()
@@ -231,34 +242,34 @@ class TidewireApp:
     # ---- jobs --------------------------------------------------------------------------------------------------
 
     async def _submit(self, request: Request) -> ASGIApp:
-        as_stream = requests_and_responses.names(request, "text/event-stream")
+        as_stream = requests_and_responses.accept_names(request, "text/event-stream")
         if not as_stream:
-            requests_and_responses.accepts(request, "application/json")
-        endpoint = self._descriptions.endpoint(request)
+            requests_and_responses.require_acceptable(request, "application/json")
+        endpoint = self._discovery.endpoint(request)
         key = request_parameters.idempotency_key(request)
         body = await self._body(request)
         principal, root = request.state.principal, root_of(request)
         if not as_stream:
             submitted = await self.service.submit(principal, endpoint, body, key)
             resource = await self.service.resource(submitted.record, root)
-            return answer(_as_read(resource), 201, _submit_headers(submitted, root))
-        # Its place is taken first: a job must not run whose submit was answered with an error.
-        give_back = self.service.take_place(principal)
+            return json_response(_job_members(resource), 201, _submit_headers(submitted, root))
+        # Acquire the stream slot before submitting: otherwise the job would run although its submit got an error.
+        release_slot = self.service.acquire_slot(principal)
         try:
             submitted = await self.service.submit(principal, endpoint, body, key)
             log = await self.service.log(submitted.record)
         except BaseException:
-            give_back()
+            release_slot()
             raise
         headers = _submit_headers(submitted, root)
         headers["content-location"] = events_url = f"{root}/jobs/{submitted.record.id}/events"
-        begins = plan_replay(None, log.extent())
+        plan = plan_replay(None, log.extent())
         return EventStream(
-            self.service, submitted.record, log, begins, give_back, events_url=events_url, headers=headers
+            self.service, submitted.record, log, plan, release_slot, events_url=events_url, headers=headers
         )
 
     async def _list(self, request: Request) -> ASGIApp:
-        requests_and_responses.accepts(request, "application/json")
+        requests_and_responses.require_acceptable(request, "application/json")
         limit = request_parameters.integer(request, "limit", _PAGE, 1, _MAX_PAGE)
         principal, root = request.state.principal, root_of(request)
         before = request_parameters.text(request, "before") or None
@@ -268,28 +279,28 @@ class TidewireApp:
         body: dict[str, Any] = {"jobs": [each for each in jobs if each is not None]}
         if len(records) > limit:
             body["next"] = f"{root}/jobs?limit={limit}&before={page[-1].id}"
-        return answer(body)
+        return json_response(body)
 
     async def _entry(self, record: JobRecord, root: str) -> Any:
-        """How a job stands in a list; None where it has gone since it was found."""
+        """Return a job's entry in the list of jobs. None if the job was deleted in the meantime."""
         try:
-            return _as_read(await self.service.resource(record, root, state=False))
+            return _job_members(await self.service.resource(record, root, state=False))
         except ProblemError as error:
             if error.problem.code != "job_expired":
                 raise
             return None
 
     async def _read(self, request: Request) -> ASGIApp:
-        requests_and_responses.accepts(request, "application/json")
+        requests_and_responses.require_acceptable(request, "application/json")
         record = await self._record(request)
-        return answer(_as_read(await self.service.resource(record, root_of(request))))
+        return json_response(_job_members(await self.service.resource(record, root_of(request))))
 
     async def _purge(self, request: Request) -> ASGIApp:
         await self.service.purge(await self._record(request))
         return Response(status_code=204, headers={"cache-control": "no-store"})
 
     async def _cancel(self, request: Request) -> ASGIApp:
-        requests_and_responses.accepts(request, "application/json")
+        requests_and_responses.require_acceptable(request, "application/json")
         record = await self._record(request)
         body = await self._body(request, optional=True)
         items = (
@@ -299,7 +310,7 @@ class TidewireApp:
         )
         running = await self.service.cancel(record, items)
         resource = await self.service.resource(record, root_of(request))
-        return answer(_as_read(resource), 202 if running else 200)
+        return json_response(_job_members(resource), 202 if running else 200)
 
     async def _items(self, record: JobRecord) -> list[Any]:
         state = (await (await self.service.log(record)).state()).view
@@ -318,83 +329,83 @@ class TidewireApp:
     # ---- streams -----------------------------------------------------------------------------------------------
 
     async def _events(self, request: Request) -> ASGIApp:
-        asked = (
+        sent_cursor = (
             request.headers.get("last-event-id", "").strip(" \t")
             or request_parameters.text(request, "after")
             or None
         )
-        self.metrics.stream_requests.labels("no" if asked is None else "yes").inc()
+        self.metrics.stream_requests.labels("no" if sent_cursor is None else "yes").inc()
         if (
             not request_parameters.has_token(request)
             and request_parameters.choice(request, "errors", "http", "inband") == "http"
         ):
-            return await self._open(request, asked)
+            return await self._open_stream(request, sent_cursor)
 
         try:
-            return await self._open(request, asked)
+            return await self._open_stream(request, sent_cursor)
         except ProblemError as error:
             found = error.problem
-        except Exception as error:  # noqa: BLE001 - logged, and sent inside the stream
+        except Exception as error:  # noqa: BLE001 - logged, and sent as an event
             found = failure(request, error)
         self._count_problem(found)
         return problem_stream(found, retry=self._settings.retry)
 
-    async def _open(self, request: Request, asked: str | None) -> ASGIApp:
-        if asked == str(ENDED_BY_PROBLEM):
+    async def _open_stream(self, request: Request, sent_cursor: str | None) -> ASGIApp:
+        if sent_cursor == str(ENDED_BY_PROBLEM):
             return Response(status_code=204, headers={"cache-control": "no-store"})
         if request_parameters.has_token(request):
-            await self._admit_by_token(request)
+            await self._authenticate_by_token(request)
         else:
-            self._admit(request)
-        requests_and_responses.accepts(request, "text/event-stream")
+            self._authenticate(request)
+        requests_and_responses.require_acceptable(request, "text/event-stream")
         record = await self._record(request)
-        cursor = request_parameters.cursor_of(asked)
-        least = round(self._settings.min_snapshot_interval * 1000)
-        spacing = request_parameters.integer(request, "min_interval_ms", least, 0, 2**31)
+        cursor = request_parameters.parse_cursor(sent_cursor)
+        min_interval_ms = round(self._settings.min_snapshot_interval * 1000)
+        requested_ms = request_parameters.integer(request, "min_interval_ms", min_interval_ms, 0, 2**31)
         interval = (
-            max(least, spacing) / 1000
+            max(min_interval_ms, requested_ms) / 1000
             if request_parameters.choice(request, "diffs", "1", "0") == "0"
             else None
         )
         log = await self.service.log(record)
-        begins = plan_replay(cursor, log.extent())
-        if begins == NOTHING:
+        plan = plan_replay(cursor, log.extent())
+        if plan == NOTHING:
             return Response(status_code=204, headers={"cache-control": "no-store"})
-        give_back = self.service.take_place(record.principal)
+        release_slot = self.service.acquire_slot(record.principal)
         events_url = f"{root_of(request)}/jobs/{record.id}/events"
         return EventStream(
             self.service,
             record,
             log,
-            begins,
-            give_back,
+            plan,
+            release_slot,
             events_url=events_url,
             snapshot_interval=interval,
             as_logged=cursor == BEGINNING,
         )
 
     async def _make_stream_token(self, request: Request) -> ASGIApp:
-        requests_and_responses.accepts(request, "application/json")
+        requests_and_responses.require_acceptable(request, "application/json")
         record = await self._record(request)
         token, until = self.service.stream_tokens.make(record.id)
         url = f"{root_of(request)}/jobs/{record.id}/events?errors=inband&token={token}"
-        return answer(StreamToken(url=url, expires_at=timestamp(until)))
+        return json_response(StreamToken(url=url, expires_at=timestamp(until)))
 
     # ---- operators ---------------------------------------------------------------------------------------------
 
     async def _healthz(self, _request: Request) -> ASGIApp:
-        return answer({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def _readyz(self, _request: Request) -> ASGIApp:
         if self.service.draining:
             raise refuse("unavailable", "this server is shutting down")
         await self.service.store.check()
-        return answer({"status": "ready"})
+        return json_response({"status": "ready"})
 
     async def _metrics(self, _request: Request) -> ASGIApp:
         return Response(self.metrics.page(), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
 
-    def _depths(self, which: int) -> list[tuple[str, float]]:
+    def _queue_depths(self, which: int) -> list[tuple[str, float]]:
         if self._service is None:
             return []
         return [(name, self._service.depth(name)[which]) for name in self._endpoints]
@@ -402,59 +413,59 @@ class TidewireApp:
     # ---- problems ----------------------------------------------------------------------------------------------
 
     async def _not_found(self, request: Request, _error: Exception) -> Response:
-        what = f"there is nothing at {request.url.path[:200]!r}; all begins at {root_of(request)}"
-        return await self._refused(request, refuse("not_found", what))
+        detail = f"no resource at {request.url.path[:200]!r}; the API starts at {root_of(request)}"
+        return await self._refused(request, refuse("not_found", detail))
 
     async def _method_not_allowed(self, request: Request, _error: Exception) -> Response:
-        # Starlette's `Allow` has the methods of one route, and a URL may have two.
+        # Starlette's `Allow` lists the methods of one route, but a URL may have several routes.
         routes = (each for each in self._routes if each.matches(request.scope)[0] is Match.PARTIAL)
-        taken = {"OPTIONS"}.union(*(each.methods or () for each in routes))
-        allow = {"allow": ", ".join(method for method in METHODS if method in taken)}
+        allowed = {"OPTIONS"}.union(*(each.methods or () for each in routes))
+        allow = {"allow": ", ".join(method for method in METHODS if method in allowed)}
         if request.method == "OPTIONS":
             return Response(status_code=204, headers={"cache-control": "no-store"} | allow)
-        detail = f"{request.method[:20]} is not taken here, but {allow['allow']}"
+        detail = f"{request.method[:20]} is not allowed for this URL; allowed: {allow['allow']}"
         return await self._refused(request, refuse("method_not_allowed", detail, headers=allow))
 
     async def _refused(self, _request: Request, error: ProblemError) -> Response:
         self._count_problem(error.problem)
-        return problem_answer(error.problem, error.headers)
+        return problem_response(error.problem, error.headers)
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         return await self._refused(request, ProblemError(failure(request, error)))
 
     async def _disconnected(self, _request: Request, _error: Exception) -> None:
-        """The client left while it sent its body: there is nobody to respond to."""
+        """Send nothing, because the client disconnected while sending its request."""
 
     def _count_problem(self, found: Problem) -> None:
         self.metrics.problems.labels(found.code).inc()
 
-    # ---- who is let in -----------------------------------------------------------------------------------------
+    # ---- authorization -----------------------------------------------------------------------------------------
 
     def _route(
         self, method: str, path: str, handler: requests_and_responses.Handler, *, public: bool = False
     ) -> Route:
-        async def admitted(request: Request) -> ASGIApp:
+        async def authenticated(request: Request) -> ASGIApp:
             if not public:
-                self._admit(request)
+                self._authenticate(request)
             return await handler(request)
 
-        return Route(path, admitted, methods=[method])
+        return Route(path, authenticated, methods=[method])
 
-    def _admit(self, request: Request) -> None:
+    def _authenticate(self, request: Request) -> None:
         request.state.principal = self._tokens.principal(
             requests_and_responses.header(request, b"authorization")
         )
 
-    async def _admit_by_token(self, request: Request) -> None:
-        """Let in whoever has a stream token of the job: as the job's own principal, and to nothing but its stream."""
+    async def _authenticate_by_token(self, request: Request) -> None:
+        """Authenticate a request by a stream token, which grants the job's principal access to the job's stream."""
         job = request.path_params["id"]
         self.service.stream_tokens.check(request_parameters.text(request, "token"), job)
         found = await self.service.store.jobs.get(job)
         request.state.principal = ANONYMOUS if found is None else found.principal
 
 
-def _as_read(job: JobResource) -> dict[str, Any]:
-    """A job's members. `done` is there in any case: null says that the job has not ended (section 6.4)."""
+def _job_members(job: JobResource) -> dict[str, Any]:
+    """Return the JSON members of a job. `done` is null while the job is unfinished (section 6.4)."""
     return {"done": None} | messages.to_json(job)
 
 
@@ -463,8 +474,11 @@ def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:
     return headers | {"idempotency-replayed": "true"} if submitted.replayed else headers
 
 
-def _take_prefix_off(scope: Scope) -> None:
-    """Serve alike behind a proxy that takes the prefix off, to which the ASGI server adds it again, and one that does not."""
+def _remove_duplicate_prefix(scope: Scope) -> None:
+    """Remove the path prefix if it occurs twice.
+
+    The ASGI server adds `root_path` to the path. If the proxy has not stripped the prefix, the path contains it twice.
+    """
     prefix = scope.get("root_path", "").rstrip("/")
     if prefix and scope["path"].startswith(f"{prefix}{prefix}/"):
         scope["path"] = scope["path"][len(prefix) :]

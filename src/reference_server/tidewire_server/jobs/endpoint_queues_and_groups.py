@@ -1,9 +1,9 @@
-"""Which endpoints share their slots, and what is known of each one's items.
+"""Scheduling data of endpoints: queue limits and statistics, and the groups that share a concurrency limit.
 
-the endpoint                | its slots are those of
+the endpoint                | concurrency limit
 ----------------------------+---------------------------------------------------------------------------
-has no concurrency_group    | itself: its own `concurrency_limit`, or the server's default
-has one                     | the group: the one limit that an endpoint in it names, or the server's default
+has no concurrency_group    | the endpoint's own `concurrency_limit`, or the server's default
+has a concurrency_group     | the limit that any endpoint of the group sets, or the server's default
 """
 
 import asyncio
@@ -20,65 +20,66 @@ from tidewire_server.store.interfaces import QueueEntry
 
 @dataclass(slots=True, eq=False)
 class ConcurrencyGroup:
-    """Endpoints that share their slots."""
+    """Endpoints that share a concurrency limit. An endpoint without a group has a group with one member."""
 
     limit: float
-    lanes: "list[EndpointQueue]" = field(default_factory=list)
+    endpoint_queues: "list[EndpointQueue]" = field(default_factory=list)
     running: int = 0
-    """Calls that run."""
+    """Number of running calls."""
     served: dict[str, int] = field(default_factory=dict)
-    """Of each caller who waits, the number of the call that served it last; kept where several lanes need it."""
+    """Number of the call that last served each principal. Used only if the group has several endpoints."""
     calls: int = 0
+    """Number of calls started so far. Counted only if the group has several endpoints."""
     timer: asyncio.Handle | None = None
-    """Fires when a batch need not wait any longer."""
+    """Timer that starts an incomplete batch at the end of its `batch_timeout`."""
     wakes_at: float = math.inf
-    """When that timer fires: the handle itself does not always tell, uvloop's of less than a millisecond has no `when`."""
+    """Time at which the timer fires. Stored because uvloop's handles for short delays have no `when`."""
 
     @property
     def waits_for_thread(self) -> bool:
-        """Whether an endpoint of it runs in worker threads."""
-        return any(not lane.endpoint.is_async for lane in self.lanes)
+        """Whether an endpoint of the group runs in worker threads."""
+        return any(not each.endpoint.is_async for each in self.endpoint_queues)
 
 
 @dataclass(slots=True, eq=False)
 class EndpointQueue:
-    """What is known of one endpoint's items."""
+    """Limits and statistics of one endpoint's items. The items themselves wait in the store's queue."""
 
     endpoint: Endpoint
     group: ConcurrencyGroup
     max_queue_size: int
     calls: float
-    """Calls that run at a time, at most."""
-    former: BatchQueue[QueueEntry] | None
-    """Puts batches together; None where calls take one input."""
+    """Maximum number of concurrent calls."""
+    batch_queue: BatchQueue[QueueEntry] | None
+    """Forms batches of waiting items. None if the function takes one input per call."""
     rows: int = 0
-    """Items that run."""
+    """Number of running items."""
     mean_duration: float | None = None
-    """Of its recent calls, in seconds."""
+    """Moving average of the duration of calls, in seconds."""
     mean_rows: float = 1.0
-    """Items in its recent calls."""
+    """Moving average of the number of items per call."""
     positions: QueuePositions = field(default_factory=QueuePositions)
     timer: asyncio.TimerHandle | None = None
     reserved: int = 0
-    """Places in the queue promised to submits that are under way."""
+    """Number of queue positions reserved for submits that are still being processed."""
 
     @property
-    def rows_a_call(self) -> int:
-        """Items that one call takes at most."""
+    def max_rows_per_call(self) -> int:
+        """Maximum number of items per call."""
         batching = self.endpoint.batching
         return 1 if batching is None else batching.max_size
 
     @property
     def max_items(self) -> float:
-        """Items of one job, at most: more would not find room even if nothing else ran or waited."""
-        return self.calls * self.rows_a_call + self.max_queue_size
+        """Maximum number of items in one job: as many as fit into an idle endpoint and its empty queue."""
+        return self.calls * self.max_rows_per_call + self.max_queue_size
 
 
 def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
-    """The limit of each group that has one of its own.
+    """Return the limit of each group in which an endpoint sets one.
 
     Raises:
-        ValueError: Two endpoints of one group name different limits.
+        ValueError: Two endpoints of one group set different limits.
     """
     limits: dict[str, tuple[str, int | None]] = {}
     for endpoint in endpoints:
@@ -88,38 +89,43 @@ def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
         first, other = limits.setdefault(group, (endpoint.name, limit))
         if other != limit:
             raise ValueError(
-                f"concurrency_group {group!r} has one limit, and there are two: {other} at endpoint {first!r}, "
-                f"{limit} at {endpoint.name!r}; name it at one of them"
+                f"concurrency_group {group!r} has two different limits: {other} at endpoint {first!r} and "
+                f"{limit} at endpoint {endpoint.name!r}; set the limit at only one of them"
             )
     return {group: limit for group, (_, limit) in limits.items()}
 
 
 def make_endpoint_queues(endpoints: dict[str, Endpoint], settings: Settings) -> dict[str, EndpointQueue]:
-    """A lane for each endpoint, in the group whose slots it shares.
+    """Create the scheduling data of all endpoints and assign each endpoint to its group.
 
     Raises:
-        ValueError: Two endpoints of one group name different limits.
+        ValueError: Two endpoints of one group set different limits.
     """
     limits = group_limits(endpoints.values())
     groups: dict[str, ConcurrencyGroup] = {}
-    lanes = {}
+    endpoint_queues = {}
     for name, endpoint in endpoints.items():
         if endpoint.concurrency_group is None:
-            group = ConcurrencyGroup(_number(endpoint.concurrency_limit, settings))
+            group = ConcurrencyGroup(_limit_number(endpoint.concurrency_limit, settings))
         else:
             limit = limits.get(endpoint.concurrency_group, settings.default_concurrency_limit)
-            group = groups.setdefault(endpoint.concurrency_group, ConcurrencyGroup(_number(limit, settings)))
-        waiting = settings.max_queue_size if endpoint.max_queue_size is None else endpoint.max_queue_size
-        former: BatchQueue[QueueEntry] | None = (
+            group = groups.setdefault(
+                endpoint.concurrency_group, ConcurrencyGroup(_limit_number(limit, settings))
+            )
+        max_queue_size = (
+            settings.max_queue_size if endpoint.max_queue_size is None else endpoint.max_queue_size
+        )
+        batch_queue: BatchQueue[QueueEntry] | None = (
             None if endpoint.batching is None else BatchQueue(endpoint.batching)
         )
         calls = group.limit if endpoint.is_async else min(group.limit, settings.max_threads)
-        lanes[name] = lane = EndpointQueue(endpoint, group, waiting, calls, former)
-        group.lanes.append(lane)
-    return lanes
+        endpoint_queue = EndpointQueue(endpoint, group, max_queue_size, calls, batch_queue)
+        endpoint_queues[name] = endpoint_queue
+        group.endpoint_queues.append(endpoint_queue)
+    return endpoint_queues
 
 
-def _number(limit: int | Default | None, settings: Settings) -> float:
+def _limit_number(limit: int | Default | None, settings: Settings) -> float:
     if isinstance(limit, Default):
         limit = settings.default_concurrency_limit
     return math.inf if limit is None else limit

@@ -1,6 +1,6 @@
-"""What readers are told beside the log: how far a function is, and how long a job has to wait (TW-FRM-067).
+"""Publish ephemeral events: progress of functions, and queue positions of jobs [TW-FRM-067].
 
-It may be lost; the latest of each kind is told again to whoever comes later.
+Ephemeral events are not logged and may be lost. A new reader receives the latest event of each kind.
 """
 
 import asyncio
@@ -8,33 +8,35 @@ import asyncio
 from tidewire.protocol import messages
 from tidewire_server.store.interfaces import Log
 
-_PLACE = "queue"
+_QUEUE_KEY = "queue"
 
 
 def publish_queue_position(log: Log, message: messages.Queue | None) -> None:
-    """Tell a job's place in the queue; with None it has none any more. On the event loop."""
-    log.tell(_PLACE, None if message is None else messages.ephemeral_frame("queue", message))
+    """Publish a job's queue position, or remove it if `message` is None. Must be called on the event loop."""
+    log.set_ephemeral_event(
+        _QUEUE_KEY, None if message is None else messages.ephemeral_frame("queue", message)
+    )
 
 
 def publish_progress(
     log: Log, loop: asyncio.AbstractEventLoop, item: int, message: messages.Progress
 ) -> None:
-    """Tell how far an item is; from any thread."""
+    """Publish the progress of an item. Can be called from any thread."""
     frame = messages.ephemeral_frame("progress", message)
     try:
         running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
     except RuntimeError:
         running = None
     if running is loop:
-        log.tell(_progress(item), frame)
+        log.set_ephemeral_event(_progress_key(item), frame)
     else:
-        loop.call_soon_threadsafe(log.tell, _progress(item), frame)
+        loop.call_soon_threadsafe(log.set_ephemeral_event, _progress_key(item), frame)
 
 
 def forget_progress(log: Log, item: int) -> None:
-    """An item has ended: how far it was is not told again. On the event loop."""
-    log.tell(_progress(item), None)
+    """Remove the progress of an item that has ended. Must be called on the event loop."""
+    log.set_ephemeral_event(_progress_key(item), None)
 
 
-def _progress(item: int) -> str:
+def _progress_key(item: int) -> str:
     return f"progress-{item}"

@@ -1,21 +1,22 @@
-"""A job that runs: its items, how they end, and how it ends with them.
+"""State machine of an unfinished job: how its items run and end, and how the job ends after its last item.
 
-  an item is | what happens                          | then it is
+  item state | event                                 | next state
   -----------+---------------------------------------+-----------------------------------------------------------
-  queued     | its turn comes                        | running
-  queued     | cancel                                | cancelled; it never runs
-  queued     | deadline, state too large             | failed; it never runs
-  running    | its function returns                  | succeeded, or failed if the value does not fit its schema
-  running    | its function raises                   | failed
-  running    | cancel                                | cancelled, once its function has ended or `cancel_timeout`
-             |                                       |   has passed: until then it may still write
-  in a batch | cancel                                | cancelled at once; its row is dropped, the others go on
-  running    | `time_limit` of its endpoint          | failed at once; its function is cancelled
-  running    | deadline, state too large, purge      | failed (purge: cancelled) at once; its function is cancelled
-  ended      | anything                              | as it was
+  queued     | the scheduler starts the item         | running
+  queued     | cancel                                | cancelled; the function never runs
+  queued     | deadline, state too large             | failed; the function never runs
+  running    | the function returns                  | succeeded, or failed if the value does not match its schema
+  running    | the function raises                   | failed
+  running    | cancel                                | cancelled, when the function has ended or after
+             |                                       |   `cancel_timeout`; until then the function may still write
+  in a batch | cancel                                | cancelled immediately; the batch continues without the row
+  running    | `time_limit` of the endpoint          | failed immediately; the function is cancelled
+  running    | deadline, state too large             | failed immediately; the function is cancelled
+  running    | the job is deleted                    | cancelled immediately; the function is cancelled
+  ended      | any                                   | unchanged
 
-When all items have ended the job has: succeeded if all did, partially_failed if some did, else failed if any failed,
-else cancelled. Whichever of a cancel and the end is logged first holds.
+The job ends after its last item: as succeeded if all items succeeded, partially_failed if some did, failed if any item
+failed, and otherwise cancelled. Of a cancel and the normal end, the one that is logged first takes effect.
 """
 
 import asyncio
@@ -55,12 +56,12 @@ from tidewire_server.store.interfaces import HeadMovedError, JobRecord, Log, Que
 _log = logging.getLogger(__name__)
 
 
-async def nothing() -> None:
-    """What is done where nobody wants to know."""
+async def _no_op() -> None:
+    """Do nothing: default for a callback."""
 
 
 class Job:
-    """One job from its commit to its `done`. Lives on the event loop."""
+    """One job, from its commit to its `done` event. Used on one event loop."""
 
     def __init__(
         self,
@@ -68,22 +69,22 @@ class Job:
         endpoint: Endpoint,
         values: list[BaseModel],
         columns: list[list[str]],
-        journal: LogWriter,
+        log_writer: LogWriter,
         log: Log,
         settings: Settings,
         *,
         discard: Callable[[QueueEntry], Coroutine[Any, Any, None]],
-        ended: Callable[["Job"], Coroutine[Any, Any, None]],
+        on_end: Callable[["Job"], Coroutine[Any, Any, None]],
     ) -> None:
         self.record = record
         self.endpoint = endpoint
-        self.over = asyncio.Event()
-        """Set once `done` is logged."""
+        self.finished = asyncio.Event()
+        """Set when `done` is logged or cannot be logged, or when the job is suspended at shutdown."""
         self._log = log
-        self._journal = journal
+        self._log_writer = log_writer
         self._settings = settings
         self._discard = discard
-        self._ended = ended
+        self._on_end = on_end
         self._usage = record.usage
         self._suspended = False
         self._errors: list[Problem] = []
@@ -94,7 +95,7 @@ class Job:
             Item(
                 value,
                 ItemWriter(
-                    journal,
+                    log_writer,
                     index,
                     columns=columns[index],
                     rollback=endpoint.rollback,
@@ -104,15 +105,15 @@ class Job:
             )
             for index, value in enumerate(values)
         ]
-        self._left = len(self._items)
-        """Items that have not ended."""
+        self._unfinished = len(self._items)
+        """Number of items that have not ended."""
 
     @property
-    def tickets(self) -> list[QueueEntry]:
-        """One for each item."""
-        return [self._ticket(index) for index in range(len(self._items))]
+    def queue_entries(self) -> list[QueueEntry]:
+        """Queue entries of all items."""
+        return [self._queue_entry(index) for index in range(len(self._items))]
 
-    def _ticket(self, index: int) -> QueueEntry:
+    def _queue_entry(self, index: int) -> QueueEntry:
         record = self.record
         return QueueEntry(record.endpoint, record.id, index, record.principal, record.created_at)
 
@@ -122,17 +123,17 @@ class Job:
 
     @property
     def raised(self) -> BaseException | None:
-        """What the first function that failed raised."""
+        """Exception of the first item whose function raised one, or None."""
         return next((item.raised for item in self._items if item.raised is not None), None)
 
     # ---- running -----------------------------------------------------------------------------------------------
 
-    async def run_item(self, index: int, free: Callable[[], Awaitable[None]] = nothing) -> None:
-        """Run one item's function to its end, which may come later than the item's.
+    async def run_item(self, index: int, free: Callable[[], Awaitable[None]] = _no_op) -> None:
+        """Run the function of one item until it returns, which may be after the item has ended.
 
         Args:
-            index: Of the item.
-            free: Told that the function has ended, before the item's end is written.
+            index: Index of the item.
+            free: Called when the function has ended, before the item's end is logged.
         """
         item = self._items[index]
         if item.status != "queued":
@@ -141,45 +142,51 @@ class Job:
             self.begin(index)
             outcome = await self._outcome(item)
             await free()
-            await self._returned(index, outcome)
+            await self._after_run(index, outcome)
         except asyncio.CancelledError:
             if item.task is not None:
                 item.task.cancel()
             raise
-        except Exception:  # noqa: BLE001 - a fault of the server's own: the item must end all the same
-            _log.exception("job %s item %d: it could not be run", self.record.id, index)
-            await self._fail_all(problem("internal", "the server's log says why"))
+        except Exception:  # noqa: BLE001 - a bug of the server: the item must end nevertheless
+            _log.exception("job %s item %d: internal error while running the item", self.record.id, index)
+            await self._fail_all(
+                problem(
+                    "internal",
+                    "the job failed because of an internal error; the server's log has the details",
+                )
+            )
 
     @property
     def waiting(self) -> bool:
-        """Whether some item has not started."""
+        """Whether any item is still queued."""
         return any(item.status == "queued" for item in self._items)
 
     def waits(self, index: int) -> bool:
-        """Whether an item has neither started nor ended."""
+        """Return whether an item is still queued."""
         return self._items[index].status == "queued"
 
     def input(self, index: int) -> BaseModel:
-        """The validated input of an item."""
+        """Return the validated input of an item."""
         return self._items[index].value
 
-    def place(self, index: int) -> BatchSlot:
-        """Where an item stands among those that it may share a batch with."""
+    def batch_slot(self, index: int) -> BatchSlot:
+        """Return the key and cost that decide which batches an item fits into."""
         return self.endpoint.place(self._items[index].value)
 
     def writer(self, index: int) -> ItemWriter:
-        """The writer of an item's value."""
+        """Return the writer of an item's value."""
         return self._items[index].writer
 
     def begin(
         self, index: int, *, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
     ) -> None:
-        """Make an item run.
+        """Set the state of a queued item to running.
 
         Args:
-            index: An item that waits.
-            batch: How it was batched (TW-BAT-016), for its state.
-            leave: Called when nobody waits for the item any more. Without it `run_item` runs its function.
+            index: Index of the item.
+            batch: Member `batch` of the item's state, for a batched item [TW-BAT-016].
+            leave: For a batched item: function that removes the item's row from the running batch. Called when the
+                item ends early, for example because it was cancelled.
         """
         item = self._items[index]
         item.status = "running"
@@ -189,24 +196,25 @@ class Job:
             ops.append(["s", f"/items/{index}/batch", batch])
         limit = self.endpoint.time_limit
         if limit is not None:
-            item.limit = self._loop.call_later(limit, self._over_limit, index, limit)
+            item.limit = self._loop.call_later(limit, self._time_limit_exceeded, index, limit)
         if self.record.status == "queued":
             self.record.started_at = self.record.started_at or time.time()
             self.record.status = "running"
             ops.append(["s", "/status", "running"])
             publish_queue_position(self._log, None)
-        self._journal.change(ops, ends=True)
+        self._log_writer.change(ops, ends=True)
 
     async def _outcome(self, item: Item) -> JsonValue | Unset | BaseException:
-        """What an item's function gave or raised."""
-        work = run(self.endpoint, item.value, item.writer, self._journal)
+        """Run an item's function. Returns its value or exception."""
+        work = run(self.endpoint, item.value, item.writer, self._log_writer)
         if not self.endpoint.is_async:
-            # A thread cannot be cancelled, so it needs no task: that would be three turns of the loop before the next.
+            # No task, because a thread cannot be cancelled. A task would cost three more iterations of the event loop.
             try:
                 return await work
-            except asyncio.CancelledError:  # of whoever waits here; a function's own came as another
+            except asyncio.CancelledError:
+                # This coroutine was cancelled. A `CancelledError` raised by the function arrives as another type.
                 raise
-            except BaseException as error:  # noqa: BLE001 - whatever the function raised
+            except BaseException as error:  # noqa: BLE001 - any exception of the function
                 return error
         item.task = self._loop.create_task(work)
         await asyncio.wait({item.task})
@@ -214,23 +222,28 @@ class Job:
             return asyncio.CancelledError()
         return item.task.exception() or item.task.result()
 
-    async def _returned(self, index: int, outcome: JsonValue | Unset | BaseException) -> None:
+    async def _after_run(self, index: int, outcome: JsonValue | Unset | BaseException) -> None:
         if self._items[index].status not in ENDED:
             await self.settle(index, outcome)
         elif isinstance(outcome, BaseException) and not isinstance(
             outcome, asyncio.CancelledError | StreamClosedError
         ):
-            _log.info("job %s item %d: its function ended late: %r", self.record.id, index, outcome)
+            _log.info(
+                "job %s item %d: the function raised after the item had ended: %r",
+                self.record.id,
+                index,
+                outcome,
+            )
 
     async def settle(
         self, index: int, outcome: JsonValue | Unset | BaseException, *, told: bool = False
     ) -> None:
-        """End an item whose function has given this; nothing if it has ended.
+        """End a running item with the outcome of its function. Does nothing if the item has already ended.
 
         Args:
-            index: An item that runs.
-            outcome: Its value as JSON; `UNSET` for the value that it has; or what went wrong.
-            told: The log knows of this error already.
+            index: Index of the item.
+            outcome: Final value as JSON, `UNSET` to keep the value written so far, or an exception.
+            told: Whether the exception is already in the server's log.
         """
         item = self._items[index]
         if item.status in ENDED or self._suspended:
@@ -240,7 +253,7 @@ class Job:
         elif item.cancelled:
             await self._end_item(index, "cancelled")
         elif isinstance(outcome, BaseException):
-            await self._failed(index, outcome, told=told)
+            await self._failed(index, outcome, logged=told)
         else:
             await self._succeeded(index, outcome)
 
@@ -250,62 +263,64 @@ class Job:
         except StateTooLargeError as error:
             await self._fail_all(too_large(error))
         except ValueError as error:
-            said = said_of_value(error, f"/items/{index}/value")
-            await self._failed(index, InvalidValueError(said))
+            message = said_of_value(error, f"/items/{index}/value")
+            await self._failed(index, InvalidValueError(message))
 
-    async def _failed(self, index: int, raised: BaseException, *, told: bool = False) -> None:
+    async def _failed(self, index: int, raised: BaseException, *, logged: bool = False) -> None:
         self._items[index].raised = raised
-        here = f"job {self.record.id} item {index}"
-        why = problem_of(raised, here, self.endpoint.name, told=told)
-        await self._end_item(index, "failed", why)
+        item_name = f"job {self.record.id} item {index}"
+        error = problem_of(raised, item_name, self.endpoint.name, logged=logged)
+        await self._end_item(index, "failed", error)
 
-    # ---- over a restart of the server --------------------------------------------------------------------------
+    # ---- restart of the server ---------------------------------------------------------------------------------
 
     def restore(self, items: list[Any]) -> list[QueueEntry]:
-        """Take over the items of the state that an earlier server left; returns the tickets of those that wait."""
-        for item, was in zip(self._items, items, strict=True):
-            item.status = was["status"]
+        """Restore the items from the state of an interrupted job. Returns the queue entries of the queued items."""
+        for item, stored in zip(self._items, items, strict=True):
+            item.status = stored["status"]
             if item.status in ENDED:
                 item.writer.close()
-                self._left -= 1
-            if "error" in was:
-                self._errors.append(Problem.model_validate(was["error"]))
-        return [self._ticket(index) for index, item in enumerate(self._items) if item.status == "queued"]
+                self._unfinished -= 1
+            if "error" in stored:
+                self._errors.append(Problem.model_validate(stored["error"]))
+        return [self._queue_entry(index) for index, item in enumerate(self._items) if item.status == "queued"]
 
-    async def fail(self, why: Problem, *, status: str | None = None) -> None:
-        """Fail all items that have not ended, or those of a status; ends the job where none is left."""
+    async def fail(self, error: Problem, *, status: str | None = None) -> None:
+        """Fail all unfinished items, or those with this status, and end the job if no unfinished item remains."""
         for index, item in enumerate(self._items):
             if item.status not in ENDED and status in {None, item.status}:
-                await self._end_item(index, "failed", why)
-        if not self.over.is_set() and not self._left:
+                await self._end_item(index, "failed", error)
+        if not self.finished.is_set() and not self._unfinished:
             await self._finish()
 
     def suspend(self) -> None:
-        """Stop without an end, for the next server to take the job up. Nothing more is logged."""
+        """Stop the job without logging an end, so that the next server process can recover it."""
         self._suspended = True
-        self._journal.stop()
+        self._log_writer.stop()
         if self._deadline is not None:
             self._deadline.cancel()
         for item in self._items:
             if item.status not in ENDED:
                 item.stop()
                 item.stop_timers()
-        self.over.set()
+        self.finished.set()
 
     # ---- ending early ------------------------------------------------------------------------------------------
 
     def set_deadline(self, seconds: float) -> None:
-        """Fail what has not ended so long after the submit."""
-        expired = problem("deadline_exceeded", f"not ended {seconds:g} s after the submit")
-        left = max(0.0, self.record.created_at + seconds - time.time())
-        self._deadline = self._loop.call_later(left, lambda: self._in_background(self._fail_all(expired)))
+        """Fail all items that are unfinished this many seconds after the submit."""
+        expired = problem("deadline_exceeded", f"unfinished {seconds:g} s after the submit")
+        remaining = max(0.0, self.record.created_at + seconds - time.time())
+        self._deadline = self._loop.call_later(
+            remaining, lambda: self._in_background(self._fail_all(expired))
+        )
 
     async def cancel(self, items: list[int] | None = None) -> None:
-        """Cancel some items, or all. A running function has `cancel_timeout` to end by itself."""
+        """Cancel the items with these indices, or all. A running function may take up to `cancel_timeout` to end."""
         for index in range(len(self._items)) if items is None else items:
             item = self._items[index]
             if item.status == "queued":
-                await self._discard(self._ticket(index))
+                await self._discard(self._queue_entry(index))
                 await self._end_item(index, "cancelled")
             elif item.status == "running" and not item.cancelled:
                 item.cancelled = True
@@ -318,35 +333,39 @@ class Job:
                     await self._end_item(index, "cancelled")
 
     def cancel_soon(self) -> None:
-        """Cancel all items, from a callback of the event loop."""
+        """Cancel all items in a background task. Can be called from event loop callbacks."""
         self._in_background(self.cancel())
 
     async def abandon(self) -> None:
-        """Cancel all that has not ended, without waiting for any function."""
+        """Cancel all unfinished items without waiting for their functions."""
         for index, item in enumerate(self._items):
             if item.status not in ENDED:
-                await self._discard(self._ticket(index))
+                await self._discard(self._queue_entry(index))
                 item.stop()
                 await self._end_item(index, "cancelled")
-        await self.over.wait()
+        await self.finished.wait()
 
     def _cancel_overdue(self, index: int) -> None:
-        _log.warning("job %s item %d: its function did not end when it was cancelled", self.record.id, index)
+        _log.warning(
+            "job %s item %d: the function did not end within cancel_timeout after it was cancelled",
+            self.record.id,
+            index,
+        )
         self._in_background(self._end_item(index, "cancelled"))
 
-    def _over_limit(self, index: int, limit: float) -> None:
+    def _time_limit_exceeded(self, index: int, limit: float) -> None:
         detail = (
-            f"its function ran longer than {limit:g} s, the time_limit of endpoint {self.endpoint.name!r}"
+            f"the function ran longer than {limit:g} s, the time_limit of endpoint {self.endpoint.name!r}"
         )
         self._items[index].stop()
         self._in_background(self._end_item(index, "failed", problem("deadline_exceeded", detail)))
 
-    async def _fail_all(self, why: Problem) -> None:
+    async def _fail_all(self, error: Problem) -> None:
         for index, item in enumerate(self._items):
             if item.status not in ENDED:
-                await self._discard(self._ticket(index))
+                await self._discard(self._queue_entry(index))
                 item.stop()
-                await self._end_item(index, "failed", why)
+                await self._end_item(index, "failed", error)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -358,41 +377,40 @@ class Job:
     async def _end_item(
         self, index: int, status: ItemEnd, error: Problem | None = None, *, value: JsonValue | Unset = UNSET
     ) -> None:
-        """End an item, by one event.
+        """End an item with a single event.
 
         Raises:
-            StateTooLargeError: There is no room for the value.
-            ValueError: The value is not JSON as the protocol takes it.
+            StateTooLargeError: The value would exceed the size limit of the job's state.
+            ValueError: The value is not strict JSON.
         """
         item = self._items[index]
         if item.status in ENDED or self._suspended:
             return
         if status != "succeeded" and self.endpoint.is_async:
             keep_what_was_yielded(item.writer)
-        place = f"/items/{index}"
-        ends: list[Any] = [["s", f"{place}/status", status]]
+        pointer = f"/items/{index}"
+        end_ops: list[Any] = [["s", f"{pointer}/status", status]]
         try:
-            with (
-                self._journal.lock
-            ):  # a thread that writes between an item's end and its close changes what has ended
+            # Hold the lock until the writer is closed: otherwise another thread could still change the ended item.
+            with self._log_writer.lock:
                 if value is not UNSET:
-                    self._journal.change([["s", f"{place}/value", value], *ends])
+                    self._log_writer.change([["s", f"{pointer}/value", value], *end_ops])
                 elif error is None:
-                    self._journal.change(ends, check_below=place, ends=True)
+                    self._log_writer.change(end_ops, check_below=pointer, ends=True)
                 else:
-                    self._errors.append(write_failure(self._journal, place, ends, error))
+                    self._errors.append(write_failure(self._log_writer, pointer, end_ops, error))
                 item.status = status
-                self._left -= 1
+                self._unfinished -= 1
                 used = item.writer.close()
             item.stop_timers()
             item.leave = None
             forget_progress(self._log, index)
             add_usage(self._usage, used)
-            if not self._left:
+            if not self._unfinished:
                 await self._finish()
-        except (HeadMovedError, StreamClosedError) as lost:
-            _log.warning("job %s: its end could not be logged: %s", self.record.id, lost)
-            self.over.set()
+        except (HeadMovedError, StreamClosedError) as log_error:
+            _log.warning("job %s: cannot log the end of the job: %s", self.record.id, log_error)
+            self.finished.set()
 
     async def _finish(self) -> None:
         if self._deadline is not None:
@@ -402,12 +420,12 @@ class Job:
         now = time.time()
         expires_at = now + self._settings.state_ttl
         error = error_of(self._errors, len(self._items)) if status == "failed" else None
-        _, record.done = await self._journal.end(partial(done_of, status, self._usage, error, expires_at))
+        _, record.done = await self._log_writer.end(partial(done_of, status, self._usage, error, expires_at))
         record.status, record.ended_at, record.expires_at = status, now, expires_at
-        await self._ended(self)
-        self.over.set()
+        await self._on_end(self)
+        self.finished.set()
 
     def announce(self, message: messages.Queue) -> None:
-        """Tell readers the job's place in the queue, while no item has started."""
+        """Publish the job's queue position, unless an item has started."""
         if self.record.status == "queued":
             publish_queue_position(self._log, message)

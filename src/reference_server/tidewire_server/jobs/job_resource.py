@@ -1,4 +1,4 @@
-"""A job as it is read: state, columns and cursor at one moment."""
+"""Representation of a job for `GET /v1/jobs/{id}`: state, columns and cursor, consistent with each other."""
 
 from datetime import UTC, datetime
 
@@ -8,23 +8,23 @@ from tidewire_server.store.interfaces import JobRecord, LogReader
 
 
 async def read_job(record: JobRecord, log: LogReader, root: str, *, state: bool = True) -> JobResource:
-    """Read a job.
+    """Read a job from its record and log.
 
     Args:
-        record: Of the job.
-        log: Its log.
-        root: The path under which readers reach the protocol; its links begin with it.
-        state: Whether its state is read as well.
+        record: Record of the job.
+        log: Log of the job.
+        root: Path of the API root as clients see it. The job's links start with it.
+        state: Whether to include the job's state.
     """
     at = await log.state() if state else None
     extent = log.extent()
     done = record.done if extent.ended else None
     members = None if at is None else at.view.value()
     if isinstance(members, dict) and done is not None:
-        ending = to_json(done)
-        members |= {name: ending[name] for name in ("status", "usage", "error") if name in ending}
+        done_members = to_json(done)
+        members |= {name: done_members[name] for name in ("status", "usage", "error") if name in done_members}
     status = record.status if not isinstance(members, dict) else members["status"]
-    here = f"{root}/jobs/{record.id}"
+    url = f"{root}/jobs/{record.id}"
     return JobResource.model_validate(
         {
             "id": record.id,
@@ -40,11 +40,11 @@ async def read_job(record: JobRecord, log: LogReader, root: str, *, state: bool 
             "ended_at": None if record.ended_at is None else timestamp(record.ended_at),
             "expires_at": None if record.expires_at is None else timestamp(record.expires_at),
             "done": done,
-            "links": JobLinks(self=here, events=f"{here}/events", cancel=f"{here}/cancel"),
+            "links": JobLinks(self=url, events=f"{url}/events", cancel=f"{url}/cancel"),
         }
     )
 
 
 def timestamp(seconds: float) -> str:
-    """RFC 3339 in UTC, to the millisecond, of seconds since the Unix epoch."""
+    """Format seconds since the Unix epoch as an RFC 3339 timestamp in UTC, with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,10 +1,10 @@
-"""What runs next: callers take turns at each endpoint, under the concurrency limit of its group.
+"""Scheduler: starts items under the concurrency limits, and shares each endpoint fairly between principals.
 
-Nothing polls. An item starts when it is put in, when a slot of its group becomes free, when a worker thread does, or
-when the oldest of its batch has waited long enough.
+The scheduler does not poll. An item starts when it is submitted, when a slot of its group or a worker thread becomes
+free, or when the oldest item of its batch has waited for `batch_timeout`.
 
-Endpoints of a group that wait for a slot are served as if they were one queue: the caller who was served longest ago
-comes first, and of one caller the item that came first. Endpoints that wait for a worker thread take turns.
+Endpoints of one group that wait for a slot are served like a single queue: the principal who was served longest ago
+comes first, and for each principal the oldest item. Groups that wait for a worker thread take turns.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ from tidewire_server.store.interfaces import Queue, QueueEntry
 
 _log = logging.getLogger(__name__)
 
-_LEAST_RETRY_MS: Final = 1000
+_MIN_RETRY_MS: Final = 1000
 
 _MAX_SERVED: Final = 10_000
-"""Callers of one group whose turns are remembered."""
+"""Maximum number of principals per group whose last turn is remembered."""
 
-_RECENT: Final = 0.3
-"""Weight of the latest duration in the mean that an ETA is made of."""
+_LATEST_WEIGHT: Final = 0.3
+"""Weight of the latest call in the moving averages that estimate the waiting time."""
 
 
 class JobScheduler:
-    """Starts items. One per server and event loop."""
+    """Scheduler of one server, on one event loop."""
 
     def __init__(
         self,
@@ -52,166 +52,183 @@ class JobScheduler:
         *,
         start: Callable[[QueueEntry, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
         find: Callable[[QueueEntry], Job | None],
-        starting: Callable[[QueueEntry], Job | None],
+        on_start: Callable[[QueueEntry], Job | None],
         announce: Callable[[str, QueueMessage], None],
     ) -> None:
-        """Begin with nothing running.
+        """Create a scheduler for an idle server.
 
         Args:
-            queue: Where items wait.
+            queue: Queue of the waiting items.
             endpoints: All endpoints by name.
             settings: Limits and intervals.
-            start: Runs one item, and calls back as soon as its function has ended.
-            find: The job of an item.
-            starting: The same, for an item that is about to run in a batch.
-            announce: Tells a job its place in the queue.
+            start: Runs one item, and calls its second argument when the item's function has ended.
+            find: Returns the job of an item.
+            on_start: Returns the job of an item that is about to run in a batch, and counts the start in the metrics.
+            announce: Publishes the queue position of a job.
         """
         self._queue = queue
         self._interval = settings.queue_interval
         self._start = start
         self._find = find
-        self._starting = starting
+        self._on_start = on_start
         self._announce = announce
         self._threads = settings.max_threads
-        self._lanes = make_endpoint_queues(endpoints, settings)
-        groups = {id(lane.group): lane.group for lane in self._lanes.values()}
+        self._endpoint_queues = make_endpoint_queues(endpoints, settings)
+        groups = {id(each.group): each.group for each in self._endpoint_queues.values()}
         self._groups = list(groups.values())
         self._turns = OrderedDict((key, group) for key, group in groups.items() if group.waits_for_thread)
-        """The groups that share the worker threads; the one that took a thread last is served last."""
+        """Groups that use worker threads. The group that took a thread most recently is at the end."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pumping = asyncio.Lock()
+        self._start_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
     @property
     def busy(self) -> bool:
-        """Whether a function runs."""
+        """Whether any function is running."""
         return bool(self._tasks)
 
     def depth(self, endpoint: str) -> tuple[int, int]:
-        """How many items of an endpoint run, and how many wait."""
-        return self._lanes[endpoint].rows, self._queue.size(endpoint)
+        """Return the numbers of running and waiting items of an endpoint."""
+        return self._endpoint_queues[endpoint].rows, self._queue.size(endpoint)
 
     def max_items(self, endpoint: str) -> float:
-        """Items of one job, at most."""
-        return self._lanes[endpoint].max_items
+        """Return the maximum number of items in one job of an endpoint."""
+        return self._endpoint_queues[endpoint].max_items
 
     def reserve(self, endpoint: str, items: int) -> Callable[[], None]:
-        """Hold places for a submit, so that two at once cannot both take the last one; returns how to let them go.
+        """Reserve queue positions for a submit, so that concurrent submits cannot both take the last one.
+
+        Returns:
+            A function that releases the reservation.
 
         Raises:
             ProblemError: The queue is full.
         """
-        lane = self._lanes[endpoint]
-        waiting = self._queue.size(endpoint) + lane.reserved
-        free = max(0, self._startable(lane)) * lane.rows_a_call + lane.max_queue_size
+        endpoint_queue = self._endpoint_queues[endpoint]
+        waiting = self._queue.size(endpoint) + endpoint_queue.reserved
+        free = (
+            max(0, self._startable(endpoint_queue)) * endpoint_queue.max_rows_per_call
+            + endpoint_queue.max_queue_size
+        )
         if waiting + items > free:
-            eta = self._eta(lane, 1)
+            eta = self._eta(endpoint_queue, 1)
             raise refuse(
                 "queue_full",
-                f"{waiting} items of {endpoint!r} wait already, at most {lane.max_queue_size} may (max_queue_size)",
-                retry_after_ms=max(_LEAST_RETRY_MS, eta or 0),
+                f"the queue of endpoint {endpoint!r} is full: {waiting} items wait, and the limit is "
+                f"{endpoint_queue.max_queue_size} (max_queue_size)",
+                retry_after_ms=max(_MIN_RETRY_MS, eta or 0),
             )
-        lane.reserved += items
+        endpoint_queue.reserved += items
 
-        def let_go() -> None:
-            lane.reserved -= items
+        def release() -> None:
+            endpoint_queue.reserved -= items
 
-        return let_go
+        return release
 
-    async def put(self, tickets: list[QueueEntry]) -> None:
-        """Add the items of one job at the end of the queue and start what can start."""
-        lane = self._lanes[tickets[0].endpoint]
-        name, job = lane.endpoint.name, tickets[0].job
-        await self._queue.put(tickets)
-        if lane.former is not None:
-            self._wait_for_batch(lane.former, tickets)
-        await self._pump(lane.group)
-        lane.positions.moved(len(tickets))
-        waiting, found = self._queue.size(name), self._find(tickets[0])
-        # One that waits for the rest of its batch only is next, and has nobody before it.
-        held_up = waiting >= len(tickets) and self._startable(lane) <= 0
-        if held_up and found is not None and found.waits(tickets[0].index):
-            place = lane.positions.entered(job, len(tickets), waiting)
-            self._tell(lane, job, place)
-        self._announce_soon(lane)
+    async def put(self, entries: list[QueueEntry]) -> None:
+        """Add the items of one job to the queue, and start as many items as possible."""
+        endpoint_queue = self._endpoint_queues[entries[0].endpoint]
+        name, job = endpoint_queue.endpoint.name, entries[0].job
+        await self._queue.put(entries)
+        if endpoint_queue.batch_queue is not None:
+            self._add_to_batches(endpoint_queue.batch_queue, entries)
+        await self._start_waiting(endpoint_queue.group)
+        endpoint_queue.positions.moved(len(entries))
+        waiting, found = self._queue.size(name), self._find(entries[0])
+        # A job that waits only for its batch to fill is next, so it has no queue position.
+        blocked = waiting >= len(entries) and self._startable(endpoint_queue) <= 0
+        if blocked and found is not None and found.waits(entries[0].index):
+            position = endpoint_queue.positions.entered(job, len(entries), waiting)
+            self._publish_position(endpoint_queue, job, position)
+        self._announce_soon(endpoint_queue)
 
-    async def discard(self, ticket: QueueEntry) -> None:
-        """Take an item out of the queue: it never runs."""
-        lane = self._lanes[ticket.endpoint]
-        if lane.former is not None:
-            lane.former.remove([ticket])
-        await self._queue.discard(ticket)
-        lane.positions.moved()
-        self._announce_soon(lane)
+    async def discard(self, entry: QueueEntry) -> None:
+        """Remove an item from the queue, so that it never runs."""
+        endpoint_queue = self._endpoint_queues[entry.endpoint]
+        if endpoint_queue.batch_queue is not None:
+            endpoint_queue.batch_queue.remove([entry])
+        await self._queue.discard(entry)
+        endpoint_queue.positions.moved()
+        self._announce_soon(endpoint_queue)
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Start nothing more; returns what still runs."""
+        """Stop starting items. Returns the tasks that are still running."""
         for group in self._groups:
             group.limit = 0
-            for timer in (group.timer, *(lane.timer for lane in group.lanes)):
+            for timer in (group.timer, *(each.timer for each in group.endpoint_queues)):
                 if timer is not None:
                     timer.cancel()
         return list(self._tasks)
 
     # ---- starting ----------------------------------------------------------------------------------------------
 
-    def _startable(self, lane: EndpointQueue) -> float:
-        """Calls that could begin now."""
-        free = lane.group.limit - lane.group.running
-        return free if lane.endpoint.is_async else min(free, self._threads)
+    def _startable(self, endpoint_queue: EndpointQueue) -> float:
+        """Return the number of calls that could start now."""
+        free = endpoint_queue.group.limit - endpoint_queue.group.running
+        return free if endpoint_queue.endpoint.is_async else min(free, self._threads)
 
-    async def _pump(self, group: ConcurrencyGroup) -> None:
-        """Start what can start."""
-        if group.running >= group.limit:  # as it is at most submits to a busy server
+    async def _start_waiting(self, group: ConcurrencyGroup) -> None:
+        """Start as many waiting items of a group as possible."""
+        if group.running >= group.limit:  # fast path: a busy server is at its limit on most submits
             return
-        async with self._pumping:
-            while (lane := self._next(group)) is not None:
-                if lane.former is None:
-                    taken = await self._queue.take(lane.endpoint.name)
-                    work = self._run(lane, taken[0]) if taken else None
+        async with self._start_lock:
+            while (endpoint_queue := self._next(group)) is not None:
+                if endpoint_queue.batch_queue is None:
+                    taken = await self._queue.take(endpoint_queue.endpoint.name)
+                    work = self._run(endpoint_queue, taken[0]) if taken else None
                 else:
-                    draft = lane.former.draft(self._loop.time())
-                    drawn = await self._draw(lane, lane.former, draft)
-                    taken = [ticket for ticket, _ in drawn]
-                    work = self._start_batch(lane, lane.former, draft, drawn) if taken else None
+                    builder = endpoint_queue.batch_queue.draft(self._loop.time())
+                    batch = await self._take_batch(endpoint_queue, endpoint_queue.batch_queue, builder)
+                    taken = [entry for entry, _ in batch]
+                    work = (
+                        self._start_batch(endpoint_queue, endpoint_queue.batch_queue, builder, batch)
+                        if taken
+                        else None
+                    )
                 if work is None:
                     return
                 group.running += 1
-                self._serve(group, taken)
-                if not lane.endpoint.is_async:
+                self._record_turns(group, taken)
+                if not endpoint_queue.endpoint.is_async:
                     self._threads -= 1
                     self._turns.move_to_end(id(group))
-                lane.rows += len(taken)
-                lane.positions.moved(len(taken))
-                self._in_task(work)
+                endpoint_queue.rows += len(taken)
+                endpoint_queue.positions.moved(len(taken))
+                self._start_task(work)
 
     def _next(self, group: ConcurrencyGroup) -> EndpointQueue | None:
-        """The endpoint of a group whose turn it is, if one can start."""
-        able = [
-            lane for lane in group.lanes if self._queue.size(lane.endpoint.name) and self._startable(lane) > 0
+        """Return the endpoint of a group that may start the next call, or None."""
+        startable = [
+            each
+            for each in group.endpoint_queues
+            if self._queue.size(each.endpoint.name) and self._startable(each) > 0
         ]
-        ready = [lane for lane in able if lane.former is None or lane.former.due() <= self._loop.time()]
-        if able and not ready:
-            self._wake_when_due(group, able)
-        if len(group.lanes) == 1 or len(ready) < 2:
+        ready = [
+            each
+            for each in startable
+            if each.batch_queue is None or each.batch_queue.due() <= self._loop.time()
+        ]
+        if startable and not ready:
+            self._wake_when_due(group, startable)
+        if len(group.endpoint_queues) == 1 or len(ready) < 2:
             return ready[0] if ready else None
-        return min(ready, key=lambda lane: self._turn_of(group, lane))
+        return min(ready, key=lambda each: self._turn_of(group, each))
 
-    def _turn_of(self, group: ConcurrencyGroup, lane: EndpointQueue) -> tuple[int, float]:
-        ticket = next(self._queue.waiting(lane.endpoint.name))
-        return group.served.get(ticket.principal, 0), ticket.arrived_at
+    def _turn_of(self, group: ConcurrencyGroup, endpoint_queue: EndpointQueue) -> tuple[int, float]:
+        entry = next(self._queue.waiting(endpoint_queue.endpoint.name))
+        return group.served.get(entry.principal, 0), entry.arrived_at
 
-    def _serve(self, group: ConcurrencyGroup, tickets: Iterable[QueueEntry]) -> None:
-        if len(group.lanes) > 1:
+    def _record_turns(self, group: ConcurrencyGroup, entries: Iterable[QueueEntry]) -> None:
+        if len(group.endpoint_queues) > 1:
             group.calls += 1
-            nobody_waits = not any(self._queue.size(lane.endpoint.name) for lane in group.lanes)
-            if nobody_waits or len(group.served) > _MAX_SERVED:
+            queue_empty = not any(self._queue.size(each.endpoint.name) for each in group.endpoint_queues)
+            if queue_empty or len(group.served) > _MAX_SERVED:
                 group.served.clear()
-            for ticket in tickets:
-                group.served[ticket.principal] = group.calls
+            for entry in entries:
+                group.served[entry.principal] = group.calls
 
-    def _wake_when_due(self, group: ConcurrencyGroup, lanes: list[EndpointQueue]) -> None:
-        due = min(lane.former.due() for lane in lanes if lane.former is not None)
+    def _wake_when_due(self, group: ConcurrencyGroup, endpoint_queues: list[EndpointQueue]) -> None:
+        due = min(each.batch_queue.due() for each in endpoint_queues if each.batch_queue is not None)
         if due == math.inf:
             return
         if group.timer is not None:
@@ -221,139 +238,172 @@ class JobScheduler:
 
         def wake() -> None:
             group.timer = None
-            self._in_task(self._pump(group))
+            self._start_task(self._start_waiting(group))
 
         group.wakes_at = due
         group.timer = self._loop.call_at(due, wake)
 
-    def _in_task(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, lane: EndpointQueue, ticket: QueueEntry) -> None:
-        free = self._letting_go(lane, [1])
+    async def _run(self, endpoint_queue: EndpointQueue, entry: QueueEntry) -> None:
+        free = self._release_function(endpoint_queue, [1])
         try:
-            await self._start(ticket, free)
+            await self._start(entry, free)
         finally:
             await free()
 
-    def _letting_go(self, lane: EndpointQueue, rows: list[int]) -> Callable[[], Coroutine[Any, Any, None]]:
-        """How a call that begins now gives back, once, what it has taken: its slot, its thread, and so many rows."""
-        began, free = self._loop.time(), False
+    def _release_function(
+        self, endpoint_queue: EndpointQueue, rows: list[int]
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Create the function that releases, once, the slot, the thread and the rows of a call that starts now."""
+        started_at, released = self._loop.time(), False
 
-        async def let_go() -> None:
-            nonlocal free
-            if not free:
-                free = True
-                lane.rows -= sum(rows)
-                await self._ended(lane, sum(rows), self._loop.time() - began)
+        async def release() -> None:
+            nonlocal released
+            if not released:
+                released = True
+                endpoint_queue.rows -= sum(rows)
+                await self._ended(endpoint_queue, sum(rows), self._loop.time() - started_at)
 
-        return let_go
+        return release
 
-    async def _ended(self, lane: EndpointQueue, rows: int, took: float) -> None:
-        """A call has ended: its slot and its thread are free."""
-        group = lane.group
+    async def _ended(self, endpoint_queue: EndpointQueue, rows: int, duration: float) -> None:
+        """Release the slot and the thread of a call that has ended, and start waiting items."""
+        group = endpoint_queue.group
         group.running -= 1
-        mean = lane.mean_duration
-        lane.mean_duration = took if mean is None else mean + _RECENT * (took - mean)
-        lane.mean_rows = float(rows) if mean is None else lane.mean_rows + _RECENT * (rows - lane.mean_rows)
+        mean = endpoint_queue.mean_duration
+        endpoint_queue.mean_duration = duration if mean is None else mean + _LATEST_WEIGHT * (duration - mean)
+        endpoint_queue.mean_rows = (
+            float(rows)
+            if mean is None
+            else endpoint_queue.mean_rows + _LATEST_WEIGHT * (rows - endpoint_queue.mean_rows)
+        )
         waiting = [group]
-        if not lane.endpoint.is_async:
+        if not endpoint_queue.endpoint.is_async:
             self._threads += 1
-            # The thread may be what another endpoint waits for.
+            # Other groups may be waiting for the thread.
             waiting = list(self._turns.values())
         for each in waiting:
             if each is group or self._threads > 0:
-                await self._pump(each)
-        self._announce_soon(lane)
+                await self._start_waiting(each)
+        self._announce_soon(endpoint_queue)
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
-    def _wait_for_batch(self, former: BatchQueue[QueueEntry], tickets: list[QueueEntry]) -> None:
+    def _add_to_batches(self, batch_queue: BatchQueue[QueueEntry], entries: list[QueueEntry]) -> None:
         now = self._loop.time()
-        for ticket in tickets:
-            job = self._find(ticket)
+        for entry in entries:
+            job = self._find(entry)
             try:
-                place = BatchSlot() if job is None else job.place(ticket.index)
-            except Exception:  # noqa: BLE001 - the author's: its submit was admitted, so the item must run
-                _log.exception("endpoint %r: its key or cost, which its submit had", ticket.endpoint)
-                place = BatchSlot()
-            former.add(ticket, place, ticket.principal, now)
+                slot = BatchSlot() if job is None else job.batch_slot(entry.index)
+            except Exception:  # noqa: BLE001 - an error of user code: the item was admitted, so it must run
+                _log.exception(
+                    "endpoint %r: key() or cost() failed for an input that it had accepted at the submit",
+                    entry.endpoint,
+                )
+                slot = BatchSlot()
+            batch_queue.add(entry, slot, entry.principal, now)
 
-    async def _draw(
-        self, lane: EndpointQueue, former: BatchQueue[QueueEntry], draft: BatchBuilder[QueueEntry]
+    async def _take_batch(
+        self,
+        endpoint_queue: EndpointQueue,
+        batch_queue: BatchQueue[QueueEntry],
+        builder: BatchBuilder[QueueEntry],
     ) -> list[tuple[QueueEntry, QueuedItem | None]]:
-        """Take the items of a batch out of the queue."""
-        room = draft.room
-        tickets = await self._queue.take(lane.endpoint.name, limit=room, fits=draft) if room else []
+        """Remove the items of a batch from the queue."""
+        room = builder.room
+        entries = (
+            await self._queue.take(endpoint_queue.endpoint.name, limit=room, fits=builder) if room else []
+        )
         now = self._loop.time()
-        drawn: list[tuple[QueueEntry, QueuedItem | None]] = []
-        for ticket in tickets:
-            waiting = former.find(ticket)
-            job = self._starting(ticket)
-            arrival = None
+        batch: list[tuple[QueueEntry, QueuedItem | None]] = []
+        for entry in entries:
+            waiting = batch_queue.find(entry)
+            job = self._on_start(entry)
+            item = None
             if job is not None and waiting is not None:
-                arrival = QueuedItem(job, ticket.index, waiting.place.cost, now - waiting.arrived)
-            drawn.append((ticket, arrival))
-        former.remove(tickets)
-        return drawn
+                item = QueuedItem(job, entry.index, waiting.place.cost, now - waiting.arrived)
+            batch.append((entry, item))
+        batch_queue.remove(entries)
+        return batch
 
     def _start_batch(
         self,
-        lane: EndpointQueue,
-        former: BatchQueue[QueueEntry],
-        draft: BatchBuilder[QueueEntry],
-        drawn: list[tuple[QueueEntry, QueuedItem | None]],
+        endpoint_queue: EndpointQueue,
+        batch_queue: BatchQueue[QueueEntry],
+        builder: BatchBuilder[QueueEntry],
+        batch: list[tuple[QueueEntry, QueuedItem | None]],
     ) -> Coroutine[Any, Any, None]:
-        """Call the function; returns what waits for its end."""
-        rows = [len(drawn)]
+        """Start the call of a batched function. Returns a coroutine that waits for its end."""
+        rows = [len(batch)]
 
         async def join(running: int, cost: float) -> list[QueuedItem]:
-            joining = former.joining(self._loop.time(), draft.key, running, cost)
-            more = await self._draw(lane, former, joining)
-            lane.positions.moved(len(more))
-            lane.rows += len(more)
-            rows.append(len(more))
-            self._announce_soon(lane)
-            return [arrival for _, arrival in more if arrival is not None]
+            joining = batch_queue.joining(self._loop.time(), builder.key, running, cost)
+            joined = await self._take_batch(endpoint_queue, batch_queue, joining)
+            endpoint_queue.positions.moved(len(joined))
+            endpoint_queue.rows += len(joined)
+            rows.append(len(joined))
+            self._announce_soon(endpoint_queue)
+            return [item for _, item in joined if item is not None]
 
-        others = [other.endpoint.name for other in lane.group.lanes if other is not lane]
+        other_names = [
+            other.endpoint.name
+            for other in endpoint_queue.group.endpoint_queues
+            if other is not endpoint_queue
+        ]
 
         def may_join() -> bool:
-            # A batch that never ended would keep its slot from the other endpoints of the group.
-            return len(former) > 0 and lane.group.limit > 0 and not any(map(self._queue.size, others))
+            # Items may not join while another endpoint waits: a batch that never ends would occupy the slot forever.
+            return (
+                len(batch_queue) > 0
+                and endpoint_queue.group.limit > 0
+                and not any(map(self._queue.size, other_names))
+            )
 
-        call = BatchCall(lane.endpoint, join=join, may_join=may_join, free=self._letting_go(lane, rows))
-        call.start([arrival for _, arrival in drawn if arrival is not None])
+        call = BatchCall(
+            endpoint_queue.endpoint,
+            join=join,
+            may_join=may_join,
+            free=self._release_function(endpoint_queue, rows),
+        )
+        call.start([item for _, item in batch if item is not None])
         return call.run()
 
     # ---- positions ---------------------------------------------------------------------------------------------
 
-    def _announce_soon(self, lane: EndpointQueue) -> None:
-        if lane.timer is None and lane.positions.told_any and lane.group.limit:
-            lane.timer = self._loop.call_later(self._interval, self._announce_all, lane)
+    def _announce_soon(self, endpoint_queue: EndpointQueue) -> None:
+        if (
+            endpoint_queue.timer is None
+            and endpoint_queue.positions.has_published
+            and endpoint_queue.group.limit
+        ):
+            endpoint_queue.timer = self._loop.call_later(self._interval, self._announce_all, endpoint_queue)
 
-    def _announce_all(self, lane: EndpointQueue) -> None:
-        lane.timer = None
-        name = lane.endpoint.name
-        for job, place in lane.positions.changes(self._queue.waiting(name), self._queue.size(name)):
-            self._tell(lane, job, place)
+    def _announce_all(self, endpoint_queue: EndpointQueue) -> None:
+        endpoint_queue.timer = None
+        name = endpoint_queue.endpoint.name
+        for job, position in endpoint_queue.positions.changes(
+            self._queue.waiting(name), self._queue.size(name)
+        ):
+            self._publish_position(endpoint_queue, job, position)
 
-    def _tell(self, lane: EndpointQueue, job: str, position: int) -> None:
-        self._announce(job, QueueMessage(position=position, eta_ms=self._eta(lane, position)))
+    def _publish_position(self, endpoint_queue: EndpointQueue, job: str, position: int) -> None:
+        self._announce(job, QueueMessage(position=position, eta_ms=self._eta(endpoint_queue, position)))
 
-    def _eta(self, lane: EndpointQueue, position: int) -> int | None:
-        """Milliseconds until the item at a position starts, by the mean of recent calls.
+    def _eta(self, endpoint_queue: EndpointQueue, position: int) -> int | None:
+        """Estimate the milliseconds until the item at a position starts, from the average duration of recent calls.
 
-        Other endpoints of the group take their turns meanwhile: one of theirs for each of ours.
+        The estimate assumes that the endpoints of a group take turns, one call each.
         """
-        if lane.mean_duration is None or not lane.group.limit:
+        if endpoint_queue.mean_duration is None or not endpoint_queue.group.limit:
             return None
-        calls = math.ceil(position / max(1.0, lane.mean_rows))
-        work = calls * lane.mean_duration
-        for other in lane.group.lanes:
-            if other is not lane and other.mean_duration is not None:
-                theirs = math.ceil(self._queue.size(other.endpoint.name) / max(1.0, other.mean_rows))
-                work += min(theirs, calls) * other.mean_duration
-        return round(1000 * max(work / lane.group.limit, lane.mean_duration))
+        calls = math.ceil(position / max(1.0, endpoint_queue.mean_rows))
+        work = calls * endpoint_queue.mean_duration
+        for other in endpoint_queue.group.endpoint_queues:
+            if other is not endpoint_queue and other.mean_duration is not None:
+                other_calls = math.ceil(self._queue.size(other.endpoint.name) / max(1.0, other.mean_rows))
+                work += min(other_calls, calls) * other.mean_duration
+        return round(1000 * max(work / endpoint_queue.group.limit, endpoint_queue.mean_duration))

@@ -1,6 +1,6 @@
-"""What runs inside one event loop: the store, the scheduler, the jobs that have not ended, and what clears up.
+"""Job service: submits, finds, cancels and deletes jobs, and owns the store, the scheduler and the cleanup.
 
-Routes ask it for things; it knows nothing of HTTP.
+The HTTP routes call the service. The service does not depend on HTTP.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.job_resource import read_job
 from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.jobs.loop_watchdog import LoopWatchdog
-from tidewire_server.jobs.outcomes import ROOM_FOR_END
+from tidewire_server.jobs.outcomes import RESERVED_END_BYTES
 from tidewire_server.jobs.recovery import AdmittedJob, admit_again, complete_record, recovery_plan_of
 from tidewire_server.jobs.retention import JobCleanup
 from tidewire_server.log_writer.commit_schedule import GroupCommit
@@ -41,23 +41,23 @@ from tidewire_server.store.interfaces import JobRecord, Key, Log, LogReader, Que
 
 
 class ClosableStream(Protocol):
-    """A stream that can be told to end."""
+    """Open event stream that the service can end at shutdown."""
 
     def go_away(self) -> None:
-        """Ask the reader to come back later, and close."""
+        """Send `goaway` to the reader, who then reconnects later, and close the stream."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What a submit led to."""
+    """Result of a submit: the job, and whether the idempotency key had already been used for it."""
 
     record: JobRecord
     replayed: bool = False
 
 
 class JobService:
-    """One server's doings. Made and used on one event loop."""
+    """Jobs of one server. Created and used on one event loop."""
 
     def __init__(
         self, endpoints: Mapping[str, Endpoint], settings: Settings, metrics: Metrics, store: Store
@@ -66,16 +66,16 @@ class JobService:
         self.settings = settings
         self.metrics = metrics
         self.store = store
-        named = settings.stream_token_secret
-        secret = store.secret if named is None else named.encode()
+        configured = settings.stream_token_secret
+        secret = store.secret if configured is None else configured.encode()
         self.stream_tokens = StreamTokens(secret, settings.stream_token_ttl)
         self.draining = False
         self.streams: set[ClosableStream] = set()
-        """The streams that are open."""
+        """Open event streams."""
         self._live: dict[str, Job] = {}
         self.inputs = InputMemoryLimit(settings.max_input_bytes)
         self.readers = StreamReaders(settings.max_streams_per_principal, metrics.open_streams)
-        self._clearing = JobCleanup(store.jobs)
+        self._cleanup = JobCleanup(store.jobs)
         self._loop = asyncio.get_running_loop()
         self._commits = GroupCommit(metrics.logged, settings.merge_window)
         self._scheduler = JobScheduler(
@@ -83,30 +83,30 @@ class JobService:
             self.endpoints,
             settings,
             start=self._run_item,
-            find=lambda ticket: self._live.get(ticket.job),
-            starting=self._starting,
+            find=lambda entry: self._live.get(entry.job),
+            on_start=self._on_start,
             announce=self._announce,
         )
-        self._standstill = LoopWatchdog(lambda: [name for name in self.endpoints if self.depth(name)[0]])
+        self._watchdog = LoopWatchdog(lambda: [name for name in self.endpoints if self.depth(name)[0]])
 
     async def start(self) -> None:
-        """Take up what an earlier server left, before any request is answered.
+        """Recover interrupted jobs and start the background tasks. Must finish before the first request.
 
         Raises:
-            StoreError: The store cannot be read, or not written.
+            StoreError: The store cannot be read or written.
         """
         for job in await self.store.jobs.interrupted():
-            await self._take_up(job)
-        self._clearing.begin()
-        self._standstill.begin()
+            await self._recover(job)
+        self._cleanup.start()
+        self._watchdog.start()
 
     # ---- submit ------------------------------------------------------------------------------------------------
 
     async def submit(self, principal: str, endpoint: Endpoint, body: bytes, key: str | None) -> Submitted:
-        """Take a job in. It is committed, with its first snapshot and its key, when this returns.
+        """Submit a job. On return, the job, its first snapshot and its idempotency key are committed.
 
         Raises:
-            ProblemError: It is refused.
+            ProblemError: The submit is rejected.
         """
         if self.draining:
             raise refuse("unavailable", "this server is shutting down")
@@ -121,13 +121,19 @@ class JobService:
                 await self.store.jobs.release(scoped)
                 raise
         if use.body != digest:
-            raise refuse("idempotency_key_reused", "take a new Idempotency-Key for another body")
+            raise refuse(
+                "idempotency_key_reused",
+                "this Idempotency-Key was used for a request with another body; use a new key",
+            )
         if use.job is None:
-            raise refuse("idempotency_in_flight", "wait, then repeat the request")
+            raise refuse(
+                "idempotency_in_flight",
+                "the first request with this Idempotency-Key is still being processed; wait, then retry",
+            )
         return Submitted(await self.find(principal, use.job), replayed=True)
 
     def max_inputs(self, endpoint: Endpoint) -> int:
-        """How many inputs one job of an endpoint may have: no more than its queue could ever take."""
+        """Return the maximum number of inputs in one job of an endpoint, which must fit into its queue."""
         return int(min(self.settings.max_inputs, self._scheduler.max_items(endpoint.name)))
 
     async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
@@ -138,71 +144,78 @@ class JobService:
             limit = settings.max_jobs_per_principal
             raise refuse(
                 "too_many_jobs",
-                f"{limit} of your jobs have not ended, no more may run (max_jobs_per_principal)",
+                f"{limit} jobs of this principal are unfinished, which is the limit (max_jobs_per_principal)",
             )
-        with self.inputs.room_for(submission.size) as keep:
-            record = await self._make(principal, AdmittedJob(endpoint, submission, values), body, key)
+        with self.inputs.reserve(submission.size) as keep:
+            record = await self._commit_job(principal, AdmittedJob(endpoint, submission, values), body, key)
             if record.id in self._live:
                 keep(record.id)
         return record
 
-    async def _make(self, principal: str, what: AdmittedJob, body: bytes, key: Key | None) -> JobRecord:
-        """Make a job of inputs that were admitted, and put them into the queue."""
-        settings, endpoint, submission, values = self.settings, what.endpoint, what.submission, what.values
-        let_go = self._scheduler.reserve(endpoint.name, len(values))
+    async def _commit_job(
+        self, principal: str, admitted: AdmittedJob, body: bytes, key: Key | None
+    ) -> JobRecord:
+        """Commit a job with validated inputs, and add its items to the queue."""
+        settings, endpoint, submission, values = (
+            self.settings,
+            admitted.endpoint,
+            admitted.submission,
+            admitted.values,
+        )
+        release = self._scheduler.reserve(endpoint.name, len(values))
         try:
             items: list[JsonValue] = [
                 {"status": "queued", "value": endpoint.initial(value)} for value in values
             ]
             columns = [endpoint.columns(value) for value in values]
             state: JsonValue = {"status": "queued", "items": items, "usage": {}, "notes": []}
-            # A bare string or a row says not which item grows, so only a job of one item has columns.
-            places = [f"/items/0/value{column}" for column in columns[0]] if len(values) == 1 else []
+            # Column ops (a bare string or a row) do not identify an item, so only jobs with a single item have columns.
+            column_pointers = [f"/items/0/value{column}" for column in columns[0]] if len(values) == 1 else []
             try:
-                block, document, size = first_block(state, places)
+                block, document, size = first_block(state, column_pointers)
             except DiffError as error:
                 raise RuntimeError(
-                    f"endpoint {endpoint.name!r}: its initial value or columns: {error}"
+                    f"endpoint {endpoint.name!r}: its initial value or columns are not valid: {error}"
                 ) from None
-            reserve = ROOM_FOR_END * len(values)
+            reserve = RESERVED_END_BYTES * len(values)
             if size + reserve > settings.max_state_bytes:
-                detail = (
-                    f"the first state alone takes {size} bytes: max_state_bytes is {settings.max_state_bytes}"
-                )
+                detail = f"the initial state takes {size} bytes, too large for max_state_bytes={settings.max_state_bytes}"
                 raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
             record = JobRecord(secrets.token_hex(16), endpoint.name, principal, submission.batch, time.time())
             log = await self.store.jobs.add(record, body, block, key)
-            job = self._begin(record, what, columns, log, document, size)
+            job = self._activate(record, admitted, columns, log, document, size)
             self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
             self.metrics.logged(1, len(block.frames[0]))
-            await self._scheduler.put(job.tickets)
+            await self._scheduler.put(job.queue_entries)
         finally:
-            let_go()
+            release()
         return record
 
-    def _begin(
+    def _activate(
         self,
         record: JobRecord,
-        what: AdmittedJob,
+        admitted: AdmittedJob,
         columns: list[list[str]],
         log: Log,
         document: Document,
         size: int,
     ) -> Job:
-        """Make a job live whose items grow at these columns, and whose log stands at a document of so many bytes."""
-        settings, submission = self.settings, what.submission
-        reserve = ROOM_FOR_END * len(columns)
-        journal = LogWriter(log, document, settings, state_bytes=size, reserve=reserve, commits=self._commits)
+        """Create the `Job` of a record. `document` is the state at the head of its log, `size` bytes long."""
+        settings, submission = self.settings, admitted.submission
+        reserve = RESERVED_END_BYTES * len(columns)
+        log_writer = LogWriter(
+            log, document, settings, state_bytes=size, reserve=reserve, commits=self._commits
+        )
         self._live[record.id] = job = Job(
             record,
-            what.endpoint,
-            what.values,
+            admitted.endpoint,
+            admitted.values,
             columns,
-            journal,
+            log_writer,
             log,
             settings,
             discard=self._scheduler.discard,
-            ended=self._ended,
+            on_end=self._on_end,
         )
         if submission.cancel_on_disconnect:
             self.readers.watch(record.id, max(submission.grace, settings.min_grace), job.cancel_soon)
@@ -210,70 +223,70 @@ class JobService:
             job.set_deadline(submission.deadline)
         return job
 
-    async def _take_up(self, job_id: str) -> None:
-        """Go on with a job that an earlier server left."""
-        left = await self.store.jobs.reopen(job_id)
-        if left is None:
+    async def _recover(self, job_id: str) -> None:
+        """Resume a job that the previous server process left unfinished."""
+        interrupted = await self.store.jobs.reopen(job_id)
+        if interrupted is None:
             return
-        record, log = left.record, left.log
+        record, log = interrupted.record, interrupted.log
         if log.extent().ended:
             await complete_record(record, log, self.settings.state_ttl)
             await self.store.jobs.save(record)
             return
-        what, why = await admit_again(left, self.endpoints)
-        course = await recovery_plan_of(left, what, self.settings, self.store, why)
+        admitted, reason = await admit_again(interrupted, self.endpoints)
+        plan = await recovery_plan_of(interrupted, admitted, self.settings, self.store, reason)
         head = log.extent().head
-        if course.reason is None:
-            document, size = Document(course.state, course.columns), len(orjson.dumps(course.state))
+        if plan.reason is None:
+            document, size = Document(plan.state, plan.columns), len(orjson.dumps(plan.state))
         else:
-            record.attempt += course.reason == "restart"
-            record.status = course.status
-            block, document, size = epoch_block(head, course.state, course.columns, course.reason)
+            record.attempt += plan.reason == "restart"
+            record.status = plan.status
+            block, document, size = epoch_block(head, plan.state, plan.columns, plan.reason)
             await log.append(head, block)
             self.metrics.logged(1, len(block.frames[0]))
-        columns = [what.endpoint.columns(value) for value in what.values]
-        job = self._begin(record, what, columns, log, document, size)
-        self.inputs.hold(record.id, what.submission.size)
-        waiting = job.restore(course.items)
-        if course.fail is not None:
-            await job.fail(course.fail, status=course.fail_status)
-        elif not waiting:
-            await job.fail(problem("worker_lost"))  # none is left to fail: its end alone is missing
-        if waiting and not job.over.is_set():
-            await self._scheduler.put(waiting)
+        columns = [admitted.endpoint.columns(value) for value in admitted.values]
+        job = self._activate(record, admitted, columns, log, document, size)
+        self.inputs.add(record.id, admitted.submission.size)
+        queued = job.restore(plan.items)
+        if plan.fail is not None:
+            await job.fail(plan.fail, status=plan.fail_status)
+        elif not queued:
+            await job.fail(problem("worker_lost"))  # all items had ended: this only logs the end of the job
+        if queued and not job.finished.is_set():
+            await self._scheduler.put(queued)
 
     # ---- jobs --------------------------------------------------------------------------------------------------
 
     async def find(self, principal: str, job_id: str) -> JobRecord:
-        """Look a caller's job up.
+        """Find a job of a principal.
 
         Raises:
-            ProblemError: There is none (404), or not any more (410).
+            ProblemError: The job is unknown (404) or deleted (410).
         """
         found = await self.store.jobs.get(job_id)
         if found is None or found.principal != principal:
-            raise refuse("job_not_found", f"there is no job {job_id[:80]!r}")
+            raise refuse("job_not_found", f"job {job_id[:80]!r} does not exist")
         if isinstance(found, Tombstone):
-            raise refuse("job_expired", f"job {job_id} was purged, or its time is over")
+            raise refuse("job_expired", f"job {job_id} was deleted, or its retention time is over")
         return found
 
     async def log(self, record: JobRecord) -> LogReader:
-        """The log of a job.
+        """Return the log of a job.
 
         Raises:
-            ProblemError: The job has gone meanwhile.
+            ProblemError: The job was deleted in the meantime.
         """
         log = await self.store.jobs.log(record.id)
         if log is None:
-            raise refuse("job_expired", f"job {record.id} was purged, or its time is over")
+            raise refuse("job_expired", f"job {record.id} was deleted, or its retention time is over")
         return log
 
     async def resource(self, record: JobRecord, root: str, *, state: bool = True) -> JobResource:
-        """A job as it is read: state, columns and cursor at one moment."""
+        """Return the representation of a job for clients."""
         return await read_job(record, await self.log(record), root, state=state)
 
     async def cancel(self, record: JobRecord, items: list[int] | None) -> bool:
-        """Cancel a job, or some of its items; whether it had not ended."""
+        """Cancel a job, or some of its items. Returns whether the job was unfinished."""
         job = self._live.get(record.id)
         if job is None:
             return False
@@ -281,124 +294,125 @@ class JobService:
         return True
 
     def items_of(self, record: JobRecord) -> int | None:
-        """How many items a job has that has not ended; None where it has."""
+        """Return the number of items of an unfinished job, or None if the job has ended."""
         job = self._live.get(record.id)
-        return None if job is None else len(job.tickets)
+        return None if job is None else len(job.queue_entries)
 
     async def purge(self, record: JobRecord) -> None:
-        """Forget a job, and cancel it if it runs. Its readers get `done` first."""
+        """Delete a job, after cancelling it if it is unfinished. Its readers still receive `done`."""
         job = self._live.get(record.id)
         if job is not None:
             await job.abandon()
         await self.store.jobs.delete_job(record.id)
-        self._clearing.look()
+        self._cleanup.wake()
 
     async def outcome(self, record: JobRecord) -> Job | None:
-        """Wait until a job has ended; the job, if it had not."""
+        """Wait until a job has ended. Returns the job, or None if it had already ended."""
         job = self._live.get(record.id)
         if job is not None:
-            await job.over.wait()
+            await job.finished.wait()
         return job
 
     # ---- readers -----------------------------------------------------------------------------------------------
 
-    def take_place(self, principal: str) -> Callable[[], None]:
-        """Take a stream's place, before anything is promised to its caller; returns how to give it back.
+    def acquire_slot(self, principal: str) -> Callable[[], None]:
+        """Acquire a stream slot, before the response starts. Returns a function that releases the slot.
 
         Raises:
-            ProblemError: The caller has too many streams, or the server is shutting down.
+            ProblemError: The principal has too many open streams, or the server is shutting down.
         """
         if self.draining:
             raise refuse("unavailable", "this server is shutting down")
-        return self.readers.take_place(principal)
+        return self.readers.acquire_slot(principal)
 
-    # ---- what the parts call -----------------------------------------------------------------------------------
+    # ---- callbacks --------------------------------------------------------------------------------------------
 
-    def _starting(self, ticket: QueueEntry) -> Job | None:
-        """The job of an item that is about to run."""
-        job = self._live.get(ticket.job)
+    def _on_start(self, entry: QueueEntry) -> Job | None:
+        """Return the job of an item that is about to run, and count the start."""
+        job = self._live.get(entry.job)
         if job is not None:
             if job.record.started_at is None:
-                self.metrics.add(self.metrics.jobs_started, 1, ticket.endpoint)
-            self.metrics.add(self.metrics.items_started, 1, ticket.endpoint)
+                self.metrics.add(self.metrics.jobs_started, 1, entry.endpoint)
+            self.metrics.add(self.metrics.items_started, 1, entry.endpoint)
         return job
 
-    async def _run_item(self, ticket: QueueEntry, free: Callable[[], Awaitable[None]]) -> None:
-        job = self._starting(ticket)
+    async def _run_item(self, entry: QueueEntry, free: Callable[[], Awaitable[None]]) -> None:
+        job = self._on_start(entry)
         if job is not None:
-            await job.run_item(ticket.index, free)
+            await job.run_item(entry.index, free)
 
     def _announce(self, job_id: str, message: QueueMessage) -> None:
         job = self._live.get(job_id)
         if job is not None:
             job.announce(message)
 
-    async def _ended(self, job: Job) -> None:
+    async def _on_end(self, job: Job) -> None:
         record = job.record
         self._live.pop(record.id, None)
-        self.inputs.let_go(record.id)
-        self.readers.forget(record.id)
+        self.inputs.release(record.id)
+        self.readers.unwatch(record.id)
         self.metrics.add(self.metrics.jobs_ended, 1, record.endpoint, record.status)
-        await self._clearing.ended(record)
+        await self._cleanup.ended(record)
 
     def depth(self, endpoint: str) -> tuple[int, int]:
-        """How many items of an endpoint run, and how many wait."""
+        """Return the numbers of running and waiting items of an endpoint."""
         return self._scheduler.depth(endpoint)
 
-    # ---- the end -----------------------------------------------------------------------------------------------
+    # ---- shutdown ----------------------------------------------------------------------------------------------
 
-    async def settle(self, within: float) -> None:
-        """Take nothing new, give what runs some time to end, and send readers away, spread over that time (TW-DEP-004).
+    async def drain(self, within: float) -> None:
+        """Reject new jobs, wait up to `within` seconds for running jobs, and close streams gradually [TW-DEP-004].
 
-        So those do not all come to another server at once, and many see their job end here.
+        Because the streams close one by one, their readers do not all reconnect to another server at the same time, and
+        many readers still receive the end of their job.
         """
         self.draining = True
         self.readers.pause()
-        leaving = self._loop.create_task(self._send_away(within))
+        closing = self._loop.create_task(self._close_streams(within))
         try:
-            await self._let_end(within)
+            await self._wait_for_jobs(within)
         finally:
-            leaving.cancel()
+            closing.cancel()
             for stream in tuple(self.streams):
                 stream.go_away()
 
-    async def _send_away(self, within: float) -> None:
+    async def _close_streams(self, within: float) -> None:
         streams = tuple(self.streams)
         for stream in streams:
             stream.go_away()
             await asyncio.sleep(within / len(streams))
 
-    async def _let_end(self, within: float) -> None:
+    async def _wait_for_jobs(self, within: float) -> None:
         jobs = list(self._live.values())
-        if self._outlives:
-            # What waits need not begin: the next server takes it up.
+        if self._jobs_survive:
+            # Do not start waiting items: the next server process will run them.
             self._scheduler.stop()
             jobs = [job for job in jobs if job.record.status == "running" and not job.waiting]
-        over = [self._loop.create_task(job.over.wait()) for job in jobs]
-        if over:
-            _, late = await asyncio.wait(over, timeout=within)
-            for task in late:
+        waits = [self._loop.create_task(job.finished.wait()) for job in jobs]
+        if waits:
+            _, pending = await asyncio.wait(waits, timeout=within)
+            for task in pending:
                 task.cancel()
 
     async def close(self) -> None:
-        """Stop. What still runs is left to the next server, or cancelled where the store ends with this one."""
+        """Stop the service. Suspend unfinished jobs if the store is persistent, and otherwise cancel them."""
         self.draining = True
         functions = self._scheduler.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.cancel_timeout):
                 for job in list(self._live.values()):
-                    if self._outlives:
+                    if self._jobs_survive:
                         job.suspend()
                     else:
                         await job.abandon()
                 if functions:
                     await asyncio.wait(functions)
-        self._standstill.end()
-        await self._clearing.end()
-        # Before the clearing it never began: what the server before left is still to be taken up.
-        await self.store.close(clean=self._clearing.began)
+        self._watchdog.stop()
+        await self._cleanup.stop()
+        # If `start` failed, the jobs of the previous server are not recovered yet, so the shutdown is not clean.
+        await self.store.close(clean=self._cleanup.started)
 
     @property
-    def _outlives(self) -> bool:
-        """Whether jobs outlive this server."""
+    def _jobs_survive(self) -> bool:
+        """Whether the store keeps jobs after this server has stopped."""
         return self.store.durability != "process"

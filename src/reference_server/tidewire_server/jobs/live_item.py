@@ -1,4 +1,4 @@
-"""One item of a job while it has not ended: its input, its writer, and what runs for it."""
+"""Item of a running job: its input, its writer, and the task and timers of its function."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,24 +15,24 @@ ItemEnd = Literal["succeeded", "failed", "cancelled"]
 
 @dataclass(slots=True)
 class Item:
-    """An item, by the table of `job`."""
+    """Item of an unfinished job. The table in the module `job` defines its states."""
 
     value: BaseModel
     writer: ItemWriter
     status: str = "queued"
     task: asyncio.Task[JsonValue | Unset] | None = None
-    """Its function, where that can be cancelled."""
+    """Task of the function, if the function is asynchronous."""
     cancelled: bool = False
     leave: Callable[[], None] | None = None
-    """Tells the batch that it runs in that nobody waits for it any more."""
+    """Removes the item's row from the batch that it runs in. None if the item is not in a running batch."""
     timer: asyncio.TimerHandle | None = None
-    """Gives up a function that was cancelled and does not end."""
+    """Timer that ends a cancelled item whose function does not return within `cancel_timeout`."""
     limit: asyncio.TimerHandle | None = None
-    """Fires when the function has run too long."""
+    """Timer for the endpoint's `time_limit`."""
     raised: BaseException | None = None
 
     def stop(self) -> None:
-        """Let the function know that nobody waits any more, in each way that there is."""
+        """Cancel the function: set its cancel flag, and remove its row from the batch or cancel its task."""
         self.writer.cancel()
         if self.leave is not None:
             self.leave()
@@ -40,7 +40,7 @@ class Item:
             self.task.cancel()
 
     def stop_timers(self) -> None:
-        """Have nothing more happen by the clock."""
+        """Cancel the timers of the item."""
         for timer in (self.timer, self.limit):
             if timer is not None:
                 timer.cancel()

@@ -1,7 +1,7 @@
-"""Whoever holds the event loop holds every stream: that is noticed, and told with what ran meanwhile.
+"""Watchdog that logs a warning when the event loop was blocked, with the endpoints that were running.
 
-An `async def` that computes, or waits without `await`, is the commonest reason, and nothing else shows it: its callers
-see a server that has fallen silent.
+A blocked event loop stops all streams. The most common cause is an `async def` function that computes, or that waits
+without `await`. Without this warning, the only symptom is that clients receive nothing.
 """
 
 import asyncio
@@ -9,51 +9,51 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-LONGEST: Final = 1.0
-"""Seconds that the loop may stand still without a word."""
+MAX_BLOCKED_SECONDS: Final = 1.0
+"""Seconds for which the loop may be blocked without a warning."""
 
-SELDOM: Final = 60.0
-"""Seconds between two warnings, at least."""
+WARNING_INTERVAL: Final = 60.0
+"""Minimum number of seconds between two warnings."""
 
 _log = logging.getLogger(__name__)
 
 
 class LoopWatchdog:
-    """Looks after one event loop. Made and used on it."""
+    """Watchdog of the event loop on which it is created."""
 
     def __init__(self, running: Callable[[], Iterable[str]]) -> None:
-        """Look after nothing yet.
+        """Create a watchdog for the running event loop. `start` starts it.
 
         Args:
-            running: Names the endpoints whose functions run.
+            running: Returns the names of the endpoints whose functions are running.
         """
         self._loop = asyncio.get_running_loop()
         self._running = running
         self._timer: asyncio.TimerHandle | None = None
         self._quiet_until = 0.0
 
-    def begin(self) -> None:
-        """Look from now on."""
-        self._wait()
+    def start(self) -> None:
+        """Start watching."""
+        self._schedule_check()
 
-    def end(self) -> None:
-        """Look no more."""
+    def stop(self) -> None:
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _wait(self) -> None:
-        due = self._loop.time() + LONGEST / 2
-        self._timer = self._loop.call_at(due, self._look, due)
+    def _schedule_check(self) -> None:
+        due = self._loop.time() + MAX_BLOCKED_SECONDS / 2
+        self._timer = self._loop.call_at(due, self._check, due)
 
-    def _look(self, due: float) -> None:
+    def _check(self, due: float) -> None:
         late = self._loop.time() - due
-        # Where nothing runs it is the machine that is busy, and nobody can be told what to do.
-        if late > LONGEST and due > self._quiet_until and (names := list(self._running())):
-            self._quiet_until = due + SELDOM
+        # Without a running function the cause is a busy machine, and a warning would not help.
+        if late > MAX_BLOCKED_SECONDS and due > self._quiet_until and (names := list(self._running())):
+            self._quiet_until = due + WARNING_INTERVAL
             _log.warning(
-                "the event loop stood still for %.1f s, and every stream with it; an `async def` that computes, or "
-                "waits without `await`, belongs into a plain `def`, which gets a thread; what runs: %s",
+                "the event loop was blocked for %.1f s, which stopped all streams; if an `async def` computes, or "
+                "waits without `await`, make it a plain `def`, which runs in a thread; running endpoints: %s",
                 late,
                 ", ".join(map(repr, names)),
             )
-        self._wait()
+        self._schedule_check()

@@ -1,4 +1,4 @@
-"""What is told of an end: of an item's, why it failed; of a job's, its status, its error and what it used."""
+"""Outcomes of items and jobs: conversion of exceptions to problems, and the status, error and usage of a job."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -18,99 +18,105 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_DETAIL: Final = 2000
-"""Characters of an error message that travel."""
+"""Maximum length of an error message sent to clients, in characters."""
 
-ROOM_FOR_END: Final = 256
-"""Bytes of a state that are kept for the end of each item: its status, and a problem without details."""
+RESERVED_END_BYTES: Final = 256
+"""Bytes of the state reserved for the end of each item: its status, and a problem without details."""
 
 
-def problem_of(raised: BaseException, here: str, endpoint: str, *, told: bool) -> Problem:
-    """What a caller reads of an exception. Of one that was not meant for callers: only that it was there.
+def problem_of(raised: BaseException, item_name: str, endpoint: str, *, logged: bool) -> Problem:
+    """Convert an exception to the problem that the client receives, and log it if the client cannot fix it.
+
+    The client receives details only of exceptions that are meant for clients, such as `ItemError`.
 
     Args:
-        raised: By the endpoint's function.
-        here: The item, for the log.
-        endpoint: Its name.
-        told: The log knows of this error already.
+        raised: Exception raised by the endpoint's function.
+        item_name: Name of the item for the server's log.
+        endpoint: Name of the endpoint.
+        logged: Whether the exception is already in the server's log.
     """
     try:
-        found = _meant_for_callers(raised)
+        found = _public_problem(raised)
     except ValueError as error:
-        _log.error("%s: its ItemError cannot be told: %s", here, error)
+        _log.error("%s: the ItemError contains values that are not JSON: %s", item_name, error)
         found = None
     if found is not None:
-        if isinstance(raised, InvalidValueError) and not told:  # the caller can do nothing about it
-            _log.error("%s: endpoint %r gave what is no value of it: %s", here, endpoint, found.detail)
+        if isinstance(raised, InvalidValueError) and not logged:  # the client cannot fix it
+            _log.error("%s: endpoint %r produced an invalid value: %s", item_name, endpoint, found.detail)
         return found
-    if not told:
-        _log.error("%s: endpoint %r failed", here, endpoint, exc_info=raised)
-    return problem("internal", f"the function of endpoint {endpoint!r} failed; the server's log says why")
+    if not logged:
+        _log.error("%s: endpoint %r failed", item_name, endpoint, exc_info=raised)
+    return problem(
+        "internal", f"the function of endpoint {endpoint!r} failed; the server's log has the details"
+    )
 
 
-def _meant_for_callers(raised: BaseException) -> Problem | None:
-    """What a caller reads of an exception; None where it was not meant for callers.
+def _public_problem(raised: BaseException) -> Problem | None:
+    """Convert an exception that is meant for clients to a problem. Returns None for all other exceptions.
 
     Raises:
-        ValueError: It was, and holds what is not JSON as the protocol takes it.
+        ValueError: The `ItemError` contains values that are not strict JSON.
     """
     match raised:
         case ItemError():
-            found = _cut(raised.problem())
+            found = _truncate_detail(raised.problem())
             strict_json.check(problems.to_json(found))
             return found
         case InvalidValueError():
-            return _cut(problem("invalid_value", str(raised)))
+            return _truncate_detail(problem("invalid_value", str(raised)))
         case StateTooLargeError():
             return too_large(raised)
     return None
 
 
 def too_large(error: StateTooLargeError) -> Problem:
-    """The problem of a state that would pass its limit."""
+    """Create the problem for a state that would exceed its size limit."""
     return problem("state_too_large", str(error), limit=error.limit)
 
 
-def write_failure(journal: "LogWriter", place: str, ends: Sequence[Any], error: Problem) -> Problem:
-    """End an item by its error: the whole of it, or where the state has no room the least that says what it was.
+def write_failure(log_writer: "LogWriter", pointer: str, end_ops: Sequence[Any], error: Problem) -> Problem:
+    """End an item with an error, without the error's details if the state has no space for them.
 
     Args:
-        journal: Of its job.
-        place: Pointer to the item.
-        ends: The ops that end it.
-        error: Why it failed.
+        log_writer: Log writer of the job.
+        pointer: JSON Pointer to the item.
+        end_ops: Ops that end the item.
+        error: Reason for the failure.
 
     Returns:
-        The error as it was written.
+        The error as written to the state.
 
     Raises:
-        StateTooLargeError: Not even that has room.
+        StateTooLargeError: The state has no space even for the error without details.
     """
-    least = without_details(error)
+    short_error = without_details(error)
     try:
-        _write_error(journal, place, ends, error)
+        _write_error(log_writer, pointer, end_ops, error)
     except StateTooLargeError:
-        _write_error(journal, place, ends, least)
-        return least
+        _write_error(log_writer, pointer, end_ops, short_error)
+        return short_error
     return error
 
 
-def _write_error(journal: "LogWriter", place: str, ends: Sequence[Any], error: Problem) -> None:
-    journal.change([*ends, ["s", f"{place}/error", problems.to_json(error)]], check_below=place, ends=True)
+def _write_error(log_writer: "LogWriter", pointer: str, end_ops: Sequence[Any], error: Problem) -> None:
+    log_writer.change(
+        [*end_ops, ["s", f"{pointer}/error", problems.to_json(error)]], check_below=pointer, ends=True
+    )
 
 
 def without_details(error: Problem) -> Problem:
-    """The least that says what a problem was, for a state that has no room for more."""
+    """Return a problem with only a registered code, for a state that has no space for details."""
     return problem(error.code if error.code in problems.REGISTRY else "internal")
 
 
-def _cut(found: Problem) -> Problem:
+def _truncate_detail(found: Problem) -> Problem:
     if found.detail is not None and len(found.detail) > _MAX_DETAIL:
         return found.model_copy(update={"detail": found.detail[:_MAX_DETAIL] + "…"})
     return found
 
 
 def status_of(items: Sequence[str]) -> JobStatus:
-    """A job's status by those of its items, which have ended."""
+    """Return the status of a job from the statuses of its items, all of which have ended."""
     succeeded = items.count("succeeded")
     if succeeded:
         return "succeeded" if succeeded == len(items) else "partially_failed"
@@ -118,7 +124,7 @@ def status_of(items: Sequence[str]) -> JobStatus:
 
 
 def error_of(errors: Sequence[Problem], items: int) -> Problem:
-    """The error of a job that failed, by those of its items in the order in which they came."""
+    """Return the error of a failed job, from the errors of its items in order of occurrence."""
     first, *more = errors
     if not more and items == 1:
         return first
@@ -134,7 +140,7 @@ def done_of(
     digest: str,
     checks: list[JsonValue],
 ) -> Done:
-    """The data of the event that ends a job."""
+    """Create the data of the `done` event."""
     members = {
         "status": status,
         "usage": usage,
@@ -147,7 +153,7 @@ def done_of(
 
 
 def add_usage(total: dict[str, int | float], used: Mapping[str, int | float]) -> None:
-    """Add what an item used to what its job did; as floats where integers would pass what JSON carries."""
+    """Add the usage of an item to that of its job. Sums beyond the integers of strict JSON become floats."""
     for name, number in used.items():
         added = total.get(name, 0) + number
         total[name] = added if abs(added) <= strict_json.MAX_INTEGER else float(added)

@@ -1,18 +1,19 @@
-"""What becomes of a job whose server stopped before the job had ended.
+"""Recovery of jobs that were unfinished when the server stopped.
 
-  the job                        | its function may run twice      | it must not (`on_restart="fail"`)
-  -------------------------------+---------------------------------+--------------------------------------------------
-  its `done` is logged           | its record is completed         | the same
-  no item had started            | it waits on                     | the same
-  all items had ended            | it ends                         | the same
-  an item had started            | a new attempt: what had ended   | items that ran fail with `worker_lost`, the others
-                                 |   stays, all else begins anew   |   wait on
-  its endpoint or input is gone  | what had not ended fails with `worker_lost`
-  attempts used up               | the same
-  its deadline has passed        | what had not ended fails with `deadline_exceeded`
+  the job                          | `on_restart="rerun"`          | `on_restart="fail"`
+  ---------------------------------+-------------------------------+--------------------------------------------------
+  has a logged `done`              | its record is completed       | same
+  had no started item              | continues to wait             | same
+  had only ended items             | ends                          | same
+  had a started item               | new attempt: ended items stay |  running items fail with `worker_lost`, queued
+                                   |   as they are, others rerun   |   items continue to wait
+  endpoint removed, input invalid  | unfinished items fail with `worker_lost`
+  maximum number of attempts       | unfinished items fail with `worker_lost`
+  deadline has passed              | unfinished items fail with `deadline_exceeded`
 
-A new attempt opens a new epoch, `restart`. So does whatever goes on where the log may have lost its tail, or where
-something had started and goes on all the same: `rewound` (TW-RES-035, TW-RES-039).
+A new attempt opens a new epoch with a snapshot of reason `restart`. A job that continues without a new attempt opens a
+new epoch of reason `rewound` if an item had started, or if the log may have lost its last events [TW-RES-035]
+[TW-RES-039].
 """
 
 import sys
@@ -37,7 +38,7 @@ from tidewire_server.store.interfaces import Interrupted, JobRecord, LogReader, 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedJob:
-    """A submit and its inputs, validated."""
+    """Submit with its validated inputs."""
 
     endpoint: Endpoint
     submission: Submission
@@ -46,115 +47,120 @@ class AdmittedJob:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """How a job goes on."""
+    """Plan for resuming an interrupted job."""
 
     state: dict[str, Any]
     columns: tuple[str, ...]
     reason: SnapshotReason | None
-    """Of the snapshot that opens a new epoch; None where the one before goes on."""
+    """Reason of the snapshot that opens a new epoch. None to continue in the current epoch."""
     fail: Problem | None = None
-    """What items fail with at once."""
+    """Error with which items fail immediately, or None."""
     fail_status: str | None = None
-    """Only items of this status do; None for all that have not ended."""
+    """Status of the items that fail. None for all unfinished items."""
 
     @property
     def items(self) -> list[Any]:
-        """The items of the state."""
+        """Items of the job's state."""
         items: list[Any] = self.state["items"]
         return items
 
     @property
     def status(self) -> JobStatus:
-        """The job's status."""
+        """Status of the job."""
         status: JobStatus = self.state["status"]
         return status
 
 
-class _Nothing(BaseModel):
-    """Stands for an input that cannot be read any more."""
+class _UnreadableInput(BaseModel):
+    """Placeholder for an input that is no longer valid."""
 
 
-def _gone() -> None:
-    """Stands for a function that is not there any more, and is never called."""
+def _missing_function() -> None:
+    """Placeholder for the function of a removed endpoint. Never called."""
 
 
-async def admit_again(left: Interrupted, endpoints: Mapping[str, Endpoint]) -> tuple[AdmittedJob, str | None]:
-    """Read a submit that was admitted before; and why that cannot be done any more, None where it can."""
-    submission = read_submit(left.submit, max_inputs=sys.maxsize)
-    endpoint = endpoints.get(left.record.endpoint)
-    why = f"endpoint {left.record.endpoint!r} was not there any more after the server started again"
+async def admit_again(
+    interrupted: Interrupted, endpoints: Mapping[str, Endpoint]
+) -> tuple[AdmittedJob, str | None]:
+    """Validate the submit of an interrupted job again. Returns the reason as well if the job can no longer run."""
+    submission = read_submit(interrupted.submit, max_inputs=sys.maxsize)
+    endpoint = endpoints.get(interrupted.record.endpoint)
+    reason = f"endpoint {interrupted.record.endpoint!r} did not exist any more after the server restarted"
     if endpoint is not None:
         try:
             return AdmittedJob(endpoint, submission, await admit_inputs(endpoint, submission)), None
         except ProblemError as error:
-            why = f"its input is no longer valid since the server started again: {error}"
-    stand_in = Endpoint(_gone, Options(name=left.record.endpoint))
-    return AdmittedJob(stand_in, submission, [_Nothing() for _ in submission.inputs]), why
+            reason = f"the input was not valid any more after the server restarted: {error}"
+    placeholder = Endpoint(_missing_function, Options(name=interrupted.record.endpoint))
+    return AdmittedJob(placeholder, submission, [_UnreadableInput() for _ in submission.inputs]), reason
 
 
 async def recovery_plan_of(
-    left: Interrupted, what: AdmittedJob, settings: Settings, store: Store, gone: str | None
+    interrupted: Interrupted, admitted: AdmittedJob, settings: Settings, store: Store, reason: str | None
 ) -> RecoveryPlan:
-    """Look up how a job goes on that had not ended.
+    """Decide how an interrupted job continues, according to the table at the top of this module.
 
     Args:
-        left: The job.
-        what: Its endpoint and inputs.
-        settings: Bound the attempts.
-        store: Says how the server before this one stopped.
-        gone: Why it cannot run any more, if it cannot.
+        interrupted: The job.
+        admitted: Its endpoint and inputs.
+        settings: Settings with `max_attempts`.
+        store: Store, which reports how the previous server stopped.
+        reason: Why the job can no longer run, or None if it can.
     """
-    at = await left.log.state()
+    at = await interrupted.log.state()
     state: Any = at.view.value()
     statuses = [item["status"] for item in state["items"]]
-    began = state["status"] != "queued"
-    rewound: SnapshotReason | None = "rewound" if began or store.may_have_lost else None
-    if gone is None and began and not store.clean and left.record.attempt >= settings.max_attempts:
-        gone = f"the server ended {settings.max_attempts} times while it ran (max_attempts)"
-    deadline = what.submission.deadline
-    if gone is None and deadline is not None and left.record.created_at + deadline <= time.time():
-        expired = problem("deadline_exceeded", f"not ended {deadline:g} s after the submit")  # TW-JOB-071
+    started = state["status"] != "queued"
+    rewound: SnapshotReason | None = "rewound" if started or store.may_have_lost else None
+    if reason is None and started and not store.clean and interrupted.record.attempt >= settings.max_attempts:
+        reason = f"the server crashed {settings.max_attempts} times while the job was running (max_attempts)"
+    deadline = admitted.submission.deadline
+    if reason is None and deadline is not None and interrupted.record.created_at + deadline <= time.time():
+        expired = problem("deadline_exceeded", f"unfinished {deadline:g} s after the submit")  # TW-JOB-071
         return RecoveryPlan(state, at.columns, rewound, expired)
-    if gone is not None:
-        return RecoveryPlan(state, at.columns, rewound, problem("worker_lost", gone))
-    if not began or all(status in ENDED for status in statuses):
+    if reason is not None:
+        return RecoveryPlan(state, at.columns, rewound, problem("worker_lost", reason))
+    if not started or all(status in ENDED for status in statuses):
         return RecoveryPlan(state, at.columns, rewound)
-    if what.endpoint.on_restart == "fail":
-        why = problem("worker_lost", "the server stopped while it ran, and its function must not run twice")
-        return RecoveryPlan(state, at.columns, "rewound", why, "running")
-    return _new_attempt(state, what)
+    if admitted.endpoint.on_restart == "fail":
+        error = problem(
+            "worker_lost",
+            "the server stopped while the item was running, and its function must not run twice",
+        )
+        return RecoveryPlan(state, at.columns, "rewound", error, "running")
+    return _new_attempt(state, admitted)
 
 
-def _new_attempt(state: dict[str, Any], what: AdmittedJob) -> RecoveryPlan:
-    """TW-RES-036: what had ended stays as it was, the values of all else are void."""
+def _new_attempt(state: dict[str, Any], admitted: AdmittedJob) -> RecoveryPlan:
+    """Plan a new attempt of a job: ended items keep their state, and all other items start again [TW-RES-036]."""
     items = [
-        item if item["status"] in ENDED else {"status": "queued", "value": what.endpoint.initial(value)}
-        for item, value in zip(state["items"], what.values, strict=True)
+        item if item["status"] in ENDED else {"status": "queued", "value": admitted.endpoint.initial(value)}
+        for item, value in zip(state["items"], admitted.values, strict=True)
     ]
-    # What was noted by items that had ended is not known apart from the rest.
+    # Notes do not identify their item. If any item had ended, keep all notes.
     notes = state["notes"] if any(item["status"] in ENDED for item in items) else []
-    within = what.endpoint.columns(what.values[0])
-    columns = tuple(f"/items/0/value{column}" for column in within) if len(items) == 1 else ()
-    new = {"status": "queued", "items": items, "usage": state["usage"], "notes": notes}
-    return RecoveryPlan(new, columns, "restart")
+    value_columns = admitted.endpoint.columns(admitted.values[0])
+    columns = tuple(f"/items/0/value{column}" for column in value_columns) if len(items) == 1 else ()
+    new_state = {"status": "queued", "items": items, "usage": state["usage"], "notes": notes}
+    return RecoveryPlan(new_state, columns, "restart")
 
 
 async def complete_record(record: JobRecord, log: LogReader, state_ttl: float) -> None:
-    """Take from a logged `done` what the record of its job lacks: the server ended between the two.
+    """Complete a record from the logged `done` event, after the server stopped between writing the two.
 
     Raises:
-        StoreError: There is no such event.
+        StoreError: The log has no `done` event at its end.
     """
     extent = log.extent()
     chunk = await log.read(extent.id_at(extent.head.seq - 1), 1)
     events = [] if chunk is None else Decoder().feed(chunk.frames)
     if not events or events[-1].type != "done":
-        raise StoreError(f"job {record.id}: the end of its log cannot be read: the file is damaged")
+        raise StoreError(f"job {record.id}: cannot read the end of its log, so the file is damaged")
     record.done = done = Done.model_validate(orjson.loads(events[-1].data))
     record.status = done.status
-    ends = (
+    expires_at = (
         datetime.fromisoformat(done.expires_at).timestamp()
         if done.expires_at
         else record.created_at + state_ttl
     )
-    record.expires_at, record.ended_at = ends, max(record.created_at, ends - state_ttl)
+    record.expires_at, record.ended_at = expires_at, max(record.created_at, expires_at - state_ttl)

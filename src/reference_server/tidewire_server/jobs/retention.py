@@ -1,4 +1,4 @@
-"""What clears up after jobs: their ends are kept in the store, and what has had its time is let go when it is due."""
+"""Background cleanup: stores the final records of jobs, and deletes jobs, events and keys when they expire."""
 
 import asyncio
 import contextlib
@@ -9,51 +9,51 @@ from typing import Final
 
 from tidewire_server.store.interfaces import JobRecord, Jobs, StoreError
 
-_LEAST: Final = 0.02
-"""Seconds between two sweeps, at least."""
+_MIN_INTERVAL: Final = 0.02
+"""Minimum number of seconds between two sweeps."""
 
-_AGAIN: Final = 5.0
-"""Seconds until the next sweep where one could not be made."""
+_RETRY_SECONDS: Final = 5.0
+"""Seconds until the next sweep after one that failed."""
 
 _log = logging.getLogger(__name__)
 
 
 class JobCleanup:
-    """One server's. Made and used on one event loop."""
+    """Cleanup task of one server. Created and used on one event loop."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self._needed = asyncio.Event()
         self._unsaved: deque[JobRecord] = deque()
-        """Jobs that have ended and whose records do not say so yet."""
+        """Records of ended jobs that could not be stored yet."""
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def began(self) -> bool:
-        """Whether it was begun."""
+    def started(self) -> bool:
+        """Whether `start` was called."""
         return self._task is not None
 
-    def begin(self) -> None:
-        """Sweep from now on."""
+    def start(self) -> None:
+        """Start the periodic sweeps."""
         self._task = asyncio.get_running_loop().create_task(self._sweep())
 
-    async def end(self) -> None:
-        """Sweep no more."""
+    async def stop(self) -> None:
+        """Stop the sweeps."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    def look(self) -> None:
-        """Something may be due earlier than was known."""
+    def wake(self) -> None:
+        """Schedule a sweep soon, because an entry may expire earlier than expected."""
         self._needed.set()
 
     async def ended(self, record: JobRecord) -> None:
-        """Keep the end of a job; where that cannot be now, at a later sweep."""
+        """Store the record of an ended job. If the store fails, a later sweep retries."""
         try:
             await self._jobs.save(record)
-        except StoreError:  # the sweep tries again, and says so
+        except StoreError:  # the sweep retries and logs the error
             self._unsaved.append(record)
-        self.look()
+        self.wake()
 
     async def _sweep(self) -> None:
         while True:
@@ -65,10 +65,10 @@ class JobCleanup:
                     self._unsaved.popleft()
                 due = await self._jobs.expire(now)
             except StoreError as error:
-                _log.error("ends of jobs cannot be kept, nor old ones let go: %s", error)
-                due = now + _AGAIN
-            # Whatever is asked for: thousands of jobs may end in a second, and each says so.
-            await asyncio.sleep(_LEAST)
+                _log.error("cannot store the records of ended jobs or delete expired ones: %s", error)
+                due = now + _RETRY_SECONDS
+            # Always wait: thousands of jobs may end per second, and each of them wakes this task.
+            await asyncio.sleep(_MIN_INTERVAL)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if due is None else due - time.time()):
                     await self._needed.wait()

@@ -1,4 +1,4 @@
-"""What `tidewire serve` shows once it answers: where, what, within which limits, and what is off."""
+"""Startup banner of `tidewire serve`: URL, endpoints, limits, and the optional features that are off."""
 
 import json
 import shlex
@@ -14,27 +14,29 @@ _CREDENTIALS_HEADER: Final = "'Authorization: Bearer TOKEN'"
 
 
 def startup_banner(server: Server, url: str) -> str:
-    """The screen, as plain text."""
+    """Return the banner as plain text."""
     settings = server.settings
-    lines = [f"{SERVER} at {url}  (Ctrl-C ends it)", "", "  endpoints"]
-    rows = [(name, _runs(server, name), each.summary) for name, each in server.endpoints.items()]
+    lines = [f"{SERVER} at {url}  (press Ctrl-C to stop)", "", "  endpoints"]
+    rows = [(name, _concurrency(server, name), each.summary) for name, each in server.endpoints.items()]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
     lines += [
         f"    {name:<{widths[0]}}  {runs:<{widths[1]}}  {summary}".rstrip() for name, runs, summary in rows
     ]
     if not server.endpoints:
-        lines.append("    none: the server has no function with @server.endpoint")
+        lines.append("    none: no function is decorated with @server.endpoint")
     lines += [
         "",
         *_groups(server),
         f"  durability   {_durability(settings)}",
-        f"  retention    of an ended job: its events {settings.log_ttl:g} s, its state {settings.state_ttl:g} s",
+        f"  retention    of ended jobs: events {settings.log_ttl:g} s, state {settings.state_ttl:g} s",
         f"  limits       {_limits(server)}",
         f"  off          {', '.join(_off(server)) or 'nothing'}",
     ]
     if not settings.tokens and not any(local in url for local in _LOCAL):
-        lines.append("  WARNING      everybody who reaches this address may use it: set --token")
-    command, curl = _to_try(server, url), f"curl {url}/v1"
+        lines.append(
+            "  WARNING      no authentication: anyone who can reach this address has access; set --token"
+        )
+    command, curl = _example_command(server, url), f"curl {url}/v1"
     if settings.tokens:
         command, curl = (
             f"{command} --header {_CREDENTIALS_HEADER}",
@@ -44,8 +46,8 @@ def startup_banner(server: Server, url: str) -> str:
     return "\n".join(lines)
 
 
-def _to_try(server: Server, url: str) -> str:
-    """A command that works as it stands, but for a token."""
+def _example_command(server: Server, url: str) -> str:
+    """Return an example command that works unchanged, except for a token."""
     for name, endpoint in server.endpoints.items():
         if endpoint.input.defaults:
             return f"tidewire call {url} {name}"
@@ -55,30 +57,30 @@ def _to_try(server: Server, url: str) -> str:
     return " ".join(["tidewire describe", url, *list(server.endpoints)[:1]])
 
 
-def _runs(server: Server, name: str) -> str:
+def _concurrency(server: Server, name: str) -> str:
     endpoint = server.endpoints[name]
-    runs = _at_a_time(server.concurrency_limit_of(name))
+    runs = _format_limit(server.concurrency_limit_of(name))
     if endpoint.batching is not None:
         runs += f", batches of {endpoint.batching.max_size}"
     if endpoint.concurrency_group is not None:
         runs += f", group {endpoint.concurrency_group}"
     if endpoint.max_queue_size is not None:
-        runs += f", {endpoint.max_queue_size} may wait"
+        runs += f", queue of {endpoint.max_queue_size}"
     return runs if endpoint.time_limit is None else f"{runs}, {endpoint.time_limit:g} s each"
 
 
-def _at_a_time(limit: int | None) -> str:
+def _format_limit(limit: int | None) -> str:
     return "any number at a time" if limit is None else f"{limit} at a time"
 
 
 def _groups(server: Server) -> list[str]:
-    """One line for each group of endpoints that share their slots."""
+    """Return one line per concurrency group."""
     members: dict[str, list[str]] = {}
     for name, endpoint in server.endpoints.items():
         if endpoint.concurrency_group is not None:
             members.setdefault(endpoint.concurrency_group, []).append(name)
     return [
-        f"  group        {group}: {' and '.join(names)} share {_at_a_time(server.concurrency_limit_of(names[0]))}"
+        f"  group        {group}: {' and '.join(names)} share {_format_limit(server.concurrency_limit_of(names[0]))}"
         for group, names in members.items()
     ]
 
@@ -86,9 +88,11 @@ def _groups(server: Server) -> list[str]:
 def _durability(settings: Settings) -> str:
     path = file_of(settings.log)
     if path is None:
-        return "process: jobs live in this process's memory, and end with it"
-    cut = "a power cut takes nothing" if settings.log_fsync else "a power cut may take the last moments"
-    return f"host: jobs live in {path}; {cut}"
+        return "process: jobs are in memory and are lost when this process ends"
+    loss = (
+        "a power failure loses nothing" if settings.log_fsync else "a power failure may lose the last moments"
+    )
+    return f"host: jobs are stored in {path}; {loss}"
 
 
 def _limits(server: Server) -> str:
@@ -112,15 +116,15 @@ def _off(server: Server) -> list[str]:
     settings = server.settings
     off = []
     if not settings.tokens:
-        off.append("authentication: open to everybody (--token)")
+        off.append("authentication (--token)")
     if not settings.cors_origins:
-        off.append("pages of other origins (--cors-origin)")
+        off.append("access from pages of other origins (--cors-origin)")
     if file_of(settings.log) is None:
-        off.append("jobs that outlive this process (--log)")
+        off.append("persistent jobs (--log)")
     if not settings.merge_window:
         off.append("merging of appends (--merge-window)")
     if settings.tokens and settings.stream_token_secret is None:
-        off.append("stream tokens of other processes (--stream-token-secret)")
+        off.append("stream tokens shared with other processes (--stream-token-secret)")
     return off
 
 

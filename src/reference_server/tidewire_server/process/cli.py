@@ -1,6 +1,6 @@
-"""`tidewire serve`: a command line over `Server`.
+"""Command line of `tidewire serve`.
 
-Exit codes: 0 after a signal, 1 if it cannot serve, 2 for wrong usage.
+Exit codes: 0 after a signal, 1 if the server cannot start, 2 for invalid usage.
 """
 
 import importlib
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from tidewire_server.server import Server
 
 _LAST_GRACE = 1.0
-"""Seconds that threads have to end once the server has."""
+"""Seconds to wait for threads of user functions after the server has stopped."""
 
 
 class _ServeCommand(typer.core.TyperCommand):
-    """The command. For a setting without a flag it prints the line for the file."""
+    """Command that helps with settings without a flag: prints the line to put in the configuration file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if error := not_a_flag(args):
@@ -50,37 +50,37 @@ class _ServeCommand(typer.core.TyperCommand):
 
 
 serve = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-"""The command, for the `tidewire` command line."""
+"""Typer application that the `tidewire` command line adds as `tidewire serve`."""
 
 
 @serve.command("serve", cls=_ServeCommand)
 def _serve(
     context: typer.Context,
-    target: Annotated[str | None, typer.Argument(help=FIELDS["target"].description)] = None,  # noqa: ARG001 - in context
+    target: Annotated[str | None, typer.Argument(help=FIELDS["target"].description)] = None,  # noqa: ARG001 - read from `context`
     config: Annotated[
         Path | None,
         typer.Option(envvar=f"{ENV_PREFIX}CONFIG", show_envvar=False, help="TOML file with settings."),
     ] = None,
     show_config: Annotated[
         bool,
-        typer.Option("--show-config", help="Print each setting and where it comes from; start nothing."),
+        typer.Option("--show-config", help="Print every setting with its value and origin, then exit."),
     ] = False,
     **_: Any,
 ) -> None:
     """Serve endpoints until Ctrl-C or SIGTERM.
 
-    tidewire serve                          the model that comes along
+    tidewire serve                          the bundled language model
     tidewire serve mine.py:server           your own endpoints
     tidewire serve mine:server --host 0.0.0.0 --token ann:s3cret
     tidewire serve --config tidewire.toml   settings from a file
-    tidewire serve --show-config            all settings and their origin
+    tidewire serve --show-config            all settings with their origin
 
     Every setting can be set in the environment (TIDEWIRE_MAX_THREADS=8) or in a
-    TOML file (max_threads = 8); the most used ones have a flag. Precedence: flag,
-    environment, file, the server's code, default.
+    TOML file (max_threads = 8). Common settings also have a flag. Precedence:
+    flag, environment, file, the server's code, default.
     """
     try:
-        # `--help` needs neither the server nor pydantic-settings, which costs 0.15 s of CPU.
+        # Import late: `--help` needs neither the server nor pydantic-settings, whose import takes 0.15 s of CPU time.
         from tidewire_server.process.banner import startup_banner  # noqa: PLC0415
         from tidewire_server.process.configuration import ConfigurationError, configure  # noqa: PLC0415
         from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
@@ -131,11 +131,11 @@ def _serve(
         )
     except (StoreError, PortFileError) as error:
         _fail(str(error))
-    _leave()
+    _exit_despite_threads()
 
 
 def _show(configuration: "Configuration", settings: Settings) -> None:
-    """Print each setting, its value and its origin."""
+    """Print every setting with its value and origin."""
     rows = [("setting", "value", "from"), *configuration.table(settings)]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     for name, value, origin in rows:
@@ -143,12 +143,12 @@ def _show(configuration: "Configuration", settings: Settings) -> None:
 
 
 def _configure_endpoints(server: "Server", configuration: "Configuration") -> None:
-    """Apply the settings that the file has for single endpoints, over those of the code.
+    """Apply the endpoint settings of the configuration file, which override those in the code.
 
     Raises:
-        ValueError: There is no such endpoint, or endpoints of one group have different limits now.
+        ValueError: An endpoint does not exist, or endpoints of one group would have different limits.
     """
-    from tidewire_server.jobs.endpoint_queues_and_groups import group_limits  # noqa: PLC0415 - the command's help needs no server
+    from tidewire_server.jobs.endpoint_queues_and_groups import group_limits  # noqa: PLC0415 - `--help` does not need the server
 
     for name, values in configuration.endpoints.items():
         endpoint = server.endpoints.get(name)
@@ -160,36 +160,38 @@ def _configure_endpoints(server: "Server", configuration: "Configuration") -> No
     group_limits(server.endpoints.values())
 
 
-def _leave() -> None:
-    """End the process also where a function left a thread that runs on: the interpreter would wait for it, for ever."""
-    left = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
-    for thread in left:
-        thread.join(_LAST_GRACE / len(left))
-    left = [each for each in left if each.is_alive()]
-    if left:
-        names = ", ".join(each.name for each in left)
-        logging.getLogger(__name__).warning("left behind at exit, still running: %s", names)
+def _exit_despite_threads() -> None:
+    """End the process even if a user function left a thread running, which the interpreter would wait for forever."""
+    threads = [
+        each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()
+    ]
+    for thread in threads:
+        thread.join(_LAST_GRACE / len(threads))
+    threads = [each for each in threads if each.is_alive()]
+    if threads:
+        names = ", ".join(each.name for each in threads)
+        logging.getLogger(__name__).warning("threads still running at exit: %s", names)
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)
 
 
 def _load(target: str) -> "Server":
-    """Find the server that a target names."""
+    """Import the module of a target and return its server."""
     from tidewire_server.server import LOADING, Server  # noqa: PLC0415
 
-    place, _, name = target.rpartition(":")
-    if not place or not name.isidentifier():
+    module_name, _, name = target.rpartition(":")
+    if not module_name or not name.isidentifier():
         _fail(f"{target!r} is not MODULE:SERVER or FILE.py:SERVER", code=2)
-    token = LOADING.set(place)
+    token = LOADING.set(module_name)
     try:
-        module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+        module = _load_file(Path(module_name)) if module_name.endswith(".py") else _load_module(module_name)
     finally:
         LOADING.reset(token)
     found = getattr(module, name, None)
     if not isinstance(found, Server):
-        what = "nothing" if found is None else f"of type {type(found).__name__}"
-        _fail(f"{name!r} in {place} is {what}, not a tidewire_server.Server", code=2)
+        kind = "undefined" if found is None else f"of type {type(found).__name__}"
+        _fail(f"{name!r} in {module_name} is {kind}, not a tidewire_server.Server", code=2)
     return found
 
 
@@ -200,13 +202,13 @@ def _load_module(name: str) -> types.ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        _fail(f"there is no module {error.name!r} (looked in {Path.cwd()} as well)", code=2)
+        _fail(f"module {error.name!r} not found (also searched {Path.cwd()})", code=2)
 
 
 def _load_file(path: Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
-        _fail(f"there is no file {path}", code=2)
+        _fail(f"file {path} not found", code=2)
     sys.path.insert(0, str(path.parent.resolve()))
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
@@ -215,12 +217,12 @@ def _load_file(path: Path) -> types.ModuleType:
 
 
 def _default_server(configuration: "Configuration") -> "Server":
-    """A server of text generation."""
+    """Create the text-generation server, which runs if the command has no target."""
     from tidewire_server.server import Server  # noqa: PLC0415
 
     model, device = configuration.launch.model, configuration.launch.device
     if model is not None and not model.is_dir():
-        _fail(f"--model: there is no folder {model}", code=2)
+        _fail(f"--model: folder {model} not found", code=2)
     try:
         from tidewire_server.generation import add_generate  # noqa: PLC0415
         from tidewire_server.generation.torch_engine import LoadError  # noqa: PLC0415
@@ -244,7 +246,7 @@ def _set_up_logging(level: str) -> None:
 def _missing(error: ModuleNotFoundError, extra: str) -> NoReturn:
     if (error.name or "").startswith("tidewire"):
         raise error
-    _fail(f"{error.name} is not installed; install it with:  pip install 'tidewire[{extra}]'")
+    _fail(f"{error.name} is not installed; install it with: pip install 'tidewire[{extra}]'")
 
 
 def _fail(message: str, *, code: int = 1) -> NoReturn:
@@ -260,7 +262,7 @@ _METAVARS = {"a whole number": "INT", "a number": "SECONDS"}
 
 
 def _flag(name: str, group: str) -> inspect.Parameter:
-    """A parameter for typer. Its value stays text, which `configure` validates; its help is the first sentence."""
+    """Create a typer parameter for a setting. Its value stays text, which `configure` validates later."""
     field = FIELDS[name]
     kind: Any = bool if field.annotation is bool else list[str] if name in SINGULAR else str
     metavar = next((word for start, word in _METAVARS.items() if allowed(field).startswith(start)), "TEXT")
@@ -284,5 +286,5 @@ _serve.__signature__ = inspect.Signature([*_own, *_flags])  # type: ignore[attr-
 
 
 def main() -> None:
-    """Run the command by itself: `python -m tidewire_server`."""
+    """Run the command, for `python -m tidewire_server`."""
     serve()

@@ -1,10 +1,10 @@
-"""Configuration of `tidewire serve`: pydantic-settings merges flags, the environment and a TOML file.
+"""Configuration of `tidewire serve`: merges flags, environment variables and a TOML file with pydantic-settings.
 
-Precedence: flag, environment, file, the server's own code, default. One name serves in all: `max_queue_size` in the
-file, `TIDEWIRE_MAX_QUEUE_SIZE` in the environment, `--max-queue-size` on the command line. An unknown name or a
-rejected value is reported with its place: the flag, the variable, or the line of the file.
+Precedence: flag, environment, file, the server's code, default. A setting has the same name everywhere:
+`max_queue_size` in the file, `TIDEWIRE_MAX_QUEUE_SIZE` in the environment, `--max-queue-size` on the command line.
+Errors about unknown names and invalid values contain their origin: the flag, the variable, or the line of the file.
 
-Import this module only to serve: pydantic-settings costs 0.15 s of CPU.
+Import this module only when serving, because importing pydantic-settings takes 0.15 s of CPU time.
 """
 
 import difflib
@@ -43,24 +43,24 @@ DEFAULT: Final = "default"
 
 _ENDPOINTS: Final = "endpoints"
 _SIMILAR: Final = 0.75
-"""Similarity from which an unknown `TIDEWIRE_` variable counts as a typo: other programs may use the prefix, too."""
+"""Similarity above which an unknown `TIDEWIRE_` variable is reported as a typo. Others may belong to other programs."""
 _MAX_SHOWN: Final = 80
 _ENDPOINT_MEMBER: Final = 3
-"""Length of a path such as `endpoints.double.time_limit`."""
+"""Number of parts of a path such as `endpoints.double.time_limit`."""
 _HEADER: Final = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#|$)")
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'")
 
 
 class ConfigurationError(ValueError):
-    """One line for each fault of a configuration, with its place."""
+    """Invalid configuration. The message has one line per error, each with its origin."""
 
 
 class _FromText(BaseModel):
-    """Base of models whose values come from text: `none` is None where that is allowed; true and false are not 1 and 0."""
+    """Base of models with values from text: parses `none` as None where allowed, and rejects booleans as numbers."""
 
     @field_validator("*", mode="before")
     @classmethod
-    def _read(cls, value: Any, info: ValidationInfo) -> Any:
+    def _parse(cls, value: Any, info: ValidationInfo) -> Any:
         kind = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and kind is not bool:
             raise PydanticCustomError("not_bool", "not a boolean")
@@ -70,21 +70,23 @@ class _FromText(BaseModel):
 
 
 class EndpointSettings(_FromText):
-    """Settings of one endpoint in the file, over its code: `[endpoints.NAME]`."""
+    """Settings of one endpoint in the file, under `[endpoints.NAME]`. They override the endpoint's code."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     concurrency_limit: int | None = Field(
-        None, ge=1, description="Calls that run at a time; none for any number."
+        None, ge=1, description="Maximum number of concurrent calls, or none for no limit."
     )
-    max_queue_size: int | None = Field(None, ge=0, description="Items that may wait; none for the server's.")
+    max_queue_size: int | None = Field(
+        None, ge=0, description="Maximum number of waiting items, or none for the server's setting."
+    )
     time_limit: float | None = Field(
-        None, gt=0, description="Seconds that one call may take; none for any time."
+        None, gt=0, description="Maximum duration of one call in seconds, or none for no limit."
     )
 
 
 class _Environment(EnvSettingsSource):
-    """The environment. Several values of one setting are separated by spaces."""
+    """Settings source for environment variables. Multiple values of one setting are separated by spaces."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         return value.split()
@@ -92,28 +94,28 @@ class _Environment(EnvSettingsSource):
 
 @dataclass(frozen=True)
 class Configuration:
-    """The validated configuration and the origin of each value."""
+    """Validated configuration with the origin of each value."""
 
     launch: Launch
     settings: dict[str, Any]
-    """Settings of the server that were set, by name."""
+    """Server settings that were set explicitly, by name."""
     endpoints: dict[str, EndpointSettings]
     origin: Callable[..., str]
-    """Place where a value was set, by its path (`"port"` or `"endpoints", NAME, "time_limit"`): a flag, a variable, or
-    file and line."""
+    """Returns the origin of a value (a flag, a variable, or file and line) for its path, such as `"port"` or
+    `"endpoints", NAME, "time_limit"`."""
 
     def table(self, settings: Settings) -> Iterator[tuple[str, str, str]]:
-        """Each name, its value as it may be shown, and its origin.
+        """Iterate over all settings as rows of name, displayable value and origin.
 
         Args:
-            settings: The server's settings: what was set, over the server's own code.
+            settings: Final settings of the server, which combine the configuration with the server's code.
         """
-        was_set = self.launch.model_fields_set | self.settings.keys()
+        configured = self.launch.model_fields_set | self.settings.keys()
         for model in (self.launch, settings):
             for name, field in type(model).model_fields.items():
                 value = getattr(model, name)
                 default = DEFAULT if value == field.default else "the server's code"
-                yield name, shown(name, value), self.origin(name) if name in was_set else default
+                yield name, shown(name, value), self.origin(name) if name in configured else default
         for endpoint, values in self.endpoints.items():
             for name in sorted(values.model_fields_set):
                 path = (_ENDPOINTS, endpoint, name)
@@ -121,14 +123,14 @@ class Configuration:
 
 
 def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configuration:
-    """Merge and validate flags, `os.environ` and a file.
+    """Merge and validate flags, environment variables and a file.
 
     Args:
-        flags: Values by name, as text where they come from the command line.
-        file: A TOML file.
+        flags: Values of the flags by setting name. Values from the command line are text.
+        file: Path of a TOML file.
 
     Raises:
-        ConfigurationError: A name is unknown, or a value is not allowed.
+        ConfigurationError: A name is unknown, or a value is not valid.
     """
     text, tables = ("", {}) if file is None else _load(file)
 
@@ -137,7 +139,7 @@ def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configurati
         endpoints: dict[str, EndpointSettings] = {}
 
         @classmethod
-        def settings_customise_sources(  # type: ignore[override]  # takes two of the five sources
+        def settings_customise_sources(  # type: ignore[override]  # uses two of the five sources
             cls,
             settings_cls: type[BaseSettings],
             init_settings: PydanticBaseSettingsSource,
@@ -151,24 +153,24 @@ def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configurati
     def origin(*path: str) -> str:
         if path[0] in flags:
             return flag_of(path[0])
-        return variables.get(variable_of(path[0])) or _place(file, text, path)
+        return variables.get(variable_of(path[0])) or _location(file, text, path)
 
-    faults = _environment_faults()
+    errors = _environment_errors()
     values = None
     try:
         values = Sources(**flags)
     except ValidationError as error:
-        faults += [_fault(each, origin) for each in error.errors()]
-    if values is None or faults:
-        raise ConfigurationError("\n".join(dict.fromkeys(faults)))
-    given = {name: getattr(values, name) for name in values.model_fields_set}
-    launch = Launch(**{name: value for name, value in given.items() if name in Launch.model_fields})
-    settings = {name: value for name, value in given.items() if name in Settings.model_fields}
+        errors += [_format_error(each, origin) for each in error.errors()]
+    if values is None or errors:
+        raise ConfigurationError("\n".join(dict.fromkeys(errors)))
+    values_set = {name: getattr(values, name) for name in values.model_fields_set}
+    launch = Launch(**{name: value for name, value in values_set.items() if name in Launch.model_fields})
+    settings = {name: value for name, value in values_set.items() if name in Settings.model_fields}
     return Configuration(launch, settings, values.endpoints, origin)
 
 
 def _load(file: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a file, which may be a pipe, and its tables."""
+    """Return the text of a file and its parsed tables. Reads the file once, because it may be a pipe."""
     try:
         text = file.read_text(encoding="utf-8")
         return text, tomllib.loads(text)
@@ -180,39 +182,39 @@ def _load(file: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigurationError(f"{file}: {error}") from None
 
 
-def _environment_faults() -> list[str]:
-    """Variables that are likely typos, and empty secrets: one that was not filled in must not open the server to all."""
+def _environment_errors() -> list[str]:
+    """Report variables that are probably typos, and empty secrets, which would silently turn off authentication."""
     known = [f"{ENV_PREFIX}CONFIG", *map(variable_of, FIELDS)]
     secret = {*map(variable_of, SECRET)}
-    faults = []
+    errors = []
     for variable, value in os.environ.items():
         if variable.upper() in secret and not value.strip():
-            faults.append(f"{variable} is empty: set it, or take it out of the environment")
+            errors.append(f"{variable} is empty; set it, or remove it from the environment")
         elif variable.startswith(ENV_PREFIX) and variable not in {*known, variable_of(_ENDPOINTS)}:
             near = difflib.get_close_matches(variable, known, 1, _SIMILAR)
-            faults += [f"{variable}: there is no such setting; did you mean {each}?" for each in near]
-    return faults
+            errors += [f"{variable}: unknown setting; did you mean {each}?" for each in near]
+    return errors
 
 
-def _fault(error: ErrorDetails, origin: Callable[..., str]) -> str:
+def _format_error(error: ErrorDetails, origin: Callable[..., str]) -> str:
     path = [part for part in error["loc"] if isinstance(part, str)]
-    name, place = path[-1], origin(*path)
+    name, where = path[-1], origin(*path)
     fields = EndpointSettings.model_fields if len(path) == _ENDPOINT_MEMBER else FIELDS
     if error["type"] == "extra_forbidden":
-        return f"{place}: {unknown(name, [*fields, _ENDPOINTS] if fields is FIELDS else fields)}"
+        return f"{where}: {unknown(name, [*fields, _ENDPOINTS] if fields is FIELDS else fields)}"
     if path[0] == _ENDPOINTS and fields is FIELDS:
         return (
-            f"{place}: must be a table in the file: [{_ENDPOINTS}.{'NAME' if name == _ENDPOINTS else name}]"
+            f"{where}: must be a table in the file: [{_ENDPOINTS}.{'NAME' if name == _ENDPOINTS else name}]"
         )
-    allows = f"must be {allowed(fields[name])}"
+    reason = f"must be {allowed(fields[name])}"
     if error["type"] == "value_error":
-        allows = error["msg"].removeprefix("Value error, ")
+        reason = error["msg"].removeprefix("Value error, ")
     value = "" if name in SECRET else f" = {error['input']!r}"[:_MAX_SHOWN]
-    return f"{place}: {name}{value}: {allows}"
+    return f"{where}: {name}{value}: {reason}"
 
 
-def _place(file: Path | None, text: str, path: Sequence[str]) -> str:
-    """File and line of a key; the file alone where the key is not at the beginning of a line."""
+def _location(file: Path | None, text: str, path: Sequence[str]) -> str:
+    """Return file and line of a key, or only the file if no line starts with the key."""
     table: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):

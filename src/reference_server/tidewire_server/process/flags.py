@@ -1,7 +1,7 @@
-"""Flags of `tidewire serve`: which settings have one, and how names, values and bounds are written.
+"""Command-line flags of `tidewire serve`, and the formatting of setting names, values and bounds.
 
-Every setting can be set in the environment and in the configuration file. The settings below have a flag as well: the
-ones that a tutorial, a how-to or the startup banner names, and `log_level`.
+Every setting can be set in the environment and in the configuration file. Only the settings in `FLAGS` also have a
+flag: those that a tutorial, a how-to or the startup banner mentions, and `log_level`.
 """
 
 import difflib
@@ -30,62 +30,62 @@ FLAGS: Final = {
     "Streams": ("heartbeat", "retry", "merge_window", "stall_timeout", "keep_alive_timeout"),
     "Stored jobs": ("log", "log_fsync", "max_attempts", "state_ttl"),
 }
-"""Settings that have a flag, by group of `--help`."""
+"""Settings that have a flag, by their group in `--help`."""
 
 FIELDS: Final[dict[str, FieldInfo]] = dict(Launch.model_fields) | dict(Settings.model_fields)
-"""Every setting that `tidewire serve` takes, by name."""
+"""All settings of `tidewire serve`, by name."""
 
 ENV_PREFIX: Final = "TIDEWIRE_"
 
 SECRET: Final = frozenset({"tokens", "stream_token_secret"})
-"""Settings whose value is never shown."""
+"""Settings whose value is never displayed."""
 
 SINGULAR: Final = {"tokens": "token", "cors_origins": "cors_origin"}
-"""Settings with several values. Their flag is singular and repeated, once for each value."""
+"""Settings with multiple values, with the singular name of their flag, which is repeated for each value."""
 
 _KINDS: Final = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    str: "a text",
+    str: "a string",
     Path: "a path",
 }
 
 
 def flag_of(name: str) -> str:
-    """The flag of a setting: `--max-queue-size`."""
+    """Return the flag of a setting, such as `--max-queue-size`."""
     return "TARGET" if name == "target" else f"--{SINGULAR.get(name, name).replace('_', '-')}"
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a setting: `TIDEWIRE_MAX_QUEUE_SIZE`."""
+    """Return the environment variable of a setting, such as `TIDEWIRE_MAX_QUEUE_SIZE`."""
     return ENV_PREFIX + name.upper()
 
 
 def not_a_flag(arguments: Iterable[str]) -> str | None:
-    """The error for the first argument that names a setting without a flag; it shows the line for the file."""
+    """Return an error for the first argument that is a setting without a flag, with the line to put in the file."""
     with_flag = {"target"}.union(*FLAGS.values())
     without = {flag_of(name): name for name in FIELDS if name not in with_flag}
-    rest = iter(arguments)
-    for argument in rest:
+    remaining = iter(arguments)
+    for argument in remaining:
         flag, has_value, value = argument.partition("=")
         if name := without.get(flag):
-            value = value if has_value else next(rest, shown(name, FIELDS[name].default))
+            value = value if has_value else next(remaining, shown(name, FIELDS[name].default))
             return (
-                f"{flag} is not a flag; put it in the file: {name} = {value}"
+                f"{flag} is not a flag; set it in the file: {name} = {value}"
                 f" (or in the environment: {variable_of(name)}={value})"
             )
     return None
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """The error for an unknown name, with the closest known one."""
+    """Return an error for an unknown name, with the most similar known name."""
     near = difflib.get_close_matches(name, list(known), 1)
-    return f"there is no {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"unknown name {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 def shown(name: str, value: Any) -> str:
-    """A value as text, for `--help` and `--show-config`; secrets stay hidden."""
+    """Format a value for `--help` and `--show-config`. Secrets are hidden."""
     if value is None:
         return "none"
     if name in SECRET and value:
@@ -98,12 +98,12 @@ def shown(name: str, value: Any) -> str:
 
 
 def allowed(field: FieldInfo) -> str:
-    """The values that a setting accepts, in words: `a number from 0.001 to 300`."""
+    """Describe the values that a setting accepts, such as `a number from 0.001 to 300`."""
     kinds = get_args(field.annotation) or (field.annotation,)
     if get_origin(field.annotation) is Literal:
         return " or ".join(map(str, kinds))
-    what = "a list of texts" if get_origin(field.annotation) is tuple else _KINDS[kinds[0]]
-    words = f"{what} {_bounds(field.metadata)}".rstrip()
+    kind = "a list of strings" if get_origin(field.annotation) is tuple else _KINDS[kinds[0]]
+    words = f"{kind} {_bounds(field.metadata)}".rstrip()
     return f"{words}, or none" if type(None) in kinds else words
 
 

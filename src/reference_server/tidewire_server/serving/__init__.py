@@ -1,1 +1,1 @@
-"""A server on a socket: binding, signals, shutdown."""
+"""Serving on a socket: binding, signals, shutdown."""

@@ -1,6 +1,6 @@
-"""The event loop's pool for `asyncio.to_thread`, whose threads do not keep a process from ending.
+"""Thread pool for `asyncio.to_thread` whose threads do not block process exit.
 
-The standard pool is waited for at exit, also where a function of an endpoint sits in it for an hour.
+Python waits at exit for all threads of the default pool, even if an endpoint's function occupies one for an hour.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 MAX_THREADS: Final = min(32, (os.cpu_count() or 1) + 4)
-"""As many as the standard pool has."""
+"""Maximum number of threads, the same as in the default pool."""
 
 _NUMBERS: Final = itertools.count(1)
 
@@ -22,49 +22,49 @@ _log = logging.getLogger(__name__)
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """At most `MAX_THREADS` daemon threads. A subclass because asyncio takes no other kind of pool."""
+    """Pool of up to `MAX_THREADS` daemon threads. asyncio accepts only subclasses of `ThreadPoolExecutor`."""
 
     def __init__(self) -> None:
         super().__init__(max_workers=1)
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._threads_now: set[threading.Thread] = set()
+        self._running_threads: set[threading.Thread] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have a function called by the next thread that is free."""
+        """Schedule a function to be called by the next free thread."""
         future: Future[Any] = Future()
-        with self._guard:
+        with self._lock:
             self._calls.append((future, lambda: fn(*args, **kwargs)))
-            if len(self._threads_now) < MAX_THREADS:
+            if len(self._running_threads) < MAX_THREADS:
                 thread = threading.Thread(target=self._work, name=f"to_thread-{next(_NUMBERS)}", daemon=True)
-                self._threads_now.add(thread)
+                self._running_threads.add(thread)
                 thread.start()
         return future
 
-    def leave(self, within: float) -> None:
-        """Wait for what still runs, for so many seconds; then say what is left behind."""
-        until = time.monotonic() + within
-        with self._guard:
+    def drain(self, within: float) -> None:
+        """Discard pending calls and wait up to `within` seconds for running ones. Logs the threads that still run."""
+        deadline = time.monotonic() + within
+        with self._lock:
             self._calls.clear()
-            running = tuple(self._threads_now)
+            running = tuple(self._running_threads)
         for thread in running:
-            thread.join(max(0.0, until - time.monotonic()))
-        left = ", ".join(thread.name for thread in running if thread.is_alive())
-        if left:
-            _log.warning("left behind at exit, still running: %s", left)
+            thread.join(max(0.0, deadline - time.monotonic()))
+        unfinished = ", ".join(thread.name for thread in running if thread.is_alive())
+        if unfinished:
+            _log.warning("threads still running at exit: %s", unfinished)
 
     def _work(self) -> None:
         while True:
-            with self._guard:
+            with self._lock:
                 if not self._calls:
-                    self._threads_now.discard(threading.current_thread())
+                    self._running_threads.discard(threading.current_thread())
                     return
                 future, call = self._calls.popleft()
             if not future.set_running_or_notify_cancel():
                 continue
             try:
                 result = call()
-            except BaseException as error:  # noqa: BLE001 - it travels to whoever awaits
+            except BaseException as error:  # noqa: BLE001 - the future raises it in the caller
                 future.set_exception(error)
             else:
                 future.set_result(result)

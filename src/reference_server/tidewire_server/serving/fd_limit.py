@@ -1,20 +1,21 @@
-"""How many connections fit into the limit on file descriptors, raised where the process may."""
+"""Adjust the connection limit to the process's limit on file descriptors, and raise the latter if allowed."""
 
 import logging
 from typing import Final
 
 RESERVED: Final = 100
-"""Descriptors that are left for all but connections: the log, the event loop, what functions open."""
+"""File descriptors reserved for everything except connections: the log, the event loop, and user functions."""
 
 _log = logging.getLogger(__name__)
 
 
-def room_for(connections: int, *, raise_limit: bool = False) -> int:
-    """How many of these connections the process has descriptors for; says so where that is not all.
+def max_connections_within_fd_limit(connections: int, *, raise_limit: bool = False) -> int:
+    """Return how many connections the process can open. Logs a warning if the number is lower than requested.
 
     Args:
-        connections: That are wanted.
-        raise_limit: Ask the system for more, as far as it allows. Only where the process is ours.
+        connections: Requested number of connections.
+        raise_limit: Whether to raise the soft limit on file descriptors if necessary. Only for a process that belongs
+            to the server, not for an embedding application.
     """
     try:
         import resource  # noqa: PLC0415 - not on every system
@@ -27,15 +28,15 @@ def room_for(connections: int, *, raise_limit: bool = False) -> int:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
             soft = more
-        except (OSError, ValueError):  # a system with bounds of its own: what there is must do
+        except (OSError, ValueError):  # the operating system has another, lower limit: keep the current one
             pass
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections
-    room = max(1, soft - RESERVED)
+    available = max(1, soft - RESERVED)
     _log.warning(
-        "room for %d connections, not for %d (max_connections): the process may open %d files (ulimit -n)",
-        room,
+        "accepting %d connections instead of %d (max_connections): the process may open only %d files (ulimit -n)",
+        available,
         connections,
         soft,
     )
-    return room
+    return available

@@ -1,4 +1,4 @@
-"""Bounds on log lines that any peer can cause: uvicorn's warnings, and asyncio's errors where no descriptor is left."""
+"""Rate limits for log lines that clients can trigger: uvicorn's warnings, and asyncio's `accept` errors."""
 
 import asyncio
 import errno
@@ -8,54 +8,55 @@ from collections import Counter
 from typing import Any, Final
 
 EVERY: Final = 1000
-"""Of warnings of one kind the first is written, and then each that is a multiple of this, with their number so far."""
+"""The first warning of each kind is logged, and then every thousandth one, with the number of warnings so far."""
 
 _MAX_KINDS: Final = 100
 
-_TOLD_AGAIN: Final = 60.0
-"""Seconds until it is told again that none is left."""
+_REPEAT_SECONDS: Final = 60.0
+"""Minimum time between two log lines about failed `accept` calls."""
 
-_NONE_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _log = logging.getLogger(__name__)
 
 
 class LogThrottle(logging.Filter):
-    """Lets few of many like warnings through; errors and all else pass."""
+    """Logging filter that drops most repetitions of a warning. Other levels pass unchanged."""
 
     def __init__(self) -> None:
         super().__init__()
         self._seen: Counter[str] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is written."""
+        """Return whether to log the record."""
         kind = str(record.msg)
         if record.levelno != logging.WARNING or (kind not in self._seen and len(self._seen) >= _MAX_KINDS):
             return True
         self._seen[kind] += 1
         seen = self._seen[kind]
         if seen % EVERY == 0:
-            record.msg = f"{kind} ({seen} times so far; told once in {EVERY})"
+            record.msg = f"{kind} ({seen} times so far; logged once in {EVERY})"
         return seen == 1 or seen % EVERY == 0
 
 
 def throttle_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """Have a loop say once in a while that no descriptor is left for a connection that waits.
+    """Limit the log lines of failed `accept` calls while the process has no free file descriptor.
 
-    asyncio's own would try as often as `listen` lets connections wait, each second, with a traceback for each. It goes
-    on trying, and takes the connection as soon as one is free.
+    Every second asyncio calls `accept` up to `backlog` times, and logs a traceback for each failure. With this handler
+    asyncio still retries, and accepts connections when a descriptor is free, but logs at most one line per minute.
     """
-    told = -math.inf
+    last_logged = -math.inf
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        nonlocal told
+        nonlocal last_logged
         error = context.get("exception")
-        if "socket" not in context or not isinstance(error, OSError) or error.errno not in _NONE_LEFT:
+        if "socket" not in context or not isinstance(error, OSError) or error.errno not in _RESOURCE_ERRORS:
             loop.default_exception_handler(context)
-        elif loop.time() >= told + _TOLD_AGAIN:
-            told = loop.time()
+        elif loop.time() >= last_logged + _REPEAT_SECONDS:
+            last_logged = loop.time()
             _log.error(
-                "no connection can be taken: %s (ulimit -n); those that wait are tried again", error.strerror
+                "cannot accept connections: %s (ulimit -n); pending connections are retried every second",
+                error.strerror,
             )
 
     loop.set_exception_handler(handle)

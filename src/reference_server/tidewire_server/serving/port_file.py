@@ -1,4 +1,4 @@
-"""The file that tells whoever waits for a server on which port it answers."""
+"""Port file: receives the server's port number once the server is ready, for programs that wait for it."""
 
 import contextlib
 import os
@@ -7,39 +7,39 @@ from pathlib import Path
 
 
 class PortFileError(Exception):
-    """The file cannot be written."""
+    """The port file cannot be written."""
 
 
 @contextlib.contextmanager
 def port_file(name: str | os.PathLike[str] | None, port: int) -> Iterator[Callable[[], None]]:
-    """Make ready to tell the port: what cannot be written is told before anything is served.
+    """Prepare the port file. Writing to a temporary file first reports an unwritable path before serving starts.
 
     Args:
-        name: The file; None for none.
-        port: What it gets.
+        name: Path of the port file, or None for no file.
+        port: Port number to write.
 
     Yields:
-        What puts the file in its place, whole at once.
+        A function that moves the complete file to its final path atomically.
 
     Raises:
-        PortFileError: It cannot be written; says which, and why.
+        PortFileError: The file cannot be written.
     """
     if name is None:
         yield lambda: None
         return
     path = Path(name)
     if path.is_dir():
-        raise PortFileError(f"cannot write the port file {path}: that is a folder")
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
+        raise PortFileError(f"cannot write the port file {path}: the path is a folder")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        beside.write_text(f"{port}\n")
+        temporary.write_text(f"{port}\n")
     except OSError as error:
         raise PortFileError(f"cannot write the port file {path}: {error.strerror}") from None
 
-    def put() -> None:
-        beside.replace(path)
+    def publish() -> None:
+        temporary.replace(path)
 
     try:
-        yield put
+        yield publish
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

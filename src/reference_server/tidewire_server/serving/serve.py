@@ -1,4 +1,4 @@
-"""A server on a socket: uvicorn underneath, signals, and an end that leaves nothing behind."""
+"""Run the application on a socket with uvicorn: binding, signal handling, graceful shutdown."""
 
 import asyncio
 import contextlib
@@ -24,18 +24,18 @@ from tidewire_server.http.routes import TidewireApp
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
 from tidewire_server.serving.daemon_threads import DaemonThreads
-from tidewire_server.serving.fd_limit import room_for
+from tidewire_server.serving.fd_limit import max_connections_within_fd_limit
 from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors
-from tidewire_server.serving.port_file import port_file as told_port
+from tidewire_server.serving.port_file import port_file as prepare_port_file
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
 from tidewire_server.store.interfaces import StoreError
 
 _BACKLOG: Final = 2048
 _LAST_GRACE: Final = 2.0
-"""Seconds that uvicorn waits for open requests once running jobs had their time."""
+"""Seconds that uvicorn waits for open requests after the time for running jobs is over."""
 
-_COLLECTIONS: Final = (2_000, 5, 50)
-"""Objects that make the garbage collector look at the youngest, for a millisecond; and how often at the older ones."""
+_GC_THRESHOLDS: Final = (2_000, 5, 50)
+"""Thresholds of the garbage collector: a collection of the youngest generation takes about a millisecond."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -43,15 +43,15 @@ _log = logging.getLogger(__name__)
 
 
 def bind(host: str, port: int, free: str = "port=0") -> socket.socket:
-    """Bind and listen.
+    """Create a listening socket.
 
     Args:
-        host: The address.
-        port: The port, 0 for a free one.
-        free: How whoever asked says that a free one is wanted.
+        host: Address to bind to.
+        port: Port to bind to, or 0 for any free port.
+        free: Option that requests a free port, for the error message: `port=0` or `--port 0`.
 
     Raises:
-        OSError: The address cannot be bound to; its `strerror` names the address, and says what to do.
+        OSError: The address cannot be bound. `strerror` contains the address, the reason and a hint.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -64,9 +64,9 @@ def bind(host: str, port: int, free: str = "port=0") -> socket.socket:
         number = error.errno if isinstance(error, OSError) else None
         why = (isinstance(error, OSError) and error.strerror) or error
         hint = {
-            errno.EADDRINUSE: f"; {free} takes a free one",
-            errno.EACCES: "; ports below 1024 are the system's: name one above",
-            errno.EADDRNOTAVAIL: "; no interface of this machine has that address: 0.0.0.0 is all that it has",
+            errno.EADDRINUSE: f"; use {free} for any free port",
+            errno.EACCES: "; ports below 1024 need privileges: use a higher port",
+            errno.EADDRNOTAVAIL: "; no interface of this machine has that address: use 0.0.0.0 for all interfaces",
         }.get(number or 0, "")
         raise OSError(number, f"cannot bind to {host}:{port}: {why}{hint}") from None
     except BaseException:
@@ -76,11 +76,10 @@ def bind(host: str, port: int, free: str = "port=0") -> socket.socket:
 
 
 def url_of(listener: socket.socket, root_path: str = "") -> str:
-    """Where a listening socket is reached from this machine."""
+    """Return the URL for connections from this machine to a listening socket."""
     host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(
-        host, host
-    )  # an address to bind to is none to connect to
+    # A wildcard address is valid for binding, but not for connecting.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}{root_path}" if ":" in host else f"http://{host}:{port}{root_path}"
 
 
@@ -95,44 +94,44 @@ def serve(
     started: Callable[[str], None] | None = None,
     switch_interval: float = SWITCH_INTERVAL,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. A second signal ends the process at once.
+    """Serve until SIGINT or SIGTERM. A second signal ends the process immediately.
 
     Args:
-        app: What to serve.
-        settings: Of the server that it belongs to.
-        host: The address to bind to.
-        port: The port; 0 takes a free one.
-        port_file: A file that gets the port's number once requests are answered.
-        listener: A bound socket, instead of host and port.
-        started: Told the URL once requests are answered.
-        switch_interval: Seconds after which Python takes a busy thread's turn away.
+        app: Application to serve.
+        settings: Settings of the server.
+        host: Address to bind to.
+        port: Port to bind to, or 0 for any free port.
+        port_file: File to write the port number to when the server is ready.
+        listener: Listening socket to use instead of `host` and `port`.
+        started: Function called with the URL when the server is ready.
+        switch_interval: Python thread switch interval in seconds (`sys.setswitchinterval`).
 
     Raises:
-        OSError: The address cannot be bound to.
-        StoreError: The log cannot be opened, or another server has it.
+        OSError: The address cannot be bound.
+        StoreError: The log cannot be opened, or another server is using it.
         PortFileError: The port file cannot be written.
     """
     listener = listener or bind(host, port)
     url = url_of(listener, settings.root_path)
     with (
-        told_port(port_file, listener.getsockname()[1]) as put,
-        _short_turns(switch_interval),
-        _brief_collections(),
+        prepare_port_file(port_file, listener.getsockname()[1]) as publish_port,
+        _thread_switch_interval(switch_interval),
+        _short_gc_pauses(),
     ):
 
-        def answering() -> None:
-            put()
-            (started or _say)(url)
+        def announce() -> None:
+            publish_port()
+            (started or _print_url)(url)
 
         app.open_log()
-        connections = room_for(settings.max_connections, raise_limit=True)
-        body = UvicornServer(app, uvicorn_config(app, settings, connections), answering)
-        loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
+        connections = max_connections_within_fd_limit(settings.max_connections, raise_limit=True)
+        runner = UvicornServer(app, uvicorn_config(app, settings, connections), announce)
+        loop = (runner.config.get_loop_factory() or asyncio.new_event_loop)()
         loop.set_default_executor(pool := DaemonThreads())
         throttle_accept_errors(loop)
         try:
             asyncio.set_event_loop(loop)
-            loop.run_until_complete(body.serve(sockets=[listener]))
+            loop.run_until_complete(runner.serve(sockets=[listener]))
         finally:
             _close(loop, pool)
             listener.close()
@@ -142,19 +141,19 @@ def serve(
 def in_background(
     app: TidewireApp, settings: Settings, *, host: str = "127.0.0.1", port: int = 0
 ) -> Iterator[str]:
-    """Serve from a thread of its own while the block runs, for tests and notebooks.
+    """Serve from a background thread during a `with` block, for tests and notebooks.
 
     Args:
-        app: What to serve.
-        settings: Of the server that it belongs to.
-        host: The address to bind to.
-        port: The port; 0 takes a free one.
+        app: Application to serve.
+        settings: Settings of the server.
+        host: Address to bind to.
+        port: Port to bind to, or 0 for any free port.
 
     Yields:
-        The URL.
+        URL of the server.
 
     Raises:
-        OSError: The address cannot be bound to.
+        OSError: The address cannot be bound.
     """
     listener = bind(host, port)
     try:
@@ -163,19 +162,19 @@ def in_background(
         listener.close()
         raise
     ready = threading.Event()
-    connections = room_for(settings.max_connections)
-    body = UvicornServer(app, uvicorn_config(app, settings, connections), ready.set)
-    loop = (body.config.get_loop_factory() or asyncio.new_event_loop)()
+    connections = max_connections_within_fd_limit(settings.max_connections)
+    runner = UvicornServer(app, uvicorn_config(app, settings, connections), ready.set)
+    loop = (runner.config.get_loop_factory() or asyncio.new_event_loop)()
     loop.set_default_executor(pool := DaemonThreads())
     throttle_accept_errors(loop)
 
-    refused: list[StoreError] = []
+    start_errors: list[StoreError] = []
 
     def run() -> None:
         try:
-            loop.run_until_complete(body.serve(sockets=[listener]))
+            loop.run_until_complete(runner.serve(sockets=[listener]))
         except StoreError as error:
-            refused.append(error)
+            start_errors.append(error)
         finally:
             _close(loop, pool)
             ready.set()
@@ -183,22 +182,22 @@ def in_background(
     thread = threading.Thread(target=run, name="tidewire-server", daemon=True)
     thread.start()
     ready.wait()
-    if refused:
+    if start_errors:
         thread.join()
         listener.close()
-        raise refused[0]
+        raise start_errors[0]
     try:
         yield url_of(listener, settings.root_path)
     finally:
-        with contextlib.suppress(RuntimeError):  # it has ended by itself
-            loop.call_soon_threadsafe(body.end)
+        with contextlib.suppress(RuntimeError):  # the server has already stopped and closed its loop
+            loop.call_soon_threadsafe(runner.end)
         thread.join()
         listener.close()
 
 
 @contextlib.contextmanager
-def _short_turns(seconds: float) -> Iterator[None]:
-    """Have plain functions that compute keep the event loop waiting no longer than this for its turn."""
+def _thread_switch_interval(seconds: float) -> Iterator[None]:
+    """Set the thread switch interval, so that computing functions in other threads delay the event loop less."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(seconds)
     try:
@@ -208,15 +207,15 @@ def _short_turns(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _brief_collections() -> Iterator[None]:
-    """Have the garbage collector leave alone what was there before, and look at the rest a little at a time.
+def _short_gc_pauses() -> Iterator[None]:
+    """Exclude existing objects from garbage collection, and collect new objects in small steps.
 
-    It would stop all streams for as long as it takes to walk a loaded model and thousands of kept jobs.
+    A full collection would pause all streams while it traverses a loaded model and thousands of stored jobs.
     """
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_COLLECTIONS)
+    gc.set_threshold(*_GC_THRESHOLDS)
     try:
         yield
     finally:
@@ -224,12 +223,12 @@ def _brief_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _say(url: str) -> None:
+def _print_url(url: str) -> None:
     print(f"serving on {url}", flush=True)
 
 
 def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uvicorn.Config:
-    """How uvicorn is set up, for so many connections."""
+    """Create uvicorn's configuration for an application and a maximum number of connections."""
     return uvicorn.Config(
         app,
         http=http_protocol(settings, connections),
@@ -245,49 +244,49 @@ def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uv
 
 
 class UvicornServer(uvicorn.Server):
-    """uvicorn with an end in two parts: first the streams go away and jobs end, then the connections close."""
+    """uvicorn server with a two-phase shutdown: first end streams and jobs, then close the connections."""
 
     def __init__(self, app: TidewireApp, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._tidewire = app
-        self._tell_started = started
-        self._settling: asyncio.Task[None] | None = None
+        self._on_started = started
+        self._shutdown_task: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # Not left to the lifespan: what fails there ends the process without saying why to whoever called.
+        # Start the application here instead of in the lifespan, where uvicorn would hide the exception from the caller.
         await self._tidewire.start()
         await super().startup(sockets=sockets)
         if self.started:
-            self._tell_started()
+            self._on_started()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        for listener in sockets or ():  # whoever is accepted inherits it
+        for listener in sockets or ():  # accepted connections inherit the buffer size
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             self._tidewire.send_buffers_bounded = True
-        logger, seldom = logging.getLogger("uvicorn.error"), LogThrottle()
-        logger.addFilter(seldom)
+        logger, throttle = logging.getLogger("uvicorn.error"), LogThrottle()
+        logger.addFilter(throttle)
         try:
             await super().serve(sockets=sockets)
         finally:
-            logger.removeFilter(seldom)
+            logger.removeFilter(throttle)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Handle signals. uvicorn's own way raises them again at the end: as an exit code, or as a traceback."""
+        """Handle SIGINT and SIGTERM. uvicorn would raise the signal again after shutdown, and change the exit code."""
         if threading.current_thread() is not threading.main_thread():
-            yield  # whoever runs the loop ends it
+            yield  # only the main thread receives signals; the caller ends the server
             return
         loop = asyncio.get_running_loop()
-        told = False
+        signaled = False
 
         def handle(_signum: int, _frame: object) -> None:
-            nonlocal told
-            if told:
+            nonlocal signaled
+            if signaled:
                 os._exit(1)
-            told = True
+            signaled = True
             loop.call_soon_threadsafe(self.end)
 
-        # Not by the event loop: a second signal must end the process also where a function never gives the loop back.
+        # Do not use `loop.add_signal_handler`: a second signal must end the process even if a function blocks the loop.
         before = [(each, signal.signal(each, handle)) for each in _SIGNALS]
         try:
             yield
@@ -296,26 +295,26 @@ class UvicornServer(uvicorn.Server):
                 signal.signal(each, handler)
 
     def end(self) -> None:
-        """Begin to shut down; call on the event loop."""
-        if self._settling is None:
-            self._settling = asyncio.get_running_loop().create_task(self._settle())
+        """Start the graceful shutdown. Must be called on the event loop."""
+        if self._shutdown_task is None:
+            self._shutdown_task = asyncio.get_running_loop().create_task(self._drain_and_exit())
 
-    async def _settle(self) -> None:
+    async def _drain_and_exit(self) -> None:
         try:
-            await self._tidewire.settle()
+            await self._tidewire.drain()
         finally:
             self.should_exit = True
 
 
 def _close(loop: asyncio.AbstractEventLoop, pool: DaemonThreads) -> None:
-    """Cancel what is left, for a bounded time: a function that swallows its cancellation must not keep the process."""
-    left = asyncio.all_tasks(loop)
-    for task in left:
+    """Cancel the remaining tasks and close the loop. Gives up after `_LAST_GRACE` on tasks that ignore cancellation."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
         task.cancel()
-    if left:
-        _, stuck = loop.run_until_complete(asyncio.wait(left, timeout=_LAST_GRACE))
+    if tasks:
+        _, stuck = loop.run_until_complete(asyncio.wait(tasks, timeout=_LAST_GRACE))
         for task in stuck:
-            _log.warning("left behind at exit: %r", task.get_name())
+            _log.warning("task still running at exit: %r", task.get_name())
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
-    pool.leave(_LAST_GRACE)
+    pool.drain(_LAST_GRACE)

@@ -1,1 +1,1 @@
-"""Where jobs, their logs and the queue are stored: the protocols in `interfaces`, implementations in memory and in SQLite."""
+"""Storage of jobs, event logs and the queue: protocols in `interfaces`, implementations in memory and in SQLite."""

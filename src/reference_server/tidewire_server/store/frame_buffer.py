@@ -1,4 +1,4 @@
-"""Encoded events in memory: one buffer, and where each event ends. A replay is a slice."""
+"""In-memory buffer of encoded events with the end offset of each event, so that a replay is one slice of bytes."""
 
 from array import array
 from bisect import bisect_right
@@ -7,36 +7,36 @@ from itertools import accumulate
 
 
 class FrameBuffer:
-    """Events by their place: the first one that was ever added has place 1. The oldest may be cut off."""
+    """Encoded events, addressed by position. The oldest events can be trimmed."""
 
     __slots__ = ("_buffer", "_cut", "_ends", "base")
 
     def __init__(self, base: int = 0) -> None:
-        """Begin empty, after a place."""
+        """Create an empty buffer whose first event will have position `base` + 1."""
         self.base = base
-        """The place before the first event that is held."""
+        """Position just before the first buffered event."""
         self._buffer = bytearray()
         self._ends = array("Q")
-        """Where each event ends, counted from the first byte that was ever added."""
+        """End offset of each buffered event, counted from the first byte ever added."""
         self._cut = 0
-        """Bytes that were cut off."""
+        """Number of bytes trimmed so far."""
 
     def __len__(self) -> int:
         return len(self._ends)
 
     @property
     def size(self) -> int:
-        """Bytes that are held."""
+        """Number of bytes in the buffer."""
         return len(self._buffer)
 
     @property
     def written(self) -> int:
-        """Bytes that were ever added."""
+        """Number of bytes ever added, including trimmed ones."""
         return self._cut + len(self._buffer)
 
     def add(self, frames: Sequence[bytes]) -> int:
-        """Add events at the end; returns the bytes that were ever added."""
-        if len(frames) == 1:  # as it is most often
+        """Append events and return the number of bytes ever added."""
+        if len(frames) == 1:  # fast path: most blocks contain one event
             self._buffer += frames[0]
             written = self._cut + len(self._buffer)
             self._ends.append(written)
@@ -48,12 +48,15 @@ class FrameBuffer:
         return self.written
 
     def add_joined(self, frames: bytes, ends: Iterable[int]) -> None:
-        """Add events that stand one after the other, `ends` counted from the first byte of them."""
+        """Append already concatenated events. `ends` are the events' end offsets within `frames`."""
         self._ends.extend(map(self.written.__add__, ends))
         self._buffer += frames
 
     def read(self, after: int, max_bytes: int) -> tuple[bytes, int]:
-        """The events after a place while their sum stays within a bound, at least one; and the place of the last."""
+        """Return the events after a position, and the position of the last returned event.
+
+        The events are at most `max_bytes` long in total, except that the first event is always returned.
+        """
         skip = after - self.base
         start = self._ends[skip - 1] if skip else self._cut
         last = max(bisect_right(self._ends, start + max_bytes, skip), min(skip + 1, len(self._ends)))
@@ -62,17 +65,17 @@ class FrameBuffer:
         frames = bytes(memoryview(self._buffer)[start - self._cut : self._ends[last - 1] - self._cut])
         return frames, self.base + last
 
-    def cut(self, place: int) -> None:
-        """Cut off all events up to a place."""
-        events = place - self.base
+    def cut(self, position: int) -> None:
+        """Trim all events up to and including a position."""
+        events = position - self.base
         if events > 0:
             end = self._ends[events - 1]
             del self._buffer[: end - self._cut]
             del self._ends[:events]
-            self._cut, self.base = end, place
+            self._cut, self.base = end, position
 
     def cut_to(self, max_bytes: int) -> None:
-        """Cut off the oldest events, as few as bring what is held within a bound."""
+        """Trim as few of the oldest events as needed to bring the buffer down to `max_bytes`."""
         excess = self.size - max_bytes
         if excess > 0:
             self.cut(self.base + bisect_right(self._ends, self._cut + excess - 1) + 1)

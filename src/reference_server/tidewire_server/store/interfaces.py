@@ -1,14 +1,15 @@
-"""The three things that a server stores, as interfaces: logs, jobs, and the queue.
+"""Storage protocols of the server: event logs, job records, and the queue of waiting items.
 
-A body may keep them in memory, in a file, or in a service that many servers share; nothing else in this package
-knows which. Rules that every body keeps:
+The rest of the server depends only on these protocols. An implementation may keep the data in memory, in a file, or
+in a service shared by several servers. Every implementation follows these rules:
 
-- An append names the head that it extends and is refused if the head is another: two writers can never both win.
-- An append returns when it is as durable as the body's `durability` says. Only then may a reader see it.
-- What an append has changed in the job's record is kept together with it.
-- `done` is never trimmed, and the state of a log outlives its events.
-- Readers are offsets: a reader that is slow or gone costs nothing but its own place.
-- A job that has ended costs no memory beyond what the body says.
+- `append` takes the log's expected head and fails if the head has moved, so two concurrent writers cannot both succeed.
+- `append` returns once the block is as durable as the store's `durability` attribute promises. Readers see the block
+  only after that.
+- An append and the changes to the job's record that belong to it are stored atomically.
+- The `done` event is never trimmed. A job's state outlives the job's events.
+- A reader is only an offset into the log, so a slow or abandoned reader costs no memory beyond that offset.
+- A job that has ended uses no memory except what the implementation documents.
 """
 
 from bisect import bisect_right
@@ -25,15 +26,15 @@ Durability = Literal["process", "host", "replicated"]
 
 
 class HeadMovedError(Exception):
-    """An append named a head that is not the log's; somebody else writes, or the log is gone."""
+    """An append's expected head differs from the log's head: another writer appended, or the log was deleted."""
 
 
 class StoreError(Exception):
-    """A store cannot be opened, read or written at the moment; says which, why, and what to do."""
+    """The store cannot be opened, read or written. The message says which store, why, and how to fix it."""
 
 
 class StateAt(NamedTuple):
-    """A job's state up to and including one event."""
+    """A job's state after one event has been applied, with the id of that event."""
 
     cursor: Cursor
     columns: tuple[str, ...]
@@ -41,62 +42,62 @@ class StateAt(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Events that are logged together: their frames, in order, and the state after the last."""
+    """Events that are appended to a log in one step: their encoded frames in order, and the resulting state."""
 
     frames: Sequence[bytes]
     state: StateAt
     done: bool = False
-    """The last of them is `done`; `state` is then the one before it."""
+    """Whether the last event is `done`. If so, `state` is the state before that event."""
 
     @property
     def last(self) -> Cursor:
-        """The id of the last event."""
+        """Id of the last event in the block."""
         epoch, seq = self.state.cursor
         return Cursor(epoch, seq + self.done)
 
     @property
     def first(self) -> Cursor:
-        """The id of the first event."""
+        """Id of the first event in the block."""
         epoch, seq = self.last
         return Cursor(epoch, seq - len(self.frames) + 1)
 
 
 MAX_EPOCHS: Final = 100
-"""Epochs of one job that are told apart once their events are trimmed. A cursor in an older one is an unknown one."""
+"""Maximum number of epochs that a log remembers after trimming. Cursors in older epochs count as unknown."""
 
 
 class Extent(NamedTuple):
-    """What a log holds at one moment."""
+    """Range of events that a log currently stores."""
 
     base: Cursor
-    """Every event after this one is held; its seq is 0 where nothing was trimmed."""
+    """The log stores every event after this id. The seq is 0 if no event was trimmed."""
     head: Cursor
-    """The id of the last event."""
+    """Id of the last event."""
     ended: bool
-    """The last event is `done`."""
+    """Whether the last event is `done`."""
     starts: tuple[Cursor, ...]
-    """The first id of each known epoch, oldest first. Each epoch ends at the seq before the next one's start."""
+    """Id of the first event of each remembered epoch, oldest first. An epoch ends just before the next one starts."""
     columns: tuple[str, ...]
-    """Those of the head's epoch."""
+    """Column pointers of the head's epoch."""
 
     def id_at(self, seq: int) -> Cursor:
-        """The id of the event with a seq; of 0, the place before the first event."""
-        if len(self.starts) == 1:  # as nearly always
+        """Return the id of the event with this seq. Seq 0 is the position before the first event."""
+        if len(self.starts) == 1:  # fast path: almost every log has a single epoch
             return Cursor(self.starts[0].epoch, seq)
         found = bisect_right(self.starts, seq, key=attrgetter("seq"))
         return Cursor(self.starts[max(found - 1, 0)].epoch, seq)
 
     def logged(self, cursor: Cursor) -> bool:
-        """Whether a cursor is the id of an event of this log, held or trimmed."""
+        """Return whether the cursor is the id of an event of this log, stored or already trimmed."""
         return self.starts[0].seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
 
     def holds_after(self, cursor: Cursor) -> bool:
-        """Whether every event after a cursor is held, and the cursor is one of this log or the place before it."""
+        """Return whether the log stores every event after the cursor. False for a cursor that is not of this log."""
         return self.base.seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
 
 
 def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple[Cursor, ...]:
-    """The starts of a log's epochs once a block is added; `base` as in `Extent`."""
+    """Return the epoch starts of a log after a block was added. `base` is the log's `Extent.base`."""
     if starts and starts[-1].epoch == block.last.epoch:
         return starts
     starts = (*starts, block.first)
@@ -107,84 +108,93 @@ def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """Some whole events of a log, in their wire form."""
+    """Consecutive complete events of a log, encoded for the wire."""
 
     frames: bytes
     last: Cursor
     ended: bool
-    """The last of them is `done`."""
+    """Whether the last event in the chunk is `done`."""
 
 
 class LogReader(Protocol):
-    """One job's log, for a reader. It stays readable while it is held.
+    """Read access to one job's log. Stays usable for as long as the reader holds a reference.
 
-    Also after the job was purged or its events have expired: then as a log whose events but `done` were trimmed.
+    After the job is deleted or its events have expired, the log reads as if every event except `done` were trimmed.
     """
 
     def extent(self) -> Extent:
-        """What is held now."""
+        """Return the range of events that the log stores now."""
         ...
 
     async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
-        """Events that follow a cursor which the log holds.
+        """Read the events that follow a cursor.
 
         Args:
-            after: From `Extent.base` up to `Extent.head`.
-            max_bytes: Events are added while their sum stays within; the first comes whatever its size.
+            after: Cursor within the stored range, from `Extent.base` to `Extent.head`.
+            max_bytes: Size limit of the returned chunk. The first event is returned even if it alone is larger.
 
         Returns:
-            The events; without frames where nothing follows yet. None where they were trimmed.
+            The events, or an empty chunk if the cursor is the head. None if events after the cursor were trimmed.
 
         Raises:
-            StoreError: They cannot be read now.
+            StoreError: The events cannot be read at the moment.
         """
         ...
 
     async def state(self, *, oldest: bool = False) -> StateAt:
-        """The state at the head, or at the oldest place that is held. Of an ended log: that before `done`.
+        """Return the state at the head of the log, or at the start of the stored range if `oldest` is true.
+
+        For a log that has ended, the head state is the state before `done`.
 
         Raises:
-            StoreError: It cannot be read now.
+            StoreError: The state cannot be read at the moment.
         """
         ...
 
-    def told(self, since: int) -> tuple[list[bytes], int]:
-        """The latest ephemeral events (queue, progress) told after a version, and the version now; 0 is the start."""
+    def ephemeral_events(self, since: int) -> tuple[list[bytes], int]:
+        """Return the ephemeral events (`queue`, `progress`) newer than version `since`, and the current version.
+
+        Pass 0 on the first call, and the returned version on the next one.
+        """
         ...
 
     def watch(self, wake: Callable[[Block | None], None]) -> Callable[[], None]:
-        """Call `wake` on the event loop whenever something was added or told; returns how to stop that.
+        """Subscribe to the log: `wake` runs on the event loop after every append and every new ephemeral event.
 
-        It is given the block that was added: whoever stands before it need not read the log.
+        `wake` receives the appended block, or None for an ephemeral event. A reader whose cursor is just before the
+        block can send the block without reading the log.
+
+        Returns:
+            A function that ends the subscription.
         """
         ...
 
 
 class Log(LogReader, Protocol):
-    """One job's log, for its one writer."""
+    """Write access to one job's log. A log has exactly one writer."""
 
     async def append(self, after: Cursor, block: Block) -> None:
-        """Add a block, atomically.
+        """Append a block atomically.
 
         Args:
-            after: The head that the block extends.
-            block: Seqs that follow that of `after` without a gap. In another epoch than `after` its first event is a
-                snapshot.
+            after: Expected head of the log, which the block extends.
+            block: Events whose seqs follow that of `after` without a gap. If the block starts a new epoch, its first
+                event is a snapshot.
 
         Raises:
-            HeadMovedError: The head is another; nothing was added.
-            StoreError: It could not be written now; the same append may be tried again.
+            HeadMovedError: The log's head is not `after`. Nothing was appended.
+            StoreError: The block could not be written. The caller may retry the same append.
         """
         ...
 
-    def tell(self, key: str, frame: bytes | None) -> None:
-        """Make an ephemeral event the latest of its key, or (None) forget that key."""
+    def set_ephemeral_event(self, key: str, frame: bytes | None) -> None:
+        """Set the latest ephemeral event of a key and wake the readers. None removes the key's event."""
         ...
 
 
 @dataclass(slots=True)
 class JobRecord:
-    """What is known of a job beside its state. Times are seconds since the Unix epoch."""
+    """Metadata of a job, without its state. Times are seconds since the Unix epoch."""
 
     id: str
     endpoint: str
@@ -198,22 +208,22 @@ class JobRecord:
     expires_at: float | None = None
     done: Done | None = None
     usage: dict[str, int | float] = field(default_factory=dict)
-    """What the items that have ended used."""
+    """Sum of the usage reported by the items that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """A job that had not ended when the server before this one stopped."""
+    """Job that was still unfinished when the previous server process stopped."""
 
     record: JobRecord
     submit: bytes
-    """The body of its submit."""
+    """Body of the submit request."""
     log: "Log"
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """That there was a job."""
+    """Marker for a deleted job, kept so that requests for the job get 410 instead of 404."""
 
     id: str
     principal: str
@@ -221,7 +231,7 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An idempotency key in its scope."""
+    """Idempotency key, scoped to a principal and an endpoint."""
 
     principal: str
     endpoint: str
@@ -230,118 +240,125 @@ class Key:
 
 @dataclass(slots=True)
 class KeyUse:
-    """What an idempotency key was used for."""
+    """Request that an idempotency key was first used for."""
 
     body: bytes
-    """SHA-256 of the body that came with it."""
+    """SHA-256 of the request body."""
     job: str | None = None
-    """None while the first request is under way."""
+    """Id of the job that the request created. None while the request is still being processed."""
 
 
 class Jobs(Protocol):
-    """The jobs, their tombstones and their idempotency keys. Each call raises `StoreError` where it cannot be done."""
+    """Job records, tombstones and idempotency keys. Every method raises `StoreError` if the store fails."""
 
     async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
-        """Take a key for a request that is under way; its earlier use, if there is one, and then nothing changes.
+        """Reserve an idempotency key for a request that is being processed.
 
-        A reservation does not outlive the process: whoever sent that request repeats it.
+        A reservation is lost when the process ends. The client then retries the request with the same key.
+
+        Returns:
+            None if the key is now reserved, or the earlier use of the key. In that case nothing changes.
         """
         ...
 
     async def release(self, key: Key) -> None:
-        """Give a key back whose request came to nothing."""
+        """Release the reservation of a key whose request did not create a job."""
         ...
 
     async def add(self, record: JobRecord, submit: bytes, first: Block, key: Key | None) -> Log:
-        """Commit a job, the first block of its log, and its key, all or nothing.
+        """Commit a new job, the first block of its log, and its idempotency key in one transaction.
 
         Args:
-            record: The job. Changes to it are kept with the next append to its log, or by `save`.
-            submit: The body of its submit, kept until it has ended: what is needed to run it again.
-            first: Opens the log.
-            key: Was reserved.
+            record: The job's record. Later changes are stored by the next append to the log, or by `save`.
+            submit: Body of the submit request. Stored until the job has ended, so that the job can be run again.
+            first: Block that opens the log.
+            key: Idempotency key that was reserved for the request.
         """
         ...
 
     async def get(self, job: str) -> JobRecord | Tombstone | None:
-        """Look a job up."""
+        """Return a job's record, its tombstone if the job was deleted, or None for an unknown id."""
         ...
 
     async def log(self, job: str) -> LogReader | None:
-        """The log of a job that is not gone."""
+        """Return a job's log, or None if the job is unknown or deleted."""
         ...
 
     async def save(self, record: JobRecord) -> None:
-        """Keep what changed in a record; starts its time to live where it has ended."""
+        """Store the changes to a record. If the job has ended, its retention period starts."""
         ...
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
-        """A caller's jobs, newest first, those older than `before`."""
+        """Return a principal's jobs that are older than job `before`, newest first."""
         ...
 
     async def unfinished(self, principal: str) -> int:
-        """How many jobs of a caller have not ended."""
+        """Return the number of unfinished jobs of a principal."""
         ...
 
     async def interrupted(self) -> Sequence[str]:
-        """The jobs that had not ended when this store was opened and still have not, oldest first."""
+        """Return the ids of jobs that were unfinished when the store was opened and still are, oldest first."""
         ...
 
     async def reopen(self, job: str) -> Interrupted | None:
-        """Take up an interrupted job as its one writer; None where it has ended after all, or is gone."""
+        """Load an interrupted job and become its log's writer. None if the job has ended meanwhile, or was deleted."""
         ...
 
     async def delete_job(self, job: str) -> None:
-        """Forget a job but for its tombstone."""
+        """Delete a job and leave a tombstone."""
         ...
 
     async def expire(self, now: float) -> float | None:
-        """Trim, bury and forget whatever is due; returns when something is due next, None if nothing will be."""
+        """Apply retention: trim logs, delete jobs, and remove tombstones and keys whose time is over.
+
+        Returns:
+            Time at which the next entry expires, or None if no entry will.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """One item that waits to run."""
+    """Item of a job that waits to run."""
 
     endpoint: str
     job: str
     index: int
     principal: str
     arrived_at: float
-    """When its job was submitted, in seconds since the Unix epoch."""
+    """Time at which the job was submitted, in seconds since the Unix epoch."""
 
 
 class Queue(Protocol):
-    """Items that wait. Principals take turns; of one principal the first in is the first out."""
+    """Waiting items. Principals take turns. Items of one principal leave in the order in which they arrived."""
 
-    async def put(self, tickets: Sequence[QueueEntry]) -> None:
-        """Add items, each at the end of its principal's own."""
+    async def put(self, entries: Sequence[QueueEntry]) -> None:
+        """Add items, each behind the items of the same principal."""
         ...
 
     async def take(
         self, endpoint: str, *, limit: int = 1, fits: Callable[[QueueEntry], bool] | None = None
     ) -> list[QueueEntry]:
-        """Remove and return the next items, in their order.
+        """Remove and return the next items of an endpoint, in the order of their turns.
 
         Args:
-            endpoint: Whose items.
-            limit: So many at most.
-            fits: Asked once of each item whose turn it is; one that does not fit keeps its place, and its principal
-                the turn. Without it nothing that stays is looked at.
+            endpoint: Name of the endpoint.
+            limit: Maximum number of items.
+            fits: Predicate, called once for each item whose turn it is. An item that does not fit keeps its position,
+                and the turn passes to the principal's next item. Without a predicate every item fits.
         """
         ...
 
-    async def discard(self, ticket: QueueEntry) -> None:
-        """Remove an item wherever it stands; nothing if it is not there."""
+    async def discard(self, entry: QueueEntry) -> None:
+        """Remove an item from any position. Does nothing if the item is not in the queue."""
         ...
 
     def size(self, endpoint: str) -> int:
-        """How many items of an endpoint wait."""
+        """Return the number of waiting items of an endpoint."""
         ...
 
     def waiting(self, endpoint: str) -> Iterator[QueueEntry]:
-        """The items of an endpoint in the order in which they would be taken. Ends with the next change."""
+        """Iterate over an endpoint's items in the order of their turns, until the queue changes."""
         ...
 
 
@@ -350,7 +367,7 @@ SECRET_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long and how much a store keeps. Times are seconds; see `Settings` for each."""
+    """Limits on how long and how much a store keeps. Times are in seconds. `Settings` describes each limit."""
 
     log_ttl: float
     state_ttl: float
@@ -362,30 +379,30 @@ class Retention:
 
 
 class Store(Protocol):
-    """The bodies that one server uses."""
+    """Storage of one server: its jobs and its queue."""
 
     jobs: Jobs
     queue: Queue
     durability: Durability
     secret: bytes
-    """What a server signs with whose jobs these are, `SECRET_BYTES` long: what was signed lives as long as they do."""
+    """Default key for signing stream tokens, `SECRET_BYTES` long. Lives as long as the stored jobs."""
     clean: bool
-    """Whether the server before this one stopped in order."""
+    """Whether the previous server process closed the store cleanly."""
     may_have_lost: bool
-    """Whether logs may have lost their tails when the server before this one stopped (TW-RES-039)."""
+    """Whether a crash of the previous server process may have lost the last events of some logs [TW-RES-039]."""
 
     async def check(self) -> None:
-        """Find out whether it can be written.
+        """Check that the store can be written.
 
         Raises:
-            StoreError: It cannot.
+            StoreError: The store cannot be written.
         """
         ...
 
     async def close(self, *, clean: bool = True) -> None:
-        """Let go of it. Nothing may be asked of it afterwards.
+        """Release the store. No other method may be called afterwards.
 
         Args:
-            clean: Whether what the server before left was taken up.
+            clean: Whether to record a clean shutdown. False if recovery of interrupted jobs has not finished.
         """
         ...

@@ -1,9 +1,10 @@
-"""Items that wait, in memory: a lane for each principal, and whose turn it is.
+"""In-memory queue that is fair between principals.
 
-    endpoint ──► principals in the order of their turns ──► each one's tickets, first in, first out
+    endpoint ──► principals in the order of their turns ──► each principal's entries, first in, first out
 
-Who got an item goes to the end of the line; who comes anew begins there. So ten thousand items of one caller do not
-delay the first of another. What is passed over because it does not fit stays where it is.
+A principal moves to the end of the turn order each time one of its items is taken. A principal that submits after a
+while without waiting items also joins at the end. Ten thousand items of one principal therefore do not delay another
+principal's first item. Items that are skipped because they do not fit keep their position.
 """
 
 from collections import OrderedDict, deque
@@ -12,43 +13,43 @@ from itertools import chain
 
 from tidewire_server.store.interfaces import QueueEntry
 
-Lane = OrderedDict[QueueEntry, None]
+PrincipalQueue = OrderedDict[QueueEntry, None]
 
 
 class MemoryQueue:
-    """The order is that of dicts, which find a ticket by itself as well."""
+    """Queue made of ordered dicts, which keep the order and also find an entry in O(1) when it is discarded."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, OrderedDict[str, Lane]] = {}
+        self._queues: dict[str, OrderedDict[str, PrincipalQueue]] = {}
         self._sizes: dict[str, int] = {}
 
-    async def put(self, tickets: Sequence[QueueEntry]) -> None:
-        for ticket in tickets:
-            lanes = self._lanes.setdefault(ticket.endpoint, OrderedDict())
-            lane = lanes.setdefault(ticket.principal, OrderedDict())
-            if ticket not in lane:
-                lane[ticket] = None
-                self._sizes[ticket.endpoint] = self._sizes.get(ticket.endpoint, 0) + 1
+    async def put(self, entries: Sequence[QueueEntry]) -> None:
+        for entry in entries:
+            queues = self._queues.setdefault(entry.endpoint, OrderedDict())
+            queue = queues.setdefault(entry.principal, OrderedDict())
+            if entry not in queue:
+                queue[entry] = None
+                self._sizes[entry.endpoint] = self._sizes.get(entry.endpoint, 0) + 1
 
     async def take(
         self, endpoint: str, *, limit: int = 1, fits: Callable[[QueueEntry], bool] | None = None
     ) -> list[QueueEntry]:
         taken: list[QueueEntry] = []
         if limit > 0:
-            for ticket in self._in_turn(endpoint, fits):
-                taken.append(ticket)
+            for entry in self._in_turn(endpoint, fits):
+                taken.append(entry)
                 if len(taken) == limit:
                     break
-        for ticket in taken:
-            lanes = self._lanes[endpoint]
-            lanes.move_to_end(ticket.principal)
-            self._remove(ticket)
+        for entry in taken:
+            queues = self._queues[endpoint]
+            queues.move_to_end(entry.principal)
+            self._remove(entry)
         return taken
 
-    async def discard(self, ticket: QueueEntry) -> None:
-        lane = self._lanes.get(ticket.endpoint, OrderedDict()).get(ticket.principal)
-        if lane is not None and ticket in lane:
-            self._remove(ticket)
+    async def discard(self, entry: QueueEntry) -> None:
+        queue = self._queues.get(entry.endpoint, OrderedDict()).get(entry.principal)
+        if queue is not None and entry in queue:
+            self._remove(entry)
 
     def size(self, endpoint: str) -> int:
         return self._sizes.get(endpoint, 0)
@@ -57,26 +58,26 @@ class MemoryQueue:
         return self._in_turn(endpoint, None)
 
     def _in_turn(self, endpoint: str, fits: Callable[[QueueEntry], bool] | None) -> Iterator[QueueEntry]:
-        again: deque[Iterator[QueueEntry]] = deque()
-        lanes = self._lanes.get(endpoint, OrderedDict())
-        first_round = (iter(lane) for lane in lanes.values())
-        for own in chain(first_round, _drained(again)):
-            for ticket in own:
-                if fits is None or fits(ticket):
-                    yield ticket
-                    again.append(own)
+        next_rounds: deque[Iterator[QueueEntry]] = deque()
+        queues = self._queues.get(endpoint, OrderedDict())
+        first_round = (iter(queue) for queue in queues.values())
+        for entries in chain(first_round, _drained(next_rounds)):
+            for entry in entries:
+                if fits is None or fits(entry):
+                    yield entry
+                    next_rounds.append(entries)
                     break
 
-    def _remove(self, ticket: QueueEntry) -> None:
-        lanes = self._lanes[ticket.endpoint]
-        lane = lanes[ticket.principal]
-        del lane[ticket]
-        self._sizes[ticket.endpoint] -= 1
-        if not lane:
-            del lanes[ticket.principal]
+    def _remove(self, entry: QueueEntry) -> None:
+        queues = self._queues[entry.endpoint]
+        queue = queues[entry.principal]
+        del queue[entry]
+        self._sizes[entry.endpoint] -= 1
+        if not queue:
+            del queues[entry.principal]
 
 
-def _drained(line: deque[Iterator[QueueEntry]]) -> Iterator[Iterator[QueueEntry]]:
-    """What is added at the end of a line while it is walked comes as well."""
-    while line:
-        yield line.popleft()
+def _drained(pending: deque[Iterator[QueueEntry]]) -> Iterator[Iterator[QueueEntry]]:
+    """Iterate over a deque from the left until it is empty, including items appended during the iteration."""
+    while pending:
+        yield pending.popleft()

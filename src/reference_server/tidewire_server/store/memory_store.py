@@ -1,7 +1,8 @@
-"""Everything in this process's memory: fast, and gone with it.
+"""In-memory implementation of the store. Fast, but all jobs are lost when the process ends.
 
-A log is one buffer of encoded events (see `frame_buffer`). Past its bound the oldest events are trimmed, up to a mark: a
-place whose state was kept as a view, which costs nothing while the state only grows.
+A log is one buffer of encoded events (see `frame_buffer`). When the log exceeds its size limit, its oldest events are
+trimmed up to a checkpoint: an event whose resulting state was saved as a view. A view of a state that only grows needs
+no copy.
 """
 
 import secrets
@@ -35,26 +36,26 @@ from tidewire_server.store.interfaces import (
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.subscribers import Subscribers
 
-MARKS = 8
-"""Places at which a full log can be cut."""
+CHECKPOINTS = 8
+"""Number of checkpoints in a full log, at which its oldest events can be trimmed."""
 
 
 class MemoryLog(Subscribers):
-    """One job's log. All calls are made on one event loop.
+    """Event log of one job. All methods are called on one event loop.
 
-    It holds `max_bytes` of events at most, or its newest block where that alone is larger.
+    The log stores at most `max_bytes` of events, but always its newest block.
     """
 
     __slots__ = (
         "_base",
+        "_checkpoint_every",
+        "_checkpoints",
         "_closed",
         "_ended",
         "_frames",
         "_head",
-        "_mark_at",
-        "_mark_every",
-        "_marks",
         "_max_bytes",
+        "_next_checkpoint_at",
         "_oldest",
         "_starts",
         "_state",
@@ -69,8 +70,8 @@ class MemoryLog(Subscribers):
         self._state = first.state
         self._ended = False
         self._oldest = first.state
-        self._marks: deque[StateAt] = deque()
-        self._mark_at = self._mark_every = max_bytes // MARKS
+        self._checkpoints: deque[StateAt] = deque()
+        self._next_checkpoint_at = self._checkpoint_every = max_bytes // CHECKPOINTS
         self._max_bytes = max_bytes
         self._closed = False
         self._add(first)
@@ -99,28 +100,28 @@ class MemoryLog(Subscribers):
         self.append_at_once(after, block)
 
     def append_at_once(self, after: Cursor, block: Block) -> None:
-        """The same, by a call that returns when it is done: nothing here waits."""
+        """Append a block synchronously. Writing to memory never waits."""
         if self._closed or after != self._head or self._ended:
-            raise HeadMovedError(f"the head is {self._head}, not {after}")
+            raise HeadMovedError(f"the append expected the head {after}, but the log's head is {self._head}")
         self._add(block)
         self.wake(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
     def forget_events(self) -> None:
-        """Trim all events but `done`; the log has ended."""
+        """Trim all events except `done`. Called for a log that has ended."""
         if len(self._frames) > 1:
             self._trim(self._state)
-        self._marks.clear()
-        self.forget_told()
+        self._checkpoints.clear()
+        self.clear_ephemeral_events()
 
     def close(self) -> None:
-        """Refuse further appends. Readers that hold the log read on."""
+        """Reject further appends. Readers that already have the log can still read from it."""
         self._closed = True
 
     @property
     def size(self) -> int:
-        """Bytes of events that are held."""
+        """Number of bytes of the stored events."""
         return self._frames.size
 
     def _add(self, block: Block) -> None:
@@ -130,11 +131,15 @@ class MemoryLog(Subscribers):
             self._starts = next_starts(self._starts, block, self._base)
         self._head = block.last if done else state.cursor
         self._state, self._ended = state, done
-        if not done and written >= self._mark_at:
-            self._marks.append(state)
-            self._mark_at = written + self._mark_every
-        while self._marks and self._frames.size > self._max_bytes and self._marks[0].cursor < self._head:
-            self._trim(self._marks.popleft())
+        if not done and written >= self._next_checkpoint_at:
+            self._checkpoints.append(state)
+            self._next_checkpoint_at = written + self._checkpoint_every
+        while (
+            self._checkpoints
+            and self._frames.size > self._max_bytes
+            and self._checkpoints[0].cursor < self._head
+        ):
+            self._trim(self._checkpoints.popleft())
 
     def _trim(self, state: StateAt) -> None:
         self._frames.cut(state.cursor.seq)
@@ -143,27 +148,27 @@ class MemoryLog(Subscribers):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _StoredJob:
     record: JobRecord
     log: MemoryLog
     key: Key | None = None
-    """Its key, once that is kept for this job's sake alone."""
+    """Idempotency key of the job, once the key's own retention time is over."""
 
 
 class MemoryJobs:
-    """Jobs by id, in the order in which they were made; what is due is found at the front of a queue per kind."""
+    """Job records in memory. One ordered dict per kind of entry keeps the entry that expires next at the front."""
 
     def __init__(self, retention: Retention, clock: Callable[[], float] = time.time) -> None:
         self._retention = retention
         self._clock = clock
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._stored: OrderedDict[str, _StoredJob] = OrderedDict()
         self._unfinished: dict[str, int] = {}
-        self._ended: OrderedDict[str, _Kept] = OrderedDict()
+        self._ended: OrderedDict[str, _StoredJob] = OrderedDict()
         self._logs_due: OrderedDict[str, float] = OrderedDict()
         self._tombstones: OrderedDict[str, tuple[float, Tombstone]] = OrderedDict()
         self._keys: OrderedDict[Key, tuple[float, KeyUse]] = OrderedDict()
         self._old_keys: dict[Key, KeyUse] = {}
-        """Keys whose time is over and whose jobs are kept: TW-JOB-027."""
+        """Keys whose retention time is over but whose jobs are still stored [TW-JOB-027]."""
 
     async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
         known = self._keys.get(key)
@@ -180,43 +185,43 @@ class MemoryJobs:
         self._keys.pop(key, None)
 
     async def add(self, record: JobRecord, submit: bytes, first: Block, key: Key | None) -> MemoryLog:
-        del submit  # what would run it again is gone with it
+        del submit  # needed only to run the job again after a restart, which this store does not survive
         log = MemoryLog(first, self._retention.max_log_bytes)
-        self._kept[record.id] = _Kept(record, log)
+        self._stored[record.id] = _StoredJob(record, log)
         self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1
         if key is not None and key in self._keys:
             self._keys[key][1].job = record.id
         return log
 
     async def get(self, job: str) -> JobRecord | Tombstone | None:
-        kept = self._kept.get(job)
-        if kept is not None:
-            return kept.record
-        grave = self._tombstones.get(job)
-        return None if grave is None else grave[1]
+        stored = self._stored.get(job)
+        if stored is not None:
+            return stored.record
+        tombstone = self._tombstones.get(job)
+        return None if tombstone is None else tombstone[1]
 
     async def log(self, job: str) -> LogReader | None:
-        kept = self._kept.get(job)
-        return None if kept is None else kept.log
+        stored = self._stored.get(job)
+        return None if stored is None else stored.log
 
     async def save(self, record: JobRecord) -> None:
-        kept = self._kept.get(record.id)
-        if kept is None or record.ended_at is None or record.id in self._ended:
+        stored = self._stored.get(record.id)
+        if stored is None or record.ended_at is None or record.id in self._ended:
             return
         self._finished(record.principal)
-        self._ended[record.id] = kept
+        self._ended[record.id] = stored
         self._logs_due[record.id] = record.ended_at + self._retention.log_ttl
         while len(self._ended) > self._retention.max_retained_jobs:
             await self.delete_job(next(iter(self._ended)))
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         found: list[JobRecord] = []
-        # A page's place is the id of its last job; where that is gone meanwhile, the listing starts over.
-        place = None if before is None else self._kept.get(before)
-        passed = place is None or place.record.principal != principal
-        for job, kept in reversed(self._kept.items()):
-            if passed and kept.record.principal == principal:
-                found.append(kept.record)
+        # The page cursor is the id of the previous page's last job. If that job is gone, the listing starts over.
+        cursor = None if before is None else self._stored.get(before)
+        passed = cursor is None or cursor.record.principal != principal
+        for job, stored in reversed(self._stored.items()):
+            if passed and stored.record.principal == principal:
+                found.append(stored.record)
                 if len(found) == limit:
                     break
             passed = passed or job == before
@@ -229,37 +234,37 @@ class MemoryJobs:
         return ()
 
     async def reopen(self, job: str) -> Interrupted | None:
-        raise LookupError(f"job {job} was not interrupted: nothing here outlives its server")
+        raise LookupError(f"job {job} was not interrupted: an in-memory store does not outlive its server")
 
     async def delete_job(self, job: str) -> None:
-        kept = self._kept.pop(job, None)
-        if kept is None:
+        stored = self._stored.pop(job, None)
+        if stored is None:
             return
         if self._ended.pop(job, None) is None:
-            self._finished(kept.record.principal)
+            self._finished(stored.record.principal)
         self._logs_due.pop(job, None)
-        if kept.key is not None:
-            self._old_keys.pop(kept.key, None)
-        kept.log.close()
+        if stored.key is not None:
+            self._old_keys.pop(stored.key, None)
+        stored.log.close()
         until = self._clock() + self._retention.tombstone_ttl
-        self._tombstones[job] = (until, Tombstone(job, kept.record.principal))
+        self._tombstones[job] = (until, Tombstone(job, stored.record.principal))
         while len(self._tombstones) > self._retention.max_tombstones:
             self._tombstones.popitem(last=False)
 
     async def expire(self, now: float) -> float | None:
         while self._logs_due and next(iter(self._logs_due.values())) <= now:
-            self._kept[self._logs_due.popitem(last=False)[0]].log.forget_events()
+            self._stored[self._logs_due.popitem(last=False)[0]].log.forget_events()
         while self._ended and _expiry(next(iter(self._ended.values()))) <= now:
             await self.delete_job(next(iter(self._ended)))
         while self._tombstones and next(iter(self._tombstones.values()))[0] <= now:
             self._tombstones.popitem(last=False)
         while self._keys and next(iter(self._keys.values()))[0] <= now:
             key, (_, use) = self._keys.popitem(last=False)
-            kept = None if use.job is None else self._kept.get(use.job)
-            if kept is not None:
-                kept.key, self._old_keys[key] = key, use
+            stored = None if use.job is None else self._stored.get(use.job)
+            if stored is not None:
+                stored.key, self._old_keys[key] = key, use
         due = list(islice(self._logs_due.values(), 1))
-        due += [_expiry(kept) for kept in islice(self._ended.values(), 1)]
+        due += [_expiry(stored) for stored in islice(self._ended.values(), 1)]
         due += [until for until, _ in islice(self._tombstones.values(), 1)]
         due += [until for until, _ in islice(self._keys.values(), 1)]
         return min(due, default=None)
@@ -272,12 +277,12 @@ class MemoryJobs:
             self._unfinished.pop(principal, None)
 
 
-def _expiry(kept: _Kept) -> float:
-    return kept.record.expires_at or 0.0
+def _expiry(stored: _StoredJob) -> float:
+    return stored.record.expires_at or 0.0
 
 
 class MemoryStore:
-    """A store in this process's memory."""
+    """Store that keeps everything in the memory of the server process."""
 
     durability: Durability = "process"
     clean = True
@@ -289,7 +294,7 @@ class MemoryStore:
         self.queue: Queue = MemoryQueue()
 
     async def check(self) -> None:
-        """Memory can be written."""
+        """Succeed: memory can always be written."""
 
     async def close(self, *, clean: bool = True) -> None:
-        """Nothing is held that does not go by itself."""
+        """Do nothing: garbage collection frees the memory."""

@@ -1,4 +1,4 @@
-"""Opening the store that a server's settings name."""
+"""Open the store that the server's `log` setting names."""
 
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import Retention, Store
@@ -7,15 +7,15 @@ from tidewire_server.store_urls import file_of
 
 
 def memory_of(settings: Settings) -> Store:
-    """A store in memory, within the bounds of the settings."""
+    """Create an in-memory store with the retention limits of the settings."""
     return MemoryStore(_retention(settings))
 
 
 def open_store(settings: Settings) -> Store:
-    """Open the store that the settings name.
+    """Open the store that the `log` setting names, in memory or in a SQLite file.
 
     Raises:
-        StoreError: It cannot be opened, or another server has it.
+        StoreError: The store cannot be opened, or another server is using it.
     """
     path = file_of(settings.log)
     if path is None:

@@ -1,4 +1,4 @@
-"""Those who follow a log: who is to be woken, and what was told to them that is not logged."""
+"""Subscriptions of readers to a log, and the ephemeral events that readers receive but the log does not store."""
 
 from collections.abc import Callable
 
@@ -6,23 +6,23 @@ from tidewire_server.store.interfaces import Block
 
 
 class Subscribers:
-    """The readers of one log, on one event loop."""
+    """Subscribers and ephemeral events of one log. Used on one event loop."""
 
-    __slots__ = ("_told", "_version", "_watchers")
+    __slots__ = ("_ephemeral", "_version", "_watchers")
 
     def __init__(self) -> None:
         self._watchers: tuple[Callable[[Block | None], None], ...] = ()
-        self._told: dict[str, tuple[int, bytes]] = {}
+        self._ephemeral: dict[str, tuple[int, bytes]] = {}
         self._version = 0
 
-    def told(self, since: int) -> tuple[list[bytes], int]:
-        """See `LogReader.told`."""
+    def ephemeral_events(self, since: int) -> tuple[list[bytes], int]:
+        """Return the ephemeral events set since a version. See `LogReader.ephemeral_events`."""
         if since == self._version:
             return [], since
-        return [frame for version, frame in self._told.values() if version > since], self._version
+        return [frame for version, frame in self._ephemeral.values() if version > since], self._version
 
     def watch(self, wake: Callable[[Block | None], None]) -> Callable[[], None]:
-        """See `LogReader.watch`."""
+        """Subscribe a callback. See `LogReader.watch`."""
         self._watchers = (*self._watchers, wake)
 
         def stop() -> None:
@@ -30,20 +30,20 @@ class Subscribers:
 
         return stop
 
-    def tell(self, key: str, frame: bytes | None) -> None:
-        """See `Log.tell`."""
+    def set_ephemeral_event(self, key: str, frame: bytes | None) -> None:
+        """Set or remove the ephemeral event of a key. See `Log.set_ephemeral_event`."""
         if frame is None:
-            self._told.pop(key, None)
+            self._ephemeral.pop(key, None)
             return
         self._version += 1
-        self._told[key] = (self._version, frame)
+        self._ephemeral[key] = (self._version, frame)
         self.wake()
 
-    def forget_told(self) -> None:
-        """Nothing that was told is of use any more."""
-        self._told.clear()
+    def clear_ephemeral_events(self) -> None:
+        """Remove all ephemeral events."""
+        self._ephemeral.clear()
 
     def wake(self, block: Block | None = None) -> None:
-        """Something has happened; `block` if it is that this was logged."""
+        """Call every subscriber with the appended block, or with None for an ephemeral event."""
         for wake in self._watchers:
             wake(block)

@@ -1,11 +1,11 @@
-"""The body of one answer on its way to one reader, however slowly that takes it.
+"""Send a response to a slow reader with backpressure, and detect readers that stall or disconnect.
 
-the reader                                | a message
+the reader                                | a send
 ------------------------------------------+------------------------------------------------------------
-has taken what was sent before            | is handed over at once
-is slow                                   | waits for room, as long as some byte is taken each `stall_timeout`
-takes no byte for `stall_timeout`         | is given up: `StalledError`, and the connection can be dropped
-has gone                                  | is given up: `GoneError`
+has received everything sent before       | returns immediately
+is slow                                   | waits, as long as the reader accepts a byte every `stall_timeout`
+accepts no byte for `stall_timeout`       | raises `StalledError`; the caller should then abort the connection
+has disconnected                          | raises `GoneError`
 """
 
 import asyncio
@@ -17,19 +17,19 @@ from starlette.types import Message, Receive, Send
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 
 _ABORT_SECONDS: Final = 1.0
-"""How long the ASGI server has to notice that a connection is gone."""
+"""Seconds to wait for the ASGI server to notice an aborted connection."""
 
 
 class GoneError(Exception):
-    """The reader is gone."""
+    """The reader has disconnected."""
 
 
 class StalledError(Exception):
-    """The reader took no byte for `stall_timeout`."""
+    """The reader accepted no byte for `stall_timeout`."""
 
 
 class BackpressuredSender:
-    """One answer's head and body. Each method raises `GoneError` or `StalledError` where nobody takes it."""
+    """Sends the head and body of one response. `write` and `end` raise `GoneError` or `StalledError`."""
 
     __slots__ = (
         *("_connection", "_head", "_listener", "_loop", "_send", "_send_head", "_stall_timeout"),
@@ -46,15 +46,15 @@ class BackpressuredSender:
         stall_timeout: float,
         gone: Callable[[], None],
     ) -> None:
-        """Begin to listen for the reader's leaving; `close` ends that.
+        """Start listening for a disconnect. `close` stops the listener.
 
         Args:
-            send_head: Sends the head: `send` behind middleware, which adds headers.
-            send: Of the ASGI server; sends the body.
-            receive: Of the ASGI server.
-            connection: What lies beneath them.
-            stall_timeout: Seconds in which the reader takes at least one byte.
-            gone: Called when it has left.
+            send_head: ASGI `send` wrapped by the middleware, which adds headers. Used for the response head.
+            send: ASGI `send` of the server. Used for the response body.
+            receive: ASGI `receive` of the server.
+            connection: Connection behind `send` and `receive`.
+            stall_timeout: Seconds within which the reader must accept at least one byte.
+            gone: Called when the reader has disconnected.
         """
         self._send_head = send_head
         self._send = send
@@ -63,66 +63,66 @@ class BackpressuredSender:
         self._loop = asyncio.get_running_loop()
         self.gone = False
         self.sent_at = self._loop.time()
-        """When something was sent last; set also by whoever writes to the connection at once."""
+        """Event loop time of the last send. Callers that write to the connection directly must update it."""
         self._head: Message | None = None
-        """What has to come before anything else."""
+        """Response head that the next send must send first."""
         self._listener: asyncio.Task[None] | None = asyncio.create_task(self._listen(receive, gone))
 
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Send the head, with whatever is sent first of the body."""
+        """Set the response head. It is sent together with the first part of the body."""
         self._head = {"type": "http.response.start", "status": 200, "headers": headers}
 
     async def write(self, body: bytes) -> None:
-        """Send more of the body."""
-        await self._deliver({"type": "http.response.body", "body": body, "more_body": True})
+        """Send a part of the body, which is not the last one."""
+        await self._send_message({"type": "http.response.body", "body": body, "more_body": True})
 
     async def end(self, body: bytes) -> None:
-        """Send the last of the body."""
-        await self._deliver({"type": "http.response.body", "body": body, "more_body": False})
+        """Send the last part of the body."""
+        await self._send_message({"type": "http.response.body", "body": body, "more_body": False})
 
     def behind(self) -> bool | None:
-        """Whether the reader has not made room for what was written last; None where that cannot be seen."""
+        """Return whether earlier writes are still buffered. None if the ASGI server does not expose its buffer."""
         return self._connection.behind()
 
-    async def make_room(self) -> None:
-        """Wait until what was written has gone out: an empty body waits for room, and writes nothing."""
+    async def wait_until_sent(self) -> None:
+        """Wait until the write buffer is empty, by sending an empty body part."""
         await self.write(b"")
 
     async def abort(self) -> None:
-        """Drop the connection, and let the ASGI server notice before this answer returns unfinished."""
+        """Abort the connection and wait until the ASGI server has noticed, since the response is incomplete."""
         self._connection.abort()
         if self._listener is not None:
             await asyncio.wait([self._listener], timeout=_ABORT_SECONDS)
 
     def close(self) -> None:
-        """Stop listening."""
-        # Not kept: the task and this would hold each other until the garbage collector comes by.
+        """Stop the listener."""
+        # Clear the attribute to break the reference cycle with the task, which only the garbage collector would free.
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.cancel()
 
-    async def _deliver(self, message: Message) -> None:
+    async def _send_message(self, message: Message) -> None:
         while True:
             if self.gone or self._connection.lost():
                 raise GoneError
             if self._head is not None:
                 head, self._head = self._head, None
-                self._connection.gather()
+                self._connection.coalesce_writes()
                 await self._send_head(head)
-                self._connection.begun()
+                self._connection.body_started()
                 await self._send(message)
-                self._connection.hold_little()
+                self._connection.limit_buffering()
                 break
             if self._connection.behind() is False:
                 await self._send(message)
                 break
-            before = self._connection.untaken()
+            before = self._connection.unacknowledged()
             try:
-                # The ASGI server waits for room before it takes the message, so a send that timed out took nothing.
+                # The ASGI server waits before it accepts the message, so a send that timed out has written nothing.
                 async with asyncio.timeout(self._stall_timeout):
                     await self._send(message)
             except TimeoutError:
-                if before is None or (self._connection.untaken() or 0) >= before:
+                if before is None or (self._connection.unacknowledged() or 0) >= before:
                     raise StalledError from None
             else:
                 break

@@ -1,12 +1,12 @@
-"""Access to uvicorn's connection behind an ASGI `send`, for what the ASGI interface cannot do.
+"""Access to uvicorn's connection behind an ASGI `send`, for operations that the ASGI interface lacks.
 
-- see whether the request's body has arrived, and whether the reader is behind;
-- distinguish a slow reader from one that takes no byte, and drop the latter with what is buffered for it;
-- notice that a reader has left that had pipelined another request behind its stream;
-- send a body of unknown length to an HTTP/1.0 reader, which knows no chunks;
-- write a part of a body from a callback, where nothing can wait.
+- check whether the request's body has arrived, and whether the client is slow to read the response;
+- distinguish a slow client from a stalled one, and abort the stalled one's connection together with its buffers;
+- detect that a client has disconnected after it pipelined another request behind its stream;
+- send a body of unknown length to an HTTP/1.0 client, which does not support chunked encoding;
+- write a part of a body from a callback, which cannot await.
 
-Under another ASGI server these are left out, and a stream uses `send` alone.
+Under other ASGI servers these operations do nothing, and streams use only `send`.
 """
 
 import asyncio
@@ -19,25 +19,25 @@ from typing import Any, Final
 from starlette.types import Message, Receive, Scope, Send
 
 SEND_BUFFER_BYTES: Final = 64 * 1024
-"""Of each connection, in the kernel. Unset, a stalled reader pins megabytes."""
+"""Kernel send buffer of each connection. With the default size, a stalled reader would occupy megabytes."""
 
 _CLOSE_SECONDS: Final = 60.0
-"""How long a reader has to take the last bytes of a body that the close of its connection ends."""
+"""Seconds for an HTTP/1.0 client to receive the last bytes of a body that ends with the connection."""
 
 _STATUS_LINE: Final = b"HTTP/1.1 %d \r\n"
 
 
 class UvicornConnection:
-    """One request's connection."""
+    """Connection of one request, with a fallback for each operation if the server is not uvicorn."""
 
     __slots__ = ("_bounded", "_chunks", "_cycle", "_flow", "_transport")
 
     def __init__(self, send: Send, *, bounded: bool = False) -> None:
-        """Look beneath a request's `send`.
+        """Find uvicorn's objects behind a request's `send`.
 
         Args:
-            send: Of the ASGI server.
-            bounded: The socket has inherited `SEND_BUFFER_BYTES` from the one that listens.
+            send: ASGI `send` of the server.
+            bounded: Whether the socket has inherited `SEND_BUFFER_BYTES` from the listening socket.
         """
         self._bounded = bounded
         self._cycle: Any = getattr(send, "__self__", None)
@@ -45,31 +45,31 @@ class UvicornConnection:
         self._flow: Any = getattr(self._cycle, "flow", None)
         self._chunks = False
 
-    def has_body(self) -> bool:
-        """Whether the rest of the request's body is here: to receive it waits for nothing."""
+    def body_received(self) -> bool:
+        """Return whether the whole request body has arrived, so that receiving it does not wait."""
         return getattr(self._cycle, "more_body", True) is False
 
-    def gather(self) -> None:
-        """Have what is written from here on wait for the end of this turn of the loop, to go out as one."""
+    def coalesce_writes(self) -> None:
+        """Raise the write buffer limits, so that the next writes do not wait and can be sent together."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits()
 
-    def hold_little(self) -> None:
-        """Buffer nothing in this process beyond what was last written, and little in the kernel.
+    def limit_buffering(self) -> None:
+        """Limit buffering to the last write in this process, and to `SEND_BUFFER_BYTES` in the kernel.
 
-        A send waits until the kernel has taken all that was written before.
+        After this call, a send waits until the kernel has accepted all earlier writes.
         """
         if self._transport is None:
             return
         self._transport.set_write_buffer_limits(high=0)
         sock = None if self._bounded else self._transport.get_extra_info("socket")
         if sock is not None:
-            with contextlib.suppress(OSError):  # closed meanwhile
+            with contextlib.suppress(OSError):  # the socket is already closed
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
-    def begun(self) -> None:
-        """The head of an answer was sent: from here on its body can be written."""
-        # Only uvicorn's own cycle over its fast parser is known: under h11 the parser frames a body and keeps count.
+    def body_started(self) -> None:
+        """Enable `write_at_once`. Call this after the response head was sent."""
+        # Only with uvicorn's httptools cycle: under h11 the parser encodes the body and counts its bytes.
         self._chunks = (
             self._transport is not None
             and not hasattr(self._cycle, "conn")
@@ -77,18 +77,18 @@ class UvicornConnection:
         )
 
     def behind(self) -> bool | None:
-        """Whether the reader has not made room for what was written last; None where that cannot be seen.
+        """Return whether earlier writes are still buffered in this process. None if the buffer is not accessible.
 
-        While it is false a send does not wait.
+        If False, the next send does not wait.
         """
         return None if self._transport is None else self._transport.get_write_buffer_size() > 0
 
     def write_at_once(self, part: bytes) -> bool:
-        """Write a part of a body whose sending has begun, from any callback of the event loop.
+        """Write a part of a chunked body synchronously, from any callback of the event loop.
 
         Returns:
-            Whether that was possible; else nothing was written, and `send` is the way: the reader is behind or gone,
-            or what lies beneath is not known well enough.
+            False if nothing was written and the caller must use `send`, because the client is slow or disconnected, or
+            the server is not uvicorn with httptools.
         """
         transport = self._transport
         if not self._chunks or transport.get_write_buffer_size() or transport.is_closing():
@@ -96,14 +96,15 @@ class UvicornConnection:
         transport.write(b"%x\r\n%b\r\n" % (len(part), part))
         return True
 
-    def untaken(self) -> int | None:
-        """Bytes that the reader has not taken; None where that cannot be seen."""
-        return None if self._transport is None else untaken(self._transport)
+    def unacknowledged(self) -> int | None:
+        """Return the number of bytes that the client has not acknowledged. None if the connection is not accessible."""
+        return None if self._transport is None else unacknowledged_bytes(self._transport)
 
     def lost(self) -> bool:
-        """Whether it has closed under an answer that is still being sent.
+        """Return whether the connection closed during the response.
 
-        Of pipelined requests uvicorn tells the last one only that its reader has gone, and not the one it answers.
+        When a client with pipelined requests disconnects, uvicorn notifies only the last request, not the one whose
+        response is being sent.
         """
         if self._transport is None or not self._transport.is_closing():
             return False
@@ -111,15 +112,15 @@ class UvicornConnection:
         return True
 
     def abort(self) -> None:
-        """Drop the connection with what is buffered for it: to close it would be to wait for its reader."""
+        """Close the connection and discard its buffers. A normal close would wait for the client to read them."""
         if self._transport is not None:
             drop(self._transport)
 
     def framed(self, scope: Scope, receive: Receive, send: Send) -> Send:
-        """How to answer so that the reader can tell where a body ends.
+        """Wrap `send` to frame bodies for HTTP/1.0 clients, which do not support chunked encoding.
 
-        uvicorn sends chunks whatever the reader speaks. To HTTP/1.0 a body whose length is not known is sent as it
-        is, and the close of the connection ends it.
+        uvicorn uses chunked encoding regardless of the HTTP version. For HTTP/1.0 this wrapper sends a body of unknown
+        length without encoding, and closes the connection to mark its end.
         """
         if scope["http_version"] != "1.0" or self._transport is None or self._flow is None:
             return send
@@ -134,7 +135,7 @@ class UvicornConnection:
                 self._transport.write(_STATUS_LINE % message["status"] + lines + b"\r\n")
             elif plain:
                 await self._flow.drain()
-                # As uvicorn does: whoever listens is told that the reader has gone.
+                # Like uvicorn, ignore writes after a disconnect, which is reported through `receive`.
                 if self._transport.is_closing():
                     return
                 self._transport.write(message.get("body", b""))
@@ -146,7 +147,7 @@ class UvicornConnection:
         return send_plain
 
     async def _close(self, receive: Receive) -> None:
-        """Close, and wait until uvicorn has noticed: before that it takes the answer for one that was forgotten."""
+        """Close the connection and wait until uvicorn notices. Otherwise uvicorn reports the response as incomplete."""
         self._transport.close()
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
@@ -157,10 +158,10 @@ class UvicornConnection:
 
 
 def drop(transport: Any) -> None:
-    """Close a connection with what is buffered for it, also by the kernel, which would else go on offering that."""
+    """Abort a connection and discard its buffers, including the kernel's, which would otherwise keep retransmitting."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # the socket is already closed
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     transport.abort()
 
@@ -168,32 +169,32 @@ def drop(transport: Any) -> None:
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
-def untaken(transport: Any) -> int:
-    """Bytes that the reader's side has not confirmed, the kernel's included.
+def unacknowledged_bytes(transport: Any) -> int:
+    """Return the number of bytes that the peer has not acknowledged, including those in the kernel's send buffer.
 
-    The kernel asks for more only once a third of its buffer is free: a reader of a few bytes a second would seem to
-    take none for minutes.
+    The write buffer alone would not show slow progress: the kernel accepts more bytes only once a third of its buffer
+    is free, which takes minutes if the peer reads a few bytes per second.
     """
-    return int(transport.get_write_buffer_size()) + _unconfirmed(transport)
+    return int(transport.get_write_buffer_size()) + _unacknowledged_in_kernel(transport)
 
 
 if sys.platform == "linux":
     import fcntl
     import termios
 
-    def _unconfirmed(transport: Any) -> int:
-        """Bytes in a socket's send queue that its peer has not confirmed."""
+    def _unacknowledged_in_kernel(transport: Any) -> int:
+        """Return the number of bytes in the socket's send queue that the peer has not acknowledged."""
         sock = transport.get_extra_info("socket")
         try:
             queued: int = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
-        except (AttributeError, OSError):  # no socket beneath it, or closed meanwhile
+        except (AttributeError, OSError):  # the transport has no socket, or the socket is closed
             return 0
         return queued
 
 else:
 
-    def _unconfirmed(_transport: Any) -> int:
-        """Not to be seen here."""
+    def _unacknowledged_in_kernel(_transport: Any) -> int:
+        """Return 0, because this platform does not report the socket's send queue."""
         return 0
 
 

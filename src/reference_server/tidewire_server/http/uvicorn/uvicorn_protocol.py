@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol with limits on connections, request heads, pipelined requests, and responses nobody reads.
+"""uvicorn's HTTP protocol with limits on connections, request heads, pipelined requests and unread responses.
 
-uvicorn's httptools parser buffers a request head until it is complete, however long and however slow it arrives, and
-uvicorn does not limit connections. The limits hold for this parser only, so h11 is not offered.
+uvicorn's httptools parser buffers a request head until the head is complete, without a limit on size or time. uvicorn
+also accepts any number of connections. The limits here work only with httptools, so the server does not offer h11.
 """
 
 import asyncio
@@ -13,117 +13,117 @@ try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"{error.name} is not installed, and without it requests could be as slow as they like: "
+        f"{error.name} is not installed, and the server needs it to limit slow requests: "
         "pip install 'tidewire[server]'",
         name=error.name,
     ) from None
 
 from tidewire.protocol.problems import MEDIA_TYPE, Problem, problem, to_json
-from tidewire_server.errors import late
-from tidewire_server.http.uvicorn.uvicorn_internals import drop, untaken
+from tidewire_server.errors import request_timeout
+from tidewire_server.http.uvicorn.uvicorn_internals import drop, unacknowledged_bytes
 from tidewire_server.settings import Settings
 
 _LINGER: Final = 2.0
-"""Seconds that the sender of a body has to read an answer that did not wait for its end, before the close resets it."""
+"""Seconds between an early response to an unfinished body and the close, whose reset could destroy the response."""
 
-_TURNED_AWAY: Final = 100
-"""Connections past the bound that are told so at a time; further ones are closed at once."""
+_MAX_REJECTED: Final = 100
+"""Maximum number of excess connections that get a 503 response. Further ones are closed without a response."""
 
 MAX_PIPELINED: Final = 16
-"""Requests of one connection that wait for the answer to an earlier one, or those of one slice; what comes behind them
-waits as the bytes that came. A request takes a hundred times the memory of its few bytes."""
+"""Pipelined requests of one connection above which no further slice is parsed. Further bytes are buffered unparsed,
+because a parsed request takes about a hundred times as much memory."""
 
 _SLICE: Final = 16 * 1024
-"""Bytes that are read at a time."""
+"""Number of bytes passed to the parser at a time."""
 
 
 def http_protocol(settings: Settings, max_connections: int) -> Any:
-    """What uvicorn shall speak HTTP with: its fast parser within bounds."""
+    """Create the protocol class for uvicorn: its httptools protocol with the limits of the settings."""
 
     class BoundedHttp(HttpToolsProtocol):
-        """One connection."""
+        """HTTP connection that enforces the limits of the settings."""
 
         _in_head = False
         _head_bytes = 0
         _passed_end = False
-        """Whether a request ended in the data at hand: where in it the next head begins is not known."""
-        _late: asyncio.TimerHandle | None = None
-        _stall: asyncio.TimerHandle | None = None
-        _untaken = 0
-        _turned_away = False
-        _held = b""
-        """What came behind more requests than may wait."""
+        """Whether a request ended within the bytes being parsed. How many belong to the next head is then unknown."""
+        _deadline: asyncio.TimerHandle | None = None
+        _stall_timer: asyncio.TimerHandle | None = None
+        _unacknowledged = 0
+        _rejected = False
+        _unparsed = b""
+        """Bytes received while too many pipelined requests are waiting."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            past = len(self.connections) - max_connections
-            if past > 0:
-                self._turn_away(said=past <= _TURNED_AWAY)
+            excess = len(self.connections) - max_connections
+            if excess > 0:
+                self._reject_connection(respond=excess <= _MAX_REJECTED)
             else:
-                self._late = self.loop.call_later(settings.head_timeout, self._refuse_late)
+                self._deadline = self.loop.call_later(settings.head_timeout, self._refuse_late_head)
 
-        def _turn_away(self, *, said: bool) -> None:
-            """Take no request of it. Its sender can read why, unless there are too many like it."""
-            self._turned_away = True
-            if not said:
+        def _reject_connection(self, *, respond: bool) -> None:
+            """Reject a connection above the limit. With `respond`, send a 503 response before closing."""
+            self._rejected = True
+            if not respond:
                 drop(self.transport)
                 return
             self.transport.write(
-                _as_sent(
+                _encode_response(
                     problem(
                         "unavailable",
-                        f"{max_connections} connections are open, no more may be (max_connections)",
+                        f"the server has reached its limit of {max_connections} open connections (max_connections)",
                     )
                 )
             )
             if self.transport.can_write_eof():
                 self.transport.write_eof()
-            # To close at once, with a request on its way, would be to reset: the answer would be lost with it.
-            self._late = self.loop.call_later(_LINGER, self.transport.close)
+            # Closing immediately while a request is arriving would reset the connection and lose the response.
+            self._deadline = self.loop.call_later(_LINGER, self.transport.close)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._held = b""
-            self._stop_clock()
-            if self._stall is not None:
-                self._stall.cancel()
+            self._unparsed = b""
+            self._cancel_deadline()
+            if self._stall_timer is not None:
+                self._stall_timer.cancel()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            if self._turned_away:
+            if self._rejected:
                 return
-            data, self._held = self._held + data, b""
+            data, self._unparsed = self._unparsed + data, b""
             for start in range(0, len(data), _SLICE):
                 if len(self.pipeline) >= MAX_PIPELINED:
-                    self._held = data[start:]
+                    self._unparsed = data[start:]
                     self.flow.pause_reading()
                     return
-                self._take(data[start : start + _SLICE])
+                self._parse(data[start : start + _SLICE])
                 if self.transport.is_closing():
                     return
 
-        def _go_on(self) -> None:
-            if self._held and not self.transport.is_closing():
+        def _resume_parsing(self) -> None:
+            if self._unparsed and not self.transport.is_closing():
                 self.data_received(b"")
 
-        def _take(self, data: bytes) -> None:
+        def _parse(self, data: bytes) -> None:
             self._passed_end = False
             super().data_received(data)
-            # Here, and not where a head begins: one that comes whole needs no clock.
-            if self._in_head and self._late is None:
-                self._late = self.loop.call_later(settings.head_timeout, self._refuse_late)
+            # Start the timer here, not in `on_message_begin`: a head that arrives complete needs no timer.
+            if self._in_head and self._deadline is None:
+                self._deadline = self.loop.call_later(settings.head_timeout, self._refuse_late_head)
             if self._in_head and not self._passed_end:
                 self._head_bytes += len(data)
                 if self._head_bytes > settings.max_head_bytes:
                     self._refuse(
                         problem(
                             "bad_parameter",
-                            f"the head of the request is larger than {settings.max_head_bytes} bytes (max_head_bytes)",
+                            f"the request head is larger than {settings.max_head_bytes} bytes (max_head_bytes)",
                         )
                     )
 
         def send_400_response(self, msg: str) -> None:
-            # uvicorn's own would stand in the middle of a stream that is being sent.
-            self._refuse(problem("bad_parameter", "this is not HTTP/1.1, or not one request after the other"))
+            # uvicorn's implementation would write the 400 response into the middle of a stream that is being sent.
+            self._refuse(problem("bad_parameter", "the data is not a valid HTTP/1.1 request"))
 
         def on_message_begin(self) -> None:
             self._in_head, self._head_bytes = True, 0
@@ -131,71 +131,73 @@ def http_protocol(settings: Settings, max_connections: int) -> Any:
 
         def on_headers_complete(self) -> None:
             self._in_head = False
-            self._stop_clock()
+            self._cancel_deadline()
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:
             self._passed_end = True
-            self._stop_clock()
+            self._cancel_deadline()
             super().on_message_complete()
 
         def on_response_complete(self) -> None:
             unfinished = self.cycle is not None and self.cycle.response_complete and self.cycle.more_body
             super().on_response_complete()
-            if self._held:
+            if self._unparsed:
                 self.flow.pause_reading()
                 if len(self.pipeline) < MAX_PIPELINED:
-                    self.loop.call_soon(self._go_on)
+                    self.loop.call_soon(self._resume_parsing)
             if unfinished and not self.transport.is_closing():
-                self._stop_clock()
-                self._late = self.loop.call_later(_LINGER, self.transport.close)
+                self._cancel_deadline()
+                self._deadline = self.loop.call_later(_LINGER, self.transport.close)
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            if self._stall is None:
-                self._watch_reader()
+            if self._stall_timer is None:
+                self._watch_progress()
 
-        def _watch_reader(self) -> None:
-            self._untaken = untaken(self.transport)
-            self._stall = self.loop.call_later(settings.stall_timeout, self._judge_reader)
+        def _watch_progress(self) -> None:
+            self._unacknowledged = unacknowledged_bytes(self.transport)
+            self._stall_timer = self.loop.call_later(settings.stall_timeout, self._check_progress)
 
-        def _judge_reader(self) -> None:
-            """Drop an answer that is whole and of which no byte was taken. A stream judges its reader by itself."""
-            self._stall = None
-            waiting = untaken(self.transport)
+        def _check_progress(self) -> None:
+            """Abort the connection if a complete response made no progress. Event streams do their own check."""
+            self._stall_timer = None
+            waiting = unacknowledged_bytes(self.transport)
             if not waiting:
                 return
-            streams = self.cycle is not None and not self.cycle.response_complete
-            if waiting < self._untaken or streams:
-                self._watch_reader()
+            streaming = self.cycle is not None and not self.cycle.response_complete
+            if waiting < self._unacknowledged or streaming:
+                self._watch_progress()
             else:
                 drop(self.transport)
 
-        def _stop_clock(self) -> None:
-            if self._late is not None:
-                self._late.cancel()
-                self._late = None
+        def _cancel_deadline(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
 
-        def _refuse_late(self) -> None:
-            self._late = None
+        def _refuse_late_head(self) -> None:
+            self._deadline = None
             self._refuse(
-                late(f"no whole head of a request came within {settings.head_timeout:g} s (head_timeout)")
+                request_timeout(
+                    f"the request head did not arrive within {settings.head_timeout:g} s (head_timeout)"
+                )
             )
 
         def _refuse(self, found: Problem) -> None:
-            """Say so, unless an answer to an earlier request is on its way, and close."""
+            """Send the problem, unless an earlier response is still being sent, and close the connection."""
             self._in_head = False
             if self.transport.is_closing():
                 return
             if self.cycle is None or self.cycle.response_complete:
-                self.transport.write(_as_sent(found))
+                self.transport.write(_encode_response(found))
             self.transport.close()
 
     return BoundedHttp
 
 
-def _as_sent(found: Problem) -> bytes:
-    """An answer whose connection closes behind it."""
+def _encode_response(found: Problem) -> bytes:
+    """Encode a problem response with `Connection: close`."""
     body = json.dumps(to_json(found)).encode()
     head = f"HTTP/1.1 {found.status} \r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n"
     if found.retry_after_ms is not None:

@@ -1,1 +1,1 @@
-"""Whether a submit or a reader is let in: the body of a submit, limits, stream tokens."""
+"""Admission control for submits and readers: request bodies, limits, stream tokens."""

@@ -1,5 +1,6 @@
-"""How many bytes of inputs are held for jobs that have not ended: a queue that is bounded in items alone could take
-gigabytes.
+"""Limit on the memory for inputs of unfinished jobs (`max_input_bytes`).
+
+A limit on the number of waiting items alone would allow inputs of several gigabytes.
 """
 
 import contextlib
@@ -12,33 +13,33 @@ _RETRY_MS: Final = 1000
 
 
 class InputMemoryLimit:
-    """The bytes, job by job. Used on one event loop."""
+    """Counter of the input bytes of each unfinished job. Used on one event loop."""
 
-    def __init__(self, most: int) -> None:
-        """Hold nothing.
+    def __init__(self, max_bytes: int) -> None:
+        """Create a counter for the input bytes of unfinished jobs.
 
         Args:
-            most: Bytes of all jobs together. A job that is alone may have more.
+            max_bytes: Maximum total size of the inputs of all jobs. A single job may exceed the limit.
         """
-        self._most = most
-        self._of_jobs: dict[str, int] = {}
+        self._max_bytes = max_bytes
+        self._job_sizes: dict[str, int] = {}
         self._total = 0
 
     @contextlib.contextmanager
-    def room_for(self, size: int) -> Iterator[Callable[[str], None]]:
-        """Take room for a job that is being made; it is given back where none comes of it.
+    def reserve(self, size: int) -> Iterator[Callable[[str], None]]:
+        """Reserve bytes while a job is being created. The reservation ends with the block unless `keep` is called.
 
         Yields:
-            What keeps the room for a job until `let_go`.
+            The function `keep`, which assigns the reserved bytes to a job until `release` is called.
 
         Raises:
-            ProblemError: There is not as much.
+            ProblemError: The reservation would exceed the limit.
         """
-        if self._total and self._total + size > self._most:
+        if self._total and self._total + size > self._max_bytes:
             raise refuse(
                 "queue_full",
-                f"the inputs of jobs that have not ended take {self._total} bytes, and {size} more would pass "
-                f"{self._most} (max_input_bytes)",
+                f"the inputs of unfinished jobs take {self._total} bytes, and {size} more would exceed "
+                f"{self._max_bytes} (max_input_bytes)",
                 retry_after_ms=_RETRY_MS,
             )
         self._total += size
@@ -47,7 +48,7 @@ class InputMemoryLimit:
         def keep(job: str) -> None:
             nonlocal kept
             kept = True
-            self._of_jobs[job] = size
+            self._job_sizes[job] = size
 
         try:
             yield keep
@@ -55,11 +56,11 @@ class InputMemoryLimit:
             if not kept:
                 self._total -= size
 
-    def hold(self, job: str, size: int) -> None:
-        """Count a job that is here already."""
-        self._of_jobs[job] = size
+    def add(self, job: str, size: int) -> None:
+        """Count the inputs of a recovered job, without checking the limit."""
+        self._job_sizes[job] = size
         self._total += size
 
-    def let_go(self, job: str) -> None:
-        """A job has ended."""
-        self._total -= self._of_jobs.pop(job, 0)
+    def release(self, job: str) -> None:
+        """Stop counting the inputs of a job that has ended."""
+        self._total -= self._job_sizes.pop(job, 0)

@@ -1,4 +1,4 @@
-"""Who reads streams: how many a caller may have open, and what becomes of a job that nobody reads."""
+"""Limit on open streams per principal, and cancellation of jobs that have lost all their readers."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from tidewire_server.errors import refuse
 
 
 @dataclass(slots=True)
-class _Watched:
-    """A job that is cancelled once nobody has read it for a while."""
+class _WatchedJob:
+    """Job to cancel after it has had no reader for `grace` seconds."""
 
     grace: float
     cancel: Callable[[], None]
@@ -20,85 +20,87 @@ class _Watched:
 
 
 class StreamReaders:
-    """The open streams of one server. Lives on the event loop."""
+    """Open streams of one server. Used on one event loop."""
 
     def __init__(self, limit: int, gauge: Gauge) -> None:
-        """Begin with none.
+        """Create the registry of open streams and watched jobs.
 
         Args:
-            limit: Streams of one principal.
-            gauge: Shows how many are open, counted when it is read.
+            limit: Maximum number of open streams per principal.
+            gauge: Prometheus gauge for the number of open streams, which is counted when the gauge is read.
         """
         self._limit = limit
-        gauge.set_function(lambda: sum(self._places.values()))
-        self._places: dict[str, int] = {}
-        self._watched: dict[str, _Watched] = {}
+        gauge.set_function(lambda: sum(self._open_streams.values()))
+        self._open_streams: dict[str, int] = {}
+        self._watched: dict[str, _WatchedJob] = {}
         self._loop = asyncio.get_running_loop()
         self._paused = False
 
-    def take_place(self, principal: str) -> Callable[[], None]:
-        """Take a stream's place, before anything is promised to its caller; returns how to give it back.
+    def acquire_slot(self, principal: str) -> Callable[[], None]:
+        """Acquire a stream slot, before the response starts. Returns a function that releases the slot.
 
         Raises:
-            ProblemError: The caller has too many streams.
+            ProblemError: The principal has too many open streams.
         """
-        taken = self._places.get(principal, 0)
-        if taken >= self._limit:
-            detail = f"{taken} of your streams are open, no more may be (max_streams_per_principal)"
+        count = self._open_streams.get(principal, 0)
+        if count >= self._limit:
+            detail = (
+                f"this principal has {count} open streams, which is the limit (max_streams_per_principal)"
+            )
             raise refuse("too_many_streams", detail)
-        self._places[principal] = taken + 1
+        self._open_streams[principal] = count + 1
 
-        def give_back() -> None:
-            left = self._places[principal] - 1
-            if left:
-                self._places[principal] = left
+        def release() -> None:
+            remaining = self._open_streams[principal] - 1
+            if remaining:
+                self._open_streams[principal] = remaining
             else:
-                del self._places[principal]
+                del self._open_streams[principal]
 
-        return give_back
+        return release
 
     def watch(self, job: str, grace: float, cancel: Callable[[], None]) -> None:
-        """Cancel a job once nobody has read it for `grace` seconds, counted from now until a reader attaches."""
-        self._watched[job] = watched = _Watched(grace, cancel)
-        self._count_down(watched)
+        """Call `cancel` once the job has had no reader for `grace` seconds. The time starts now."""
+        self._watched[job] = watched = _WatchedJob(grace, cancel)
+        self._start_timer(watched)
 
     def attach(self, job: str) -> Callable[[], None]:
-        """A reader has come; returns how to say that it has gone."""
+        """Register a reader of a job. Returns a function to call when the reader disconnects."""
         watched = self._watched.get(job)
         if watched is None:
-            return _nothing
+            return _ignore_disconnect
         watched.attached += 1
-        self._stop(watched)
+        self._stop_timer(watched)
 
         def detach() -> None:
             watched.attached -= 1
             if not watched.attached and self._watched.get(job) is watched:
-                self._count_down(watched)
+                self._start_timer(watched)
 
         return detach
 
-    def forget(self, job: str) -> None:
-        """A job has ended."""
+    def unwatch(self, job: str) -> None:
+        """Stop tracking the readers of a job that has ended."""
         watched = self._watched.pop(job, None)
         if watched is not None:
-            self._stop(watched)
+            self._stop_timer(watched)
 
     def pause(self) -> None:
-        """Count no time any more: it is the server that sends readers away, not they who leave."""
+        """Stop all timers, because at shutdown the server itself disconnects the readers."""
         self._paused = True
         for watched in self._watched.values():
-            self._stop(watched)
+            self._stop_timer(watched)
 
-    def _count_down(self, watched: _Watched) -> None:
+    def _start_timer(self, watched: _WatchedJob) -> None:
         if not self._paused:
             watched.timer = self._loop.call_later(watched.grace, watched.cancel)
 
     @staticmethod
-    def _stop(watched: _Watched) -> None:
+    def _stop_timer(watched: _WatchedJob) -> None:
         if watched.timer is not None:
             watched.timer.cancel()
             watched.timer = None
 
 
-def _nothing() -> None:
-    """A job that runs on without readers does not mind that one has gone."""
+def _ignore_disconnect() -> None:
+    """Do nothing: the job keeps running without readers."""

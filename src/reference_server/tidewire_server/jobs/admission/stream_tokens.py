@@ -1,7 +1,7 @@
-"""Stream tokens: URLs that let an EventSource, which cannot set headers, read the stream of one job for some minutes.
+"""Stream tokens: short-lived URL credentials for one job's stream, for `EventSource`, which cannot send headers.
 
-A token is signed, not stored: the time at which it ends and an HMAC over that time and the job's id. It names no
-principal and opens nothing but that one stream; any process with the same secret takes it.
+The server does not store tokens. A token consists of its expiry time and an HMAC over that time and the job's id. It
+contains no principal and gives access to a single stream. Every process with the same secret accepts it.
 """
 
 import base64
@@ -19,44 +19,44 @@ _PURPOSE: Final = b"tidewire stream token\0"
 _EXPIRY: Final = struct.Struct(">Q")
 _MAC_BYTES: Final = 24
 _LENGTH: Final = 43
-"""Characters of a token: base64url without padding."""
+"""Length of a token in characters: base64url without padding."""
 
 
 class StreamTokens:
-    """Makes stream tokens and judges them."""
+    """Creates and verifies stream tokens."""
 
     def __init__(self, secret: bytes, ttl: float, clock: Callable[[], float] = time.time) -> None:
-        """Begin.
+        """Set the signing key and the lifetime of tokens.
 
         Args:
-            secret: What tokens are signed with; whoever knows it can make them.
-            ttl: Seconds that a token opens its stream.
-            clock: Gives seconds since the Unix epoch.
+            secret: Signing key. Anyone who has it can create tokens.
+            ttl: Lifetime of a token in seconds.
+            clock: Returns the time in seconds since the Unix epoch.
         """
         self._key = secret
         self._ttl = ttl
         self._clock = clock
 
     def make(self, job: str) -> tuple[str, float]:
-        """A token for the stream of a job, and when it ends, in seconds since the Unix epoch."""
-        until = int(self._clock() + self._ttl)
-        expiry = _EXPIRY.pack(until)
-        return base64.urlsafe_b64encode(expiry + self._mac(expiry, job)).decode().rstrip("="), until
+        """Create a token for a job's stream. Returns the token and its expiry time in seconds since the Unix epoch."""
+        expires_at = int(self._clock() + self._ttl)
+        expiry = _EXPIRY.pack(expires_at)
+        return base64.urlsafe_b64encode(expiry + self._mac(expiry, job)).decode().rstrip("="), expires_at
 
     def check(self, token: str, job: str) -> None:
-        """Let a token in.
+        """Verify a token.
 
         Raises:
-            ProblemError: It is none of ours, of another job, or its time is over.
+            ProblemError: The token is malformed, forged, for another job, or expired.
         """
         expiry, mac = _parts(token)
-        # A wrong token and one that has expired are told apart only to whoever had a right one.
+        # Verify the HMAC before the expiry: only the holder of a genuine token may learn that it has expired.
         if not hmac.compare_digest(mac, self._mac(expiry, job)):
-            raise refuse("unauthorized", "this token does not open this stream", headers=_CHALLENGE)
+            raise refuse("unauthorized", "the stream token is not valid for this stream", headers=_CHALLENGE)
         if self._clock() >= _EXPIRY.unpack(expiry)[0]:
             raise refuse(
                 "unauthorized",
-                "this stream token has expired: POST to the job's stream-token for another",
+                "the stream token has expired; POST to the job's stream-token URL for a new one",
                 headers=_CHALLENGE,
             )
 
@@ -69,7 +69,7 @@ _CHALLENGE: Final = {"www-authenticate": 'Bearer realm="tidewire"'}
 
 
 def _parts(token: str) -> tuple[bytes, bytes]:
-    """The expiry and the HMAC of a token; of what is no token, parts that fit no secret."""
+    """Split a token into expiry and HMAC. Malformed tokens yield zero bytes, which never match an HMAC."""
     try:
         content = base64.b64decode(f"{token}=".encode("ascii"), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):

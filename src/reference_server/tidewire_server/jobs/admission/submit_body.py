@@ -1,4 +1,4 @@
-"""The body of a submit: what it must look like, and which inputs it means."""
+"""Parse and validate the body of a submit request and its inputs."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,58 +13,58 @@ from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 
 MAX_SHARED_BYTES: Final = 128 * 2**20
-"""Of the shared members, counted once for each input: each gets a copy of its own."""
+"""Maximum total size of the copies of the shared members. Each input gets its own copy."""
 
 _NEVER_NULL: Final = frozenset(SubmitBody.model_fields.keys() - {"input"})
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A submit that is well formed; its inputs are still to be validated."""
+    """Well-formed submit. Its inputs are not validated yet."""
 
     inputs: list[JsonValue]
     batch: bool
     shared: dict[str, JsonValue]
     cancel_on_disconnect: bool
     grace: float
-    """Seconds."""
+    """Seconds without a reader after which the job is cancelled, if `cancel_on_disconnect` is set."""
     deadline: float | None
-    """Seconds from the submit."""
+    """Seconds after the submit at which unfinished items fail, or None."""
     shared_size: int
-    """Bytes of the shared members."""
+    """Size of the shared members as JSON, in bytes."""
     size: int
-    """Bytes of the body, with a copy of the shared members for each input."""
+    """Size of the body in bytes, including a copy of the shared members for each input."""
 
 
 def read_json(body: bytes) -> dict[str, JsonValue]:
-    """Read a body that must be a JSON object.
+    """Parse a request body that must be a JSON object.
 
     Raises:
-        ProblemError: It is no JSON as the protocol takes it, or no object.
+        ProblemError: The body is not strict JSON, or not an object.
     """
     try:
         value = strict_json.loads(body)
     except strict_json.StrictJsonError as error:
         raise refuse("malformed_body", str(error)) from None
     if not isinstance(value, dict):
-        raise refuse("invalid_input", "the body is a JSON object", pointer="")
+        raise refuse("invalid_input", "the body must be a JSON object", pointer="")
     return value
 
 
 def read_submit(body: bytes, *, max_inputs: int) -> Submission:
-    """Read the body of a submit.
+    """Parse the body of a submit request.
 
     Raises:
-        ProblemError: It is not what a submit looks like; names the member.
+        ProblemError: The body is not a valid submit. The problem points to the invalid member.
     """
     members = read_json(body)
     if ("input" in members) == ("inputs" in members):
-        raise refuse("invalid_input", "a submit has exactly one of 'input' and 'inputs'", pointer="")
+        raise refuse("invalid_input", "a submit must have exactly one of 'input' and 'inputs'", pointer="")
     for name, value in members.items():
-        if value is None and name in _NEVER_NULL:  # TW-JOB-079: what has no value is left out
-            raise refuse("invalid_input", f"/{name} is null: leave it out", pointer=f"/{name}")
-    if isinstance(given := members.get("inputs"), list):
-        _refuse_too_many(given, max_inputs)  # before each of them is looked at
+        if value is None and name in _NEVER_NULL:  # members without a value must be absent [TW-JOB-079]
+            raise refuse("invalid_input", f"/{name} is null; omit the member instead", pointer=f"/{name}")
+    if isinstance(inputs := members.get("inputs"), list):
+        _refuse_too_many(inputs, max_inputs)  # before the costlier validation
     try:
         submit = SubmitBody.model_validate(members, strict=True)
     except ValidationError as error:
@@ -73,7 +73,7 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
         raise refuse("invalid_input", f"{pointer}: {first['msg']}", pointer=pointer) from None
     batch = submit.inputs is not None
     inputs = submit.inputs if submit.inputs is not None else [submit.input]
-    copy = len(orjson.dumps(submit.shared)) if submit.shared else 0
+    shared_size = len(orjson.dumps(submit.shared)) if submit.shared else 0
     return Submission(
         inputs,
         batch,
@@ -81,43 +81,48 @@ def read_submit(body: bytes, *, max_inputs: int) -> Submission:
         submit.on_disconnect == "cancel",
         submit.grace_ms / 1000,
         None if submit.deadline_ms is None else submit.deadline_ms / 1000,
-        copy,
-        len(body) + copy * (len(inputs) - 1),
+        shared_size,
+        len(body) + shared_size * (len(inputs) - 1),
     )
 
 
-def _refuse_too_many(inputs: list[JsonValue], most: int) -> None:
-    if len(inputs) > most:
-        detail = f"{len(inputs)} inputs in one job, this endpoint takes at most {most} (max_inputs, max_queue_size)"
-        raise refuse("batch_too_large", detail, pointer="/inputs", limit=most)
+def _refuse_too_many(inputs: list[JsonValue], max_inputs: int) -> None:
+    if len(inputs) > max_inputs:
+        detail = (
+            f"the job has {len(inputs)} inputs, but this endpoint accepts at most {max_inputs} "
+            "(max_inputs, max_queue_size)"
+        )
+        raise refuse("batch_too_large", detail, pointer="/inputs", limit=max_inputs)
 
 
 async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseModel]:
-    """Validate all inputs, with the shared members where they have none of their own.
+    """Validate all inputs, after adding the shared members that an input does not override.
 
     Raises:
-        ProblemError: One is refused; names the member, where it stands in the body.
+        ProblemError: An input is not valid. The problem points to the invalid member within the body.
     """
-    copies = submission.shared_size * len(submission.inputs)
-    if copies > MAX_SHARED_BYTES:
+    total_size = submission.shared_size * len(submission.inputs)
+    if total_size > MAX_SHARED_BYTES:
         detail = (
-            f"/shared has {submission.shared_size} bytes, and {len(submission.inputs)} inputs would get a copy each: all "
-            f"together may have {MAX_SHARED_BYTES}; send fewer inputs in one job"
+            f"/shared has {submission.shared_size} bytes, and each of {len(submission.inputs)} inputs gets a copy; "
+            f"the limit for all copies is {MAX_SHARED_BYTES} bytes, so send fewer inputs per job"
         )
         limit = MAX_SHARED_BYTES // submission.shared_size
         raise refuse("batch_too_large", detail, pointer="/shared", limit=limit)
     admitted = []
     for index, own in enumerate(submission.inputs):
         pointer = f"/inputs/{index}" if submission.batch else "/input"
-        whole: JsonValue = own
+        merged: JsonValue = own
         if submission.shared:
             if not isinstance(own, dict):
                 raise refuse(
-                    "invalid_input", f"{pointer}: 'shared' needs inputs that are objects", pointer=pointer
+                    "invalid_input",
+                    f"{pointer}: with 'shared', every input must be an object",
+                    pointer=pointer,
                 )
-            whole = submission.shared | own
+            merged = submission.shared | own
         try:
-            admitted.append(await endpoint.admit(whole, pointer))
+            admitted.append(await endpoint.admit(merged, pointer))
         except ProblemError as error:
             raise _pointing_at_shared(error, own, submission.shared, pointer) from None
     return admitted
@@ -126,7 +131,7 @@ async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseM
 def _pointing_at_shared(
     error: ProblemError, own: Any, shared: dict[str, JsonValue], pointer: str
 ) -> ProblemError:
-    """The member at fault may have come from `shared`: then that is where it stands."""
+    """Change the problem's pointer to `/shared` if the invalid member was added from the shared members."""
     found = error.problem
     below = (found.pointer or "").removeprefix(pointer)
     member = below[1:].split("/")[0].replace("~1", "/").replace("~0", "~")

@@ -1,1 +1,1 @@
-"""Everything in one SQLite file: jobs outlive the process that runs them. One server to a file."""
+"""SQLite implementation of the store: one file per server, and jobs that survive a restart of the server process."""

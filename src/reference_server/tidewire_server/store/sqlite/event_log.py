@@ -1,10 +1,11 @@
-"""One job's log in a file: a row for each block, the newest events in memory as well, a state now and then.
+"""Event log of one job in SQLite: one row per block, periodic state checkpoints, and a cache of the newest events.
 
-    append ──► rows of `block`, `state` if one is due, what changed in the record: one transaction ──► readers
+    append ──► one transaction: `block` rows, a `state` row if due, changes of the job's record ──► readers
 
-A reader near the head, as most are, is served from memory, any other one from the file. A state is kept whenever the
-events since the last one outweigh it: so a fold never takes longer than reading a state, and what is written at most
-doubles. A log that is too long is cut at one of these states.
+Readers near the head of the log, which are the majority, are served from memory. All other readers are served from the
+file. A state checkpoint is written whenever the events since the previous checkpoint are larger than the state.
+Replaying events therefore never takes longer than loading a state, and checkpoints at most double the bytes written.
+A log that exceeds its size limit is trimmed up to one of its checkpoints.
 """
 
 import sqlite3
@@ -36,66 +37,66 @@ from tidewire_server.store.sqlite.writer_thread import WriterThread
 from tidewire_server.store.subscribers import Subscribers
 
 TAIL_BYTES: Final = 256 * 1024
-"""Of the newest events of a log whose job runs, that are kept in memory as well."""
+"""Size of the in-memory cache of the newest events of a log whose job is running."""
 
 ROW_BYTES: Final = 64 * 1024
-"""Of a block above which it takes several rows: a reader gets no more than it asked for from the file."""
+"""Size above which a block is split into several rows, so that a small read does not load a large row."""
 
-STATE_EVERY: Final = 256 * 1024
-"""Bytes of events between two states that are kept, at least."""
+CHECKPOINT_EVERY: Final = 256 * 1024
+"""Minimum number of event bytes between two state checkpoints."""
 
-MARKS: Final = 8
-"""Places at which a short log can be cut."""
+MIN_CHECKPOINTS: Final = 8
+"""Minimum number of checkpoints per `max_log_bytes`, for logs so short that `CHECKPOINT_EVERY` would allow fewer."""
 
 
 class Packed(NamedTuple):
-    """Events one after the other."""
+    """Concatenated events with their end offsets."""
 
     frames: bytes
     ends: list[int]
-    """Where each event ends."""
+    """End offset of each event."""
 
     @classmethod
     def of(cls, frames: Sequence[bytes]) -> Self:
-        """Pack events."""
+        """Concatenate encoded events."""
         return cls(b"".join(frames), list(accumulate(map(len, frames))))
 
 
-class Mark(NamedTuple):
-    """A state that is kept in the file, at which the log can be cut."""
+class StateCheckpoint(NamedTuple):
+    """State checkpoint in the file, up to which the log can be trimmed."""
 
     cursor: Cursor
     written: int
-    """Bytes of events up to here."""
+    """Number of event bytes up to and including the event at `cursor`."""
 
 
-class Shape(NamedTuple):
-    """What is known of a log without its events."""
+class LogMetadata(NamedTuple):
+    """Metadata of a log: its range, its size and its checkpoints."""
 
     extent: Extent
     written: int
-    marks: tuple[Mark, ...]
+    checkpoints: tuple[StateCheckpoint, ...]
     state_bytes: int
-    """What the newest state takes."""
+    """Size of the newest state checkpoint."""
 
 
-class _Plan(NamedTuple):
-    """What else an append does."""
+class _AppendPlan(NamedTuple):
+    """Work that an append does in addition to inserting the block."""
 
-    keep_state: bool
-    cut: Mark | None
+    write_checkpoint: bool
+    cut: StateCheckpoint | None
     record: tuple[Any, ...] | None
 
 
 class SqliteLog(Subscribers):
-    """One job's log. All calls are made on one event loop."""
+    """SQLite event log of one job. All methods are called on one event loop."""
 
     def __init__(
         self,
         file: WriterThread,
         number: int,
         record: JobRecord,
-        shape: Shape,
+        metadata: LogMetadata,
         state: StateAt | None,
         max_bytes: int,
     ) -> None:
@@ -104,14 +105,14 @@ class SqliteLog(Subscribers):
         self._file = file
         self._record = record
         self._saved = record_columns(record)
-        extent = shape.extent
+        extent = metadata.extent
         self._base, self._head, self._ended = extent.base, extent.head, extent.ended
         self._starts, self._columns = extent.starts, extent.columns
         self._tail = FrameBuffer(self._head.seq)
         self._state = state
-        self._marks = deque(shape.marks)
-        self._written = shape.written
-        self._state_bytes = shape.state_bytes
+        self._checkpoints = deque(metadata.checkpoints)
+        self._written = metadata.written
+        self._state_bytes = metadata.state_bytes
         self._cut = 0
         self._max_bytes = max_bytes
         self._closed = False
@@ -146,7 +147,7 @@ class SqliteLog(Subscribers):
 
     async def append(self, after: Cursor, block: Block) -> None:
         if self._closed or after != self._head or self._ended:
-            raise HeadMovedError(f"the head is {self._head}, not {after}")
+            raise HeadMovedError(f"the append expected the head {after}, but the log's head is {self._head}")
         packed = Packed.of(block.frames)
         plan = self._plan(after, block, len(packed.frames))
 
@@ -158,34 +159,39 @@ class SqliteLog(Subscribers):
 
         await self._file.do(work, then)
 
-    def _plan(self, after: Cursor, block: Block, size: int) -> _Plan:
+    def _plan(self, after: Cursor, block: Block, size: int) -> _AppendPlan:
         written = self._written + size
-        since = written - (self._marks[-1].written if self._marks else 0)
-        least = min(STATE_EVERY, self._max_bytes // MARKS)
-        due = max(least, min(self._state_bytes, self._max_bytes // 2))
-        keep_state = block.done or block.first.epoch != after.epoch or since >= due
+        since = written - (self._checkpoints[-1].written if self._checkpoints else 0)
+        min_bytes = min(CHECKPOINT_EVERY, self._max_bytes // MIN_CHECKPOINTS)
+        due = max(min_bytes, min(self._state_bytes, self._max_bytes // 2))
+        write_checkpoint = block.done or block.first.epoch != after.epoch or since >= due
         cut = None
         if written - self._cut > self._max_bytes:
-            fitting = (mark for mark in self._marks if written - mark.written <= self._max_bytes)
-            cut = next(fitting, self._marks[-1] if self._marks else None)
+            fitting = (
+                checkpoint
+                for checkpoint in self._checkpoints
+                if written - checkpoint.written <= self._max_bytes
+            )
+            cut = next(fitting, self._checkpoints[-1] if self._checkpoints else None)
         changed = record_columns(self._record)
-        return _Plan(keep_state, cut, changed if changed != self._saved else None)
+        return _AppendPlan(write_checkpoint, cut, changed if changed != self._saved else None)
 
-    def _added(self, block: Block, packed: Packed, plan: _Plan, state_bytes: int | None) -> None:
+    def _added(self, block: Block, packed: Packed, plan: _AppendPlan, state_bytes: int | None) -> None:
         self._tail.add_joined(*packed)
         if self._tail.size > TAIL_BYTES:
-            self._tail.cut_to(TAIL_BYTES // 2)  # by half: what is left moves to the front
+            # Trim half of the cache at a time, because trimming moves all remaining bytes.
+            self._tail.cut_to(TAIL_BYTES // 2)
         self._written += len(packed.frames)
         self._starts = next_starts(self._starts, block, self._base)
         self._head, self._state, self._columns = block.last, block.state, block.state.columns
         self._ended = block.done
         if state_bytes is not None:
             self._state_bytes = state_bytes
-            self._marks.append(Mark(block.state.cursor, self._written))
+            self._checkpoints.append(StateCheckpoint(block.state.cursor, self._written))
         if plan.cut is not None:
             self._base, self._cut = plan.cut.cursor, plan.cut.written
-            while self._marks and self._marks[0].written <= self._cut:
-                self._marks.popleft()
+            while self._checkpoints and self._checkpoints[0].written <= self._cut:
+                self._checkpoints.popleft()
         if plan.record is not None:
             self._saved = plan.record
         self.wake(block)
@@ -193,14 +199,14 @@ class SqliteLog(Subscribers):
     # ---- for the store -----------------------------------------------------------------------------------------
 
     def forget_events(self) -> None:
-        """The events of this log but `done` have gone from the file."""
+        """Update the in-memory log after all events except `done` were deleted from the file."""
         before = self._head.seq - 1
         self._tail.cut(max(before, self._tail.base))
         self._base = self.extent().id_at(before)
-        self.forget_told()
+        self.clear_ephemeral_events()
 
     async def detach(self) -> None:
-        """Take into memory what a reader that holds this log still gets when its rows go: the state, and `done`."""
+        """Load the final state and `done` into memory, because open readers need them after the rows are deleted."""
         self._closed = True
         if self._ended and not len(self._tail):
             await self.state()
@@ -211,11 +217,11 @@ class SqliteLog(Subscribers):
         self._base = self.extent().id_at(self._tail.base)
 
 
-# ---- in the file's thread ----------------------------------------------------------------------------------------
+# ---- in the writer thread ----------------------------------------------------------------------------------------
 
 
 def record_columns(record: JobRecord) -> tuple[Any, ...]:
-    """What may change in a record while its job runs."""
+    """Return the column values of a record that can change while its job runs."""
     return (record.attempt, record.status, record.started_at, orjson.dumps(record.usage))
 
 
@@ -242,37 +248,39 @@ def _rows(number: int, block: Block, packed: Packed) -> Iterator[tuple[Any, ...]
 
 
 def write_first(db: sqlite3.Connection, number: int, block: Block) -> int:
-    """Open a log; returns the bytes of its first state."""
+    """Insert the first block of a log and return the size of its state checkpoint."""
     db.execute("INSERT INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch))
     db.executemany(_ADD, _rows(number, block, Packed.of(block.frames)))
     return _write_state(db, number, block.state)
 
 
 def write_block(
-    db: sqlite3.Connection, number: int, after: Cursor, block: Block, packed: Packed, plan: _Plan
+    db: sqlite3.Connection, number: int, after: Cursor, block: Block, packed: Packed, plan: _AppendPlan
 ) -> int | None:
-    """Add a block where the head is still the one that it extends; returns the bytes of the state that was kept.
+    """Insert a block if the log's head is still `after`.
+
+    Returns:
+        Size of the state checkpoint that was written, or None if none was.
 
     Raises:
-        HeadMovedError: It is another.
+        HeadMovedError: The head has moved.
     """
     rows = list(_rows(number, block, packed))
     if not db.execute(_APPEND, (*rows[0], *after)).rowcount:
         newest = db.execute(
             "SELECT * FROM block WHERE job = ? ORDER BY seq DESC LIMIT 1", (number,)
         ).fetchone()
-        if (
-            newest == rows[-1]
-        ):  # tried again, and it had been committed after all: an error of a commit does not say
+        # A failed COMMIT does not say whether the transaction was stored. The retry of a stored append is a success.
+        if newest == rows[-1]:
             return None
-        raise HeadMovedError(f"the head is no longer {after}")
+        raise HeadMovedError(f"the log's head is no longer {after}: another append came first")
     if len(rows) > 1:
         db.executemany(_ADD, rows[1:])
     if block.first.epoch != after.epoch:
         db.execute(
             "INSERT OR IGNORE INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch)
         )
-    state_bytes = _write_state(db, number, block.state) if plan.keep_state else None
+    state_bytes = _write_state(db, number, block.state) if plan.write_checkpoint else None
     if plan.record is not None:
         update = "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ? WHERE number = ?"
         db.execute(update, (*plan.record, number))
@@ -289,19 +297,19 @@ def _write_state(db: sqlite3.Connection, number: int, at: StateAt) -> int:
 
 
 def cut_events(db: sqlite3.Connection, number: int, to: Cursor) -> None:
-    """Trim a log up to a place whose state is kept."""
+    """Trim a log up to a cursor that has a state checkpoint."""
     db.execute("DELETE FROM block WHERE job = ? AND seq <= ?", (number, to.seq))
     db.execute("DELETE FROM state WHERE job = ? AND seq < ?", (number, to.seq))
     db.execute("UPDATE job SET base_epoch = ?, base_seq = ? WHERE number = ?", (*to, number))
 
 
 def read_events(db: sqlite3.Connection, number: int, after: int, max_bytes: int) -> tuple[bytes, int] | None:
-    """Events as `LogReader.read` gives them, and the seq of the last; None where the next one is not there."""
+    """Read events for `LogReader.read`, with the seq of the last one. None if the next event was trimmed."""
     rows = db.execute(
         "SELECT seq, ends, frames FROM block WHERE job = ? AND seq > ? ORDER BY seq", (number, after)
     )
     parts: list[bytes] = []
-    last, room = after, max_bytes
+    last, remaining = after, max_bytes
     for seq, packed, frames in rows:
         ends = array("I", packed)
         before = seq - len(ends)
@@ -309,32 +317,32 @@ def read_events(db: sqlite3.Connection, number: int, after: int, max_bytes: int)
             break
         skip = last - before
         start = ends[skip - 1] if skip else 0
-        end = bisect_right(ends, start + room, skip)
+        end = bisect_right(ends, start + remaining, skip)
         if end == skip and not parts:
             end += 1
         if end == skip:
             break
         parts.append(frames[start : ends[end - 1]])
-        room -= len(parts[-1])
+        remaining -= len(parts[-1])
         last = before + end
-        if end < len(ends) or room <= 0:
+        if end < len(ends) or remaining <= 0:
             break
     rows.close()
     return (b"".join(parts), last) if parts else None
 
 
 def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> StateAt:
-    """The state at the head, or at the oldest place that is held.
+    """Load the state at the head of a log, or its oldest state checkpoint.
 
     Raises:
-        StoreError: What is there makes no state.
+        StoreError: The checkpoint is missing, or the events after it cannot be applied.
     """
     order = "ASC" if oldest else "DESC"
     query = f"SELECT seq, epoch, columns, state FROM state WHERE job = ? ORDER BY seq {order} LIMIT 1"  # noqa: S608
     found = db.execute(query, (number,)).fetchone()
     if found is None:
         raise StoreError(
-            f"the state of a job (number {number}) is not in the file: it is damaged, or the job has gone"
+            f"job number {number} has no state checkpoint: the file is damaged, or the job was deleted"
         )
     seq, epoch, columns, state = found
     document = Document(orjson.loads(state), orjson.loads(columns))
@@ -343,16 +351,16 @@ def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> 
     blocks = "SELECT seq, epoch, frames FROM block WHERE job = ? AND seq > ? AND done = 0 ORDER BY seq"
     for last, its_epoch, frames in db.execute(blocks, (number, seq)).fetchall():
         try:
-            document = _fold(document, frames)
+            document = _apply_events(document, frames)
         except ValueError as error:
             raise StoreError(
-                f"the events of a job (number {number}) make no state: it is damaged: {error}"
+                f"the events of job number {number} cannot be applied to its state, so the file is damaged: {error}"
             ) from None
         epoch, seq = its_epoch, last
     return StateAt(Cursor(epoch, seq), document.columns, document.view())
 
 
-def _fold(document: Document, frames: bytes) -> Document:
+def _apply_events(document: Document, frames: bytes) -> Document:
     for event in Decoder().feed(frames):
         data: Any = strict_json.loads(event.data)
         if event.type == "snapshot":
@@ -362,11 +370,11 @@ def _fold(document: Document, frames: bytes) -> Document:
     return document
 
 
-def load_shape(db: sqlite3.Connection, number: int) -> Shape:
-    """What is known of a log without its events.
+def load_metadata(db: sqlite3.Connection, number: int) -> LogMetadata:
+    """Load the metadata of a log.
 
     Raises:
-        StoreError: There is none.
+        StoreError: Rows of the log are missing.
     """
     job = db.execute("SELECT base_epoch, base_seq FROM job WHERE number = ?", (number,)).fetchone()
     newest = "SELECT epoch, seq, done FROM block WHERE job = ? ORDER BY seq DESC LIMIT 1"
@@ -376,7 +384,7 @@ def load_shape(db: sqlite3.Connection, number: int) -> Shape:
         "SELECT columns FROM state WHERE job = ? ORDER BY seq DESC LIMIT 1", (number,)
     ).fetchone()
     if job is None or head is None or not starts or columns is None:
-        raise StoreError(f"the log of a job (number {number}) is not whole: the file is damaged")
+        raise StoreError(f"rows of the log of job number {number} are missing: the file is damaged")
     base = Cursor(starts[0][0], starts[0][1] - 1) if job[1] is None else Cursor(*job)
     extent = Extent(
         base,
@@ -385,11 +393,11 @@ def load_shape(db: sqlite3.Connection, number: int) -> Shape:
         tuple(Cursor(*start) for start in starts),
         tuple(orjson.loads(columns[0])),
     )
-    return Shape(extent, 0, (), 0)
+    return LogMetadata(extent, 0, (), 0)
 
 
-def load_marks(db: sqlite3.Connection, number: int, shape: Shape) -> Shape:
-    """What a writer needs to know beside that: how long the log is, and where it can be cut."""
+def load_checkpoints(db: sqlite3.Connection, number: int, metadata: LogMetadata) -> LogMetadata:
+    """Add the metadata that only the writer needs: the size of the log and its state checkpoints."""
     states = db.execute(
         "SELECT seq, epoch, length(state) FROM state WHERE job = ? ORDER BY seq", (number,)
     ).fetchall()
@@ -398,8 +406,8 @@ def load_marks(db: sqlite3.Connection, number: int, shape: Shape) -> Shape:
     ).fetchall()
     ends = list(accumulate(size for _, size in sizes))
     seqs = [seq for seq, _ in sizes]
-    marks = []
+    checkpoints = []
     for seq, epoch, _ in states:
         place = bisect_right(seqs, seq)
-        marks.append(Mark(Cursor(epoch, seq), ends[place - 1] if place else 0))
-    return shape._replace(written=ends[-1], marks=tuple(marks), state_bytes=states[-1][2])
+        checkpoints.append(StateCheckpoint(Cursor(epoch, seq), ends[place - 1] if place else 0))
+    return metadata._replace(written=ends[-1], checkpoints=tuple(checkpoints), state_bytes=states[-1][2])

@@ -1,7 +1,7 @@
-"""The jobs of a file, their tombstones and their keys.
+"""Jobs, tombstones and idempotency keys in a SQLite file.
 
-Only what runs is in memory: the record and the log of each job that has not ended. All else is read when it is asked
-for. A log that a reader holds is one object for all its readers, for as long as one of them holds it.
+Memory holds only the record and the log of each unfinished job. Everything else is read from the file on demand. All
+readers of an ended job share one log object, which lives as long as any of them holds a reference.
 """
 
 import asyncio
@@ -27,24 +27,24 @@ from tidewire_server.store.interfaces import (
     Tombstone,
 )
 from tidewire_server.store.sqlite.event_log import (
-    Mark,
-    Shape,
+    LogMetadata,
     SqliteLog,
-    load_marks,
-    load_shape,
+    StateCheckpoint,
+    load_checkpoints,
+    load_metadata,
     record_columns,
     write_first,
 )
 from tidewire_server.store.sqlite.writer_thread import WriterThread
 
-_AT_ONCE: Final = 500
-"""Rows of each kind that one sweep lets go of, so that no append waits long for it."""
+_MAX_EXPIRED_AT_ONCE: Final = 500
+"""Maximum number of rows of each kind that one `expire` call deletes, so that appends do not wait long for it."""
 
 _RECORD: Final = "id, endpoint, principal, batch, created_at, attempt, status, started_at, ended_at, expires_at, done, usage"
 
 
 class SqliteJobs:
-    """The jobs of one file. Made and used on one event loop."""
+    """Jobs stored in one SQLite file. Created and used on one event loop."""
 
     def __init__(
         self,
@@ -60,20 +60,20 @@ class SqliteJobs:
         self._unfinished = dict(opened.unfinished)
         self._ended = opened.ended
         self._live: dict[str, tuple[JobRecord, SqliteLog]] = {}
-        self._held: WeakValueDictionary[str, SqliteLog] = WeakValueDictionary()
+        self._shared_logs: WeakValueDictionary[str, SqliteLog] = WeakValueDictionary()
         self._in_flight: dict[Key, KeyUse] = {}
-        self._letting_go = asyncio.Lock()
+        self._deleting = asyncio.Lock()
 
     # ---- keys --------------------------------------------------------------------------------------------------
 
     async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
         if key in self._in_flight:
             return self._in_flight[key]
-        # Taken before the file is asked: of two at once only one goes on.
+        # Reserve before the first await: otherwise two concurrent requests with one key could both continue.
         self._in_flight[key] = KeyUse(body)
         query = "SELECT body, job FROM key WHERE principal = ? AND endpoint = ? AND text = ?"
         try:
-            known = await self._file.do(lambda db: db.execute(query, _parts(key)).fetchone())
+            known = await self._file.do(lambda db: db.execute(query, _key_columns(key)).fetchone())
         except BaseException:
             self._in_flight.pop(key, None)
             raise
@@ -97,7 +97,7 @@ class SqliteJobs:
             db.execute("INSERT INTO submit VALUES (?, ?)", (number, submit))
             state_bytes = write_first(db, number, first)
             if key is not None and use is not None:
-                _insert_key(db, (*_parts(key), use.body, record.id, until), retention.max_tombstones)
+                _insert_key(db, (*_key_columns(key), use.body, record.id, until), retention.max_tombstones)
             return number, state_bytes
 
         log: SqliteLog | None = None
@@ -106,11 +106,11 @@ class SqliteJobs:
             nonlocal log
             number, state_bytes = found
             written = sum(map(len, first.frames))
-            marks = (Mark(first.state.cursor, written),)
+            checkpoints = (StateCheckpoint(first.state.cursor, written),)
             base = Cursor(first.first.epoch, first.first.seq - 1)
             extent = Extent(base, first.last, first.done, (first.first,), first.state.columns)
-            shape = Shape(extent, written, marks, state_bytes)
-            log = SqliteLog(self._file, number, record, shape, first.state, retention.max_log_bytes)
+            metadata = LogMetadata(extent, written, checkpoints, state_bytes)
+            log = SqliteLog(self._file, number, record, metadata, first.state, retention.max_log_bytes)
             self._live[record.id] = (record, log)
             self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1
             if key is not None:
@@ -129,8 +129,8 @@ class SqliteJobs:
             row = db.execute(f"SELECT {_RECORD} FROM job WHERE id = ?", (job,)).fetchone()  # noqa: S608
             if row is not None:
                 return _record(row)
-            grave = db.execute("SELECT id, principal FROM tombstone WHERE id = ?", (job,)).fetchone()
-            return None if grave is None else Tombstone(*grave)
+            tombstone = db.execute("SELECT id, principal FROM tombstone WHERE id = ?", (job,)).fetchone()
+            return None if tombstone is None else Tombstone(*tombstone)
 
         return await self._file.do(work)
 
@@ -139,23 +139,23 @@ class SqliteJobs:
         if live is not None:
             return live[1]
 
-        def work(db: sqlite3.Connection) -> tuple[int, JobRecord, Shape] | None:
+        def work(db: sqlite3.Connection) -> tuple[int, JobRecord, LogMetadata] | None:
             row = db.execute(f"SELECT {_RECORD}, number FROM job WHERE id = ?", (job,)).fetchone()  # noqa: S608
-            return None if row is None else (row[-1], _record(row[:-1]), load_shape(db, row[-1]))
+            return None if row is None else (row[-1], _record(row[:-1]), load_metadata(db, row[-1]))
 
-        held = self._held.get(job)
-        if held is not None:
-            return held
+        shared = self._shared_logs.get(job)
+        if shared is not None:
+            return shared
         log: SqliteLog | None = None
 
-        def then(found: tuple[int, JobRecord, Shape] | None) -> None:
-            # On the loop at once with the commit: nothing can bury the job between its read and its being held.
+        def then(found: tuple[int, JobRecord, LogMetadata] | None) -> None:
+            # Register the log in the commit callback: after it, the job could be deleted before the log is registered.
             nonlocal log
-            log = self._live[job][1] if job in self._live else self._held.get(job)
+            log = self._live[job][1] if job in self._live else self._shared_logs.get(job)
             if log is None and found is not None:
-                number, record, shape = found
-                log = SqliteLog(self._file, number, record, shape, None, self._retention.max_log_bytes)
-                self._held[job] = log
+                number, record, metadata = found
+                log = SqliteLog(self._file, number, record, metadata, None, self._retention.max_log_bytes)
+                self._shared_logs[job] = log
 
         await self._file.do(work, then)
         return log
@@ -183,13 +183,13 @@ class SqliteJobs:
 
         def then(_: None) -> None:
             if log_until is not None and self._live.pop(record.id, None) is not None:
-                self._held[record.id] = live[1]
+                self._shared_logs[record.id] = live[1]
                 self._finished(record.principal)
                 self._ended += 1
 
         await self._file.do(work, then)
         if self._ended > self._retention.max_retained_jobs:
-            async with self._letting_go:
+            async with self._deleting:
                 await self._delete_oldest(self._ended - self._retention.max_retained_jobs)
 
     async def _delete_oldest(self, count: int) -> None:
@@ -229,23 +229,23 @@ class SqliteJobs:
             row = db.execute(f"SELECT {_RECORD} FROM job WHERE number = ?", (number,)).fetchone()  # noqa: S608
             body = db.execute("SELECT body FROM submit WHERE job = ?", (number,)).fetchone()
             if row is None or body is None:
-                raise StoreError(f"job {job} is not whole: the file is damaged")
-            return _record(row), body[0], load_marks(db, number, load_shape(db, number))
+                raise StoreError(f"rows of job {job} are missing: the file is damaged")
+            return _record(row), body[0], load_checkpoints(db, number, load_metadata(db, number))
 
-        record, submit, shape = await self._file.do(work)
-        log = SqliteLog(self._file, number, record, shape, None, self._retention.max_log_bytes)
+        record, submit, metadata = await self._file.do(work)
+        log = SqliteLog(self._file, number, record, metadata, None, self._retention.max_log_bytes)
         await log.state()
         del self._interrupted[job]
         self._live[job] = (record, log)
         return Interrupted(record, submit, log)
 
-    # ---- letting go --------------------------------------------------------------------------------------------
+    # ---- retention ---------------------------------------------------------------------------------------------
 
     async def delete_job(self, job: str) -> None:
         live = self._live.get(job)
-        log = live[1] if live is not None else self._held.get(job)
+        log = live[1] if live is not None else self._shared_logs.get(job)
         if log is not None:
-            # Before anything is deleted: afterwards nothing is there to be read any more.
+            # Detach before deleting: the state and `done` that open readers still need are read from the rows.
             await log.detach()
         retention, now = self._retention, self._clock()
 
@@ -258,7 +258,7 @@ class SqliteJobs:
 
         def then(found: tuple[str, bool] | None) -> None:
             self._live.pop(job, None)
-            self._held.pop(job, None)
+            self._shared_logs.pop(job, None)
             self._interrupted.pop(job, None)
             if found is not None:
                 principal, ended = found
@@ -275,12 +275,12 @@ class SqliteJobs:
 
         def then(found: tuple[list[str], list[str], float | None]) -> None:
             for job in found[0]:
-                held = self._held.get(job)
-                if held is not None:
-                    held.forget_events()
+                shared = self._shared_logs.get(job)
+                if shared is not None:
+                    shared.forget_events()
 
-        _, over, due = await self._file.do(work, then)
-        await asyncio.gather(*(self.delete_job(job) for job in over))
+        _, expired, due = await self._file.do(work, then)
+        await asyncio.gather(*(self.delete_job(job) for job in expired))
         return due
 
     def _finished(self, principal: str) -> None:
@@ -291,11 +291,11 @@ class SqliteJobs:
             self._unfinished.pop(principal, None)
 
 
-# ---- in the file's thread ----------------------------------------------------------------------------------------
+# ---- in the writer thread ----------------------------------------------------------------------------------------
 
 
 class Counts:
-    """What is counted once, when a file is opened."""
+    """Interrupted jobs and job counts, read once when the file is opened."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         rows = db.execute(
@@ -308,7 +308,7 @@ class Counts:
             self.unfinished[principal] = self.unfinished.get(principal, 0) + 1
 
 
-def _parts(key: Key) -> tuple[str, str, str]:
+def _key_columns(key: Key) -> tuple[str, str, str]:
     return key.principal, key.endpoint, key.text
 
 
@@ -338,32 +338,39 @@ def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
     return number
 
 
-def _insert_key(db: sqlite3.Connection, row: tuple[Any, ...], most: int) -> None:
+def _insert_key(db: sqlite3.Connection, row: tuple[Any, ...], max_rows: int) -> None:
     db.execute("INSERT INTO key (principal, endpoint, text, body, job, until) VALUES (?, ?, ?, ?, ?, ?)", row)
-    _keep_newest(db, "key", most, "AND until IS NOT NULL")
+    _delete_all_but_newest(db, "key", max_rows, "AND until IS NOT NULL")
 
 
-def _keep_newest(db: sqlite3.Connection, table: str, most: int, which: str = "") -> None:
-    """Delete what is older than the newest so many rows that were added: their numbers only grow."""
+def _delete_all_but_newest(db: sqlite3.Connection, table: str, max_rows: int, which: str = "") -> None:
+    """Delete all rows but the newest `max_rows`. Row numbers only grow, so the highest number is the newest row."""
     db.execute(
         f"DELETE FROM {table} WHERE number <= (SELECT max(number) FROM {table}) - ? {which}",  # noqa: S608
-        (most,),
+        (max_rows,),
     )
 
 
-def _delete(db: sqlite3.Connection, number: int, job: str, principal: str, until: float, most: int) -> None:
+def _delete(
+    db: sqlite3.Connection, number: int, job: str, principal: str, until: float, max_rows: int
+) -> None:
     for table in ("block", "state", "epoch", "submit"):
         db.execute(f"DELETE FROM {table} WHERE job = ?", (number,))  # noqa: S608
     db.execute("DELETE FROM job WHERE number = ?", (number,))
     db.execute("DELETE FROM key WHERE job = ? AND until IS NULL", (job,))
     db.execute("INSERT INTO tombstone (id, principal, until) VALUES (?, ?, ?)", (job, principal, until))
-    _keep_newest(db, "tombstone", most)
+    _delete_all_but_newest(db, "tombstone", max_rows)
 
 
 def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], float | None]:
-    """Let go of what is due; the jobs whose events were trimmed, those that are to be buried, and when to come again."""
+    """Apply retention to the file.
+
+    Returns:
+        Jobs whose events were trimmed, jobs that the caller must delete, and the time of the next call.
+    """
     trimmed = db.execute(
-        "SELECT id, number FROM job WHERE log_until <= ? ORDER BY log_until LIMIT ?", (now, _AT_ONCE)
+        "SELECT id, number FROM job WHERE log_until <= ? ORDER BY log_until LIMIT ?",
+        (now, _MAX_EXPIRED_AT_ONCE),
     ).fetchall()
     for _, number in trimmed:
         epoch, seq = db.execute(
@@ -373,14 +380,14 @@ def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], f
         db.execute("DELETE FROM state WHERE job = ? AND seq < ?", (number, seq - 1))
         base = "UPDATE job SET base_epoch = ?, base_seq = ?, log_until = NULL WHERE number = ?"
         db.execute(base, (epoch, seq - 1, number))
-    over = db.execute(
+    expired = db.execute(
         "SELECT id FROM job WHERE expires_at <= ? ORDER BY expires_at, number LIMIT ?",
-        (now, _AT_ONCE),
+        (now, _MAX_EXPIRED_AT_ONCE),
     ).fetchall()
     db.execute("DELETE FROM tombstone WHERE until <= ?", (now,))
-    # TW-JOB-027: a key lives as long as its job where that is longer.
+    # An idempotency key lives at least as long as its job [TW-JOB-027].
     keys = "SELECT number FROM key WHERE until <= ? ORDER BY until LIMIT ?"
-    for (number,) in db.execute(keys, (now, _AT_ONCE)).fetchall():
+    for (number,) in db.execute(keys, (now, _MAX_EXPIRED_AT_ONCE)).fetchall():
         kept = "UPDATE key SET until = NULL WHERE number = ? AND job IN (SELECT id FROM job)"
         if not db.execute(kept, (number,)).rowcount:
             db.execute("DELETE FROM key WHERE number = ?", (number,))
@@ -391,10 +398,10 @@ def _expire(db: sqlite3.Connection, now: float) -> tuple[list[str], list[str], f
         db.execute("SELECT until FROM key WHERE until IS NOT NULL ORDER BY until LIMIT 1").fetchone(),
     ]
     times = [each[0] if isinstance(each, tuple) else each for each in due]
-    if len(over) == _AT_ONCE:
+    if len(expired) == _MAX_EXPIRED_AT_ONCE:
         times.append(now)
     return (
         [job for job, _ in trimmed],
-        [job for (job,) in over],
+        [job for (job,) in expired],
         min((t for t in times if t is not None), default=None),
     )

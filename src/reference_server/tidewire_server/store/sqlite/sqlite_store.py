@@ -1,4 +1,4 @@
-"""The store of one file."""
+"""Store implementation on top of one SQLite file."""
 
 from pathlib import Path
 
@@ -10,24 +10,24 @@ from tidewire_server.store.sqlite.writer_thread import WriterThread
 
 
 class SqliteStore:
-    """A store in a file, for one server at a time.
+    """Store in a SQLite file, used by one server at a time.
 
-    The queue is in memory: what waits is what the states of the jobs say, and after a restart it is filled from them.
+    The queue is kept in memory. After a restart the server refills the queue from the stored states of unfinished jobs.
     """
 
     durability: Durability = "host"
 
     def __init__(self, path: Path, retention: Retention, *, fsync: bool = False) -> None:
-        """Open a file, or make it.
+        """Open the file, and create it if it does not exist.
 
         Args:
-            path: Where it is.
-            retention: How long and how much it keeps.
-            fsync: Have each commit written through to the disk. Without it a power cut may take the last commits,
-                the end of the process may not.
+            path: Path of the file.
+            retention: Limits on how long and how much the store keeps.
+            fsync: Sync every commit to the disk. Without it a power failure may lose the last commits, but a crash of
+                the server process does not.
 
         Raises:
-            StoreError: It cannot be opened, or another server has it.
+            StoreError: The file cannot be opened, or another server is using it.
         """
         self._file = file = WriterThread(path, fsync=fsync)
         found = file.open(Counts)
@@ -37,14 +37,14 @@ class SqliteStore:
         self.queue: Queue = MemoryQueue()
 
     async def check(self) -> None:
-        """Find out whether the file can be written; asks it only where it could not at last.
+        """Check that the file can be written. Makes a test write only if the last transaction failed.
 
         Raises:
-            StoreError: It cannot.
+            StoreError: The file cannot be written.
         """
-        if self._file.trouble is not None:
-            await self._file.do(sqlite_file.write_something)
+        if self._file.last_error is not None:
+            await self._file.do(sqlite_file.test_write)
 
     async def close(self, *, clean: bool = True) -> None:
-        """Finish what waits, and let go of the file; noted, if `clean`, as all in order."""
+        """Finish pending work and close the file. If `clean` is true, record a clean shutdown."""
         await self._file.close(clean=clean)

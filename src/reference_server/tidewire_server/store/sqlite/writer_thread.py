@@ -1,7 +1,7 @@
-"""The thread that has the file: work comes in from the event loop, and goes out committed.
+"""Thread that owns the SQLite connection and runs all reads and writes of the event loop.
 
-All that waits is done in one transaction, so that many jobs share a commit. What a piece of work gives is handed over
-only once that is through: nobody sees what is not committed.
+The thread runs all pending tasks in one transaction, so that many jobs share a commit. The event loop receives the
+results only after the commit, so no caller can act on data that is not committed.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 _MAX_TOGETHER: Final = 256
-"""Pieces of work in one transaction."""
+"""Maximum number of tasks in one transaction."""
 
 
 class _Task:
-    """One piece of work, and where its outcome goes."""
+    """Work for the thread, with the future that receives the result."""
 
     __slots__ = ("future", "loop", "outcome", "then", "work")
 
@@ -37,51 +37,52 @@ class _Task:
 
 
 class WriterThread:
-    """One file, for one server."""
+    """SQLite file with the thread that reads and writes it."""
 
     def __init__(self, path: Path, *, fsync: bool) -> None:
-        """Name it; `open` opens it.
+        """Prepare the thread. `open` starts it and opens the file.
 
         Args:
-            path: Where it is; made where it is not there.
-            fsync: Have each commit written through to the disk, so that it survives a power cut.
+            path: Path of the file, which is created if it does not exist.
+            fsync: Sync every commit to the disk, so that it survives a power failure.
         """
         self.path = path
-        self.trouble: StoreError | None = None
-        """Why the last transaction failed; None where it did not."""
+        self.last_error: StoreError | None = None
+        """Error of the last transaction, or None if it succeeded."""
         self.clean = True
-        """Whether the server before this one let go of it in order."""
+        """Whether the previous server process closed the file cleanly."""
         self.secret = b""
-        """What its servers sign with."""
+        """Signing key stored in the file. See `Store.secret`."""
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._fsync = fsync
-        self._hand_back_clean = False
+        self._close_as_clean = False
         self._thread: threading.Thread | None = None
 
-    def open(self, look: Work[T]) -> T:
-        """Open it, made and up to date, and give what a look at it gives.
+    def open(self, inspect: Work[T]) -> T:
+        """Start the thread, open and migrate the file, and return the result of `inspect` on the new connection.
 
         Raises:
-            StoreError: It cannot be opened, or another server has it.
+            StoreError: The file cannot be opened, or another server is using it.
         """
         opened: Future[T] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(look, opened), name="tidewire-log", daemon=True
+            target=self._run, args=(inspect, opened), name="tidewire-log", daemon=True
         )
         self._thread.start()
         return opened.result()
 
     async def do(self, work: Work[T], then: Callable[[T], None] | None = None) -> T:
-        """Do some work in the thread, in a transaction.
+        """Run `work` in the thread, inside a transaction, and return its result after the commit.
 
         Args:
-            work: Reads and writes. It fails, if it does, before its first write.
-            then: Called with what it gave once that is committed, on the event loop, also where the caller has given
-                up: what is committed has happened.
+            work: Function that reads and writes through the connection. It must raise only before its first write,
+                because other tasks share the transaction.
+            then: Called on the event loop with the result after the commit, even if the caller was cancelled. Use it
+                to update state in memory that must match the file.
 
         Raises:
             StoreError: The file cannot be read or written.
-            HeadMovedError: The work says so.
+            HeadMovedError: The log's head is not the one that the work expected.
         """
         task = _Task(work, then)
         self._tasks.put(task)
@@ -89,21 +90,21 @@ class WriterThread:
         return found
 
     async def close(self, *, clean: bool) -> None:
-        """Finish what waits, and let go of the file; noted, if `clean`, as all in order."""
-        self._hand_back_clean = clean
+        """Finish pending work and close the file. If `clean` is true, record a clean shutdown."""
+        self._close_as_clean = clean
         self._tasks.put(None)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
     # ---- in the thread -----------------------------------------------------------------------------------------
 
-    def _run(self, look: Work[T], opened: "Future[T]") -> None:
+    def _run(self, inspect: Work[T], opened: "Future[T]") -> None:
         try:
             sqlite_file.check_place(self.path)
             owner = sqlite_file.Owner(self.path)
             try:
                 connection = sqlite_file.connect(self.path, fsync=self._fsync)
-                found = look(connection)
+                found = inspect(connection)
                 self.clean, self.secret = sqlite_file.take_over(connection)
             except BaseException:
                 owner.release()
@@ -111,7 +112,7 @@ class WriterThread:
         except sqlite3.Error as error:
             opened.set_exception(StoreError(sqlite_file.explain(self.path, error)))
             return
-        except BaseException as error:  # noqa: BLE001 - it travels to whoever opens
+        except BaseException as error:  # noqa: BLE001 - `open` raises it
             opened.set_exception(error)
             return
         opened.set_result(found)
@@ -120,8 +121,8 @@ class WriterThread:
             tasks, ending = self._next()
             if tasks:
                 self._transact(connection, tasks)
-                _hand_over(tasks)
-        sqlite_file.hand_back(connection, clean=self._hand_back_clean)
+                _deliver(tasks)
+        sqlite_file.close(connection, clean=self._close_as_clean)
         owner.release()
 
     def _next(self) -> tuple[list[_Task], bool]:
@@ -150,24 +151,24 @@ class WriterThread:
                     raise
                 except StoreError as error:
                     task.outcome = _Failed(StoreError(f"log {self.path}: {error}"))
-                except Exception as error:  # noqa: BLE001 - it travels to whoever awaits
+                except Exception as error:  # noqa: BLE001 - `do` raises it
                     task.outcome = _Failed(error)
             connection.execute("COMMIT")
             if connection.total_changes != before:
-                self.trouble = None
+                self.last_error = None
         except sqlite3.Error as error:
-            self.trouble = StoreError(sqlite_file.explain(self.path, error))
+            self.last_error = StoreError(sqlite_file.explain(self.path, error))
             for task in tasks:
-                task.outcome = _Failed(self.trouble)
+                task.outcome = _Failed(self.last_error)
             if connection.in_transaction:
                 try:
                     connection.execute("ROLLBACK")
                 except sqlite3.Error as worse:
-                    self.trouble = StoreError(sqlite_file.explain(self.path, worse))
+                    self.last_error = StoreError(sqlite_file.explain(self.path, worse))
 
 
 class _Failed:
-    """An outcome that is raised."""
+    """Outcome of a task that failed."""
 
     __slots__ = ("error",)
 
@@ -175,11 +176,11 @@ class _Failed:
         self.error = error
 
 
-def _hand_over(tasks: list[_Task]) -> None:
+def _deliver(tasks: list[_Task]) -> None:
     loop = tasks[0].loop
     try:
         loop.call_soon_threadsafe(_settle, tasks)
-    except RuntimeError:  # the loop is closed: nobody waits any more
+    except RuntimeError:  # the event loop is closed, so no task is awaited any more
         return
 
 
@@ -188,7 +189,7 @@ def _settle(tasks: list[_Task]) -> None:
         outcome, future = task.outcome, task.future
         if isinstance(outcome, _Failed):
             if not future.done():
-                # Each waiter gets an error of its own: a traceback grows on it.
+                # Raise a new exception for each caller: raising one object several times would extend its traceback.
                 error = outcome.error
                 own = type(error)(*error.args) if isinstance(error, StoreError | HeadMovedError) else error
                 future.set_exception(own)
