@@ -449,7 +449,7 @@ async def live():
     client = AsyncClient(sys.argv[1])
     updates = (await client.submit("count")).updates()
     await anext(updates)
-    (connection,) = client._starter.exchange.transport.open
+    (connection,) = client._starter.session.transport.open
     twin = socket.socket(fileno=os.dup(connection._raw.fileno()))
     child = os.fork()
     if not child:

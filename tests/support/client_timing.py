@@ -12,7 +12,7 @@ def session_of(client: Client | AsyncClient) -> ApiSession:
     """What a client makes its requests through."""
     if isinstance(client, Client):
         _, client = client._inner
-    return client._starter.exchange
+    return client._starter.session
 
 
 def with_timing(client: C, timing: Timing) -> C:

@@ -19,7 +19,7 @@ def final():
     async def rollback():
         return True
 
-    final = FinalTextReader(rollback, handed=0, column=lambda: TEXT, job_id="j1")
+    final = FinalTextReader(rollback, delivered=0, column=lambda: TEXT, job_id="j1")
     asyncio.run(final.prepare())
     return final
 
@@ -44,9 +44,9 @@ def test_much_that_is_held_back_becomes_few_updates_that_cover_each_event_once(f
         ops = [["a", TEXT, f"{seq} "]]
         if takes_back and seq % 10 == 0:
             ops.insert(0, ["t", TEXT, random.randrange(30)])
-        assert final.give(told(document, seq, ops)) == ()
-        assert len(list(final.rest())) <= MAX_HELD
-    held = list(final.rest())
+        assert final.project(told(document, seq, ops)) == ()
+        assert len(list(final.undelivered())) <= MAX_HELD
+    held = list(final.undelivered())
     assert "".join(update.text for update in held) == document.value(TEXT)
     assert [held[0].first_seq, *(update.cursor.seq + 1 for update in held)] == [
         *(update.first_seq for update in held),
@@ -54,7 +54,7 @@ def test_much_that_is_held_back_becomes_few_updates_that_cover_each_event_once(f
     ]
     assert final.finish() == (document.value(TEXT),)
     assert final.settled(None) == held
-    assert (list(final.rest()), final.settled(None)) == ([], [])
+    assert (list(final.undelivered()), final.settled(None)) == ([], [])
 
 
 def test_what_becomes_stable_comes_also_where_neighbours_became_one(final, document):
@@ -64,7 +64,7 @@ def test_what_becomes_stable_comes_also_where_neighbours_became_one(final, docum
         if seq % (MANY // 3) == 0:
             stable = len(document.value(TEXT)) // 2
             ops.append(["s", "/items/0/stable", {"": stable}])
-        got += "".join(final.give(told(document, seq, ops)))
+        got += "".join(final.project(told(document, seq, ops)))
         # One update of those that became one may be too long.
         if seq % (MANY // 3) == 0:
             assert stable - len(document.value(TEXT)) // (MAX_HELD // 8) <= len(got) <= stable

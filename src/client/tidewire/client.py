@@ -146,13 +146,13 @@ class AsyncClient:
     @property
     def url(self) -> str:
         """Where the server is mounted."""
-        return self._starter.exchange.base
+        return self._starter.session.base
 
     # ---- what the server offers --------------------------------------------------------------------------------
 
     async def discover(self) -> Discovery:
         """What the server is and offers: endpoints, limits, capabilities. Asked for once."""
-        return await self._starter.exchange.discover(self._starter.options)
+        return await self._starter.session.discover(self._starter.options)
 
     async def describe(self, endpoint: str | None = None, /) -> EndpointDescription:
         """One endpoint: the schemas of its input and value, examples, capabilities. Asked for once.
@@ -521,15 +521,15 @@ class AsyncClient:
             limit: How many at most.
         """
         found: list[JobResource] = []
-        exchange, options = self._starter.exchange, self._starter.options
+        session, options = self._starter.session, self._starter.options
         url = f"{self.url}{API_ROOT}/jobs"
         with anyio.move_on_after(options.timeout):
             while url and len(found) < limit:
-                answer = await exchange.ask("GET", url, options)
-                page = exchange.read(JobList, answer, what="jobs")
+                answer = await session.ask("GET", url, options)
+                page = session.read(JobList, answer, what="jobs")
                 found += page.jobs
                 # A page without jobs is the last, whatever it says: else a server could lead on for ever.
-                url = exchange.here(answer.url, page.next, "") if page.next and page.jobs else ""
+                url = session.here(answer.url, page.next, "") if page.next and page.jobs else ""
             return found[:limit]
         raise TotalTimeoutError(f"the timeout of {options.timeout:g} s passed", where=Where("GET", url))
 

@@ -534,7 +534,7 @@ def _values(thread: LoopThread, work: MapWork[Any], inputs: Iterator[Any]) -> It
                 yield work.take()
             if work.finished:
                 return
-            while work.hungry:
+            while work.accepts_input:
                 try:
                     value = next(inputs)
                 except StopIteration:

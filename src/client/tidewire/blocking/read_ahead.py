@@ -28,15 +28,15 @@ X = TypeVar("X")
 class ReadAhead(Generic[X]):
     """See the top of this file."""
 
-    def __init__(self, reading: UpdateIterator[X]) -> None:
-        self._reading = reading
+    def __init__(self, iterator: UpdateIterator[X]) -> None:
+        self._iterator = iterator
         self._blocks: deque[UpdateBatch[X]] = deque()
-        self._brought = self._taken = 0
+        self._fetched = self._consumed = 0
         """Things in all blocks, and in those that the reader is done with."""
-        self._brought_bytes = self._taken_bytes = reading.received
-        self._started = self._over = self._left = False
+        self._fetched_bytes = self._consumed_bytes = iterator.received
+        self._started = self._finished = self._abandoned = False
         self._fault: BaseException | None = None
-        self._room: anyio.Event | None = None
+        self._space: anyio.Event | None = None
         self._scope: anyio.CancelScope | None = None
         self._waiting = False
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -52,98 +52,98 @@ class ReadAhead(Generic[X]):
         Raises:
             TidewireError: The reading ended otherwise, or the client was closed.
         """
-        reading = self._reading
-        if self._blocks and self._blocks[0] is reading.block:
-            self._taken += len(reading.block.items)
-            self._taken_bytes = reading.block.received
+        iterator = self._iterator
+        if self._blocks and self._blocks[0] is iterator.block:
+            self._consumed += len(iterator.block.items)
+            self._consumed_bytes = iterator.block.received
             self._blocks.popleft()
-        if self._room is not None and not self._is_behind(AHEAD // 2, AHEAD_BYTES // 2):
-            portal().start_task_soon(self._go_on)
+        if self._space is not None and not self._is_behind(AHEAD // 2, AHEAD_BYTES // 2):
+            portal().start_task_soon(self._resume)
         if not self._started:
             self._started = True
-            portal().start_task_soon(self._bring)
+            portal().start_task_soon(self._fetch_all)
         while not self._blocks:
-            if self._over:
+            if self._finished:
                 self._end()
                 return None
             portal()
             self._waiting = True
-            if not self._blocks and not self._over:
+            if not self._blocks and not self._finished:
                 self._wake.get()
             self._waiting = False
-        reading.acquire(self._blocks[0])
-        return reading.block
+        iterator.acquire(self._blocks[0])
+        return iterator.block
 
     def _end(self) -> None:
-        reading = self._reading
-        if reading.finished:
+        iterator = self._iterator
+        if iterator.finished:
             return
         if self._fault is not None:
-            reading.fail()
+            iterator.fail()
             raise self._fault
-        reading.acquire(None)
+        iterator.acquire(None)
 
     def leave(self) -> bool:
         """Return to the job what was not taken; whether there is something to stop."""
         with self._lock:
-            if self._left:
+            if self._abandoned:
                 return False
-            self._left = True
-            if not self._reading.closed:
-                self._reading.leave(self._blocks)
-        return self._started and not self._reading.finished
+            self._abandoned = True
+            if not self._iterator.closed:
+                self._iterator.leave(self._blocks)
+        return self._started and not self._iterator.finished
 
     # ---- on the event loop's thread ----------------------------------------------------------------------------
 
     def _is_behind(self, things: int = AHEAD, received: int = AHEAD_BYTES) -> bool:
         """Whether the reader is so far behind what was brought in."""
-        if self._brought - self._taken >= things:
+        if self._fetched - self._consumed >= things:
             return True
-        return self._brought_bytes - self._taken_bytes >= received
+        return self._fetched_bytes - self._consumed_bytes >= received
 
-    async def _bring(self) -> None:
+    async def _fetch_all(self) -> None:
         try:
             with anyio.CancelScope() as self._scope:
-                while not self._left and self._made(await self._reading.fetch()):
+                while not self._abandoned and self._add_block(await self._iterator.fetch()):
                     if self._is_behind():
-                        self._room = anyio.Event()
+                        self._space = anyio.Event()
                         # It is looked at again after the other thread can see that it is waited for.
                         if self._is_behind():
-                            await self._room.wait()
-                        self._room = None
+                            await self._space.wait()
+                        self._space = None
         except Exception as fault:  # noqa: BLE001 - it is raised where the reader is
             self._fault = fault
         except BaseException:
             self._fault = ClientClosedError("this client was closed meanwhile")
             raise
         finally:
-            self._over = True
+            self._finished = True
             self._wake.put(None)
-            await self._reading.release()
+            await self._iterator.release()
 
-    def _made(self, updates: list[Any]) -> bool:
+    def _add_block(self, updates: list[Any]) -> bool:
         """Put a block of updates where the reader finds it; whether there may be another one."""
         with self._lock:
-            block = None if self._left else self._reading.made_of(updates)
-            if self._left:
-                self._reading.requeue(updates if block is None else block.rest(entered=False))
+            block = None if self._abandoned else self._iterator.build_batch(updates)
+            if self._abandoned:
+                self._iterator.requeue(updates if block is None else block.undelivered(entered=False))
                 return False
             if block is None:
                 return False
-            self._brought += len(block.items)
-            self._brought_bytes = block.received = self._reading.received
+            self._fetched += len(block.items)
+            self._fetched_bytes = block.received = self._iterator.received
             self._blocks.append(block)
         if self._waiting:
             self._wake.put(None)
         return True
 
-    async def _go_on(self) -> None:
-        if self._room is not None:
-            self._room.set()
+    async def _resume(self) -> None:
+        if self._space is not None:
+            self._space.set()
 
     async def stop(self) -> None:
         """Bring in no more, and close the connection: the reader has left."""
         if self._scope is not None:
             self._scope.cancel()
-        if self._over:
-            await self._reading.release()
+        if self._finished:
+            await self._iterator.release()

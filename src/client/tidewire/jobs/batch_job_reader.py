@@ -29,27 +29,27 @@ class BatchJobReader(JobReader, Generic[T]):
 
     def __init__(
         self,
-        exchange: "ApiSession",
+        session: "ApiSession",
         options: "Options",
         stream: JobStream,
         *,
         cancel_url: str,
-        taken: Position | None,
-        begun: Applied | None,
+        delivered: Position | None,
+        initial: Applied | None,
         shape: ResultType[T],
     ) -> None:
-        super().__init__(exchange, options, stream, cancel_url=cancel_url, taken=taken)
+        super().__init__(session, options, stream, cancel_url=cancel_url, delivered=delivered)
         self._shape = shape
-        self._ended_before = frozenset() if taken is None else _ended_in(taken.view)
+        self._ended_before = frozenset() if delivered is None else _ended_in(delivered.view)
         """Items that had ended at the checkpoint that the job was attached with."""
-        if begun is not None:
-            self._receive(begun)
+        if initial is not None:
+            self._receive(initial)
 
     def updates(self) -> UpdateIterator[ItemUpdate[T]]:
         return UpdateIterator(self, WholeUpdates[ItemUpdate[T]](ItemUpdate))
 
     def as_completed(self) -> UpdateIterator[tuple[int, T | ItemFailedError]]:
-        return UpdateIterator(self, _Ended(self._item_result, self._items, self._ended_before))
+        return UpdateIterator(self, _EndedItems(self._item_result, self._items, self._ended_before))
 
     def outcome(self, *, return_exceptions: bool) -> list[T] | list[T | ItemFailedError]:
         """The values of a job whose end was received, or the error that `results` raises for it."""
@@ -70,20 +70,20 @@ class BatchJobReader(JobReader, Generic[T]):
     def raise_outcome(self) -> None:
         """Nothing: items fail each for itself."""
 
-    def _updates(self, advance: Applied) -> Iterator[ItemChange[T]]:
-        place = self._place(advance)
-        diff = advance.diff
-        changed = self._changed(place) if diff is None else sorted(_items_of(diff, place))
+    def _updates(self, applied: Applied) -> Iterator[ItemChange[T]]:
+        place = self._place(applied)
+        diff = applied.diff
+        changed = self._changed(place) if diff is None else sorted(_items_in_diff(diff, place))
         for index in changed:
-            deleted, text = self._texts.change(index, place, advance.texts)
+            deleted, text = self._texts.change(index, place, applied.texts)
             yield ItemChange(
                 place,
                 self._shape,
-                advance.first_seq,
+                applied.first_seq,
                 deleted=deleted,
                 text=text,
                 index=index,
-                visible=advance.visible,
+                visible=applied.visible,
                 settles=index == changed[-1],
             )
 
@@ -108,7 +108,7 @@ class BatchJobReader(JobReader, Generic[T]):
         return failed
 
 
-class _Ended(Generic[T]):
+class _EndedItems(Generic[T]):
     """Hands over each item once, when it has ended."""
 
     silent = True
@@ -116,13 +116,13 @@ class _Ended(Generic[T]):
     def __init__(
         self,
         result: Callable[[int, Any], T | ItemFailedError],
-        final: Callable[[], list[Any]],
-        before: frozenset[int],
+        final_items: Callable[[], list[Any]],
+        ended_before: frozenset[int],
     ) -> None:
         self._result = result
-        self._final = final
-        self._begun = False
-        self._given: set[int] = {*before}
+        self._final_items = final_items
+        self._started = False
+        self._delivered: set[int] = {*ended_before}
 
     async def prepare(self) -> None:
         """Nothing to ask."""
@@ -130,28 +130,28 @@ class _Ended(Generic[T]):
     def settled(self, update: ItemChange[T] | None) -> Sequence[ItemChange[T]]:
         return () if update is None else (update,)
 
-    def give(self, update: ItemChange[T]) -> Iterator[tuple[int, T | ItemFailedError]]:
+    def project(self, update: ItemChange[T]) -> Iterator[tuple[int, T | ItemFailedError]]:
         view = update.place.view
-        if self._begun:
+        if self._started:
             yield from self._ended(update.index, view)
             return
-        self._begun = True
+        self._started = True
         for index in range(view.length("/items")):
             yield from self._ended(index, view)
 
     def finish(self) -> Iterator[tuple[int, T | ItemFailedError]]:
-        for index, item in enumerate(self._final()):
-            if index not in self._given:
-                self._given.add(index)
+        for index, item in enumerate(self._final_items()):
+            if index not in self._delivered:
+                self._delivered.add(index)
                 yield index, self._result(index, item)
 
     def _ended(self, index: int, view: View) -> Iterator[tuple[int, T | ItemFailedError]]:
         # The status first: a value that grows is made anew for each reader of it.
-        if index not in self._given and view.value(f"/items/{index}/status") in ENDED:
-            self._given.add(index)
+        if index not in self._delivered and view.value(f"/items/{index}/status") in ENDED:
+            self._delivered.add(index)
             yield index, self._result(index, view.value(f"/items/{index}"))
 
-    def rest(self) -> Iterable[ItemChange[T]]:
+    def undelivered(self) -> Iterable[ItemChange[T]]:
         return ()
 
 
@@ -162,7 +162,7 @@ def _ended_in(view: View) -> frozenset[int]:
     )
 
 
-def _items_of(diff: JsonValue, place: Position) -> set[int]:
+def _items_in_diff(diff: JsonValue, place: Position) -> set[int]:
     """The items that a diff touches."""
     columns = place.columns
     if isinstance(diff, str):

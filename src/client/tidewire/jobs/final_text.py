@@ -48,18 +48,18 @@ class FinalTextReader:
         self,
         rollback: Callable[[], Awaitable[bool]],
         *,
-        handed: int,
+        delivered: int,
         column: Callable[[], str | None],
         job_id: str | None,
-        followed: bool = False,
+        wait_for_next: bool = False,
     ) -> None:
-        self._ask = rollback
+        self._fetch_rollback = rollback
         self._rollback = True
-        self._handed = handed
+        self._delivered = delivered
         self._column = column
         self._job_id = job_id
-        self._followed = followed
-        self._length = handed
+        self._wait_for_next = wait_for_next
+        self._length = delivered
         self._held: deque[_Held] = deque()
         self.final: ItemChange[Any] | None = None
         self._released: list[ItemChange[Any]] = []
@@ -69,27 +69,29 @@ class FinalTextReader:
         return released
 
     async def prepare(self) -> None:
-        self._rollback = await self._ask()
+        self._rollback = await self._fetch_rollback()
 
-    def give(self, update: ItemChange[Any]) -> Iterable[str]:
+    def project(self, update: ItemChange[Any]) -> Iterable[str]:
         kept = self._length - update.deleted
-        if kept < self._handed:
+        if kept < self._delivered:
             self._held.append(_Held(self._length, update))
-            raise self.void(f"{self._handed - kept} code points of text", update)
+            raise self.retraction_error(f"{self._delivered - kept} code points of text", update)
         self._length = kept + len(update.text)
-        self._held.append(_Held(self._length, self._cut(update, kept)))
+        self._held.append(_Held(self._length, self._merge_deletion(update, kept)))
         if len(self._held) > MAX_HELD:
-            self._gather()
+            self._compact()
         return self._release(
-            max(self._handed, self._stable(update) - self._followed) if self._rollback else self._length
+            max(self._delivered, self._stable(update) - self._wait_for_next)
+            if self._rollback
+            else self._length
         )
 
-    def void(self, what: str, update: ItemChange[Any]) -> VoidTextError:
+    def retraction_error(self, what: str, update: ItemChange[Any]) -> VoidTextError:
         """The error for something that was handed over and did not stay."""
         text = f"{what} that were handed over as final have become void: the job started over"
         return VoidTextError(text, where=Where(job_id=self._job_id, last_event_id=str(update.cursor)))
 
-    def _cut(self, update: ItemChange[Any], kept: int) -> ItemChange[Any]:
+    def _merge_deletion(self, update: ItemChange[Any], kept: int) -> ItemChange[Any]:
         """An update that deletes, as one with those that it deletes from."""
         text, first_seq = update.text, update.first_seq
         while self._held and self._held[-1].end > kept:
@@ -102,31 +104,31 @@ class FinalTextReader:
         whole.first_seq = first_seq
         return whole
 
-    def _gather(self) -> None:
+    def _compact(self) -> None:
         """Make neighbours one, so that few are left and each piece of text is copied a few times in all."""
-        room = (self._length - self._handed) // (MAX_HELD // 4) + 1
+        size_limit = (self._length - self._delivered) // (MAX_HELD // 4) + 1
         gathered: deque[_Held] = deque()
         run: list[_Held] = []
         size = 0
         for held in self._held:
             size += len(held.update.text)
-            if run and size > room:
-                gathered.append(_as_one(run))
+            if run and size > size_limit:
+                gathered.append(_merge(run))
                 run, size = [], len(held.update.text)
             run.append(held)
         self._held = gathered
-        self._held.append(_as_one(run))
+        self._held.append(_merge(run))
 
     def finish(self) -> Iterable[str]:
         return self._release(self._length)
 
-    def rest(self) -> Iterable[ItemChange[Any]]:
+    def undelivered(self) -> Iterable[ItemChange[Any]]:
         return [held.update for held in self._held]
 
     def _release(self, final: int) -> Iterable[str]:
         texts = []
         while self._held and self._held[0].end <= final:
-            self._handed, update = self._held.popleft()
+            self._delivered, update = self._held.popleft()
             self.final = update
             self._released.append(update)
             texts.append(update.text)
@@ -142,7 +144,7 @@ class FinalTextReader:
         return length if isinstance(length, int) else 0
 
 
-def _as_one(run: Sequence[_Held]) -> _Held:
+def _merge(run: Sequence[_Held]) -> _Held:
     if len(run) == 1:
         return run[0]
     end, last = run[-1]

@@ -12,9 +12,9 @@ from tidewire.types import Position
 class TextColumns:
     """The texts of a job's items, as its reader goes on."""
 
-    def __init__(self, taken: Position | None) -> None:
+    def __init__(self, delivered: Position | None) -> None:
         """Begin where a reader has got to; None: before everything."""
-        self._columns: dict[int, str] = {} if taken is None else _text_columns(taken)
+        self._columns: dict[int, str] = {} if delivered is None else _text_columns(delivered)
         """Item → pointer of its text, once there is one."""
 
     def known(self, index: int) -> str | None:

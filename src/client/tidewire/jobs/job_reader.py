@@ -65,37 +65,37 @@ class JobReader(ABC):
 
     def __init__(
         self,
-        exchange: "ApiSession",
+        session: "ApiSession",
         options: "Options",
         stream: JobStream,
         *,
         cancel_url: str,
-        taken: Position | None,
+        delivered: Position | None,
     ) -> None:
         self.listener: Callable[[Queue | Progress], None] | None = None
         self.queue: Queue | None = None
         """The last that the server told of the job's place in its queue."""
         self.progress: Progress | None = None
         """The last that the server told of the job's progress."""
-        self._exchange = exchange
+        self._session = session
         self._options = options
         self._stream = stream
         self._cancel_url = cancel_url
         self._lock: anyio.Lock | None = None
         self._ready: deque[ItemChange[Any]] = deque()
-        self._folded: dict[int, _MergedChange] = {}
-        self._taken = taken
-        self._shown = taken is not None
+        self._merged: dict[int, _MergedChange] = {}
+        self._delivered = delivered
+        self._has_updates = delivered is not None
         """Whether anything was, or will be, handed over."""
-        self._latest = taken
+        self._latest = delivered
         """Where the stream is."""
-        self._reading: weakref.ref[ActiveIterator] | None = None
-        self._texts = TextColumns(taken)
+        self._iterator: weakref.ref[ActiveIterator] | None = None
+        self._texts = TextColumns(delivered)
 
     @property
     def base(self) -> str:
         """The server's URL."""
-        return self._exchange.base
+        return self._session.base
 
     @property
     def id(self) -> str:
@@ -132,20 +132,24 @@ class JobReader(ABC):
         try:
             with self.bounded(self.deadline(timeout), timeout):
                 while not self.ended:
-                    async with self._turn():
-                        await self._advance(queue_until, fold=True)
+                    async with self._reading_lock():
+                        await self._advance(queue_until, merge=True)
         finally:
             if self._active is None:
                 await self.pause()
 
     def checkpoint(self) -> Checkpoint:
         """How far the job was handed over: what to save to read on from there with `client.job(checkpoint=…)`."""
-        taken = self.taken
-        if taken is None:
-            return Checkpoint(job=self.id, url=self._exchange.base)
-        state: Any = taken.view.value()
+        delivered = self.delivered
+        if delivered is None:
+            return Checkpoint(job=self.id, url=self._session.base)
+        state: Any = delivered.view.value()
         return Checkpoint(
-            job=self.id, url=self._exchange.base, state=state, columns=taken.columns, cursor=str(taken.cursor)
+            job=self.id,
+            url=self._session.base,
+            state=state,
+            columns=delivered.columns,
+            cursor=str(delivered.cursor),
         )
 
     @property
@@ -154,41 +158,41 @@ class JobReader(ABC):
         return self._stream.received
 
     @property
-    def taken(self) -> Position | None:
+    def delivered(self) -> Position | None:
         """Up to where the job was handed over."""
-        reading = self._active
-        if reading is not None:
-            reading.settle()
-        return self._taken
+        iterator = self._active
+        if iterator is not None:
+            iterator.settle()
+        return self._delivered
 
     @property
     def _active(self) -> ActiveIterator | None:
         """The reading that was begun and not left."""
-        reading = None if self._reading is None else self._reading()
-        return None if reading is None or reading.closed else reading
+        iterator = None if self._iterator is None else self._iterator()
+        return None if iterator is None or iterator.closed else iterator
 
     async def cancel(self, body: bytes) -> JobStatus:
         with self.bounded(self.deadline()):
-            answer = await self._exchange.ask(
+            answer = await self._session.ask(
                 "POST", self._cancel_url, self._options, body=body, job_id=self.id
             )
-        return self._exchange.read(JobResource, answer, what="job", job_id=self.id).status
+        return self._session.read(JobResource, answer, what="job", job_id=self.id).status
 
     # ---- for a reading -----------------------------------------------------------------------------------------
 
-    def acquire(self, reading: ActiveIterator) -> None:
+    def acquire(self, iterator: ActiveIterator) -> None:
         """Let one reading begin.
 
         Raises:
             ConcurrentReadError: Another one is under way.
         """
         other = self._active
-        if other is not None and other is not reading:
+        if other is not None and other is not iterator:
             if not other.interrupted:
                 raise ConcurrentReadError("this job is being read by another loop", where=self.where)
             # A traceback may hold a loop that a cancellation ended. This one continues on its connection.
             other.leave()
-        self._reading = weakref.ref(reading)
+        self._iterator = weakref.ref(iterator)
 
     async def take(self, queue_until: float | None = None, *, silent: bool) -> list[ItemChange[Any]]:
         """Wait for updates and return those that are there, oldest first; none when the job has ended.
@@ -201,16 +205,16 @@ class JobReader(ABC):
             QueueTimeoutError: It has not.
             TidewireError: The stream is over without the job's end.
         """
-        async with self._turn():
-            while not self._ready and not self._folded and not self.ended:
+        async with self._reading_lock():
+            while not self._ready and not self._merged and not self.ended:
                 await self._advance(queue_until, silent=silent)
-            updates = [*self._ready, *self._unfold()]
+            updates = [*self._ready, *self._take_merged()]
             self._ready.clear()
             return updates
 
     def commit(self, place: Position) -> None:
         """The reader has taken what leads up to here: the checkpoint moves."""
-        self._taken = place
+        self._delivered = place
 
     def requeue(self, updates: Sequence[ItemChange[Any]]) -> None:
         """Keep what a reading did not take for the next one."""
@@ -218,12 +222,12 @@ class JobReader(ABC):
 
     async def pause(self) -> None:
         """Close the connection, unless a `result()` waits on it."""
-        if not self._driven:
+        if not self._stream_in_use:
             await self._stream.aclose()
 
     def pause_soon(self) -> None:
         """The same, from where nothing can be awaited."""
-        if not self._driven:
+        if not self._stream_in_use:
             self._stream.close_soon()
 
     @abstractmethod
@@ -233,63 +237,63 @@ class JobReader(ABC):
     # ---- driving -----------------------------------------------------------------------------------------------
 
     @property
-    def _driven(self) -> bool:
+    def _stream_in_use(self) -> bool:
         return self._lock is not None and self._lock.locked()
 
-    def _turn(self) -> anyio.Lock:
+    def _reading_lock(self) -> anyio.Lock:
         """Held by the task that reads the stream."""
-        self._exchange.transport.loop.check()
+        self._session.transport.loop.check()
         if self._lock is None:
             self._lock = anyio.Lock(fast_acquire=True)
         return self._lock
 
-    async def _advance(self, queue_until: float | None, *, silent: bool = False, fold: bool = False) -> None:
+    async def _advance(self, queue_until: float | None, *, silent: bool = False, merge: bool = False) -> None:
         """Wait for what comes next, and take with it what can be had without waiting."""
         if self.ended:
             return
         if queue_until is not None and self._queued:
             block = await self._block_until(queue_until)
         else:
-            block = await self._stream.block(BLOCK)
-        for told in block:
-            self._receive(told, silent=silent, fold=fold)
+            block = await self._stream.next_outcomes(BLOCK)
+        for outcome in block:
+            self._receive(outcome, silent=silent, merge=merge)
         if self.ended:
             await self._stream.aclose()
-            await self._stream.tell_end()
+            await self._stream.notify_end()
 
-    def _receive(self, told: Applied | Notice, *, silent: bool = False, fold: bool = False) -> None:
-        if isinstance(told, Notice):
-            self._tell(told.message)
+    def _receive(self, outcome: Applied | Notice, *, silent: bool = False, merge: bool = False) -> None:
+        if isinstance(outcome, Notice):
+            self._notify(outcome.message)
             return
         place: Position | None = None
-        for update in self._updates(told):
+        for update in self._updates(outcome):
             place = update.place
-            if not update.visible and (fold or not silent):
+            if not update.visible and (merge or not silent):
                 continue
             if update.visible:
-                self._shown = True
-            if fold or self._folded:
-                earlier = self._folded.get(update.index)
+                self._has_updates = True
+            if merge or self._merged:
+                earlier = self._merged.get(update.index)
                 first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
                 # How the text changed is found between the two places: the change itself may be as long as the text.
                 update.deleted, update.text = 0, ""
-                self._folded[update.index] = _MergedChange(first_seq, base, update)
+                self._merged[update.index] = _MergedChange(first_seq, base, update)
             else:
                 self._ready.append(update)
-        self._latest = place or self._place(told)
+        self._latest = place or self._place(outcome)
 
-    def _unfold(self) -> list[ItemChange[Any]]:
+    def _take_merged(self) -> list[ItemChange[Any]]:
         """What was folded, as one update per item."""
-        folds = sorted(self._folded.values(), key=lambda fold: fold.latest.cursor)
-        self._folded.clear()
-        for first_seq, base, update in folds:
+        merged = sorted(self._merged.values(), key=lambda each: each.latest.cursor)
+        self._merged.clear()
+        for first_seq, base, update in merged:
             update.first_seq = min(first_seq, update.cursor.seq)
             update.deleted, update.text = self._texts.between(update.index, base, update.place)
             # The last one has the latest place: with it, all is handed over up to there.
-            update.settles = update is folds[-1].latest
-        return [fold.latest for fold in folds]
+            update.settles = update is merged[-1].latest
+        return [each.latest for each in merged]
 
-    def _tell(self, message: Queue | Progress) -> None:
+    def _notify(self, message: Queue | Progress) -> None:
         if isinstance(message, Queue):
             self.queue = message
         else:
@@ -298,7 +302,7 @@ class JobReader(ABC):
             self.listener(message)
 
     @abstractmethod
-    def _updates(self, advance: Applied) -> Iterable[ItemChange[Any]]:
+    def _updates(self, applied: Applied) -> Iterable[ItemChange[Any]]:
         """What an advance of the stream is to the items of this job."""
 
     def _items(self) -> list[Any]:
@@ -307,8 +311,8 @@ class JobReader(ABC):
         items: Any = [] if document is None else document.value("/items")
         return items  # type: ignore[no-any-return]
 
-    def _place(self, advance: Applied) -> Position:
-        return Position(advance.view, advance.columns, advance.cursor)
+    def _place(self, applied: Applied) -> Position:
+        return Position(applied.view, applied.columns, applied.cursor)
 
     # ---- time --------------------------------------------------------------------------------------------------
 
@@ -329,7 +333,7 @@ class JobReader(ABC):
 
     async def _block_until(self, deadline: float) -> list[Applied | Notice]:
         with anyio.CancelScope(deadline=deadline):
-            return await self._stream.block(BLOCK)
+            return await self._stream.next_outcomes(BLOCK)
         raise self.timed_out(f"the queue_timeout of {self._options.queue_timeout:g} s")
 
     def bounded(self, deadline: float | None, timeout: float | None = None) -> AbstractContextManager[None]:

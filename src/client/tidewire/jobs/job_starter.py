@@ -47,16 +47,16 @@ class JobStarter:
             closed.
     """
 
-    def __init__(self, exchange: ApiSession, options: Options) -> None:
-        self.exchange: ApiSession = exchange
+    def __init__(self, session: ApiSession, options: Options) -> None:
+        self.session: ApiSession = session
         self.options: Options = options
         self.running: set[AsyncBatchJob[Any]] = set()
-        self._vocabularies = Vocabularies(exchange)
+        self._vocabularies = Vocabularies(session)
 
     def with_options(self, options: Options) -> Self:
         """The same server with other options."""
         view = object.__new__(type(self))
-        view.exchange, view.options = self.exchange, options
+        view.session, view.options = self.session, options
         view.running, view._vocabularies = self.running, self._vocabularies
         return view
 
@@ -66,7 +66,7 @@ class JobStarter:
         It refers to nothing of the user's, such as hooks: these may refer to the client, which would then never be
         garbage-collected.
         """
-        return partial(_close, self.running, self.exchange.transport)
+        return partial(_close, self.running, self.session.transport)
 
     # ---- endpoints ---------------------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ class JobStarter:
         """
         if name is not None:
             return _checked(name, "an endpoint's name")
-        discovery = await self.exchange.discover(self.options, since)
+        discovery = await self.session.discover(self.options, since)
         names = [endpoint.name for endpoint in discovery.endpoints]
         if len(names) == 1:
             return names[0]
@@ -92,12 +92,12 @@ class JobStarter:
 
     async def describe(self, name: str | None) -> EndpointDescription:
         since = anyio.current_time()
-        return await self.exchange.describe(await self.endpoint(name, since), self.options, since)
+        return await self.session.describe(await self.endpoint(name, since), self.options, since)
 
     async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
         """The endpoint's name and description, and the server's limits."""
         name = await self.endpoint(endpoint)
-        limits = (await self.exchange.discover(self.options)).limits
+        limits = (await self.session.discover(self.options)).limits
         return name, limits, await self.describe(name)
 
     # ---- starting ----------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class JobStarter:
             raise
         content = encoded(members | options_on_the_wire(self.options))
         try:
-            answer = await self.exchange.submit(
+            answer = await self.session.submit(
                 self._jobs_url(name), self.options, headers=_key_header(key), body=content, since=since
             )
         except EndpointNotFoundError as error:
@@ -125,12 +125,12 @@ class JobStarter:
             error.advice = error.advice or f"client.describe({name!r}).input_schema says what it takes."
             raise
         if isinstance(answer, Connection):
-            stream, begun = await self._streamed(answer), None
+            stream, initial = await self._streamed(answer), None
         else:
-            job = self.exchange.read(JobResource, answer, what="submitted job")
+            job = self.session.read(JobResource, answer, what="submitted job")
             name = job.endpoint
-            stream, begun = self._stream(job, answer.url)
-        return self._single(stream, None, shape, begun=begun, endpoint=name)
+            stream, initial = self._stream(job, answer.url)
+        return self._single(stream, None, shape, initial=initial, endpoint=name)
 
     async def submit_batch(
         self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[T]
@@ -147,7 +147,7 @@ class JobStarter:
         """Submit a body of many inputs."""
         since = anyio.current_time() if since is None else since
         try:
-            answer = await self.exchange.ask(
+            answer = await self.session.ask(
                 "POST",
                 self._jobs_url(name),
                 self.options,
@@ -162,9 +162,9 @@ class JobStarter:
         except InvalidInputError as error:
             error.advice = error.advice or f"client.describe({name!r}).input_schema says what it takes."
             raise
-        job = self.exchange.read(JobResource, answer, what="submitted job")
-        stream, begun = self._stream(job, answer.url)
-        return AsyncBatchJob(self._batch(stream, None, shape, begun=begun))
+        job = self.session.read(JobResource, answer, what="submitted job")
+        stream, initial = self._stream(job, answer.url)
+        return AsyncBatchJob(self._batch(stream, None, shape, initial=initial))
 
     def map_work(
         self, endpoint: str | None, shape: ResultType[Any], shared: dict[str, Any], **settings: Any
@@ -176,7 +176,7 @@ class JobStarter:
             shape,
             shared,
             options=self.options,
-            sleep=self.exchange.timing.sleep,
+            sleep=self.session.timing.sleep,
             **settings,
         )
 
@@ -195,13 +195,13 @@ class JobStarter:
         except ProtocolError:
             await connection.aclose()
             raise
-        await stream.take_over(connection)
+        await stream.adopt_response(connection)
         return stream
 
     async def _names(self, since: float, *, but: str) -> str:
         """Advice that lists the server's endpoints, unless the error lists them already."""
         try:
-            discovery = await self.exchange.discover(self.options, since)
+            discovery = await self.session.discover(self.options, since)
             names = [endpoint.name for endpoint in discovery.endpoints]
         except TidewireError:
             return ""
@@ -210,7 +210,7 @@ class JobStarter:
         return f"This server has: {', '.join(names)}." if names else "This server has no endpoint."
 
     def _jobs_url(self, endpoint: str) -> str:
-        return f"{self.exchange.endpoint_url(endpoint)}/jobs"
+        return f"{self.session.endpoint_url(endpoint)}/jobs"
 
     # ---- attaching ---------------------------------------------------------------------------------------------
 
@@ -241,10 +241,10 @@ class JobStarter:
             )
         if job_id is not None and checkpoint.job != job_id:
             raise CheckpointError(f"the checkpoint is of job {checkpoint.job}, not of {job_id}")
-        if checkpoint.url is not None and checkpoint.url != self.exchange.base:
+        if checkpoint.url is not None and checkpoint.url != self.session.base:
             advice = "If it is the same server, pass dataclasses.replace(checkpoint, url=None)."
             raise CheckpointError(
-                f"the checkpoint is of {checkpoint.url}, not of {self.exchange.base}", advice=advice
+                f"the checkpoint is of {checkpoint.url}, not of {self.session.base}", advice=advice
             )
         stream = self._stream_of(checkpoint.job)
         if checkpoint.cursor is None or checkpoint.state is None:
@@ -261,19 +261,19 @@ class JobStarter:
     def _single(
         self,
         stream: JobStream,
-        taken: Position | None,
+        delivered: Position | None,
         shape: ResultType[T],
         *,
-        begun: Applied | None = None,
+        initial: Applied | None = None,
         endpoint: str | None = None,
     ) -> SingleJobReader[T]:
         return SingleJobReader(
-            self.exchange,
+            self.session,
             self.options,
             stream,
             cancel_url=f"{stream.job_url}/cancel",
-            taken=taken,
-            begun=begun,
+            delivered=delivered,
+            initial=initial,
             vocabularies=self._vocabularies,
             endpoint=endpoint,
             shape=shape,
@@ -282,38 +282,38 @@ class JobStarter:
     def _batch(
         self,
         stream: JobStream,
-        taken: Position | None,
+        delivered: Position | None,
         shape: ResultType[T],
         *,
-        begun: Applied | None = None,
+        initial: Applied | None = None,
     ) -> BatchJobReader[T]:
         return BatchJobReader(
-            self.exchange,
+            self.session,
             self.options,
             stream,
             cancel_url=f"{stream.job_url}/cancel",
-            taken=taken,
-            begun=begun,
+            delivered=delivered,
+            initial=initial,
             shape=shape,
         )
 
     def _stream(self, job: JobResource, base: str) -> tuple[JobStream, Applied | None]:
         """The stream of a job that was just submitted, from the state that came with the response."""
         stream = self._stream_of(job.id, events=(base, job.links.events))
-        begun = stream.follower.adopt(job)
-        return stream, begun if isinstance(begun, Applied) else None
+        initial = stream.follower.adopt(job)
+        return stream, initial if isinstance(initial, Applied) else None
 
     def _stream_of(self, job_id: str, *, events: tuple[str, str] | None = None) -> JobStream:
         """The stream of a job; `events` is the URL of a response, and the link to the stream in it."""
-        exchange = self.exchange
-        job_url = exchange.job_url(job_id)
+        session = self.session
+        job_url = session.job_url(job_id)
         follower = Follower(
-            backoff=Backoff(self.options.retry, exchange.timing.rng),
+            backoff=Backoff(self.options.retry, session.timing.rng),
             job_id=job_id,
             max_state_bytes=self.options.max_state_bytes,
         )
-        events_url = f"{job_url}/events" if events is None else exchange.here(*events, f"{job_url}/events")
-        return JobStream(exchange, follower, self.options, job_url=job_url, events_url=events_url)
+        events_url = f"{job_url}/events" if events is None else session.here(*events, f"{job_url}/events")
+        return JobStream(session, follower, self.options, job_url=job_url, events_url=events_url)
 
 
 async def _close(running: set[AsyncBatchJob[Any]], transport: Transport) -> None:

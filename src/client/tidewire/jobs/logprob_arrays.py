@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tidewire.errors import TidewireError, Where
-from tidewire.jobs.tokens import ASK, misfit
+from tidewire.jobs.tokens import ASK, invalid_columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,7 +68,7 @@ def logprobs_of(value: Any, where: Where) -> Logprobs:
     try:
         return _arrays(value, numpy)
     except (TypeError, ValueError) as error:
-        raise misfit(error, where) from error
+        raise invalid_columns(error, where) from error
 
 
 def _arrays(value: dict[str, Any], numpy: Any) -> Logprobs:

@@ -48,12 +48,12 @@ class _MapReader(Generic[X]):
             aiter(inputs) if isinstance(inputs, AsyncIterable) else iter(inputs)
         )
         self._busy = False
-        self._broken_off = False
+        self._inputs_failed = False
 
     async def next(self) -> X:
         if self._busy:
             raise ConcurrentReadError("this map is being read by another loop", advice="Begin another.")
-        if self._broken_off:
+        if self._inputs_failed:
             what = "the inputs of this map were broken off, by an error or a wait that was cancelled"
             raise ConcurrentReadError(what, advice="Begin another with the inputs that are left.")
         work = self._work
@@ -62,7 +62,7 @@ class _MapReader(Generic[X]):
             while not work.ready():
                 if work.finished:
                     raise StopAsyncIteration
-                while work.hungry:
+                while work.accepts_input:
                     await self._feed()
                 await work.fill()
             value: X = work.take()
@@ -82,7 +82,7 @@ class _MapReader(Generic[X]):
             self._work.end()
         except BaseException:
             # A generator that was broken off has no more to give: going on would take that for the end of the inputs.
-            self._broken_off = True
+            self._inputs_failed = True
             await self.aclose()
             raise
         else:

@@ -42,16 +42,16 @@ BATCH_SIZE: Final = 256
 """Inputs of one job, by default and where the server allows that many.
 
 `concurrency` times this is the look-ahead: inputs that were taken and whose values were not handed over yet."""
-VISIT_EVERY: Final = 60.0
+POLL_INTERVAL: Final = 60.0
 """Seconds after which jobs that are not being read are looked at; a quarter of the time that the server keeps an ended
 job, if that is less."""
-LEAST_VISIT: Final = 0.25
+MIN_POLL_INTERVAL: Final = 0.25
 """Seconds; a server that keeps ended jobs for less than four of these is not asked more often."""
 
 CANCEL_TIMEOUT: Final = 2.0
 """Seconds that cancelling the jobs of a `map` may take in all."""
 
-_ROOM: Final = 1024
+_BODY_OVERHEAD: Final = 1024
 """Bytes of a body beside its inputs, the shared members and the options: names and brackets."""
 _OF_INPUT: Final = re.compile(r"/inputs/(\d+)(/|\b)")
 
@@ -90,7 +90,7 @@ class _Part:
     outcomes: dict[int, Any] = field(default_factory=dict)
     count: int = 0
     """How many of them there were."""
-    handed: int = 0
+    delivered: int = 0
     job: AsyncBatchJob[Any] | None = None
     reading: UpdateIterator[tuple[int, Any]] | None = None
 
@@ -105,7 +105,7 @@ class _Part:
 
     @property
     def over(self) -> bool:
-        return self.handed == self.count
+        return self.delivered == self.count
 
 
 class BatchStarter(Protocol):
@@ -162,11 +162,11 @@ class MapWork(Generic[T]):
         self._return_exceptions = return_exceptions
         self._progress = progress
         self._total = total
-        self._told: MapProgress | None = None
-        self._name: str | None = None
+        self._reported: MapProgress | None = None
+        self._endpoint_name: str | None = None
         self._batches = True
         self._max_body = 0
-        self._visit = VISIT_EVERY
+        self._poll_interval = POLL_INTERVAL
         self._leaves_running = key is not None
         self._key = key or secrets.token_urlsafe(16)
         self._taken = self._ended = self._failed = 0
@@ -182,10 +182,10 @@ class MapWork(Generic[T]):
     # ---- inputs ------------------------------------------------------------------------------------------------
 
     @property
-    def hungry(self) -> bool:
+    def accepts_input(self) -> bool:
         """Whether it takes an input now."""
         return (
-            self._name is not None
+            self._endpoint_name is not None
             and not self._exhausted
             and not self._full
             and len(self._under_way) < self._concurrency
@@ -224,10 +224,10 @@ class MapWork(Generic[T]):
     def ready(self) -> bool:
         """Whether a value can be handed over without waiting. Reports progress."""
         if self._progress is not None:
-            told = MapProgress(self._taken, self._ended, self._failed, len(self._under_way), self._total)
-            if told != self._told:
-                self._told = told
-                self._progress(told)
+            progress = MapProgress(self._taken, self._ended, self._failed, len(self._under_way), self._total)
+            if progress != self._reported:
+                self._reported = progress
+                self._progress(progress)
         return bool(self._values)
 
     def take(self) -> Any:
@@ -244,10 +244,10 @@ class MapWork(Generic[T]):
             raise cause if isinstance(cause, InvalidInputError) else value
         return value
 
-    def _hand_over(self, part: _Part) -> None:
-        while (number := part.first + part.handed) in part.outcomes:
+    def _deliver(self, part: _Part) -> None:
+        while (number := part.first + part.delivered) in part.outcomes:
             self._values.append(part.outcomes.pop(number))
-            part.handed += 1
+            part.delivered += 1
 
     def _count(self, *, failed: bool) -> None:
         self._ended += 1
@@ -275,11 +275,11 @@ class MapWork(Generic[T]):
         if self.closed:
             raise ConcurrentReadError("this loop was left, and cannot go on", advice="Begin another.")
         try:
-            if self._name is None:
+            if self._endpoint_name is None:
                 await self._prepare()
             elif self._full:
                 await self._submit()
-            elif self.hungry:
+            elif self.accepts_input:
                 return
             elif self._under_way:
                 await self._read()
@@ -296,9 +296,9 @@ class MapWork(Generic[T]):
         most = 1 if batch is None else min(limits.max_inputs, batch.max_items)
         self._batch_size = min(self._batch_size, most)
         shared = encoded(self._shared) if self._batches else b""
-        self._max_body = limits.max_body_bytes - len(shared) - _ROOM
-        self._visit = min(VISIT_EVERY, max(LEAST_VISIT, limits.state_ttl_s / 4))
-        self._name = name
+        self._max_body = limits.max_body_bytes - len(shared) - _BODY_OVERHEAD
+        self._poll_interval = min(POLL_INTERVAL, max(MIN_POLL_INTERVAL, limits.state_ttl_s / 4))
+        self._endpoint_name = name
 
     async def _submit(self) -> None:
         part = self._part
@@ -306,9 +306,9 @@ class MapWork(Generic[T]):
             body = self._body(part)
             key = sha256(self._key.encode() + b"\0" + str(part.first).encode() + b"\0" + body).hexdigest()
             try:
-                part.job = await self._starter.start(self._name or "", body, key, self._shape)
+                part.job = await self._starter.start(self._endpoint_name or "", body, key, self._shape)
             except InvalidInputError as error:
-                if not self._take_out(part, error):
+                if not self._remove_refused(part, error):
                     raise
                 continue
             part.reading = part.job.as_completed()
@@ -331,7 +331,7 @@ class MapWork(Generic[T]):
             b'{"inputs":[' + inputs + b"]" + _tail(more | ({"shared": self._shared} if self._shared else {}))
         )
 
-    def _take_out(self, part: _Part, error: InvalidInputError) -> bool:
+    def _remove_refused(self, part: _Part, error: InvalidInputError) -> bool:
         """Take the input that the server refused out of a part; False where it named none."""
         place = _OF_INPUT.match(error.pointer or "")
         if place is not None and int(place[1]) < len(part.inputs):
@@ -357,19 +357,21 @@ class MapWork(Generic[T]):
             others = [other for other in self._under_way if other is not part]
             numbers = [*part.inputs]
             with suppress(StopAsyncIteration):
-                self._note(
-                    part, numbers, await (self._read_beside(reading, others) if others else anext(reading))
+                self._record(
+                    part,
+                    numbers,
+                    await (self._read_and_poll_others(reading, others) if others else anext(reading)),
                 )
                 # What has come with it is there without waiting.
                 while reading.block.at < len(reading.block.items):
-                    self._note(part, numbers, await anext(reading))
-        self._hand_over(part)
+                    self._record(part, numbers, await anext(reading))
+        self._deliver(part)
         if reading is None or reading.finished:
             self._under_way.popleft()
             if part.job is not None:
                 self._starter.running.discard(part.job)
 
-    def _note(self, part: _Part, numbers: Sequence[int], ended: tuple[int, Any]) -> None:
+    def _record(self, part: _Part, numbers: Sequence[int], ended: tuple[int, Any]) -> None:
         index, outcome = ended
         failed = isinstance(outcome, ItemFailedError)
         if failed:
@@ -377,13 +379,13 @@ class MapWork(Generic[T]):
         part.outcomes[numbers[index]] = outcome
         self._count(failed=failed)
 
-    async def _read_beside(
+    async def _read_and_poll_others(
         self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[_Part]
     ) -> tuple[int, Any]:
         """Read the first job, and look after the others meanwhile."""
         fault: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._look_after, others)
+            tasks.start_soon(self._poll_others, others)
             try:
                 ended = await anext(reading)
             except Exception as error:  # noqa: BLE001 - raised below, outside of the group that would wrap it
@@ -393,9 +395,9 @@ class MapWork(Generic[T]):
             raise fault
         return ended
 
-    async def _look_after(self, others: Iterable[_Part]) -> None:
+    async def _poll_others(self, others: Iterable[_Part]) -> None:
         while True:
-            await self._sleep(self._visit)
+            await self._sleep(self._poll_interval)
             for job in [other.job for other in others if other.job is not None]:
                 # What is wrong with it is told when its turn comes.
                 with suppress(TidewireError):

@@ -64,23 +64,23 @@ class JobStream:
     """
 
     def __init__(
-        self, exchange: ApiSession, follower: Follower, options: Options, *, job_url: str, events_url: str
+        self, session: ApiSession, follower: Follower, options: Options, *, job_url: str, events_url: str
     ) -> None:
         self.follower = follower
         self.job_url = job_url
         self.events_url = events_url
         self.received: int = 0
-        self._exchange = exchange
+        self._session = session
         self._options = options
         self._connection: Connection | None = None
         self._decoder = Decoder()
         self._events: deque[Event] = deque()
         self._oversized: str | None = None
-        self._due: Reconnect | Fatal | None = None
+        self._pending: Reconnect | Fatal | None = None
         self._waited_for_hello = self._silence = 0.0
         """Seconds spent in reads of this connection before its `hello`; and since its last byte."""
         self._policy = RequestPolicy(RequestKind.STREAM, follower.backoff)
-        self._answered_at: str | None = None
+        self._stream_url: str | None = None
         """URL of the answer that was the last stream: links in it are relative to that."""
         self._last_fault: TidewireError | None = None
 
@@ -89,11 +89,11 @@ class JobStream:
         """Whether `done` was applied."""
         return self.follower.done is not None
 
-    async def block(self, most: int) -> list[Applied | Notice]:
+    async def next_outcomes(self, limit: int) -> list[Applied | Notice]:
         """Go on until something can be told, and tell with it what can be told without waiting.
 
         Args:
-            most: How much at a time.
+            limit: Largest number of outcomes to return.
 
         Raises:
             TidewireError: The stream is over without the job's end, or cannot be read.
@@ -101,19 +101,19 @@ class JobStream:
         try:
             while True:
                 # Nothing may be awaited before what is told is handed over: a cancellation there would lose it.
-                told = self._told(most)
-                if told:
-                    return told
-                match outcome := self._due or await self._next():
+                outcomes = self._apply_events(limit)
+                if outcomes:
+                    return outcomes
+                match outcome := self._pending or await self._next():
                     case Applied() | Notice():
                         return [outcome]
                     case Reconnect():
                         # Whoever cancels the wait and asks again waits again: a hurry must not become a storm.
-                        self._due = outcome
+                        self._pending = outcome
                         await self._reconnect(outcome)
-                        self._due = None
+                        self._pending = None
                     case Fatal():
-                        self._due = None
+                        self._pending = None
                         raise self._error(outcome)
         except Exception:
             await self.aclose()
@@ -123,24 +123,24 @@ class JobStream:
                 await self.aclose()
             raise
 
-    def _told(self, most: int) -> list[Applied | Notice]:
+    def _apply_events(self, limit: int) -> list[Applied | Notice]:
         """What the events that have come tell; one that ends the connection is what is due after them."""
-        told: list[Applied | Notice] = []
+        outcomes: list[Applied | Notice] = []
         events, follower = self._events, self.follower
         # Nothing follows an end, whatever came with it.
-        while events and len(told) < most and self._due is None and follower.done is None:
+        while events and len(outcomes) < limit and self._pending is None and follower.done is None:
             outcome = follower.receive(events.popleft())
             if type(outcome) is Applied or type(outcome) is Notice:
-                told.append(outcome)
+                outcomes.append(outcome)
             elif type(outcome) is Ignored:
-                log.debug("%s: %s", self._name, outcome.why)
+                log.debug("%s: %s", self._label, outcome.why)
             else:
-                self._due = outcome  # type: ignore[assignment]
-        return told
+                self._pending = outcome  # type: ignore[assignment]
+        return outcomes
 
-    async def take_over(self, connection: Connection) -> None:
+    async def adopt_response(self, connection: Connection) -> None:
         """Go on with the stream that answered the submit, if it can be read; else another one is opened."""
-        self._exchange.contacted = True
+        self._session.contacted = True
         if not _is_stream(connection):
             await connection.aclose()
             return
@@ -178,9 +178,9 @@ class JobStream:
         greeted = follower.greeted
         # Only time in which somebody reads counts, and a read that was cancelled counts, too: a caller that waits
         # again and again for a moment would otherwise never see that a connection is silent.
-        allowed = SILENT_HEARTBEATS * follower.heartbeat if greeted else self._exchange.timing.hello_timeout
+        allowed = SILENT_HEARTBEATS * follower.heartbeat if greeted else self._session.timing.hello_timeout
         limit = max(0.0, allowed - (self._silence if greeted else self._waited_for_hello))
-        begun = anyio.current_time()
+        started = anyio.current_time()
         try:
             segment = await connection.read(limit)
         except SilenceTimeoutError as error:
@@ -190,7 +190,7 @@ class JobStream:
         except TransportError as error:
             return self._cut(error)
         finally:
-            waited = anyio.current_time() - begun
+            waited = anyio.current_time() - started
             if greeted:
                 self._silence += waited
             else:
@@ -212,24 +212,35 @@ class JobStream:
         self._last_fault = fault
         return self.follower.lost(fault.what, spent=spent)
 
-    async def _reconnect(self, again: Reconnect) -> None:
+    async def _reconnect(self, reconnect: Reconnect) -> None:
         await self.aclose()
-        level = {Cause.GOAWAY: logging.DEBUG, Cause.RESYNC: logging.WARNING}.get(again.cause, logging.INFO)
-        log.log(level, "%s: %s (%s); again in %.2f s", self._name, again.why, again.cause.value, again.wait)
-        hooks, job_id = self._exchange.hooks, self.follower.job_id
-        if again.cause is Cause.RESYNC:
-            await tell(hooks.on_resync, ResyncEvent(job_id, again.why))
-        event = ReconnectEvent(job_id, again.cause.value, again.why, again.wait, self._last_event_id)
+        level = {Cause.GOAWAY: logging.DEBUG, Cause.RESYNC: logging.WARNING}.get(
+            reconnect.cause, logging.INFO
+        )
+        log.log(
+            level,
+            "%s: %s (%s); again in %.2f s",
+            self._label,
+            reconnect.why,
+            reconnect.cause.value,
+            reconnect.wait,
+        )
+        hooks, job_id = self._session.hooks, self.follower.job_id
+        if reconnect.cause is Cause.RESYNC:
+            await tell(hooks.on_resync, ResyncEvent(job_id, reconnect.why))
+        event = ReconnectEvent(
+            job_id, reconnect.cause.value, reconnect.why, reconnect.wait, self._last_event_id
+        )
         await tell(hooks.on_reconnect, event)
-        await self._exchange.timing.sleep(again.wait)
+        await self._session.timing.sleep(reconnect.wait)
 
-    async def tell_end(self) -> None:
+    async def notify_end(self) -> None:
         """Tell that the job's end was received."""
         done = self.follower.done
         if done is not None:
-            log.debug("%s: %s", self._name, done.status)
+            log.debug("%s: %s", self._label, done.status)
             event = EndEvent(self.follower.job_id, done.status, self._last_event_id)
-            await tell(self._exchange.hooks.on_end, event)
+            await tell(self._session.hooks.on_end, event)
 
     # ---- opening -----------------------------------------------------------------------------------------------
 
@@ -241,24 +252,24 @@ class JobStream:
         cursor = "" if follower.cursor is None else str(follower.cursor)
         url = self._next_url()
         while True:
-            headers = await self._exchange.headers(self._options)
-            credentials = self._exchange.credentials.now
+            headers = await self._session.headers(self._options)
+            credentials = self._session.credentials.now
             headers.pop("Accept")
             if cursor:
                 headers["Last-Event-ID"] = cursor
             try:
-                opening = self._exchange.transport.open_stream(
+                opening = self._session.transport.open_stream(
                     url,
                     headers=headers,
                     connect_timeout=self._options.connect_timeout,
-                    answer_timeout=self._exchange.timing.hello_timeout,
+                    answer_timeout=self._session.timing.hello_timeout,
                 )
-                connection = await watched(self._exchange.hooks.on_request, "GET", url, opening)
+                connection = await watched(self._session.hooks.on_request, "GET", url, opening)
             except (TransportError, NotATidewireServerError) as error:
-                return await self._no_answer(error)
+                return await self._handle_fault(error)
             what = policy.action(connection.status, has_cursor=bool(cursor), usable=_is_stream(connection))
             if what is Action.USE:
-                log.debug("%s: connected, after %s", self._name, cursor or "nothing")
+                log.debug("%s: connected, after %s", self._label, cursor or "nothing")
                 self._connect(connection, cursor, url)
                 return None
             try:
@@ -267,43 +278,45 @@ class JobStream:
                 return self._cut(error)
             finally:
                 await connection.aclose()
-            if what is Action.REFRESH and await self._exchange.credentials.renew(credentials):
+            if what is Action.REFRESH and await self._session.credentials.renew(credentials):
                 continue
             if what is not Action.REDIRECT:
-                return await self._judge(what, answer)
-            url = self._exchange.redirected(answer)
+                return await self._handle_response(what, answer)
+            url = self._session.redirected(answer)
 
     def _next_url(self) -> str:
         """Where the last `hello` said that the stream is, unless that would take credentials to another origin."""
         link = self.follower.events_url
-        if link is not None and self._answered_at is not None:
-            place = resolve(self._answered_at, link)
-            if same_origin(place, self._exchange.base):
+        if link is not None and self._stream_url is not None:
+            place = resolve(self._stream_url, link)
+            if same_origin(place, self._session.base):
                 return place
-            log.info("%s: the link %r in hello leads to another origin; it is not followed", self._name, link)
+            log.info(
+                "%s: the link %r in hello leads to another origin; it is not followed", self._label, link
+            )
         return self.events_url
 
     def _connect(self, connection: Connection, cursor: str, url: str) -> None:
         self._connection = connection
-        self._answered_at = url
-        self._exchange.contacted = True
+        self._stream_url = url
+        self._session.contacted = True
         self._policy.connected()
-        most = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
-        self._decoder = Decoder(max_event_bytes=most, last_event_id=cursor)
+        limit = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
+        self._decoder = Decoder(max_event_bytes=limit, last_event_id=cursor)
         self._waited_for_hello = self._silence = 0.0
 
-    async def _no_answer(self, error: TransportError | NotATidewireServerError) -> Outcome:
-        contacted = self._exchange.contacted
+    async def _handle_fault(self, error: TransportError | NotATidewireServerError) -> Outcome:
+        contacted = self._session.contacted
         if self._policy.fault(fault_of(error), contacted=contacted) is Action.FATAL:
             error.placed(job_id=self.follower.job_id)
-            await self._exchange.raise_fault(error)
+            await self._session.raise_fault(error)
         return self._cut(error) if contacted else Reconnect(self._policy.first_wait(), Cause.CUT, error.what)
 
-    async def _judge(self, what: Action, answer: Response) -> Outcome:
+    async def _handle_response(self, what: Action, answer: Response) -> Outcome:
         """What follows a response that is not a stream."""
         if self._policy.redirects > MAX_REDIRECTS:
             raise ProtocolError(f"more than {MAX_REDIRECTS} redirects", where=self._where)
-        refused = self._exchange.refused(answer, self.follower.job_id, self._last_event_id)
+        refused = self._session.refused(answer, self.follower.job_id, self._last_event_id)
         self._last_fault = refused
         match what:
             case Action.READ_JOB:
@@ -315,8 +328,8 @@ class JobStream:
                     refused.what, at_least=retry_after(answer.headers.get("retry-after")) or 0.0
                 )
             case Action.CUT:
-                if answer.status == HTTPStatus.OK and not self._exchange.contacted:
-                    raise self._exchange.not_tidewire(answer)
+                if answer.status == HTTPStatus.OK and not self._session.contacted:
+                    raise self._session.not_tidewire(answer)
                 if isinstance(refused, NotATidewireServerError):
                     raise refused
                 return self.follower.lost(refused.what)
@@ -328,8 +341,8 @@ class JobStream:
     async def read_job(self) -> JobResource:
         """GET the job."""
         job_id = self.follower.job_id
-        answer = await self._exchange.ask("GET", self.job_url, self._options, job_id=job_id)
-        job = self._exchange.read(JobResource, answer, what="job", job_id=job_id)
+        answer = await self._session.ask("GET", self.job_url, self._options, job_id=job_id)
+        job = self._session.read(JobResource, answer, what="job", job_id=job_id)
         if job_id is not None and job.id != job_id:
             raise ProtocolError(f"asked for job {job_id}, the answer is job {job.id}", where=answer.where())
         return job
@@ -337,7 +350,7 @@ class JobStream:
     # ---- words -------------------------------------------------------------------------------------------------
 
     @property
-    def _name(self) -> str:
+    def _label(self) -> str:
         return f"job {self.follower.job_id}"
 
     @property

@@ -103,13 +103,13 @@ class TokenRows:
         self,
         text: FinalTextReader,
         *,
-        handed: int,
+        delivered: int,
         vocabulary: Callable[[], Awaitable[Vocabulary | None]],
         where: Where,
     ) -> None:
         self._text = text
-        self._handed = handed
-        self._ask = vocabulary
+        self._delivered = delivered
+        self._fetch_vocabulary = vocabulary
         self._vocabulary: Vocabulary | None = None
         self._where = where
 
@@ -118,41 +118,41 @@ class TokenRows:
 
     async def prepare(self) -> None:
         await self._text.prepare()
-        self._vocabulary = await self._ask()
+        self._vocabulary = await self._fetch_vocabulary()
 
-    def give(self, update: ItemChange[Any]) -> Iterable[Token]:
-        self._text.give(update)
+    def project(self, update: ItemChange[Any]) -> Iterable[Token]:
+        self._text.project(update)
         view = update.place.view
-        if view.length(f"{_VALUE}/token_ids") < self._handed:
-            raise self._text.void("tokens", update)
-        if update.text and not _asked_for(view):
+        if view.length(f"{_VALUE}/token_ids") < self._delivered:
+            raise self._text.retraction_error("tokens", update)
+        if update.text and not _has_tokens(view):
             raise self._no_tokens()
-        return self._fresh()
+        return self._new_tokens()
 
     def finish(self) -> Iterable[Token]:
         self._text.finish()
         last = self._text.final
         # A job that failed has its own error, which comes next.
-        if last is not None and last.member("status") == "succeeded" and not _asked_for(last.place.view):
+        if last is not None and last.member("status") == "succeeded" and not _has_tokens(last.place.view):
             raise self._no_tokens()
-        return self._fresh()
+        return self._new_tokens()
 
     def _no_tokens(self) -> TidewireError:
         return TidewireError("this job's value has no columns of tokens", where=self._where, advice=ASK)
 
-    def rest(self) -> Iterable[ItemChange[Any]]:
-        return self._text.rest()
+    def undelivered(self) -> Iterable[ItemChange[Any]]:
+        return self._text.undelivered()
 
-    def _fresh(self) -> Iterable[Token]:
+    def _new_tokens(self) -> Iterable[Token]:
         final = self._text.final
         if final is None:
             return ()
-        start, view = self._handed, final.place.view
-        self._handed = max(start, view.length(f"{_VALUE}/token_ids"))
+        start, view = self._delivered, final.place.view
+        self._delivered = max(start, view.length(f"{_VALUE}/token_ids"))
         try:
-            return tuple(self._tokens(view, start)) if self._handed > start else ()
+            return tuple(self._tokens(view, start)) if self._delivered > start else ()
         except (TypeError, ValueError) as error:
-            raise misfit(error, self._where) from error
+            raise invalid_columns(error, self._where) from error
 
     def _tokens(self, view: View, start: int) -> Iterator[Token]:
         columns = {name: _column(view, name, start) for name in _COLUMNS}
@@ -163,22 +163,22 @@ class TokenRows:
             ids, logprobs = row["top_ids"] or (), row["top_logprobs"] or ()
             texts = row["top_text"] or (None,) * len(ids)
             yield Token(
-                self._name(token_id, row["token_text"]),
+                self._token_text(token_id, row["token_text"]),
                 token_id,
                 # A null in the column is a probability of 0; a column that is not there was not asked for.
                 _nats(row["logprobs"]) if columns["logprobs"] else None,
                 row["ranks"],
                 tuple(
-                    Alternative(self._name(one, text), one, _nats(logprob))
+                    Alternative(self._token_text(one, text), one, _nats(logprob))
                     for one, text, logprob in zip(ids, texts, logprobs, strict=True)
                 ),
             )
 
-    def _name(self, token_id: int, told: str | None) -> str:
-        if told is not None:
-            if not isinstance(told, str):
-                raise TypeError(f"{told!r} is no text of a token")
-            return told
+    def _token_text(self, token_id: int, text: str | None) -> str:
+        if text is not None:
+            if not isinstance(text, str):
+                raise TypeError(f"{text!r} is no text of a token")
+            return text
         if self._vocabulary is None:
             advice = "Ask for token_text=True in the submit."
             what = "this endpoint has no vocabulary, and the job no texts of its tokens"
@@ -186,7 +186,7 @@ class TokenRows:
         return self._vocabulary.text(token_id)
 
 
-def misfit(error: Exception, where: Where) -> ProtocolError:
+def invalid_columns(error: Exception, where: Where) -> ProtocolError:
     """The error for columns whose elements are not what they are said to be, or do not belong together."""
     return ProtocolError(
         f"the columns of this job's tokens are not those of a generation: {error}", where=where
@@ -200,7 +200,7 @@ def _column(view: View, name: str, start: int) -> list[Any]:
     return view.elements(f"{_VALUE}/{name}", start)
 
 
-def _asked_for(view: View) -> bool:
+def _has_tokens(view: View) -> bool:
     try:
         view.value(f"{_VALUE}/token_ids")
     except LookupError:
@@ -212,9 +212,9 @@ def _nats(logprob: float | None) -> float:
     return -math.inf if logprob is None else float(logprob)
 
 
-def texts_told(view: View) -> bool:
+def has_token_texts(view: View) -> bool:
     """Whether a job's value carries the texts of its tokens itself, so that no vocabulary is needed."""
-    value: Any = view.value(_VALUE) if _asked_for(view) else {}
+    value: Any = view.value(_VALUE) if _has_tokens(view) else {}
     return "token_text" in value and ("top_ids" not in value or "top_text" in value)
 
 
@@ -233,25 +233,25 @@ def read_vocabulary(body: bytes, where: Where) -> Vocabulary:
 class Vocabularies:
     """The vocabularies of one server's endpoints, each read once; shared by all views of a client."""
 
-    def __init__(self, exchange: ApiSession) -> None:
-        self._exchange = exchange
+    def __init__(self, session: ApiSession) -> None:
+        self._session = session
         self._read: dict[str, Vocabulary] = {}
 
-    async def of(self, endpoint: EndpointDescription, options: Options) -> Vocabulary | None:
+    async def get(self, endpoint: EndpointDescription, options: Options) -> Vocabulary | None:
         """An endpoint's vocabulary, None where it has none. A known one is revalidated by its hash, not sent again.
 
         Raises:
             TidewireError: The server refused it, or cannot be reached.
         """
-        exchange = self._exchange
+        session = self._session
         link = endpoint.links.get("vocabulary")
         if link is None:
             return None
-        at = exchange.endpoint_url(endpoint.name)
-        url = exchange.here(at, link, f"{at}/vocabulary")
+        at = session.endpoint_url(endpoint.name)
+        url = session.here(at, link, f"{at}/vocabulary")
         known = self._read.get(endpoint.name)
         headers = {} if known is None else {"If-None-Match": f'"{known.hash}"'}
-        answer = await exchange.ask("GET", url, options, headers=headers)
+        answer = await session.ask("GET", url, options, headers=headers)
         if known is None or answer.status != HTTPStatus.NOT_MODIFIED:
             known = self._read[endpoint.name] = read_vocabulary(answer.body, answer.where())
         return known

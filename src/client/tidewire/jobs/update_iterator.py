@@ -33,13 +33,13 @@ class Projection(Protocol[X_co]):
     async def prepare(self) -> None:
         """Ask what must be known before the first update."""
 
-    def give(self, update: Change) -> Iterable[X_co]:
+    def project(self, update: Change) -> Iterable[X_co]:
         """What the reader gets for an update."""
 
     def finish(self) -> Iterable[X_co]:
         """What the reader gets when the job has ended, whatever way."""
 
-    def rest(self) -> Iterable[Change]:
+    def undelivered(self) -> Iterable[Change]:
         """What was given and not handed over, as updates for the next reading."""
 
 
@@ -57,13 +57,13 @@ class WholeUpdates(Generic[U]):
     def settled(self, update: Change | None) -> Sequence[Change]:
         return () if update is None else (update,)
 
-    def give(self, update: Change) -> Iterable[U]:
+    def project(self, update: Change) -> Iterable[U]:
         return (self.show(update),) if update.visible else ()
 
     def finish(self) -> Iterable[U]:
         return ()
 
-    def rest(self) -> Iterable[Change]:
+    def undelivered(self) -> Iterable[Change]:
         return ()
 
 
@@ -78,14 +78,14 @@ class TextDeltas:
     def settled(self, update: Change | None) -> Sequence[Change]:
         return () if update is None else (update,)
 
-    def give(self, update: Change) -> Iterable[TextDelta]:
+    def project(self, update: Change) -> Iterable[TextDelta]:
         text = update.text
         return (TextDelta(update.deleted, text),) if text or update.deleted else ()
 
     def finish(self) -> Iterable[TextDelta]:
         return ()
 
-    def rest(self) -> Iterable[Change]:
+    def undelivered(self) -> Iterable[Change]:
         return ()
 
 
@@ -129,7 +129,7 @@ class UpdateBatch(Generic[X]):
                     return update.place
         return None
 
-    def rest(self, *, entered: bool) -> list[Change]:
+    def undelivered(self, *, entered: bool) -> list[Change]:
         """The updates of which the reader has not got everything.
 
         Args:
@@ -153,19 +153,19 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             begins before.
     """
 
-    def __init__(self, job: "JobReader", hand: Projection[X]) -> None:
+    def __init__(self, job: "JobReader", projection: Projection[X]) -> None:
         self.block: UpdateBatch[X] = UpdateBatch(())
         self.finished: bool = False
         self.closed: bool = False
         self.interrupted: bool = False
         self._job = job
-        self._hand = hand
-        self._behind_fault: list[Change] = []
+        self._projection = projection
+        self._after_fault: list[Change] = []
         """Updates behind one that could not be given."""
         self._fault: TidewireError | None = None
         self._prepared = False
         self._ended = False
-        self._last_made = False
+        self._final_batch_built = False
         self._deadline: float | None = None
         self._queue_until: float | None = None
 
@@ -198,7 +198,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         if self.finished or self.ready():
             return
         try:
-            following = self.made_of(await self.fetch())
+            following = self.build_batch(await self.fetch())
         except TidewireError:
             self.fail()
             raise
@@ -232,7 +232,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             if not self._prepared:
                 await self._begin()
             with self._job.bounded(self._deadline):
-                updates = await self._job.take(self._queue_until, silent=self._hand.silent)
+                updates = await self._job.take(self._queue_until, silent=self._projection.silent)
         except TidewireError:
             raise
         except BaseException:
@@ -251,32 +251,32 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         self._deadline, self._queue_until = self._job.deadline(), self._job.queue_deadline()
         self._prepared = True
         with self._job.bounded(self._deadline):
-            await self._hand.prepare()
+            await self._projection.prepare()
 
-    def made_of(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
+    def build_batch(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
         """What the reader gets for updates that were fetched; for none, what is left at the end, and then None.
 
         Raises:
             TidewireError: There is nothing more to get, and why.
         """
-        if isinstance(self._hand, WholeUpdates):
+        if isinstance(self._projection, WholeUpdates):
             visible = [update for update in updates if update.visible]
-            return UpdateBatch([*map(self._hand.show, visible)], changes=visible) if updates else None
+            return UpdateBatch([*map(self._projection.show, visible)], changes=visible) if updates else None
         items: list[X] = []
         covered: list[Sequence[Change]] = [()]
         for at, update in enumerate(updates):
             try:
-                items += self._hand.give(update)
+                items += self._projection.project(update)
             except TidewireError as fault:
-                self._fault, self._behind_fault = fault, [*updates[at + 1 :]]
+                self._fault, self._after_fault = fault, [*updates[at + 1 :]]
                 break
-            _cover(items, covered, self._hand.settled(update))
+            _cover(items, covered, self._projection.settled(update))
         if not updates:
-            if self._last_made:
+            if self._final_batch_built:
                 return None
-            self._last_made = True
-            items += self._hand.finish()
-            _cover(items, covered, self._hand.settled(None))
+            self._final_batch_built = True
+            items += self._projection.finish()
+            _cover(items, covered, self._projection.settled(None))
         return UpdateBatch(items, covered)
 
     def acquire(self, block: UpdateBatch[X] | None) -> None:
@@ -324,12 +324,12 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             ahead: Blocks that were made, and not entered.
         """
         self.settle()
-        rest = self.block.rest(entered=True)
+        undelivered = self.block.undelivered(entered=True)
         for block in ahead:
             if block is not self.block:
-                rest += block.rest(entered=False)
-        self.requeue([*rest, *self._hand.rest(), *self._behind_fault])
-        self._behind_fault = []
+                undelivered += block.undelivered(entered=False)
+        self.requeue([*undelivered, *self._projection.undelivered(), *self._after_fault])
+        self._after_fault = []
         self.block = UpdateBatch(())
         # Last: from here on another reading may begin, in another thread, too.
         self.closed = True

@@ -70,9 +70,9 @@ class RequestPolicy:
         redirects: Redirects in response to this request.
     """
 
-    def __init__(self, asked: RequestKind, backoff: Backoff, *, is_get: bool = True) -> None:
+    def __init__(self, kind: RequestKind, backoff: Backoff, *, is_get: bool = True) -> None:
         self.redirects: int = 0
-        self._asked = asked
+        self._kind = kind
         self._backoff = backoff
         self._is_get = is_get
         self._refreshed = False
@@ -98,7 +98,7 @@ class RequestPolicy:
             usable: Whether a body that could be used is what was asked for; one that is not counts as a CUT.
         """
         self._first_contact = False
-        found = action_for(status, self._asked, has_cursor=has_cursor)
+        found = action_for(status, self._kind, has_cursor=has_cursor)
         match found:
             case Action.REFRESH:
                 refreshed, self._refreshed = self._refreshed, True
@@ -107,7 +107,7 @@ class RequestPolicy:
                 self.redirects += 1
                 return found if self._is_get and self.redirects <= MAX_REDIRECTS else Action.FATAL
             case Action.CUT | Action.USE if found is Action.CUT or not usable:
-                if self._asked is RequestKind.STREAM:
+                if self._kind is RequestKind.STREAM:
                     self._server_faults += 1
                     if self._server_faults > MAX_SERVER_FAULTS:
                         return Action.FATAL

@@ -82,16 +82,16 @@ STATUS_TABLE: Final = MappingProxyType(
 )
 
 
-def action_for(status: int, asked: RequestKind, *, has_cursor: bool = False) -> Action:
+def action_for(status: int, kind: RequestKind, *, has_cursor: bool = False) -> Action:
     """Look up what follows a status.
 
     Args:
         status: The HTTP status code.
-        asked: What the request asked for.
+        kind: The kind of request, which selects the column.
         has_cursor: Whether a stream was asked for with a cursor; a 400 without one is fatal.
     """
     row = STATUS_TABLE.get(status)
-    found: Action | None = None if row is None else getattr(row, asked.value)
+    found: Action | None = None if row is None else getattr(row, kind.value)
     if found is Action.RESYNC and not has_cursor:
         return Action.FATAL
     if found is not None:
