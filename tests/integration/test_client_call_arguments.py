@@ -112,7 +112,7 @@ def test_a_timeout_that_cannot_be_is_refused(url, wrong, ended):
         if ended:
             job.wait()
         for call in (job.result, job.wait):
-            with pytest.raises((TypeError, ValueError), match="timeout is"):
+            with pytest.raises((TypeError, ValueError), match="timeout must be"):
                 call(timeout=wrong)
 
 
@@ -194,7 +194,7 @@ def test_shared_members_come_as_a_mapping_by_keyword_or_both(url):
 @pytest.mark.parametrize("call", ["submit_batch", "map"])
 def test_shared_members_that_cannot_be_are_refused(url, call):
     with Client(url) as client:
-        with pytest.raises(TypeError, match="shared is a mapping"):
+        with pytest.raises(TypeError, match="shared must be a mapping"):
             getattr(client, call)("point", [{}], shared=[("x", 2)])
         with pytest.raises(TypeError, match="both in shared and by keyword: x"):
             getattr(client, call)("point", [{}], shared={"x": 2}, x=3)

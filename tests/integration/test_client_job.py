@@ -557,7 +557,7 @@ async def test_attaching_sends_nothing():
 async def test_a_checkpoint_of_another_job_or_server_is_refused():
     client = AsyncClient("http://127.0.0.1:1")
     saved = Checkpoint(job="j1", url="http://127.0.0.1:1")
-    with pytest.raises(CheckpointError, match="of job j1, not of j2"):
+    with pytest.raises(CheckpointError, match="belongs to job j1, not to j2"):
         client.job("j2", checkpoint=saved)
     with pytest.raises(CheckpointError, match="dataclasses.replace"):
         client.job(checkpoint=replace(saved, url="http://127.0.0.1:2"))
@@ -577,7 +577,7 @@ async def test_a_checkpoint_that_was_not_read_back_says_how_to(given):
     [
         ("", "Invalid JSON"),
         ("{}", "/job: Field required"),
-        ('{"job":"j1","cursor":"1-1"}', "state and cursor belong together"),
+        ('{"job":"j1","cursor":"1-1"}', "state and cursor must both"),
         (
             '{"job":"j1","cursor":"0-0","state":{"status":"running","items":[{"status":"running"}]}}',
             "is no event id",
@@ -598,7 +598,7 @@ def test_a_text_that_is_no_checkpoint_is_refused(text, what):
 )
 def test_a_checkpoint_that_was_changed_by_hand_is_refused_where_it_is_given(state_of_it, columns, what):
     changed = Checkpoint(job="j1", state=state_of_it, columns=columns, cursor="1-2")
-    with pytest.raises(CheckpointError, match=f"this is not a checkpoint: .*{what}.*to_json"):
+    with pytest.raises(CheckpointError, match=f"the checkpoint is not valid: .*{what}.*to_json"):
         AsyncClient("http://127.0.0.1:1").job(checkpoint=changed)
 
 
@@ -620,7 +620,7 @@ def test_a_checkpoint_is_a_dataclass_with_the_json_that_it_always_had():
     assert Checkpoint(job="j1").to_json() == '{"protocol":"tidewire/1","job":"j1","columns":[]}'
     assert is_dataclass(saved)
     assert replace(saved, url=None).url is None
-    with pytest.raises(ValueError, match="state and cursor belong together"):
+    with pytest.raises(ValueError, match="state and cursor must both"):
         Checkpoint(job="j1", cursor="1-1")
 
 

@@ -174,7 +174,7 @@ async def test_a_stream_with_a_coding_is_left_for_one_without():
 async def test_a_stream_that_does_not_say_whose_it_is_is_a_fault_of_the_server(place):
     with ScriptedServer(by_turn([stream(Location=place), OPENING, HOLD])) as server:
         async with AsyncClient(server.url) as client:
-            with pytest.raises(ProtocolError, match=r"names no job in Location.*may run"):
+            with pytest.raises(ProtocolError, match=r"no Location header that names the job.*may be running"):
                 await client.submit("count")
             server.wait_until_none_is_open()
 

@@ -15,25 +15,25 @@ EXAMPLE = "http://proxy.example:3128"
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"timeout": "5"}, "timeout is a number of seconds, not '5'"),
-        ({"timeout": True}, "timeout is a number of seconds, not True"),
-        ({"connect_timeout": None}, "connect_timeout is a number of seconds, not None"),
+        ({"timeout": "5"}, "timeout must be a number of seconds, not '5'"),
+        ({"timeout": True}, "timeout must be a number of seconds, not True"),
+        ({"connect_timeout": None}, "connect_timeout must be a number of seconds, not None"),
         ({"deadline": float("inf")}, "deadline .* leave it out"),
         ({"grace": float("inf")}, "grace .* leave it out"),
         ({"idempotency_key": "k"}, "with_options.. got an unexpected keyword argument 'idempotency_key'"),
-        ({"retry": 5}, "retry is a RetryPolicy, not 5"),
-        ({"max_state_bytes": 1e6}, "max_state_bytes is a whole number of bytes, not 1000000.0"),
+        ({"retry": 5}, "retry must be a RetryPolicy, not 5"),
+        ({"max_state_bytes": 1e6}, "max_state_bytes must be an integer number of bytes, not 1000000.0"),
         ({"max_state_bytes": 0}, "max_state_bytes must be at least 1, not 0"),
-        ({"headers": "X: a"}, "headers: {'Authorization': .* are expected, not str"),
-        ({"headers": None}, "headers: {'Authorization': .* are expected, not NoneType"),
-        ({"headers": {"": "a"}}, "headers: '' is no name"),
-        ({"headers": {"a b": "a"}}, "headers: 'a b' is no name"),
-        ({"headers": {b"X": b"a"}}, "headers: b'X' is no name"),
-        ({"headers": {"X": "a\r\nb"}}, "headers: the value of 'X' must be printable ASCII"),
-        ({"headers": {"X": "a "}}, "headers: the value of 'X' .* without spaces around it"),
-        ({"headers": {"X": "\N{SNOWMAN}"}}, "headers: the value of 'X' must be printable ASCII"),
-        ({"headers": {"X": 5}}, "headers: the value of 'X' must be printable ASCII"),
-        ({"headers": {"content-length": "5"}}, "'content-length' is sent by the client itself"),
+        ({"headers": "X: a"}, "headers must be a mapping such as .*, not str"),
+        ({"headers": None}, "headers must be a mapping such as .*, not NoneType"),
+        ({"headers": {"": "a"}}, "headers: '' is not a valid header name"),
+        ({"headers": {"a b": "a"}}, "headers: 'a b' is not a valid header name"),
+        ({"headers": {b"X": b"a"}}, "headers: b'X' is not a valid header name"),
+        ({"headers": {"X": "a\r\nb"}}, "headers: the value of 'X' must be one line of printable ASCII"),
+        ({"headers": {"X": "a "}}, "headers: the value of 'X' .* without leading or trailing spaces"),
+        ({"headers": {"X": "\N{SNOWMAN}"}}, "headers: the value of 'X' must be one line of printable ASCII"),
+        ({"headers": {"X": 5}}, "headers: the value of 'X' must be one line of printable ASCII"),
+        ({"headers": {"content-length": "5"}}, "'content-length' is set by the client itself"),
         ({"headers": {"Idempotency-Key": "k"}}, "submit.*idempotency_key="),
         ({"headers": {"Last-Event-ID": "1-1"}}, "client.job.checkpoint="),
     ],
@@ -101,12 +101,12 @@ def test_an_address_that_may_be_a_proxys_is_taken(proxy):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda client: client.job(5), "a job's id is a text, not 5"),
-        (lambda client: client.job(""), "a job's id is empty"),
+        (lambda client: client.job(5), "a job's id must be a string, not 5"),
+        (lambda client: client.job(""), "a job's id must not be empty"),
         (lambda client: client.job("j1", returns=5), "returns is a type .* not 5"),
         (lambda client: client.job("j1", returns="int"), "returns is a type, not its name 'int'"),
-        (lambda client: client.map("count", "abc"), "inputs are a list, .* not str"),
-        (lambda client: client.map("count", {"a": 1}), "inputs are a list, .* not dict"),
+        (lambda client: client.map("count", "abc"), "inputs must be a list .* not str"),
+        (lambda client: client.map("count", {"a": 1}), "inputs must be a list .* not dict"),
         (lambda _: RetryPolicy(max_attempts="3"), "max_attempts is a whole number, not '3'"),
         (lambda _: RetryPolicy(max_seconds=None), "max_seconds is a number, not None"),
         (lambda _: Hooks(on_end=5), "on_end is a function of one event, not 5"),
@@ -121,7 +121,7 @@ def test_an_argument_of_a_call_that_cannot_be_is_refused_before_anything_is_sent
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_what_holds_connections_is_not_copied_and_says_what_to_do_instead(client, copied):
-    with pytest.raises(TypeError, match="make one where it is used"):
+    with pytest.raises(TypeError, match="create one where it is used"):
         copied(client(NOWHERE))
     for job in client(NOWHERE).job("j1"), client(NOWHERE).batch_job("j1"):
         with pytest.raises(TypeError, match="client.job.checkpoint=job.checkpoint"):
