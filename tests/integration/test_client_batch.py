@@ -201,7 +201,7 @@ async def test_items_can_be_cancelled(server):
 @pytest.mark.parametrize("items", [1, "12"])
 async def test_items_that_are_no_indices_are_refused_before_anything_is_sent(server, items):
     async with AsyncClient(server.url) as client:
-        with pytest.raises(TypeError, match=r"items are indices such as \[1, 3\], not"):
+        with pytest.raises(TypeError, match=r"items must be indices such as \[1, 3\], not"):
             await client.batch_job("j1").cancel(items)
     assert server.requests == []
 

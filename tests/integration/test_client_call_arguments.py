@@ -45,7 +45,7 @@ def test_a_timeout_ends_the_call_and_not_the_job(url, call):
     with Client(url) as client:
         job = client.submit("forever")
         begun = time.monotonic()
-        with pytest.raises(TotalTimeoutError, match=r"the timeout of 0.2 s passed.*The job goes on"):
+        with pytest.raises(TotalTimeoutError, match=r"the timeout of 0.2 s passed.*The job continues"):
             getattr(job, call)(timeout=SHORT)
         assert SHORT <= time.monotonic() - begun < 5
         assert job.status() == "running"

@@ -447,7 +447,7 @@ async def test_a_job_that_a_server_has_forgotten_midway_is_told_from_an_id_that_
     unknown = [problem(404, "job_not_found")]
     for answers, advice in (
         ([unknown], "Check the id"),
-        ([[STREAM + OPENING + FIRST, CLOSE], unknown], "Submit it again"),
+        ([[STREAM + OPENING + FIRST, CLOSE], unknown], "Submit the job again"),
     ):
         with ScriptedServer(by_turn(*answers)) as server:
             timing, _ = hurried()
@@ -667,7 +667,7 @@ async def test_a_loop_that_was_left_cannot_go_on_beside_another():
             updates = following.updates()
             assert (await anext(updates)).text == "Hel"
             await updates.aclose()
-            with pytest.raises(ConcurrentReadError, match="was left"):
+            with pytest.raises(ConcurrentReadError, match="was closed"):
                 await anext(updates)
             assert [update.text async for update in following] == ["lo", " world"]
 

@@ -178,7 +178,7 @@ async def test_without_a_name_several_endpoints_are_named():
 async def test_an_endpoint_that_is_given_by_keyword_is_told_where_it_goes():
     error, _, _ = await submitted(endpoint="a", script=by_turn(ACCEPTED, offers=discovery("a", "b")))
     assert isinstance(error, EndpointNotFoundError)
-    assert "Its name is the first argument" in error.advice
+    assert "as the first positional argument" in error.advice
 
 
 async def test_an_input_that_does_not_fit_says_who_tells_what_does():

@@ -1,8 +1,10 @@
-"""A reading that one thread brings in and another hands over.
+"""`ReadAhead`: fetches a job's updates on the event loop's thread for a loop on the caller's thread.
 
-The thread of the event loop fetches updates and makes blocks of them, at most `AHEAD` things or `AHEAD_BYTES` ahead; the
-reader's thread takes from the blocks without crossing. It is the reader's thread that an interrupt hits, at any moment: so
-what it takes stays where it is until it is counted as handed over, and all else happens on the other thread.
+The event loop's thread fetches updates and builds blocks of items, at most `AHEAD` items or `AHEAD_BYTES` ahead. The
+caller's thread iterates over the items of a block without switching threads.
+
+A KeyboardInterrupt can hit the caller's thread at any moment. Therefore an item stays in its block until it is counted
+as delivered, and all other work happens on the event loop's thread.
 """
 
 import threading
@@ -18,21 +20,21 @@ from tidewire.errors import ClientClosedError
 from tidewire.jobs.update_iterator import UpdateBatch, UpdateIterator
 
 AHEAD: Final = 512
-"""Things that are brought in before the reader takes them: then reading waits, and the connection fills up."""
+"""Maximum number of fetched items that the caller has not consumed. Beyond it, fetching pauses (backpressure)."""
 AHEAD_BYTES: Final = 2**20
-"""Bytes of the stream, likewise: a thing may be as large as a state. The last one brought in may pass it."""
+"""Maximum number of fetched stream bytes that the caller has not consumed. The last fetch may exceed it."""
 
 X = TypeVar("X")
 
 
 class ReadAhead(Generic[X]):
-    """See the top of this file."""
+    """Passes blocks of items from the event loop's thread, which reads an iterator, to the caller's thread."""
 
     def __init__(self, iterator: UpdateIterator[X]) -> None:
         self._iterator = iterator
         self._blocks: deque[UpdateBatch[X]] = deque()
         self._fetched = self._consumed = 0
-        """Things in all blocks, and in those that the reader is done with."""
+        """Number of items in all fetched blocks, and in the blocks that the caller has consumed."""
         self._fetched_bytes = self._consumed_bytes = iterator.received
         self._started = self._finished = self._abandoned = False
         self._fault: BaseException | None = None
@@ -40,17 +42,17 @@ class ReadAhead(Generic[X]):
         self._scope: anyio.CancelScope | None = None
         self._waiting = False
         self._wake: SimpleQueue[None] = SimpleQueue()
-        # Held while updates become a block: who leaves must not give back half of one. The garbage collector may
-        # leave on the very thread that holds it.
+        # Held while updates are made into a block: `leave` must not requeue half a block. The lock is reentrant
+        # because the garbage collector may call `leave` on the thread that holds it.
         self._lock = threading.RLock()
 
-    # ---- on the reader's thread --------------------------------------------------------------------------------
+    # ---- on the caller's thread --------------------------------------------------------------------------------
 
     def next(self, portal: Callable[[], BlockingPortal]) -> UpdateBatch[X] | None:
-        """Wait for the next block; None when all was handed over.
+        """Wait for the next block; None after the last one.
 
         Raises:
-            TidewireError: The reading ended otherwise, or the client was closed.
+            TidewireError: Reading the job failed, the job failed, or the client was closed.
         """
         iterator = self._iterator
         if self._blocks and self._blocks[0] is iterator.block:
@@ -84,7 +86,7 @@ class ReadAhead(Generic[X]):
         iterator.acquire(None)
 
     def leave(self) -> bool:
-        """Return to the job what was not taken; whether there is something to stop."""
+        """Requeue the items that were not delivered. Returns whether `stop` must be called on the event loop's thread."""
         with self._lock:
             if self._abandoned:
                 return False
@@ -96,7 +98,7 @@ class ReadAhead(Generic[X]):
     # ---- on the event loop's thread ----------------------------------------------------------------------------
 
     def _is_behind(self, things: int = AHEAD, received: int = AHEAD_BYTES) -> bool:
-        """Whether the reader is so far behind what was brought in."""
+        """Whether the caller is at least this many items or bytes behind."""
         if self._fetched - self._consumed >= things:
             return True
         return self._fetched_bytes - self._consumed_bytes >= received
@@ -107,14 +109,15 @@ class ReadAhead(Generic[X]):
                 while not self._abandoned and self._add_block(await self._iterator.fetch()):
                     if self._is_behind():
                         self._space = anyio.Event()
-                        # It is looked at again after the other thread can see that it is waited for.
+                        # Check again after the event is visible to the caller's thread: it may have consumed blocks
+                        # just before, and would not set the event.
                         if self._is_behind():
                             await self._space.wait()
                         self._space = None
-        except Exception as fault:  # noqa: BLE001 - it is raised where the reader is
+        except Exception as fault:  # noqa: BLE001 - raised on the caller's thread
             self._fault = fault
         except BaseException:
-            self._fault = ClientClosedError("this client was closed meanwhile")
+            self._fault = ClientClosedError("the client was closed during the loop")
             raise
         finally:
             self._finished = True
@@ -122,7 +125,7 @@ class ReadAhead(Generic[X]):
             await self._iterator.release()
 
     def _add_block(self, updates: list[Any]) -> bool:
-        """Put a block of updates where the reader finds it; whether there may be another one."""
+        """Append a block of updates for the caller's thread. Returns whether to fetch another one."""
         with self._lock:
             block = None if self._abandoned else self._iterator.build_batch(updates)
             if self._abandoned:
@@ -142,7 +145,7 @@ class ReadAhead(Generic[X]):
             self._space.set()
 
     async def stop(self) -> None:
-        """Bring in no more, and close the connection: the reader has left."""
+        """Stop fetching and close the connection, after the caller has left the loop."""
         if self._scope is not None:
             self._scope.cancel()
         if self._finished:

@@ -1,4 +1,4 @@
-"""`BatchJobReader`: the reader of a job of many inputs."""
+"""`BatchJobReader`: reads a job with many inputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class BatchJobReader(JobReader, Generic[T]):
-    """Reads the items of a job: their updates and their results."""
+    """Reads the items of a batch job: their updates and results."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class BatchJobReader(JobReader, Generic[T]):
         super().__init__(session, options, stream, cancel_url=cancel_url, delivered=delivered)
         self._shape = shape
         self._ended_before = frozenset() if delivered is None else _ended_in(delivered.view)
-        """Items that had ended at the checkpoint that the job was attached with."""
+        """Indices of the items that had ended at the checkpoint from which the job was attached."""
         if initial is not None:
             self._receive(initial)
 
@@ -52,7 +52,7 @@ class BatchJobReader(JobReader, Generic[T]):
         return UpdateIterator(self, _EndedItems(self._item_result, self._items, self._ended_before))
 
     def outcome(self, *, return_exceptions: bool) -> list[T] | list[T | ItemFailedError]:
-        """The values of a job whose end was received, or the error that `results` raises for it."""
+        """Return the validated values of a job that has ended, or raise the error of the first failed item."""
         results = [self._item_result(index, item) for index, item in enumerate(self._items())]
         if not return_exceptions:
             for result in results:
@@ -64,11 +64,11 @@ class BatchJobReader(JobReader, Generic[T]):
         if items is None:
             return await self.cancel(b"{}")
         if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-            raise TypeError(f"items are indices such as [1, 3], not {items!r}")
+            raise TypeError(f"items must be indices such as [1, 3], not {items!r}")
         return await self.cancel(dumps({"items": [*items]}).encode())
 
     def raise_outcome(self) -> None:
-        """Nothing: items fail each for itself."""
+        """Do nothing: a loop over a batch job does not raise, because items fail independently of each other."""
 
     def _updates(self, applied: Applied) -> Iterator[ItemChange[T]]:
         place = self._place(applied)
@@ -88,7 +88,7 @@ class BatchJobReader(JobReader, Generic[T]):
             )
 
     def _changed(self, place: Position) -> list[int]:
-        """The items that a snapshot changed."""
+        """Return the indices of the items that differ between the previous state and a snapshot."""
         before: Any = [] if self._latest is None else self._latest.view.value("/items")
         now: Any = place.view.value("/items")
         return [
@@ -109,7 +109,7 @@ class BatchJobReader(JobReader, Generic[T]):
 
 
 class _EndedItems(Generic[T]):
-    """Hands over each item once, when it has ended."""
+    """Projection for `as_completed`: yields each item once, when it has ended."""
 
     silent = True
 
@@ -125,7 +125,7 @@ class _EndedItems(Generic[T]):
         self._delivered: set[int] = {*ended_before}
 
     async def prepare(self) -> None:
-        """Nothing to ask."""
+        """Do nothing: this projection needs no information from the server."""
 
     def settled(self, update: ItemChange[T] | None) -> Sequence[ItemChange[T]]:
         return () if update is None else (update,)
@@ -146,7 +146,7 @@ class _EndedItems(Generic[T]):
                 yield index, self._result(index, item)
 
     def _ended(self, index: int, view: View) -> Iterator[tuple[int, T | ItemFailedError]]:
-        # The status first: a value that grows is made anew for each reader of it.
+        # Check the status before reading the value: each read of a streamed text copies the whole text.
         if index not in self._delivered and view.value(f"/items/{index}/status") in ENDED:
             self._delivered.add(index)
             yield index, self._result(index, view.value(f"/items/{index}"))
@@ -156,14 +156,14 @@ class _EndedItems(Generic[T]):
 
 
 def _ended_in(view: View) -> frozenset[int]:
-    """The items that have ended at a place."""
+    """Return the indices of the items that have ended in a state."""
     return frozenset(
         index for index in range(view.length("/items")) if view.value(f"/items/{index}/status") in ENDED
     )
 
 
 def _items_in_diff(diff: JsonValue, place: Position) -> set[int]:
-    """The items that a diff touches."""
+    """Return the indices of the items that a diff changes."""
     columns = place.columns
     if isinstance(diff, str):
         return _items_at(columns)

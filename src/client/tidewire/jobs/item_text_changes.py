@@ -1,6 +1,6 @@
-"""Which column is the text of an item, and what becomes of that text: void at its end, and new after it.
+"""Finds the text column of each item and computes how its text changed: code points deleted at the end, text appended.
 
-The text of an item is that of its first column that holds one.
+The text of an item is its first column that holds a string.
 """
 
 from collections.abc import Sequence
@@ -10,19 +10,19 @@ from tidewire.types import Position
 
 
 class TextColumns:
-    """The texts of a job's items, as its reader goes on."""
+    """The text columns of a job's items, updated while the stream is read."""
 
     def __init__(self, delivered: Position | None) -> None:
-        """Begin where a reader has got to; None: before everything."""
+        """Find the text columns at the position from which reading continues, if there is one."""
         self._columns: dict[int, str] = {} if delivered is None else _text_columns(delivered)
-        """Item → pointer of its text, once there is one."""
+        """Item index → JSON Pointer of its text column."""
 
     def known(self, index: int) -> str | None:
-        """Pointer of the text of an item, as it was known last."""
+        """Return the JSON Pointer of an item's text column, as found last; None if the item had no text yet."""
         return self._columns.get(index)
 
     def column(self, index: int, place: Position) -> str | None:
-        """Pointer of the text of an item, once there is one."""
+        """Return the JSON Pointer of an item's text column at a position; None if the item has no text yet."""
         known = self._columns.get(index)
         if known is None or known not in place.columns:
             known = _first_text(index, place) or known
@@ -31,13 +31,22 @@ class TextColumns:
         return known
 
     def change(self, index: int, place: Position, changes: Sequence[TextChange]) -> tuple[int, str]:
-        """Code points that became void at the end of an item's text, and what came after."""
+        """Return how an event changed an item's text.
+
+        Args:
+            index: Index of the item.
+            place: Position of the event.
+            changes: The event's changes of all text columns.
+
+        Returns:
+            The number of code points deleted at the end of the text, and the text appended afterwards.
+        """
         if not changes:
             return 0, ""
         before = self._columns.get(index)
         if len(changes) == 1 and changes[0][0] == before and place.columns == (before,):
             return changes[0][1:]
-        # A new epoch may name another column: what the old one held is void, what the new one holds came.
+        # A new epoch may move the text to another column: the old text is deleted, the new one appended.
         now = self.column(index, place)
         deleted, text = 0, ""
         for change in changes:
@@ -48,7 +57,11 @@ class TextColumns:
         return deleted, text
 
     def between(self, index: int, base: Position | None, place: Position) -> tuple[int, str]:
-        """The same, between two places that may be far apart."""
+        """Return how an item's text changed between two positions, by comparing the two texts.
+
+        Returns:
+            The number of code points deleted at the end of the text, and the text appended afterwards.
+        """
         before, now = (None if one is None else _first_text(index, one) for one in (base, place))
         old = (base.text(before) if base is not None and before is not None else None) or ""
         new = (place.text(now) if now is not None else None) or ""
@@ -59,7 +72,7 @@ class TextColumns:
 
 
 def _text_columns(place: Position) -> dict[int, str]:
-    """The first text column of each item."""
+    """Map the index of each item to its first text column."""
     found: dict[int, str] = {}
     for pointer in place.columns:
         _, items, index, *_ = f"{pointer}///".split("/")

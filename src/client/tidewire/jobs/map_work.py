@@ -1,20 +1,21 @@
-"""`map`: any number of inputs through one endpoint, the values in the order of the inputs.
+"""The scheduling of `map`: submits inputs in batch jobs and collects the values in the order of the inputs.
 
-Jobs run on the server whether anybody reads them or not. So nothing runs here beside the loop that asks for values:
-up to `concurrency` jobs are under way, and of these the first in order is read.
+Jobs run on the server whether or not anyone reads them, so the client needs no background tasks between two requests
+for a value. Up to `concurrency` jobs run at the same time, and the client reads the first of them.
 
-  situation                                    | what is done
-  ---------------------------------------------+---------------------------------------------------------------------
-  fewer than `concurrency` jobs are under way  | inputs are taken until a body is full (`batch_size` inputs, the
-                                               |   server's `max_inputs`, its `max_body_bytes`), and submitted
-  else                                         | the first job is read; values leave in order as soon as they are there
-  the others, every `visit` seconds            | those that have ended are read, before the server forgets them
-  an input is refused (422)                    | it has failed; the others of its body are submitted without it
-  the loop is left early                       | what runs is cancelled by `aclose`, or by the client's if that was not
-                                               |   called; with an `idempotency_key` of the user's it is left to run, for
-                                               |   the next attempt to find
-  a connection breaks                          | a submit is repeated with its key, which names the body: no input runs
-                                               |   twice
+  situation                                   | action
+  --------------------------------------------+----------------------------------------------------------------------
+  fewer than `concurrency` jobs are running   | consume inputs until a job is full (`batch_size`, the server's
+                                              |   `max_inputs` or its `max_body_bytes`) and submit it
+  `concurrency` jobs are running              | read the first job and yield its values in order
+  `_poll_interval` seconds have passed        | check the other jobs, and read those that have ended before the server
+                                              |   deletes them
+  the server refuses an input (422)           | record it as failed and submit the other inputs of its job
+  the loop is left early                      | `aclose` of the map or of the client cancels the running jobs, except
+                                              |   if the user passed an `idempotency_key`: then another map can reuse
+                                              |   them
+  a connection breaks                         | retry the submit with its idempotency key, which is derived from the
+                                              |   body: no input runs twice
 """
 
 import re
@@ -37,22 +38,22 @@ from tidewire.submit_members import encoded, jsonable, options_on_the_wire
 from tidewire.types import ResultType
 
 CONCURRENCY: Final = 4
-"""Jobs that are under way at the same time, by default."""
+"""Default number of jobs running at the same time."""
 BATCH_SIZE: Final = 256
-"""Inputs of one job, by default and where the server allows that many.
+"""Default number of inputs in one job, if the server allows that many.
 
-`concurrency` times this is the look-ahead: inputs that were taken and whose values were not handed over yet."""
+At most `concurrency` × `batch_size` inputs are consumed ahead of the yielded values."""
 POLL_INTERVAL: Final = 60.0
-"""Seconds after which jobs that are not being read are looked at; a quarter of the time that the server keeps an ended
-job, if that is less."""
+"""Seconds between checks of the jobs that are not being read. A server that keeps ended jobs for less than four times as
+long is polled more often: every quarter of its `state_ttl_s`."""
 MIN_POLL_INTERVAL: Final = 0.25
-"""Seconds; a server that keeps ended jobs for less than four of these is not asked more often."""
+"""Shortest interval in seconds between checks of the jobs that are not being read."""
 
 CANCEL_TIMEOUT: Final = 2.0
-"""Seconds that cancelling the jobs of a `map` may take in all."""
+"""Seconds that cancelling all jobs of a `map` may take in total."""
 
 _BODY_OVERHEAD: Final = 1024
-"""Bytes of a body beside its inputs, the shared members and the options: names and brackets."""
+"""Bytes reserved in a request body for member names, brackets and options."""
 _OF_INPUT: Final = re.compile(r"/inputs/(\d+)(/|\b)")
 
 T = TypeVar("T")
@@ -60,14 +61,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class MapProgress:
-    """How far a `map` is.
+    """Progress of a `map`, passed to its `progress` callback.
 
     Attributes:
-        taken: Inputs that were taken.
-        ended: Inputs whose value, or failure, has arrived.
-        failed: Those among them that failed.
-        jobs: Jobs under way.
-        total: How many inputs there are in all, where the iterable can tell.
+        taken: Number of inputs consumed so far.
+        ended: Number of inputs that have succeeded or failed.
+        failed: Number of inputs that have failed.
+        jobs: Number of running jobs.
+        total: Number of inputs, or None if the iterable has no length.
+
+    Example:
+        def show(progress):
+            print(f"{progress.ended} of {progress.total}")
+
+        values = list(client.map("generate", inputs, progress=show))
     """
 
     taken: int
@@ -79,17 +86,17 @@ class MapProgress:
 
 @dataclass(slots=True)
 class _Part:
-    """Some inputs that go in one job, and what became of them."""
+    """The inputs of one job and their outcomes. Inputs are numbered over the whole map."""
 
     first: int
-    """Number of its first input."""
+    """Number of the first input."""
     inputs: dict[int, bytes] = field(default_factory=dict)
-    """Number of the input → its JSON; those that the server refused are taken out."""
+    """Number of the input → its JSON. Inputs that the server refused are removed."""
     size: int = 0
-    """Bytes of them."""
+    """Total size of the inputs in bytes."""
     outcomes: dict[int, Any] = field(default_factory=dict)
     count: int = 0
-    """How many of them there were."""
+    """Number of inputs, including refused ones."""
     delivered: int = 0
     job: AsyncBatchJob[Any] | None = None
     reading: UpdateIterator[tuple[int, Any]] | None = None
@@ -109,24 +116,27 @@ class _Part:
 
 
 class BatchStarter(Protocol):
-    """What `map` needs of a client."""
+    """The part of `JobStarter` that `map` uses."""
 
     running: set[AsyncBatchJob[Any]]
-    """Jobs of maps that were neither read to their end nor cancelled. The client cancels them when it is closed."""
+    """Jobs of `map` calls that were neither read to their end nor cancelled. Closing the client cancels them."""
 
     async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
-        """The endpoint's name and description, and the server's limits."""
+        """Return the endpoint's name, the server's limits and the endpoint's description."""
 
     async def start(self, endpoint: str, body: bytes, key: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
-        """Submit a body under an idempotency key."""
+        """Submit a request body under an idempotency key."""
 
 
 class MapWork(Generic[T]):
-    """The work of one `map`, whoever takes its inputs and values: see the table at the top of this file.
+    """The state of one `map`, shared by the async and the blocking client.
+
+    The caller passes inputs to `feed` while `accepts_input` is true, calls `fill` to make progress, and gets the values
+    from `take` while `ready()` is true. The table in the module's docstring lists what `fill` does.
 
     Attributes:
-        finished: Whether all was handed over.
-        closed: Whether it was left.
+        finished: Whether all values were delivered or the map failed.
+        closed: Whether the map was closed.
     """
 
     def __init__(
@@ -147,7 +157,7 @@ class MapWork(Generic[T]):
     ) -> None:
         for name, value in (("concurrency", concurrency), ("batch_size", batch_size)):
             if type(value) is not int or value < 1:
-                raise ValueError(f"{name} is a number of at least 1, not {value!r}")
+                raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
         check_key(key)
         self.finished: bool = False
         self.closed: bool = False
@@ -172,10 +182,10 @@ class MapWork(Generic[T]):
         self._taken = self._ended = self._failed = 0
         self._exhausted = False
         self._part = _Part(0)
-        """What is being filled."""
+        """The inputs of the next job to submit."""
         self._full = False
         self._next: tuple[int, bytes] | None = None
-        """An input that did not fit into it any more."""
+        """The first input of the job after the next, if it did not fit into the next one."""
         self._under_way: deque[_Part] = deque()
         self._values: deque[Any] = deque()
 
@@ -183,7 +193,7 @@ class MapWork(Generic[T]):
 
     @property
     def accepts_input(self) -> bool:
-        """Whether it takes an input now."""
+        """Whether the next call should be `feed` or `end`."""
         return (
             self._endpoint_name is not None
             and not self._exhausted
@@ -192,7 +202,7 @@ class MapWork(Generic[T]):
         )
 
     def feed(self, value: Any) -> None:
-        """Take one input."""
+        """Add one input. An input that is not valid JSON becomes a failed item."""
         number, self._taken = self._taken, self._taken + 1
         try:
             content = encoded(self._merged(jsonable(value, f"/inputs/{number}")))
@@ -208,7 +218,7 @@ class MapWork(Generic[T]):
         self._full = self._part.count >= self._batch_size
 
     def end(self) -> None:
-        """There are no more inputs."""
+        """Record that there are no more inputs."""
         self._exhausted = True
         self._full = self._part.count > 0
 
@@ -216,13 +226,13 @@ class MapWork(Generic[T]):
         if self._batches or not self._shared:
             return value
         if not isinstance(value, dict):
-            raise InvalidInputError("shared members need inputs that are objects")
+            raise InvalidInputError("shared members require inputs that are JSON objects")
         return {**self._shared, **value}
 
     # ---- values ------------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Whether a value can be handed over without waiting. Reports progress."""
+        """Whether `take` can return a value without waiting. Calls the `progress` callback if something changed."""
         if self._progress is not None:
             progress = MapProgress(self._taken, self._ended, self._failed, len(self._under_way), self._total)
             if progress != self._reported:
@@ -231,11 +241,11 @@ class MapWork(Generic[T]):
         return bool(self._values)
 
     def take(self) -> Any:
-        """The next value.
+        """Return the next value.
 
         Raises:
-            ItemFailedError: The item failed, and `return_exceptions` is not set.
-            InvalidInputError: Likewise: the server refused the input.
+            ItemFailedError: The item failed and `return_exceptions` is False.
+            InvalidInputError: The input was refused and `return_exceptions` is False.
         """
         value = self._values.popleft()
         if isinstance(value, ItemFailedError) and not self._return_exceptions:
@@ -254,8 +264,8 @@ class MapWork(Generic[T]):
         self._failed += failed
 
     def _refused(self, number: int, error: InvalidInputError) -> ItemFailedError:
-        """That an input was refused, as the failure of its item."""
-        # The server counts within a body, the reader over all inputs.
+        """Create the failure of an item whose input was refused."""
+        # The server's message counts the inputs within one job. Replace its index by the number over all inputs.
         why = _OF_INPUT.sub(r"the input\2", error.what, count=1)
         what = f"input {number} was refused: {why}"
         refused = InvalidInputError(what, where=error.where, problem=error.problem, advice=error.advice)
@@ -264,16 +274,19 @@ class MapWork(Generic[T]):
         failed.__cause__ = refused
         return failed
 
-    # ---- one step after another --------------------------------------------------------------------------------
+    # ---- requests ----------------------------------------------------------------------------------------------
 
     async def fill(self) -> None:
-        """Do what comes next; afterwards look whether it is `hungry`, `ready`, or `finished`.
+        """Make progress by one step: discover the endpoint, submit a job or read the first running job.
+
+        Afterwards check `accepts_input`, `ready()` and `finished`.
 
         Raises:
-            TidewireError: A submit was refused, or a job cannot be read.
+            ConcurrentReadError: The map was closed.
+            TidewireError: The server refused a submit, or a job could not be read.
         """
         if self.closed:
-            raise ConcurrentReadError("this loop was left, and cannot go on", advice="Begin another.")
+            raise ConcurrentReadError("this map was closed and cannot continue", advice="Call map() again.")
         try:
             if self._endpoint_name is None:
                 await self._prepare()
@@ -332,7 +345,7 @@ class MapWork(Generic[T]):
         )
 
     def _remove_refused(self, part: _Part, error: InvalidInputError) -> bool:
-        """Take the input that the server refused out of a part; False where it named none."""
+        """Remove the input that the server refused from a job's inputs. Returns False if the error names no input."""
         place = _OF_INPUT.match(error.pointer or "")
         if place is not None and int(place[1]) < len(part.inputs):
             number = [*part.inputs][int(place[1])]
@@ -344,7 +357,7 @@ class MapWork(Generic[T]):
         part.outcomes[number] = self._refused(number, error)
         self._count(failed=True)
         if not self._return_exceptions:
-            # The loop ends at this one: nothing after it needs to run.
+            # The caller's loop will raise at this input, so later inputs need not run.
             self._exhausted = True
             self._next = None
             part.inputs = {other: content for other, content in part.inputs.items() if other < number}
@@ -362,7 +375,7 @@ class MapWork(Generic[T]):
                     numbers,
                     await (self._read_and_poll_others(reading, others) if others else anext(reading)),
                 )
-                # What has come with it is there without waiting.
+                # Read all items of the block, which are available without waiting.
                 while reading.block.at < len(reading.block.items):
                     self._record(part, numbers, await anext(reading))
         self._deliver(part)
@@ -382,13 +395,13 @@ class MapWork(Generic[T]):
     async def _read_and_poll_others(
         self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[_Part]
     ) -> tuple[int, Any]:
-        """Read the first job, and look after the others meanwhile."""
+        """Read an item of the first job, and poll the other jobs at the same time."""
         fault: Exception | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._poll_others, others)
             try:
                 ended = await anext(reading)
-            except Exception as error:  # noqa: BLE001 - raised below, outside of the group that would wrap it
+            except Exception as error:  # noqa: BLE001 - raised below: the task group would wrap it in a group
                 fault = error
             tasks.cancel_scope.cancel()
         if fault is not None:
@@ -399,20 +412,20 @@ class MapWork(Generic[T]):
         while True:
             await self._sleep(self._poll_interval)
             for job in [other.job for other in others if other.job is not None]:
-                # What is wrong with it is told when its turn comes.
+                # Ignore errors here: reading the job in its turn raises them.
                 with suppress(TidewireError):
                     if not job.ended and (await job.read()).done is not None:
                         await job.wait()
 
-    # ---- leaving -----------------------------------------------------------------------------------------------
+    # ---- closing -----------------------------------------------------------------------------------------------
 
     @property
     def under_way(self) -> bool:
-        """Whether there are jobs that were not read to their end."""
+        """Whether there are submitted jobs that were not read to their end."""
         return bool(self._under_way)
 
     async def aclose(self) -> None:
-        """Leave: close the connection, and cancel what runs."""
+        """Close the connection and cancel the running jobs."""
         self.closed = self.finished = True
         self._values.clear()
         if self._under_way and (reading := self._under_way[0].reading) is not None:
@@ -424,11 +437,11 @@ class MapWork(Generic[T]):
 async def cancel_all(
     running: set[AsyncBatchJob[Any]], jobs: Iterable[AsyncBatchJob[Any] | None] | None = None
 ) -> None:
-    """Cancel running jobs, as far as that can be done in `CANCEL_TIMEOUT` seconds.
+    """Cancel running jobs, for at most `CANCEL_TIMEOUT` seconds.
 
     Args:
-        running: Those that were cancelled are taken out.
-        jobs: Some of them; None: all.
+        running: The running jobs. Cancelled jobs are removed from the set.
+        jobs: The jobs to cancel, if not all of `running`.
     """
     with anyio.move_on_after(CANCEL_TIMEOUT, shield=True):
         for job in [*(running if jobs is None else jobs)]:
@@ -440,10 +453,10 @@ async def cancel_all(
 
 
 def total_of(inputs: Any) -> int | None:
-    """How many inputs there are, where that can be told."""
+    """Return the number of inputs, or None if the iterable has no length."""
     return len(inputs) if isinstance(inputs, Sized) else None
 
 
 def _tail(members: dict[str, Any]) -> bytes:
-    """Further members of a body, and its end."""
+    """Serialize further members of a JSON object, with its closing brace."""
     return b"," + encoded(members)[1:] if members else b"}"

@@ -1,9 +1,9 @@
-"""Drives one job's event stream: opens it, reads it, watches over it, opens it again.
+"""`JobStream`: reads a job's event stream, detects silent connections and reconnects.
 
-What each event and each break means is the follower's to say (`tidewire.protocol.follower`); this shell moves the
-bytes and spends the time. It pulls: nothing is read unless somebody asks for it, so a reader that is slow slows the
-server's sends and no task is left behind. When the wait is cancelled, the connection stays open for the next pull; the
-caller closes it if there is none.
+The protocol's logic is in `tidewire.protocol.follower`, which decides what each event and each broken connection means.
+This module does the I/O and the waiting. It reads only while a caller waits, so a slow caller exerts backpressure on
+the server, and no background task exists. When a wait is cancelled, the connection stays open for the next read, and
+the caller must close it if there is none.
 """
 
 import logging
@@ -48,19 +48,19 @@ from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
 from tidewire.protocol.status_table import Action, RequestKind, is_event_stream, retry_after
 
 LEAST_EVENT_BYTES: Final = 2**20
-"""Bytes of one event that are held in any case; else an event may be as large as a state. [TW-FRM-078]"""
+"""Lower bound in bytes of the maximum event size, which is otherwise `max_state_bytes`. [TW-FRM-078]"""
 
 log: Final = logging.getLogger("tidewire")
 
 
 class JobStream:
-    """One job's stream. One task at a time may read it.
+    """The event stream of one job, over any number of connections. Only one task at a time may read it.
 
     Attributes:
-        follower: What is known of the job.
-        events_url: Where the stream is.
-        job_url: Where the job is.
-        received: Bytes that were read, of all connections.
+        follower: Protocol state of the job: document, cursor, retries.
+        events_url: URL of the event stream.
+        job_url: URL of the job.
+        received: Number of bytes read, over all connections.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class JobStream:
         self._oversized: str | None = None
         self._pending: Reconnect | Fatal | None = None
         self._waited_for_hello = self._silence = 0.0
-        """Seconds spent in reads of this connection before its `hello`; and since its last byte."""
+        """Seconds spent waiting on this connection for its `hello` event, and since its last byte."""
         self._policy = RequestPolicy(RequestKind.STREAM, follower.backoff)
         self._stream_url: str | None = None
-        """URL of the answer that was the last stream: links in it are relative to that."""
+        """URL of the last event stream's response, which resolves relative links in its events."""
         self._last_fault: TidewireError | None = None
 
     @property
@@ -90,17 +90,17 @@ class JobStream:
         return self.follower.done is not None
 
     async def next_outcomes(self, limit: int) -> list[Applied | Notice]:
-        """Go on until something can be told, and tell with it what can be told without waiting.
+        """Read until there is an outcome for the caller, and return all outcomes that need no further waiting.
 
         Args:
-            limit: Largest number of outcomes to return.
+            limit: Maximum number of outcomes to return.
 
         Raises:
-            TidewireError: The stream is over without the job's end, or cannot be read.
+            TidewireError: The client cannot read the stream to the job's end.
         """
         try:
             while True:
-                # Nothing may be awaited before what is told is handed over: a cancellation there would lose it.
+                # Do not await between applying events and returning: a cancellation would lose the outcomes.
                 outcomes = self._apply_events(limit)
                 if outcomes:
                     return outcomes
@@ -108,7 +108,8 @@ class JobStream:
                     case Applied() | Notice():
                         return [outcome]
                     case Reconnect():
-                        # Whoever cancels the wait and asks again waits again: a hurry must not become a storm.
+                        # Keep the pending reconnect while waiting: a caller that cancels the wait and calls again
+                        # must wait again, or quick retries would flood the server.
                         self._pending = outcome
                         await self._reconnect(outcome)
                         self._pending = None
@@ -124,10 +125,10 @@ class JobStream:
             raise
 
     def _apply_events(self, limit: int) -> list[Applied | Notice]:
-        """What the events that have come tell; one that ends the connection is what is due after them."""
+        """Apply received events and return their outcomes. An event that ends the connection sets `_pending`."""
         outcomes: list[Applied | Notice] = []
         events, follower = self._events, self.follower
-        # Nothing follows an end, whatever came with it.
+        # Ignore events after the job's end and after an event that ends the connection.
         while events and len(outcomes) < limit and self._pending is None and follower.done is None:
             outcome = follower.receive(events.popleft())
             if type(outcome) is Applied or type(outcome) is Notice:
@@ -139,7 +140,7 @@ class JobStream:
         return outcomes
 
     async def adopt_response(self, connection: Connection) -> None:
-        """Go on with the stream that answered the submit, if it can be read; else another one is opened."""
+        """Continue with the event stream in the response to a submit. If it is not usable, the next read opens another."""
         self._session.contacted = True
         if not _is_stream(connection):
             await connection.aclose()
@@ -156,15 +157,15 @@ class JobStream:
             await connection.aclose()
 
     def close_soon(self) -> None:
-        """Close the connection from where nothing can be awaited."""
+        """Schedule the closing of the connection without awaiting it, for finalizers and other threads."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close_soon()
 
-    # ---- one thing after another -------------------------------------------------------------------------------
+    # ---- reading -----------------------------------------------------------------------------------------------
 
     async def _next(self) -> Outcome | None:
-        """Bring in events, or what is due without any."""
+        """Open a connection or read from it. Returns an outcome if one results without an event."""
         if self._oversized is not None:
             why, self._oversized = self._oversized, None
             return self.follower.oversized(why)
@@ -176,8 +177,8 @@ class JobStream:
     async def _read(self, connection: Connection) -> Outcome | None:
         follower, decoder = self.follower, self._decoder
         greeted = follower.greeted
-        # Only time in which somebody reads counts, and a read that was cancelled counts, too: a caller that waits
-        # again and again for a moment would otherwise never see that a connection is silent.
+        # The silence timeout counts only time spent in reads, including cancelled reads: otherwise a caller that
+        # polls with short timeouts would never notice a dead connection.
         allowed = SILENT_HEARTBEATS * follower.heartbeat if greeted else self._session.timing.hello_timeout
         limit = max(0.0, allowed - (self._silence if greeted else self._waited_for_hello))
         started = anyio.current_time()
@@ -185,7 +186,7 @@ class JobStream:
             segment = await connection.read(limit)
         except SilenceTimeoutError as error:
             if not greeted:
-                error.what = "no hello in time"
+                error.what = "the server sent no hello event in time"
             return self._cut(error, spent=allowed)
         except TransportError as error:
             return self._cut(error)
@@ -235,7 +236,7 @@ class JobStream:
         await self._session.timing.sleep(reconnect.wait)
 
     async def notify_end(self) -> None:
-        """Tell that the job's end was received."""
+        """Log the job's end and call the `on_end` hook."""
         done = self.follower.done
         if done is not None:
             log.debug("%s: %s", self._label, done.status)
@@ -245,7 +246,7 @@ class JobStream:
     # ---- opening -----------------------------------------------------------------------------------------------
 
     async def _open(self) -> Outcome | None:
-        """GET the stream with the cursor, and do what the policy says of the response."""
+        """Request the event stream from the current cursor and handle the response as the request policy decides."""
         follower, policy = self.follower, self._policy
         follower.connected()
         policy.begin()
@@ -285,14 +286,17 @@ class JobStream:
             url = self._session.redirected(answer)
 
     def _next_url(self) -> str:
-        """Where the last `hello` said that the stream is, unless that would take credentials to another origin."""
+        """Return the stream's URL from the last `hello` event, if it is on the server's origin.
+
+        Credentials must not leave the server's origin.
+        """
         link = self.follower.events_url
         if link is not None and self._stream_url is not None:
             place = resolve(self._stream_url, link)
             if same_origin(place, self._session.base):
                 return place
             log.info(
-                "%s: the link %r in hello leads to another origin; it is not followed", self._label, link
+                "%s: ignored the link %r in a hello event, which leads to another origin", self._label, link
             )
         return self.events_url
 
@@ -313,9 +317,9 @@ class JobStream:
         return self._cut(error) if contacted else Reconnect(self._policy.first_wait(), Cause.CUT, error.what)
 
     async def _handle_response(self, what: Action, answer: Response) -> Outcome:
-        """What follows a response that is not a stream."""
+        """Handle a response that is not an event stream."""
         if self._policy.redirects > MAX_REDIRECTS:
-            raise ProtocolError(f"more than {MAX_REDIRECTS} redirects", where=self._where)
+            raise ProtocolError(f"the server sent more than {MAX_REDIRECTS} redirects", where=self._where)
         refused = self._session.refused(answer, self.follower.job_id, self._last_event_id)
         self._last_fault = refused
         match what:
@@ -339,15 +343,17 @@ class JobStream:
                 raise refused
 
     async def read_job(self) -> JobResource:
-        """GET the job."""
+        """Request the job."""
         job_id = self.follower.job_id
         answer = await self._session.ask("GET", self.job_url, self._options, job_id=job_id)
         job = self._session.read(JobResource, answer, what="job", job_id=job_id)
         if job_id is not None and job.id != job_id:
-            raise ProtocolError(f"asked for job {job_id}, the answer is job {job.id}", where=answer.where())
+            raise ProtocolError(
+                f"requested job {job_id}, but the response is job {job.id}", where=answer.where()
+            )
         return job
 
-    # ---- words -------------------------------------------------------------------------------------------------
+    # ---- messages and errors -----------------------------------------------------------------------------------
 
     @property
     def _label(self) -> str:
@@ -371,14 +377,16 @@ class JobStream:
             case FatalKind.TOO_LARGE:
                 return StateTooLargeError(fatal.why, where=where)
             case FatalKind.EXHAUSTED:
-                # The next call starts with fresh attempts: who asks again has a reason to.
+                # Reset the retry counters: a caller that tries again after this error gets all attempts again.
                 self.follower.backoff.progress()
                 return _exhausted(fatal.why, self._last_fault, where)
             case _:
                 return ProtocolError(fatal.why, where=where)
 
 
-_FORGOTTEN: Final = "The server knew it before: one whose jobs live in its memory forgets them when it restarts. Submit it again."
+_FORGOTTEN: Final = (
+    "The job existed earlier. A server that keeps jobs in memory loses them when it restarts. Submit the job again."
+)
 
 
 def _is_stream(connection: Connection) -> bool:
@@ -387,7 +395,7 @@ def _is_stream(connection: Connection) -> bool:
 
 
 def _exhausted(why: str, fault: TidewireError | None, where: Where) -> TidewireError:
-    advice = "The job may still run: read on later with client.job(checkpoint=job.checkpoint())."
+    advice = "The job may still run. Continue later with client.job(checkpoint=job.checkpoint())."
     kind: type[Any] = type(fault) if isinstance(fault, TransportError) else TransportError
     error: TidewireError = kind(f"gave up on the stream: {why}", where=where, advice=advice, retryable=True)
     error.__cause__ = fault

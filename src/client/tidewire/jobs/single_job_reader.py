@@ -1,4 +1,4 @@
-"""`SingleJobReader`: the reader of a job of one input."""
+"""`SingleJobReader`: reads a job with one input."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class SingleJobReader(JobReader, Generic[T]):
-    """Reads the one item of a job: its updates, its text, its tokens, its result."""
+    """Reads the only item of a job: its updates, text, tokens and result."""
 
     def __init__(
         self,
@@ -75,26 +75,26 @@ class SingleJobReader(JobReader, Generic[T]):
         )
 
     def logprobs_outcome(self) -> Logprobs:
-        """The arrays of a job whose end was received, or the error that `logprobs` raises for it."""
+        """Return the token arrays of a job that has ended, or raise its error."""
         return logprobs_of(self._final_item().get("value"), self.where)
 
     def outcome(self) -> T:
-        """The value of a job whose end was received, or the error that `result` raises for it."""
+        """Return the validated value of a job that has ended, or raise its error."""
         return self._shape.validate(self._final_item().get("value"), where=self.where)
 
     def _final_item(self) -> Any:
         self.raise_outcome()
         items = self._items()
         if len(items) > 1:
-            advice = f"Read them with client.batch_job({self.id!r})."
-            raise TidewireError(f"this job has {len(items)} items", where=self.where, advice=advice)
+            advice = f"Use client.batch_job({self.id!r}) instead of client.job()."
+            raise TidewireError(f"this job has {len(items)} items, not one", where=self.where, advice=advice)
         return items[0]
 
     def raise_outcome(self) -> None:
         done = self._stream.follower.done
         if done is None:
             raise TidewireError(
-                "the job's end was not received yet", where=self.where, advice="Wait for result()."
+                "the client has not received the job's end yet", where=self.where, advice="Wait for result()."
             )
         if done.status in {"succeeded", "partially_failed"}:
             return
