@@ -294,7 +294,7 @@ def test_closing_ends_the_waits_of_other_threads():
 def test_on_a_thread_whose_loop_runs_it_works_and_says_once_that_there_is_another():
     async def notebook(url):
         with Client(url) as client:
-            with pytest.warns(UserWarning, match="there is tidewire.AsyncClient") as warned:
+            with pytest.warns(UserWarning, match="use tidewire.AsyncClient instead") as warned:
                 first = client.run("count")
             assert warned[0].filename == __file__
             with warnings.catch_warnings():
