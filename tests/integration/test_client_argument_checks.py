@@ -12,9 +12,9 @@ NOWHERE = "http://127.0.0.1:1"
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("HTTP_PROXY", "ftp://proxy.example", "the proxy that the environment names .* give proxy="),
-        ("ALL_PROXY", "http://[::1", "the proxy that the environment names .* give proxy="),
-        ("SSL_CERT_FILE", "/nowhere", "SSL_CERT_FILE .* names cannot be read: .* give verify="),
+        ("HTTP_PROXY", "ftp://proxy.example", "cannot use the proxy in the environment .* pass proxy="),
+        ("ALL_PROXY", "http://[::1", "cannot use the proxy in the environment .* pass proxy="),
+        ("SSL_CERT_FILE", "/nowhere", "cannot read the certificates in SSL_CERT_FILE .* pass verify="),
     ],
 )
 def test_an_environment_that_cannot_be_used_is_told_with_the_first_request(
@@ -28,8 +28,8 @@ def test_an_environment_that_cannot_be_used_is_told_with_the_first_request(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (None, "what auth gave .* not NoneType"),
-        ({"Authorization": "Bearer secret\n"}, "what auth gave: the value of 'Authorization'"),
+        (None, "the result of auth .* not NoneType"),
+        ({"Authorization": "Bearer secret\n"}, "the result of auth: the value of 'Authorization'"),
     ],
 )
 def test_credentials_that_cannot_be_sent_are_told_without_being_repeated(given, said):

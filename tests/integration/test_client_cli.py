@@ -136,7 +136,7 @@ def test_describe_says_what_there_is(url):
         (["attach", "URL", "A" * 22], 2, "job_not_found"),
         (["cancel", "URL", "A" * 22], 2, "job_not_found"),
         (["call", "127.0.0.1:8000", "point"], 2, "http://127.0.0.1:8000"),
-        (["describe", "http://127.0.0.1:1"], 3, "nothing listens at 127.0.0.1:1"),
+        (["describe", "http://127.0.0.1:1"], 3, "no server is listening at 127.0.0.1:1"),
         (["call", "URL", "forever", "--timeout", "2"], 3, "tidewire attach"),
     ],
 )

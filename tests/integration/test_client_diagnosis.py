@@ -54,7 +54,8 @@ async def test_nothing_listening_is_told_after_a_few_quick_attempts_and_says_wha
     timing, waits = hurried()
     async with with_timing(AsyncClient(f"http://127.0.0.1:{port}"), timing) as client:
         with pytest.raises(
-            TransportError, match=rf"nothing listens at 127.0.0.1:{port} .*Check that the server runs"
+            TransportError,
+            match=rf"no server is listening at 127.0.0.1:{port} .*Check that the server is running",
         ) as caught:
             await contact(client)
     assert not caught.value.sent
@@ -65,7 +66,7 @@ async def test_nothing_listening_is_told_after_a_few_quick_attempts_and_says_wha
 async def test_a_host_that_is_not_known_is_told(contact):
     timing, _ = hurried()
     async with with_timing(AsyncClient("http://no-such-host.invalid"), timing) as client:
-        with pytest.raises(TransportError, match=r"the host of http://no-such-host\.invalid"):
+        with pytest.raises(TransportError, match=r"the host name of http://no-such-host\.invalid"):
             await contact(client)
 
 

@@ -223,7 +223,7 @@ async def test_a_server_that_never_answers_is_given_up_with_a_time_out():
             AsyncClient(server.url, retry=RetryPolicy(max_attempts=2), connect_timeout=0.05), timing
         ) as client:
             following = client.job("j1")
-            with pytest.raises(SilenceTimeoutError, match="no answer within") as caught:
+            with pytest.raises(SilenceTimeoutError, match="no response within") as caught:
                 await following.result()
             assert isinstance(caught.value, TimeoutError)
             assert caught.value.last_event_id == "1-3"

@@ -330,13 +330,13 @@ async def test_a_link_that_is_none_is_a_fault_of_the_server(link):
     broken["links"]["events"] = link
     error, _, _ = await submitted("count", script=by_turn([answer(201, broken)]))
     assert isinstance(error, ProtocolError)
-    assert "is no link" in str(error)
+    assert "invalid link" in str(error)
 
 
 async def test_a_redirect_to_what_is_no_link_is_a_fault_of_the_server():
     with ScriptedServer(lambda _: iter([answer(302, Location="javascript:1")])) as server:
         async with AsyncClient(server.url) as client:
-            with pytest.raises(ProtocolError, match="link that is none"):
+            with pytest.raises(ProtocolError, match="contains an invalid link"):
                 await client.job("j1").result()
 
 

@@ -87,7 +87,7 @@ def test_another_origin_hears_nothing(what):
         moved = answer(307, Location=f"{other.url}/v1")
         script = with_stream(lambda _: [moved]) if what == "stream" else lambda _: [moved]
         with ScriptedServer(script) as server, hurrying(server.url) as client:
-            with pytest.raises(ProtocolError, match="redirected to .* another origin"):
+            with pytest.raises(ProtocolError, match="redirects to .* another origin"):
                 client.run("count") if what == "stream" else client.discover()
         assert other.requests == []
 
@@ -179,7 +179,7 @@ def test_a_server_behind_a_proxy_is_not_spoken_to_past_it_to_hear_what_it_is(by,
 
 def test_a_proxy_that_is_not_there_is_told():
     with hurrying("http://server.example", proxy="http://127.0.0.1:9") as client:
-        with pytest.raises(TransportError, match="no connection|nothing listens"):
+        with pytest.raises(TransportError, match="cannot connect|no server is listening"):
             client.discover()
 
 
@@ -261,7 +261,7 @@ def test_a_small_body_that_stands_for_a_large_one_is_given_up_before_it_is_unpac
             tracemalloc.start()
             try:
                 with pytest.raises(
-                    ProtocolError, match=r"an answer of more than 1048576 bytes.*max_state_bytes=…"
+                    ProtocolError, match=r"the response has more than 1048576 bytes.*max_state_bytes=…"
                 ):
                     client.discover()
                 assert tracemalloc.get_traced_memory()[1] < 2**23

@@ -46,16 +46,22 @@ def test_a_setting_that_cannot_be_is_refused_where_it_is_given(settings, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"url": None}, "the server's address is a text such as .*, not None"),
-        ({"url": "http://127.0.0.1:0"}, "no address of a server: write it like"),
-        ({"url": "http://a b"}, "no address of a server: write it like"),
-        ({"hooks": 5}, "hooks is a Hooks, not 5"),
+        ({"url": None}, "url must be a string such as .*, not None"),
+        ({"url": "http://127.0.0.1:0"}, "not a valid server URL: write it like"),
+        ({"url": "http://a b"}, "not a valid server URL: write it like"),
+        ({"hooks": 5}, "hooks must be a Hooks object, not 5"),
         ({"headers": {"X": "a\nb"}}, "headers: the value of 'X'"),
-        ({"auth": ("user", "secret")}, "auth is a function that gives headers, not tuple: .* headers="),
-        ({"verify": "/etc/ca.pem"}, "verify is True, False .* not '/etc/ca.pem': .*create_default_context"),
-        ({"verify": None}, "verify is True, False or an ssl.SSLContext, not None"),
-        ({"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)}, "verify is the context of a server"),
-        ({"proxy": 5}, f"proxy is an address such as '{EXAMPLE}', not 5"),
+        (
+            {"auth": ("user", "secret")},
+            "auth must be a function that returns headers, not tuple: .* headers=",
+        ),
+        (
+            {"verify": "/etc/ca.pem"},
+            "verify must be True, False .* not '/etc/ca.pem': .*create_default_context",
+        ),
+        ({"verify": None}, "verify must be True, False or an ssl.SSLContext, not None"),
+        ({"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)}, "verify is a TLS context for servers"),
+        ({"proxy": 5}, f"proxy must be a URL such as '{EXAMPLE}', not 5"),
     ],
 )
 @pytest.mark.parametrize("client", [Client, AsyncClient])
@@ -81,14 +87,14 @@ def test_an_argument_of_a_client_that_cannot_be_is_refused_at_once(client, argum
     ],
 )
 def test_an_address_that_is_no_proxys_is_refused_with_an_example_and_without_its_password(proxy):
-    with pytest.raises(ValueError, match=f"no address of a proxy: write it like {EXAMPLE}") as caught:
+    with pytest.raises(ValueError, match=f"not a valid proxy URL: write it like {EXAMPLE}") as caught:
         Client(NOWHERE, proxy=proxy)
     assert "cret" not in str(caught.value)
 
 
 def test_a_proxy_that_needs_a_package_says_what_to_install(monkeypatch):
     monkeypatch.setattr("tidewire.http.proxy_and_tls_checks.find_spec", lambda _: None)
-    with pytest.raises(ImportError, match=r"socks5://proxy.example .*: pip install socksio") as caught:
+    with pytest.raises(ImportError, match=r"socks5://proxy.example .*: run `pip install socksio`") as caught:
         Client(NOWHERE, proxy="socks5://user:secret@proxy.example")
     assert "secret" not in str(caught.value)
 

@@ -19,7 +19,7 @@ from tidewire.http.response import CLOSE_TIMEOUT
 
 
 class OnePiece(httpx.AsyncByteStream):
-    """A request's body. httpx's own is a generator, which a connection that breaks leaves open; trio complains of it."""
+    """Request body that is not a generator. A broken connection would leave httpx's generator open, and trio warns then."""
 
     def __init__(self, body: bytes) -> None:
         self._whole = body
@@ -36,10 +36,10 @@ class OnePiece(httpx.AsyncByteStream):
 
 
 class Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
-    """A request whose answer is left open.
+    """Async context manager for a streamed response: a class instead of httpx's generator.
 
-    httpx's own is a generator. Two of them, one within the other, are both closed by an event loop that ends while a
-    stream is open, and the loop prints that they stood in each other's way. Of one, the loop closes the stream.
+    `aconnect_sse` nests its own generator around httpx's. An event loop that ends while a stream is open closes both at
+    the same time and prints an error. With one generator, the loop closes the stream without an error.
     """
 
     def __init__(self, client: httpx.AsyncClient, request: httpx.Request) -> None:
@@ -62,7 +62,7 @@ class Pool(httpx.AsyncClient):
 
 
 class TlsCleanup:
-    """What httpcore tells of one request's connection (its `trace` extension), by which the bare one is found."""
+    """Trace callback of httpcore that closes the TCP connection of a request when its TLS handshake fails."""
 
     def __init__(self) -> None:
         self._bare: Any = None

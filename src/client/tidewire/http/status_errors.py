@@ -1,4 +1,4 @@
-"""What an answer means that is not what was asked for."""
+"""Converts unsuccessful HTTP responses to errors."""
 
 from typing import Final
 
@@ -9,11 +9,11 @@ from tidewire.http.response import Response
 from tidewire.protocol.problems import Problem
 
 OF_GATEWAYS: Final = frozenset({401, 403, 407, 413, 429})
-"""Statuses below 500 that a gateway answers in words of its own."""
+"""Statuses below 500 that a gateway in front of the server may send by itself."""
 
 
 def problem_in(answer: Response) -> Problem | None:
-    """The problem that an answer carries, None where it carries none."""
+    """Parse the problem details in a response's body; None if it has none."""
     try:
         return Problem.model_validate_json(answer.body)
     except ValidationError:
@@ -21,34 +21,34 @@ def problem_in(answer: Response) -> Problem | None:
 
 
 def refused(answer: Response, problem: Problem | None, where: Where) -> TidewireError:
-    """The error for a refusal.
+    """Create the error for a refused request.
 
     Args:
-        answer: With a status that is no success, or a body that cannot be used.
-        problem: What it carries.
-        where: For the error.
+        answer: Response with an unsuccessful status or an unusable body.
+        problem: Problem details of the response, if it has any.
+        where: Context for the error message.
     """
     if problem is not None:
         return refusal(problem, where)
     kind = class_of(answer.status)
-    return kind(f"refused with {_kind(answer)}", where=where, retryable=answer.status >= 500)
+    return kind(f"the request was refused with {_kind(answer)}", where=where, retryable=answer.status >= 500)
 
 
 def may_be_of_a_gateway(answer: Response) -> bool:
-    """Whether what stands before a server may have answered this without it."""
-    # 501 is a server that knows no such method.
+    """Whether a gateway in front of the server may have sent this response instead of the server."""
+    # 501 comes from a server that does not implement the method, not from a gateway.
     return (answer.status >= 500 and answer.status != 501) or answer.status in OF_GATEWAYS
 
 
 def not_tidewire(base: str, answer: Response) -> NotATidewireServerError:
-    """The error for an answer that no server of this protocol gives."""
+    """Create the error for a response that no Tidewire server sends."""
     return NotATidewireServerError(
-        f"what answers at {base} is no Tidewire server: it sent {_kind(answer)}", where=answer.where()
+        f"the server at {base} is not a Tidewire server: it sent {_kind(answer)}", where=answer.where()
     )
 
 
 def _kind(answer: Response) -> str:
-    """What came, in a few words."""
+    """Summarize a response for an error message: status, content type and the start of the body."""
     media = answer.headers.get("content-type", "").partition(";")[0].strip()
     start = answer.body[:200].decode("utf-8", "replace").split()
     text = " ".join(start)[:80]
