@@ -1,8 +1,8 @@
-"""A generation with its log-probabilities, through a network that breaks: nothing lost, nothing twice.
+"""Demonstration: text generation with log-probabilities through a network that fails.
 
-Starts the reference server with the model that ships, and between it and the client a proxy that cuts the connection
-in the middle of an event, three times. At the end the text that arrived is compared with the server's own, and the
-server's counters tell that it generated once and was asked to go on from a cursor.
+The script starts the reference server with the default model, and a proxy between the client and the server that cuts
+the connection three times in the middle of an event. At the end the script compares the received text with the text on
+the server. The server's counters show that it generated the text once and that the client resumed from a cursor.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 PROMPT = "import os\nimport sys\n\n\nclass Reader:\n    def __init__(self, "
 CUTS = 3
 START_LIMIT = 120.0
-"""Seconds: the first start compiles Python files and reads PyTorch from a cold disk."""
+"""Time limit in seconds. The first start compiles Python files and reads PyTorch from a cold disk."""
 
 console = Console(highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
 def reference_server() -> Iterator[str]:
-    """Run `tidewire serve` on a free port; yields its URL, and stops it as Ctrl-C would."""
+    """Run `tidewire serve` on a free port, yield its URL, and terminate the server at the end."""
     with tempfile.TemporaryDirectory() as folder:
         port_file, log = Path(folder, "port"), Path(folder, "log")
         command = [sys.executable, "-m", "tidewire", "serve", "--port", "0", "--port-file", str(port_file)]
@@ -50,7 +50,7 @@ def reference_server() -> Iterator[str]:
 
 
 def wait_for_port(server: "subprocess.Popen[bytes]", port_file: Path, log: Path) -> int:
-    """The port on which the server listens, once it does."""
+    """Wait until the server listens, and return its port."""
     deadline = time.monotonic() + START_LIMIT
     while time.monotonic() < deadline:
         if server.poll() is not None:
@@ -62,31 +62,31 @@ def wait_for_port(server: "subprocess.Popen[bytes]", port_file: Path, log: Path)
 
 
 def cut_inside_events(connection: int) -> Cut | None:
-    """The first connections break nine bytes into the data of the fifth event that passes."""
+    """Cut each of the first connections nine bytes into the data of its fifth event."""
     return Cut(mark=b"\ndata:", occurrence=5, after=9) if connection < CUTS else None
 
 
 class Display:
-    """One line for each token: its probability, its text, and what else it could have been."""
+    """Prints one line per token: its probability, its text and the alternatives."""
 
     def __init__(self) -> None:
         self.tokens = 0
 
     def show(self, value: dict[str, Any]) -> None:
-        """Print the tokens that came since the last call."""
+        """Print the tokens that arrived since the last call."""
         while self.tokens < len(value["token_ids"]):
             at, self.tokens = self.tokens, self.tokens + 1
             probability = math.exp(value["logprobs"][at])
             line = Text(f"  {probability:7.2%}  ")
-            line.append(f"{value['token_text'][at]!r:<16}", style=colour(probability))
+            line.append(f"{value['token_text'][at]!r:<16}", style=color(probability))
             for text, logprob in zip(value["top_text"][at], value["top_logprobs"][at], strict=True):
                 share = 0.0 if logprob is None else math.exp(logprob)
                 line.append(f"  {text!r} {share:.0%}", style="dim")
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
 
 
-def colour(probability: float) -> str:
-    """Green where the model was sure, red where it was not."""
+def color(probability: float) -> str:
+    """Return a style from red for an improbable token to green for a probable one."""
     for bound, style in ((0.9, "bold green"), (0.5, "green"), (0.2, "yellow"), (0.05, "dark_orange")):
         if probability >= bound:
             return style
@@ -94,15 +94,15 @@ def colour(probability: float) -> str:
 
 
 def counter(metrics: str, name: str, **labels: str) -> int:
-    """One counter of the server's `/metrics`, summed over what the labels leave open; 0 where it never counted."""
+    """Sum a counter of the server's `/metrics` over all rows with the given labels; 0 if there is none."""
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     rows = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", metrics, re.MULTILINE)
     return int(sum(float(number) for found, number in rows if all(label in found for label in wanted)))
 
 
 def main() -> None:
-    """Run the demonstration; the exit code is 1 if anything was lost, doubled or generated twice."""
-    console.print("[bold]Starting the reference server with the model that ships …[/bold]")
+    """Run the demonstration. The exit code is 1 if text was lost, duplicated or generated twice."""
+    console.print("[bold]Starting the reference server with the default model …[/bold]")
     with reference_server() as url:
         address = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
         with FaultProxy(address, cut_inside_events) as proxy, Client(proxy.url) as client:
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
-    """Generate through the proxy and judge the outcome; returns what is wrong with it."""
+    """Generate text through the proxy, verify the result, and return a list of errors."""
     console.print(f"[bold]Generating through a proxy that cuts {CUTS} connections inside an event[/bold]\n")
     job = client.submit(
         "generate", prompt=PROMPT, max_tokens=96, temperature=0.7, seed=11, top_logprobs=5, token_text=True
@@ -137,7 +137,7 @@ def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
         received += update.text
         display.show(update.value)
 
-    console.print("\n[bold]The text, as it arrived[/bold]")
+    console.print("\n[bold]Received text[/bold]")
     console.print(Text(PROMPT, style="dim") + Text(received), soft_wrap=True)
 
     held = httpx.get(f"{url}/v1/jobs/{job.id}").json()["state"]["items"][0]["value"]
@@ -145,7 +145,7 @@ def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
     started = counter(metrics, "tidewire_jobs_started_total", endpoint="generate")
     resumed = counter(metrics, "tidewire_stream_requests_total", cursor="yes")
     console.print(
-        f"\n[bold]Judgement[/bold]\n"
+        f"\n[bold]Result[/bold]\n"
         f"  connections cut inside an event   {len(proxy.cuts)}\n"
         f"  generations started (server)      {started}\n"
         f"  GETs with a cursor (server)       {resumed}\n"
@@ -156,8 +156,8 @@ def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
         "a connection was cut between two events, not inside one": all(inside(tail) for tail in proxy.cuts),
         f"the server generated {started} times, not once": started == 1,
         f"the server saw {resumed} GETs with a cursor, fewer than 2": resumed >= 2,
-        "the text that arrived is not the server's": received == held["text"],
-        "the values that arrived are not the server's": job.result() == held,
+        "the received text differs from the text on the server": received == held["text"],
+        "the received value differs from the value on the server": job.result() == held,
     }
     faults = [fault for fault, holds in checks.items() if not holds]
     if not faults:
@@ -166,7 +166,7 @@ def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
 
 
 def inside(tail: bytes) -> bool:
-    """Whether the last bytes before a cut are the middle of an event."""
+    """Return whether the connection was cut in the middle of an event."""
     return not tail.endswith(b"\n\n")
 
 
