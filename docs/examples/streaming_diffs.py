@@ -108,7 +108,9 @@ def follow(url: str, name: str, n: int) -> bool:
         value = job.result()
     expected, whole = last_of(name, n)
     received = streamed_bytes(url) - before
-    print(f"{name:6} {n:7,} steps: {updates:6,} updates, {received:9,} bytes; whole values: {whole:14,} bytes")
+    print(
+        f"{name:6} {n:7,} steps: {updates:6,} updates, {received:9,} bytes; whole values: {whole:14,} bytes"
+    )
     if value != expected:
         print(f"FAILED: {name} ended as {str(value)[-200:]!r}, not as {str(expected)[-200:]!r}")
     return bool(value == expected)
