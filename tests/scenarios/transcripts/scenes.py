@@ -268,7 +268,9 @@ SCENES: Mapping[str, Scene] = {
         settings={"shutdown_timeout": PATIENCE, "min_grace": 0.2},
         cues={
             "The server is asked to stop.": it_is_told_to_stop,
-            "For three times that long no reader can reconnect, and the job continues.": lambda player: passes(0.6),
+            "For three times that long no reader can reconnect, and the job continues.": lambda player: (
+                passes(0.6)
+            ),
         },
     ),
     "two-principals": Scene(settings={"tokens": TOKENS}, names=PRINCIPALS),
@@ -305,7 +307,9 @@ SCENES: Mapping[str, Scene] = {
     ),
     "snapshots-apart": Scene(
         settings={"min_snapshot_interval": 0.02},
-        cues={'The value is "abc". No snapshot reports it, because less than an hour has passed.': the_value_is_abc},
+        cues={
+            'The value is "abc". No snapshot reports it, because less than an hour has passed.': the_value_is_abc
+        },
     ),
     "endpoints-of-several-kinds": Scene(endpoints=several_kinds),
     "what-stays": Scene(endpoints=drafts),
