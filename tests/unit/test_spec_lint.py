@@ -146,7 +146,7 @@ def test_a_breach_of_a_rule_is_told(line, complaint):
 
 
 def test_an_identifier_that_stands_twice_is_told():
-    assert "stands for another sentence already" in judge(SENTENCE, SENTENCE).errors[0]
+    assert "is already used by another requirement" in judge(SENTENCE, SENTENCE).errors[0]
 
 
 def test_key_words_in_code_in_quotes_and_in_fences_are_not_normative():
