@@ -578,7 +578,7 @@ async def test_a_checkpoint_that_was_not_read_back_says_how_to(given):
         ('{"job":"j1","cursor":"1-1"}', "state and cursor belong together"),
         (
             '{"job":"j1","cursor":"0-0","state":{"status":"running","items":[{"status":"running"}]}}',
-            "is no event id",
+            "is not an event id",
         ),
         ('{"job":"j1","cursor":"1-1","state":{}}', "Field required"),
         ('{"job":"j1","protocol":"tidewire/2"}', "tidewire/1"),

@@ -107,8 +107,8 @@ def test_an_address_that_may_be_a_proxys_is_taken(proxy):
         (lambda client: client.job("j1", returns="int"), "returns is a type, not its name 'int'"),
         (lambda client: client.map("count", "abc"), "inputs are a list, .* not str"),
         (lambda client: client.map("count", {"a": 1}), "inputs are a list, .* not dict"),
-        (lambda _: RetryPolicy(max_attempts="3"), "max_attempts is a whole number, not '3'"),
-        (lambda _: RetryPolicy(max_seconds=None), "max_seconds is a number, not None"),
+        (lambda _: RetryPolicy(max_attempts="3"), "max_attempts must be an integer, not '3'"),
+        (lambda _: RetryPolicy(max_seconds=None), "max_seconds must be a number, not None"),
         (lambda _: Hooks(on_end=5), "on_end is a function of one event, not 5"),
     ],
 )
