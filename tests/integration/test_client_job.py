@@ -139,7 +139,7 @@ async def test_parse_validates_and_says_midway_that_the_value_may_not_be_whole()
     async with Opened(replying(*EVENTS)) as (client, _):
         updates = [update async for update in await client.submit("reply", returns=Reply)]
     assert updates[-1].parse() == Reply(**REPLY)
-    with pytest.raises(InvalidValueError, match=r"no valid Reply: /reason: Field required.*may not be whole"):
+    with pytest.raises(InvalidValueError, match=r"not a valid Reply: /reason: Field required.*may be incomplete"):
         updates[0].parse()
 
 
@@ -242,7 +242,7 @@ async def test_a_result_is_validated(returns):
 async def test_a_result_that_is_not_of_the_type_is_an_error_that_says_where():
     async with Opened(replying(*EVENTS)) as (client, _):
         with pytest.raises(
-            InvalidValueError, match=r"no valid dict\[str, int\]: /text: Input should be a valid integer"
+            InvalidValueError, match=r"not a valid dict\[str, int\]: /text: Input should be a valid integer"
         ):
             await client.run("reply", returns=dict[str, int])
 

@@ -1,4 +1,4 @@
-"""A job of a fake server: its log, made as far as somebody reads it."""
+"""Job of a fake server (`FakeJob`), whose log is generated lazily while it is read."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,11 +20,11 @@ from tidewire.testing.generation_values import TokenIds
 
 CREATED = "2026-01-01T00:00:00Z"
 RETRY_MS = 1
-"""Milliseconds: a test does not wait to reconnect."""
+"""Reconnection time in milliseconds. Short, so that tests do not wait."""
 
 
 class Signal(Enum):
-    """What happens to a connection, instead of bytes."""
+    """Fault of a connection, sent in place of bytes."""
 
     CUT = "cut"
     STALL = "stall"
@@ -32,7 +32,7 @@ class Signal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """An event of the log, and the state after it."""
+    """A logged event, with the state after it."""
 
     cursor: Cursor
     frame: bytes
@@ -43,20 +43,20 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An event that is not logged."""
+    """An ephemeral event, which is not part of the log."""
 
     frame: bytes
 
 
 class FakeJob:
-    """One job. It runs while it is read: where nobody has read further, nothing has happened yet."""
+    """A fake job. It advances only while it is read."""
 
     def __init__(
         self,
         job_id: str,
         endpoint: str,
         items: Sequence[Answer],
-        asked: Sequence[Any],
+        inputs: Sequence[Any],
         *,
         batch: bool,
         ids: TokenIds,
@@ -65,12 +65,12 @@ class FakeJob:
         self.endpoint = endpoint
         self.batch = batch
         self.cancelled: set[int] = set()
-        """Items that are to end as cancelled before their next step."""
+        """Indexes of the items that end as cancelled before their next step."""
         self._answers = items
-        self._asked = asked
+        self._inputs = inputs
         self._ids = ids
         for token in [step for answer in items for step in answer.steps if isinstance(step, FakeToken)]:
-            # The vocabulary is asked for before the first token comes.
+            # Clients may request the vocabulary before the first token, so assign all ids now.
             ids.know(token)
         self._document = Document(self._fresh("queued"), self._columns)
         self._cursor = Cursor(1, 0)
@@ -79,11 +79,11 @@ class FakeJob:
         self._rest = self._run()
         self._more()
 
-    # ---- what is asked of it -----------------------------------------------------------------------------------
+    # ---- requests ----------------------------------------------------------------------------------------------
 
     @property
     def latest(self) -> Logged:
-        """The last event that was made."""
+        """The last logged event that was generated."""
         return next(entry for entry in reversed(self._script) if isinstance(entry, Logged))
 
     @property
@@ -92,7 +92,7 @@ class FakeJob:
         return str(self.latest.view.value("/status")) if done is None else done.status
 
     def resource(self, *, state: bool = True) -> dict[str, Any]:
-        """The job as `GET /v1/jobs/{id}` answers it."""
+        """Body of the response to `GET /v1/jobs/{id}`. Without `state`, an entry of `GET /v1/jobs`."""
         latest = self.latest
         root = f"/v1/jobs/{self.id}"
         body: dict[str, Any] = {
@@ -110,7 +110,7 @@ class FakeJob:
         return body | {"state": latest.view.value()} if state else body
 
     def cancel(self, items: Sequence[int] | None) -> None:
-        """End items that have not ended; None: all, at once."""
+        """Cancel unfinished items. None cancels all items and runs the job to its end."""
         everyone = range(len(self._answers))
         self.cancelled.update(everyone if items is None else items)
         if items is None:
@@ -118,11 +118,11 @@ class FakeJob:
                 pass
 
     def over_at(self, cursor: Cursor | None) -> bool:
-        """Whether nothing follows a cursor."""
+        """Whether the cursor is at the end of the log of an ended job."""
         return self.latest.done is not None and cursor == self.latest.cursor
 
     def frames(self, cursor: Cursor | None, heartbeat_ms: int) -> Iterator[bytes | Signal]:
-        """A stream from a cursor on: bytes, or what happens to the connection."""
+        """Frames of an event stream after a cursor, and the signals of scripted faults."""
         hello = Hello(
             protocol=messages.PROTOCOL,
             job=self.id,
@@ -147,7 +147,7 @@ class FakeJob:
             yield entry.frame
 
     def _after(self, cursor: Cursor | None) -> tuple[int, bytes]:
-        """Where a stream goes on, and with which snapshot it opens."""
+        """Return the index from which to send events, and the frame of the opening snapshot (empty if none is needed)."""
         if cursor == BEGINNING:
             return 0, b""
         for at, entry in enumerate(self._script):
@@ -163,7 +163,7 @@ class FakeJob:
         return at + 1, messages.snapshot_frame(latest.cursor, state, [*latest.columns], reason)
 
     def _more(self) -> bool:
-        """Make the next entry; False where there is none."""
+        """Generate the next entry of the log. Returns False at the end of the job."""
         with self._lock:
             made = next(self._rest, None)
             if made is None:
@@ -245,8 +245,8 @@ class FakeJob:
         if isinstance(step, Piece):
             return step.text if len(self._answers) == 1 else [["a", root, step.text]]
         if isinstance(step, FakeToken):
-            names = generation_values.columns(self._asked[index])
-            row = generation_values.row(names, step, self._asked[index], self._ids)
+            names = generation_values.columns(self._inputs[index])
+            row = generation_values.row(names, step, self._inputs[index], self._ids)
             if len(self._answers) == 1:
                 return [["r", *row]]
             return [
@@ -292,7 +292,7 @@ class FakeJob:
             initial = (
                 answer.initial
                 if answer.finish_reason is None
-                else generation_values.initial(generation_values.columns(self._asked[index]))
+                else generation_values.initial(generation_values.columns(self._inputs[index]))
             )
             items.append(item if initial is None else item | {"value": initial})
         return {"status": status, "items": items, "usage": {}, "notes": []}
@@ -305,7 +305,7 @@ class FakeJob:
             for column in (
                 answer.columns
                 if answer.finish_reason is None
-                else [f"/{name}" for name in generation_values.columns(self._asked[index])]
+                else [f"/{name}" for name in generation_values.columns(self._inputs[index])]
             )
         ]
 
