@@ -139,7 +139,9 @@ async def test_parse_validates_and_says_midway_that_the_value_may_not_be_whole()
     async with Opened(replying(*EVENTS)) as (client, _):
         updates = [update async for update in await client.submit("reply", returns=Reply)]
     assert updates[-1].parse() == Reply(**REPLY)
-    with pytest.raises(InvalidValueError, match=r"not a valid Reply: /reason: Field required.*may be incomplete"):
+    with pytest.raises(
+        InvalidValueError, match=r"not a valid Reply: /reason: Field required.*may be incomplete"
+    ):
         updates[0].parse()
 
 

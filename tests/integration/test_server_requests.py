@@ -211,7 +211,7 @@ def test_accept_decides_between_the_job_and_its_stream(peer, accept, status, med
             "draw",
             {"input": {"caption": "x", "colour": 1}},
             "/input/colour",
-            "there are caption, size, palette",
+            "known members: caption, size, palette",
         ),
         ("draw", {"input": {"caption": "x", "size": 65}}, "/input/size", "less than or equal to 64"),
         ("draw", {"input": {"caption": "x", "palette": ["a", 2]}}, "/input/palette/1", "valid string"),
