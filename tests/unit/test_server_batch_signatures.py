@@ -98,7 +98,7 @@ def test_signatures_that_are_of_no_batch_are_told():
         (default, "the list parameter 'lengths' cannot have a default"),
         (nothing, "needs a parameter for the list of inputs"),
         (stream, r"Yield \{row: Append"),
-        (lists, r"yields \{row: value\}, Iterator\[dict\[int, …\]\], not list\[str\]"),
+        (lists, r"must yield \{row: value\}, annotated Iterator\[dict\[int, …\]\], not list\[str\]"),
         (returning(str), "the result of a batched function is a list"),
         (returning(dict[int, str]), "the result of a batched function is a list"),
     ]:

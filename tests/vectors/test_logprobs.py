@@ -178,7 +178,7 @@ def test_engine_gives_the_columns_of_the_vector_or_refuses_the_input(vector, tor
         assert request.columns[0] == "text"
         assert sorted(request.columns) == sorted(vector["columns"])
     else:
-        with pytest.raises(InputError, match="is not served"):
+        with pytest.raises(InputError, match="is not supported"):
             check_members(request, caps)
 
 

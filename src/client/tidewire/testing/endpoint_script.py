@@ -159,7 +159,5 @@ class Answer:
                 return at
             seen += isinstance(step, _CHANGES)
         if seen < changes:
-            raise ValueError(
-                f"the script has only {seen} changes, not {changes}: add its values first"
-            )
+            raise ValueError(f"the script has only {seen} changes, not {changes}: add its values first")
         return len(self.steps)
