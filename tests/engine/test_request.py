@@ -94,7 +94,7 @@ def test_prompt_and_messages_exclude_each_other():
     assert Generate(messages=[turn]).messages is not None
     with pytest.raises(ValidationError, match="cannot be used together"):
         Generate(prompt="x", messages=[turn])
-    with pytest.raises(ValidationError, match="echo needs prompt"):
+    with pytest.raises(ValidationError, match="echo requires prompt"):
         Generate(messages=[turn], echo=True)
 
 

@@ -163,9 +163,11 @@ def call(
 ) -> None:
     """Start a job and show its result as it arrives.
 
-    Text is printed to standard output while it arrives, any other value when it is complete. The position in the queue
-    and progress are printed to standard error. Ctrl+C leaves the job running and prints the command to attach to it.
-    On a terminal, a generation with log-probabilities is followed by a table of its tokens and their alternatives.
+    Text is printed to standard output while it arrives, any other value
+    when it is complete. The position in the queue and progress are printed
+    to standard error. Ctrl+C leaves the job running and prints the command
+    to attach to it. On a terminal, a generation with log-probabilities is
+    followed by a table of its tokens and their alternatives.
     """
     with _client(url, header, timeout) as (client, screen):
         endpoint, members = read_words(words or [])
@@ -184,14 +186,14 @@ def call(
     "map",
     epilog=_examples(
         f"map {_URL} generate prompts.jsonl max_tokens=20 > results.jsonl",
-        f"jq -c '{{prompt: .title}}' articles.json | tidewire map {_URL} generate > results.jsonl",
+        f"map {_URL} generate - max_tokens=20 < prompts.jsonl > results.jsonl   (reads standard input)",
         f"map {_URL} generate prompts.jsonl --idempotency-key tonight > results.jsonl   (repeat it after a crash: "
         "finished inputs are not run again)",
     ),
 )
 def map_(
     url: Url,
-    endpoint: Annotated[str, typer.Argument(help="Name of the endpoint.")],
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.")],
     inputs: Annotated[
         str,
         typer.Argument(metavar="FILE|-", help="File with one JSON input per line, or - for standard input."),
@@ -215,9 +217,10 @@ def map_(
     ] = None,
     header: Headers = None,
 ) -> None:
-    """Run an endpoint on each line of a file, and print one result line per input, in input order.
+    """Run an endpoint on each line of a file, and print the results in order.
 
-    Each output line is a JSON object with `index` and either `value` or `error`. On a terminal a progress bar is shown.
+    Each output line is a JSON object with `index` and either `value` or
+    `error`. On a terminal a progress bar is shown.
     """
     with (
         _client(url, header) as (client, screen),
@@ -273,7 +276,7 @@ def attach(
 
 @app.command(epilog=_EPILOG, context_settings=_IDS)
 def cancel(url: Url, job: JobId, as_json: AsJson = False, header: Headers = None) -> None:
-    """Cancel a job and print its status. Has no effect on a job that has ended."""
+    """Cancel a job and print its status. A job that has ended stays as it is."""
     with _client(url, header) as (client, screen):
         status = client.job(job).cancel()
         screen.json({"job": job, "status": status}) if as_json else screen.value(status)
@@ -306,12 +309,13 @@ def jobs(
 def describe(
     url: Url,
     endpoint: Annotated[
-        str | None, typer.Argument(help="Name of an endpoint. Without it, the server is described.")
+        str | None,
+        typer.Argument(metavar="ENDPOINT", help="Name of an endpoint. Without it, the server is described."),
     ] = None,
     as_json: AsJson = False,
     header: Headers = None,
 ) -> None:
-    """Describe a server's endpoints and limits, or the input and the value of one endpoint."""
+    """Describe a server, or the input and the value of one endpoint."""
     with _client(url, header) as (client, screen):
         found = client.discover() if endpoint is None else client.describe(endpoint)
         if as_json:
@@ -350,10 +354,11 @@ def codegen(
     ] = None,
     header: Headers = None,
 ) -> None:
-    """Generate a typed Python module for a server, with models for the input and value of each endpoint.
+    """Generate a typed Python module for the endpoints of a server.
 
-    The module also defines TypedClient and TypedAsyncClient. They wrap a client with typed methods for editors and type
-    checkers.
+    The module has a pydantic model for the input and the value of each
+    endpoint. Its classes TypedClient and TypedAsyncClient wrap a client with
+    typed methods, for editors and type checkers.
     """
     try:
         import_module("datamodel_code_generator")
