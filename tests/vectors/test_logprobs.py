@@ -161,9 +161,9 @@ def test_engine_rounds_as_the_vector_says(vector, torch):
 
 def members_served():
     from tidewire_server.generation.engine import CORE_MEMBERS
-    from tidewire_server.generation.torch_engine.engine_loop import SERVED
+    from tidewire_server.generation.torch_engine.engine_loop import SUPPORTED_MEMBERS
 
-    return CORE_MEMBERS | SERVED
+    return CORE_MEMBERS | SUPPORTED_MEMBERS
 
 
 @each("logprobs/columns")

@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 
 DEFAULT_RETRY = 1.0
-"""Seconds before the first attempt to reconnect, until the server's `retry:` says otherwise."""
+"""Default wait in seconds before the first attempt to reconnect. The server's `retry:` field overrides it."""
 
 MIN_WAIT = 0.1
 """Lower bound, in seconds, for a wait that a server asks for. Shorter waits are raised to this value."""

@@ -27,40 +27,40 @@ class FakeToken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AppendText:
     """Step that appends text to the value."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class SetValue:
     """Step that replaces the value."""
 
     value: JsonValue
 
 
 @dataclass(frozen=True, slots=True)
-class Fails:
+class FailItem:
     """Step that fails the item with a problem."""
 
     problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Says:
+class SendEvent:
     """Step that sends a queue or progress event, which does not change the value."""
 
     message: Queue | Progress
 
 
 @dataclass(frozen=True, slots=True)
-class Restarts:
+class RestartJob:
     """Step that restarts the job, which retracts the value so far."""
 
 
 @dataclass(slots=True)
-class Fault:
+class ConnectionFault:
     """Step that breaks or stalls the connection once, in the middle of the next event."""
 
     stalls: bool = False
@@ -69,8 +69,8 @@ class Fault:
     """Whether the fault has already occurred."""
 
 
-Step = Piece | Whole | FakeToken | Fails | Says | Restarts | Fault
-_CHANGES = (Piece, Whole, FakeToken)
+Step = AppendText | SetValue | FakeToken | FailItem | SendEvent | RestartJob | ConnectionFault
+_CHANGES = (AppendText, SetValue, FakeToken)
 
 
 @dataclass(slots=True)
@@ -88,12 +88,12 @@ class Answer:
     def streams(self, pieces: Iterable[str]) -> Self:
         """Stream a text in pieces, with one event per piece."""
         self.columns, self.initial = ("",), ""
-        self.steps += [Piece(piece) for piece in pieces]
+        self.steps += [AppendText(piece) for piece in pieces]
         return self
 
     def returns(self, value: JsonValue) -> Self:
         """Set the whole value in one event."""
-        self.steps.append(Whole(value))
+        self.steps.append(SetValue(value))
         return self
 
     def yields(self, values: Iterable[JsonValue], *, columns: Sequence[str] = ()) -> Self:
@@ -105,7 +105,7 @@ class Answer:
                 Use `""` if the value is a text.
         """
         self.columns = tuple(columns)
-        self.steps += [Whole(value) for value in values]
+        self.steps += [SetValue(value) for value in values]
         return self
 
     def generates(self, tokens: Iterable[FakeToken], *, finish_reason: str = "stop") -> Self:
@@ -122,33 +122,33 @@ class Answer:
             detail: Human-readable explanation.
             members: Additional members of the problem.
         """
-        self.steps.append(Fails(problem(code, detail, **members)))
+        self.steps.append(FailItem(problem(code, detail, **members)))
         return self
 
     def queued(self, *positions: int) -> Self:
         """Send these queue positions before the item starts. Position 1 is next."""
-        self.steps[:0] = [Says(Queue(position=position)) for position in positions]
+        self.steps[:0] = [SendEvent(Queue(position=position)) for position in positions]
         return self
 
     def progresses(self, current: float, total: float | None = None, unit: str | None = None) -> Self:
         """Send a progress event."""
-        self.steps.append(Says(Progress(current=current, total=total, unit=unit)))
+        self.steps.append(SendEvent(Progress(current=current, total=total, unit=unit)))
         return self
 
     def cuts_after(self, changes: int) -> Self:
         """Break the connection once, in the middle of the event after the given number of changes of the value."""
-        self.steps.insert(self._behind(changes), Fault())
+        self.steps.insert(self._behind(changes), ConnectionFault())
         return self
 
     def stalls_after(self, changes: int) -> Self:
         """Stall the connection once, in the middle of the event after the given number of changes of the value."""
-        self.steps.insert(self._behind(changes), Fault(stalls=True))
+        self.steps.insert(self._behind(changes), ConnectionFault(stalls=True))
         return self
 
     def restarts_after(self, changes: int) -> Self:
         """Restart the job after the given number of changes of the value. These changes are retracted, then repeated."""
         at = self._behind(changes)
-        self.steps[:0] = [*(step for step in self.steps[:at] if isinstance(step, _CHANGES)), Restarts()]
+        self.steps[:0] = [*(step for step in self.steps[:at] if isinstance(step, _CHANGES)), RestartJob()]
         return self
 
     def _behind(self, changes: int) -> int:

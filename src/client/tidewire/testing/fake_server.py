@@ -299,7 +299,7 @@ class FakeServer:
         text = request.headers.get("last-event-id") or query.get("after", [None])[0]
         self._opened.append(job.id)
         cursor = None if text is None else BEGINNING if text == str(BEGINNING) else Cursor.parse(text)
-        if job.over_at(cursor):
+        if job.ended_at(cursor):
             return FakeResponse(204, {}, b"")
         frames: Iterator[bytes | Signal] = job.frames(cursor, self._heartbeat_ms)
         return FakeResponse(200, {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}, frames)

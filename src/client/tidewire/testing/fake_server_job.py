@@ -15,7 +15,16 @@ from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import Done, Hello, SnapshotReason
 from tidewire.protocol.problems import Problem, to_json
 from tidewire.testing import generation_values
-from tidewire.testing.endpoint_script import Answer, Fails, FakeToken, Fault, Piece, Restarts, Says, Whole
+from tidewire.testing.endpoint_script import (
+    Answer,
+    AppendText,
+    ConnectionFault,
+    FailItem,
+    FakeToken,
+    RestartJob,
+    SendEvent,
+    SetValue,
+)
 from tidewire.testing.generation_values import TokenIds
 
 CREATED = "2026-01-01T00:00:00Z"
@@ -24,7 +33,7 @@ RETRY_MS = 1
 
 
 class Signal(Enum):
-    """Fault of a connection, sent in place of bytes."""
+    """Fault of a connection, which a stream yields instead of bytes."""
 
     CUT = "cut"
     STALL = "stall"
@@ -42,7 +51,7 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Ephemeral:
     """An ephemeral event, which is not part of the log."""
 
     frame: bytes
@@ -71,13 +80,13 @@ class FakeJob:
         self._ids = ids
         for token in [step for answer in items for step in answer.steps if isinstance(step, FakeToken)]:
             # Clients may request the vocabulary before the first token, so assign all ids now.
-            ids.know(token)
-        self._document = Document(self._fresh("queued"), self._columns)
+            ids.assign(token)
+        self._document = Document(self._initial_state("queued"), self._columns)
         self._cursor = Cursor(1, 0)
         self._lock = threading.Lock()
-        self._script: list[Logged | Said | Fault] = []
-        self._rest = self._run()
-        self._more()
+        self._script: list[Logged | Ephemeral | ConnectionFault] = []
+        self._entries = self._run()
+        self._advance()
 
     # ---- requests ----------------------------------------------------------------------------------------------
 
@@ -114,10 +123,10 @@ class FakeJob:
         everyone = range(len(self._answers))
         self.cancelled.update(everyone if items is None else items)
         if items is None:
-            while self._more():
+            while self._advance():
                 pass
 
-    def over_at(self, cursor: Cursor | None) -> bool:
+    def ended_at(self, cursor: Cursor | None) -> bool:
         """Whether the cursor is at the end of the log of an ended job."""
         return self.latest.done is not None and cursor == self.latest.cursor
 
@@ -133,11 +142,11 @@ class FakeJob:
         yield messages.ephemeral_frame("hello", hello, retry_ms=RETRY_MS)
         at, opening = self._after(cursor)
         yield opening
-        fault: Fault | None = None
-        while at < len(self._script) or self._more():
+        fault: ConnectionFault | None = None
+        while at < len(self._script) or self._advance():
             entry = self._script[at]
             at += 1
-            if isinstance(entry, Fault):
+            if isinstance(entry, ConnectionFault):
                 fault = None if entry.fired else entry
                 entry.fired = True
                 continue
@@ -162,10 +171,10 @@ class FakeJob:
         state: Any = latest.view.value()
         return at + 1, messages.snapshot_frame(latest.cursor, state, [*latest.columns], reason)
 
-    def _more(self) -> bool:
+    def _advance(self) -> bool:
         """Generate the next entry of the log. Returns False at the end of the job."""
         with self._lock:
-            made = next(self._rest, None)
+            made = next(self._entries, None)
             if made is None:
                 return False
             self._script.append(made)
@@ -173,7 +182,7 @@ class FakeJob:
 
     # ---- running -----------------------------------------------------------------------------------------------
 
-    def _run(self) -> Iterator[Logged | Said | Fault]:
+    def _run(self) -> Iterator[Logged | Ephemeral | ConnectionFault]:
         yield self._snapshot("start")
         for index in range(len(self._answers)):
             yield from self._item(index)
@@ -197,27 +206,27 @@ class FakeJob:
             done,
         )
 
-    def _item(self, index: int) -> Iterator[Logged | Said | Fault]:
+    def _item(self, index: int) -> Iterator[Logged | Ephemeral | ConnectionFault]:
         root = f"/items/{index}"
         begun = False
         for step in self._answers[index].steps:
             if index in self.cancelled:
                 break
-            if isinstance(step, Fault):
+            if isinstance(step, ConnectionFault):
                 yield step
                 continue
-            if isinstance(step, Says):
+            if isinstance(step, SendEvent):
                 kind = type(step.message).__name__.lower()
-                yield Said(messages.ephemeral_frame(kind, step.message))
+                yield Ephemeral(messages.ephemeral_frame(kind, step.message))
                 continue
             if not begun:
                 begun = True
                 yield self._diff([["s", f"{root}/status", "running"], *self._job_runs()])
-            if isinstance(step, Restarts):
+            if isinstance(step, RestartJob):
                 yield self._restart()
                 begun = False
                 continue
-            if isinstance(step, Fails):
+            if isinstance(step, FailItem):
                 status = [["s", f"{root}/status", "failed"], ["s", f"{root}/error", to_json(step.problem)]]
                 yield self._diff(status)
                 return
@@ -236,13 +245,13 @@ class FakeJob:
             ops.insert(0, ["s", f"/items/{index}/value/finish_reason", answer.finish_reason])
         view = self._document.view()
         pointers = [column for column in self._document.columns if column.startswith(f"/items/{index}/")]
-        texts = [(pointer, view.value(pointer)) for pointer in pointers if _there(view, pointer)]
+        texts = [(pointer, view.value(pointer)) for pointer in pointers if _exists(view, pointer)]
         checks = [text_check(pointer, text) for pointer, text in texts if isinstance(text, str)]
         return self._diff({"ops": ops, "check": checks})
 
-    def _change(self, index: int, step: Piece | Whole | FakeToken) -> Any:
+    def _change(self, index: int, step: AppendText | SetValue | FakeToken) -> Any:
         root = f"/items/{index}/value"
-        if isinstance(step, Piece):
+        if isinstance(step, AppendText):
             return step.text if len(self._answers) == 1 else [["a", root, step.text]]
         if isinstance(step, FakeToken):
             names = generation_values.columns(self._inputs[index])
@@ -254,13 +263,13 @@ class FakeJob:
                 for name, x in zip(names, row, strict=True)
             ]
         view = self._document.view()
-        if not _there(view, root):
+        if not _exists(view, root):
             return [["s", root, step.value]]
         changes: list[Any] = diff(view.value(root), step.value)
         return [[op, root + path, *rest] for op, path, *rest in changes]
 
     def _restart(self) -> Logged:
-        self._document = Document(self._fresh("running"), self._columns)
+        self._document = Document(self._initial_state("running"), self._columns)
         self._cursor = Cursor(self._cursor.epoch + 1, self._cursor.seq)
         return self._snapshot("restart")
 
@@ -285,7 +294,7 @@ class FakeJob:
         running = self._document.value("/status") == "running"
         return [] if running else [["s", "/status", "running"]]
 
-    def _fresh(self, status: str) -> dict[str, Any]:
+    def _initial_state(self, status: str) -> dict[str, Any]:
         items: list[dict[str, Any]] = []
         for index, answer in enumerate(self._answers):
             item: dict[str, Any] = {"status": "queued"}
@@ -310,7 +319,7 @@ class FakeJob:
         ]
 
 
-def _there(view: View, pointer: str) -> bool:
+def _exists(view: View, pointer: str) -> bool:
     try:
         view.value(pointer)
     except LookupError:

@@ -16,7 +16,7 @@ class TokenIds:
         """Return the id of a token text. Assigns a new id on first use."""
         return self._ids.setdefault(text, len(self._ids))
 
-    def know(self, token: FakeToken) -> None:
+    def assign(self, token: FakeToken) -> None:
         """Assign ids to a token and its candidates."""
         for text in (token.text, *(text for text, _ in token.top)):
             self(text)

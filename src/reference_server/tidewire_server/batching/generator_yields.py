@@ -1,4 +1,4 @@
-"""Application of the mappings that a batched generator yields (`{row: value, Append, Last or exception}`) to its rows."""
+"""Apply the mappings that a batched generator yields to its rows. A mapping has values, `Append`, `Last` or exceptions."""
 
 from collections.abc import Mapping
 from typing import Any

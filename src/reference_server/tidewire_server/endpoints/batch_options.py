@@ -43,7 +43,7 @@ class Batching:
 
     @property
     def has_fixed_sizes(self) -> bool:
-        """Whether calls must have one of the sizes in `sizes`."""
+        """Whether batches are padded to one of the sizes in `sizes`."""
         return bool(self.sizes)
 
     def padded(self, rows: int) -> int:

@@ -218,7 +218,7 @@ class DiffApplier:
         self._grow(tokens, target, self._addition(target, x, len(tokens)))
 
     def _addition(self, target: Any, x: Any, depth: int) -> str | list[Any]:
-        """Validate what is appended to a target. Returns a string, or a list that the applier may keep."""
+        """Validate the argument of an append. Returns a string, or a validated copy of a list."""
         if type(target) in TEXTS:
             if type(x) is not str:
                 raise DiffError(f"only a string can be appended to a text, not {describe(x)}")

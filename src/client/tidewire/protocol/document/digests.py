@@ -206,7 +206,7 @@ def _is_canonical_in_python(value: Any, room: int) -> bool:
     if kind is int:
         return bool(-strict_json.MAX_INTEGER <= value <= strict_json.MAX_INTEGER)
     if kind is float:
-        # NaN and infinities fail these comparisons.
+        # These comparisons are also False for NaN and infinities, which JSON cannot represent.
         return bool(1e-4 <= abs(value) < 1e15 and not value.is_integer())
     return value is None or kind is bool
 

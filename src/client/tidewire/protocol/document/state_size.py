@@ -14,7 +14,7 @@ MAX_STATE_BYTES: Final = 64 * 2**20
 """Default limit of the client for a job's state as JSON, in bytes. Four times the default limit of the server."""
 
 _SLACK: Final = 16
-"""Divisor of the limit: at least `limit / _SLACK` bytes arrive between two measurements."""
+"""A state is measured again only after at least `limit / _SLACK` bytes have arrived."""
 
 _PART: Final = 2**16
 """Number of code points of a text that are serialized at a time."""

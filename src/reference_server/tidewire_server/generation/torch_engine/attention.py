@@ -70,7 +70,7 @@ def attention(
         raise UnsupportedAttentionError("the model attends to later tokens, so it is not a decoder")
     layer = module.layer_idx
     if not isinstance(layer, int):
-        raise UnsupportedAttentionError("the model does not number its attention layers")
+        raise UnsupportedAttentionError("the model's attention layers have no index (layer_idx)")
     return attention_context.attend(layer, query[0], key[0], value[0], scaling)[None], None
 
 

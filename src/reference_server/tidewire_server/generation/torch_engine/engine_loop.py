@@ -38,7 +38,7 @@ from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, Ste
 
 logger = logging.getLogger(__name__)
 
-SERVED = frozenset({"min_p", "logprobs", "top_logprobs", "ranks", "token_text"})
+SUPPORTED_MEMBERS = frozenset({"min_p", "logprobs", "top_logprobs", "ranks", "token_text"})
 """Input members that this engine supports in addition to `CORE_MEMBERS`. With a chat template also `messages`."""
 
 SPARE_TOKENS = 8
@@ -103,7 +103,8 @@ class TorchEngine:
             context=context,
             max_top=min(max_top, MAX_TOP, c.vocab_size),
             concurrency=slots,
-            members=SERVED | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set()),
+            members=SUPPORTED_MEMBERS
+            | ({"messages"} if getattr(c.tokenizer, "chat_template", None) else set()),
             vocabulary=c.vocabulary,
         )
         # Without a normalizer each token covers at least one byte. A prompt's size is then an upper bound of its tokens, and
