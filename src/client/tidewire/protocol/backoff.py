@@ -27,7 +27,7 @@ class RetryPolicy:
     """Seconds of backoff and silence without progress after which the client gives up on a job's stream. Also the longest
     wait that the client accepts from a server. The running time of a job does not count."""
     submit_attempts: int = 4
-    """Attempts at a request that has a single response: a submit, a job read, a cancel."""
+    """Maximum attempts for a request other than a stream, such as a submit, a job read or a cancel."""
     initial: float = DEFAULT_RETRY
     """Seconds before the first retry, unless the server names a wait."""
     maximum: float = 30.0

@@ -67,17 +67,17 @@ class _Change:
         self.size += other.size
 
 
-def _between(old: Any, new: Any, path: str, room: int) -> _Change:
-    """Return the change from `old` to `new` at `path`. The new value may be nested at most `room` levels deep."""
+def _between(old: Any, new: Any, path: str, max_depth: int) -> _Change:
+    """Return the change from `old` to `new` at `path`. The new value may be nested at most `max_depth` levels deep."""
     change = _Change()
     kind = type(new)
     if old is new:
         return change
     if kind is type(old):
         if kind is dict or kind is list:
-            if room <= 0:
+            if max_depth <= 0:
                 raise DiffError(f"nested deeper than {MAX_STATE_DEPTH} levels", path=path)
-            (_members if kind is dict else _elements)(change, old, new, path, room - 1)
+            (_members if kind is dict else _elements)(change, old, new, path, max_depth - 1)
         elif kind is str:
             _text(change, old, new, path)
         elif not same(old, new):
@@ -87,7 +87,7 @@ def _between(old: Any, new: Any, path: str, room: int) -> _Change:
         if _size(new, limit) >= limit:
             return change
     whole = _Change()
-    whole.add("s", path, admit(new, room))
+    whole.add("s", path, admit(new, max_depth))
     return whole
 
 
@@ -99,36 +99,36 @@ def _text(change: _Change, old: str, new: str, path: str) -> None:
         change.add("a", path, admit(new[kept:]))
 
 
-def _members(change: _Change, old: dict[str, Any], new: dict[str, Any], path: str, room: int) -> None:
+def _members(change: _Change, old: dict[str, Any], new: dict[str, Any], path: str, max_depth: int) -> None:
     for name in old:
         if name not in new:
             change.add("d", f"{path}/{_token(name)}")
     for name, value in new.items():
         if name not in old:
-            change.add("s", f"{path}/{_token(name)}", admit(value, room))
+            change.add("s", f"{path}/{_token(name)}", admit(value, max_depth))
         elif value is not old[name]:
-            change.include(_between(old[name], value, f"{path}/{_token(name)}", room))
+            change.include(_between(old[name], value, f"{path}/{_token(name)}", max_depth))
 
 
-def _elements(change: _Change, old: list[Any], new: list[Any], path: str, room: int) -> None:
+def _elements(change: _Change, old: list[Any], new: list[Any], path: str, max_depth: int) -> None:
     head, tail = _common_ends(old, new)
     old, new = old[head : len(old) - tail], new[head : len(new) - tail]
     at, i, j = head, 0, 0
     # Each match ends a gap between matches. The extra match past both ends closes the last gap.
-    for i_match, j_match in [*_matches(old, new, room), (len(old), len(new))]:
+    for i_match, j_match in [*_matches(old, new, max_depth), (len(old), len(new))]:
         while i < i_match and j < j_match:
-            change.include(_between(old[i], new[j], f"{path}/{at}", room))
+            change.include(_between(old[i], new[j], f"{path}/{at}", max_depth))
             at, i, j = at + 1, i + 1, j + 1
         if j_match == len(new) and not tail:
             if i < i_match:
                 change.add("t", path, i_match - i)
             if j < j_match:
-                change.add("a", path, admit(new[j:], room + 1))
+                change.add("a", path, admit(new[j:], max_depth + 1))
             return
         for _ in range(i, i_match):
             change.add("d", f"{path}/{at}")
         for value in new[j:j_match]:
-            change.add("i", f"{path}/{at}", admit(value, room))
+            change.add("i", f"{path}/{at}", admit(value, max_depth))
             at += 1
         at, i, j = at + 1, i_match + 1, j_match + 1
 
@@ -147,21 +147,21 @@ def _common_ends(old: list[Any], new: list[Any]) -> tuple[int, int]:
     return head, tail
 
 
-def _matches(old: list[Any], new: list[Any], room: int) -> Matches:
+def _matches(old: list[Any], new: list[Any], max_depth: int) -> Matches:
     if len(old) * len(new) <= 1:
         return []
     if len(old) == len(new):
         unmoved = [(i, i) for i, (one, other) in enumerate(zip(old, new, strict=True)) if same(one, other)]
         if 2 * len(unmoved) >= len(old):
             return unmoved
-    return align([_key(element, room) for element in old], [_key(element, room) for element in new])
+    return align([_key(element, max_depth) for element in old], [_key(element, max_depth) for element in new])
 
 
-def _key(element: Any, room: int) -> Hashable:
+def _key(element: Any, max_depth: int) -> Hashable:
     """Hashable key of an element. Two elements have equal keys exactly if they are the same JSON value."""
     if type(element) is str:
         return element
-    check(element, max_depth=room)
+    check(element, max_depth=max_depth)
     return (json.dumps(element, sort_keys=True),)
 
 

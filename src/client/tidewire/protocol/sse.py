@@ -110,14 +110,19 @@ class Decoder:
 
     last_event_id: str
     retry_ms: int | None
-    _start: bytes | None  # first bytes of the stream while they could be part of a BOM, then None
-    _after_cr: bool  # the previous chunk ended with CR, so an LF at the start of the next chunk is skipped
-    _line: bytearray  # the unfinished line
-    _size: int  # bytes of the finished lines of the current event, without comments
+    _start: bytes | None
+    """First bytes of the stream while they could be part of a byte order mark, then None."""
+    _after_cr: bool
+    """Whether the previous chunk ended with CR. An LF at the start of the next chunk is then skipped."""
+    _line: bytearray
+    """The unfinished line at the end of the bytes fed so far."""
+    _size: int
+    """Size of the finished lines of the current event in bytes, without comments."""
     _data: bytes | bytearray | None
     _type: bytes | bytearray
     _id: bytes | bytearray | None
-    _stopped: bool  # an event exceeded the limit
+    _stopped: bool
+    """Whether an event has exceeded the limit."""
     _limit: int
 
     def __init__(self, *, max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES, last_event_id: str = "") -> None:

@@ -25,10 +25,10 @@ def _ops(diff: JsonValue) -> Any:
 
 def changes_value(diff: JsonValue) -> bool:
     """Whether an applied diff changed the value of an item."""
-    return type(diff) is str or any(op[0] == "r" or _below_value(op[1]) for op in _ops(diff))
+    return type(diff) is str or any(op[0] == "r" or _touches_value(op[1]) for op in _ops(diff))
 
 
-def _below_value(path: str) -> bool:
+def _touches_value(path: str) -> bool:
     """Whether a path leads to an item's value, to one of its ancestors, or to a place inside it."""
     tokens = path.split("/", 4)
     return (len(tokens) < 4 and tokens[1:2] in ([], ["items"])) or tokens[3:4] == ["value"]

@@ -226,9 +226,8 @@ def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]"
             result = context.run(function, *args)
         except BaseException as raised:  # noqa: BLE001 - raised again where the future is awaited
             error = exit_replacement(raised) if isinstance(raised, _CONTROL_EXCEPTIONS) else raised
-        with contextlib.suppress(
-            RuntimeError
-        ):  # raised if the loop is closed, where nothing awaits the future
+        # `call_soon_threadsafe` raises RuntimeError if the loop is closed. Then nothing awaits the future.
+        with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=body, name=getattr(function, "__name__", "worker"), daemon=True).start()

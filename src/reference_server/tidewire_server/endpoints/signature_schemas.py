@@ -192,7 +192,7 @@ class Signature:
     """Type argument `T` of the parameter annotated `Stream[T]`."""
     context: str | None
     returned: Any
-    """Return annotation."""
+    """The return annotation of the function."""
 
 
 def read_signature(function: Callable[..., Any], name: str) -> Signature:
@@ -290,7 +290,7 @@ def is_generator(function: Callable[..., Any]) -> bool:
 
 
 def _returns(body: Callable[..., Any]) -> Any:
-    """Return annotation without type arguments, or None if it cannot be resolved."""
+    """The return annotation without type arguments, or None if it cannot be resolved."""
     try:
         returned = typing.get_type_hints(body).get("return")
     except Exception:  # noqa: BLE001 - `read_signature` reports unresolvable annotations

@@ -130,7 +130,7 @@ def _parts(value: Any) -> Iterator[bytes]:
         yield b"]"
 
 
-def _holds_long_text(value: Any, room: int) -> bool:
+def _holds_long_text(value: Any, max_depth: int) -> bool:
     """Whether a value contains a text of more than `PART` code points.
 
     Returns False for a value that is nested too deep or not JSON. `canonical` rejects such a value.
@@ -141,11 +141,11 @@ def _holds_long_text(value: Any, room: int) -> bool:
     if kind is Rope:
         return True
     if kind is list:
-        return room > 0 and any(_holds_long_text(element, room - 1) for element in value)
+        return max_depth > 0 and any(_holds_long_text(element, max_depth - 1) for element in value)
     if kind is dict:
         return (
-            room > 0
-            and any(_holds_long_text(member, room - 1) for member in value.values())
+            max_depth > 0
+            and any(_holds_long_text(member, max_depth - 1) for member in value.values())
             and all(type(name) is str and is_text(name) for name in value)
         )
     return False
@@ -182,7 +182,7 @@ _write = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", "
 """Module-level because `json.dumps` with options creates an encoder per call."""
 
 
-def _is_canonical_in_python(value: Any, room: int) -> bool:
+def _is_canonical_in_python(value: Any, max_depth: int) -> bool:
     """Whether Python's `json` certainly writes a value in canonical form.
 
     That requires valid I-JSON without long texts, in which Python and ECMAScript spell each number the same way: integers,
@@ -191,16 +191,20 @@ def _is_canonical_in_python(value: Any, room: int) -> bool:
     kind = type(value)
     if kind is str:
         return len(value) <= PART and is_text(value)
-    if (kind is dict or kind is list) and room <= 0:
+    if (kind is dict or kind is list) and max_depth <= 0:
         return False
     if kind is dict:
         for name, member in value.items():
-            if type(name) is not str or not is_text(name) or not _is_canonical_in_python(member, room - 1):
+            if (
+                type(name) is not str
+                or not is_text(name)
+                or not _is_canonical_in_python(member, max_depth - 1)
+            ):
                 return False
         return True
     if kind is list:
         for element in value:  # noqa: SIM110 - `all` with a generator takes twice as long
-            if not _is_canonical_in_python(element, room - 1):
+            if not _is_canonical_in_python(element, max_depth - 1):
                 return False
         return True
     if kind is int:

@@ -4,7 +4,7 @@ The document is a tree of dicts, lists and scalars. The first append to a text o
 with a versioned one that can grow (`versioned_text_and_arrays`). All other ops copy the containers on their path
 (`apply_ops`), which leaves the trees of existing views unchanged. A view is a root and a version.
 
-Values passed in are validated and copied, and values returned are copies. Only a diff can change a document.
+Values passed in are validated and copied, and values returned are copies. Only `apply` and `grow` change a document.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -27,31 +27,31 @@ _LEAST: Final = -strict_json.MAX_INTEGER
 _MOST: Final = strict_json.MAX_INTEGER
 
 
-def admit(value: JsonValue, room: int = MAX_STATE_DEPTH) -> JsonValue:
+def admit(value: JsonValue, max_depth: int = MAX_STATE_DEPTH) -> JsonValue:
     """Copy a value's arrays and objects, and validate it as I-JSON.
 
     Args:
         value: Any value.
-        room: Maximum nesting of the value.
+        max_depth: Maximum nesting of the value.
 
     Raises:
         StrictJsonError: The value is nested too deep or is not I-JSON. The message names the location, except for nesting.
     """
     try:
-        copy: JsonValue = _copies((value,), room)[0]
+        copy: JsonValue = _copies((value,), max_depth)[0]
     except _NotAdmitted:
-        strict_json.check(value, max_depth=room)
+        strict_json.check(value, max_depth=max_depth)
         raise
     return copy
 
 
-def admit_all(values: Iterable[JsonValue], room: int = MAX_STATE_DEPTH) -> list[JsonValue]:
+def admit_all(values: Iterable[JsonValue], max_depth: int = MAX_STATE_DEPTH) -> list[JsonValue]:
     """Copy and validate several values like `admit`, with a less specific error message.
 
     Raises:
         StrictJsonError: A value is nested too deep or is not I-JSON. The message does not name the location.
     """
-    return _copies(values, room)
+    return _copies(values, max_depth)
 
 
 def same(one: JsonValue, other: JsonValue) -> bool:
@@ -93,7 +93,7 @@ class _NotAdmitted(strict_json.StrictJsonError):
     pass
 
 
-def _copies(values: Iterable[Any], room: int) -> list[Any]:
+def _copies(values: Iterable[Any], max_depth: int) -> list[Any]:
     copies = []
     for value in values:
         kind = type(value)
@@ -107,12 +107,12 @@ def _copies(values: Iterable[Any], room: int) -> list[Any]:
             if not _LEAST <= value <= _MOST:
                 raise _NotAdmitted("the value holds an integer beyond ±2^53")
         elif kind is list or kind is dict:
-            if room <= 0:
+            if max_depth <= 0:
                 raise _NotAdmitted("the value is nested too deep")
             if kind is list:
-                value = _copies(value, room - 1)  # noqa: PLW2901 - the copy replaces the original
+                value = _copies(value, max_depth - 1)  # noqa: PLW2901 - the copy replaces the original
             elif _are_names(value):
-                value = dict(zip(value, _copies(value.values(), room - 1), strict=True))  # noqa: PLW2901
+                value = dict(zip(value, _copies(value.values(), max_depth - 1), strict=True))  # noqa: PLW2901
             else:
                 raise _NotAdmitted("a member name is not a string, or holds a lone surrogate")
         elif value is not None and kind is not bool:
@@ -128,20 +128,20 @@ def _are_names(members: Iterable[Any]) -> bool:
     return True
 
 
-def _same(one: Any, other: Any, room: int) -> bool:
+def _same(one: Any, other: Any, max_depth: int) -> bool:
     kind = type(one)
     if kind is not type(other):
         return False
     if kind is dict or kind is list:
         if len(one) != len(other):
             return False
-        if room <= 0:
+        if max_depth <= 0:
             raise strict_json.StrictJsonError(f"nested deeper than {MAX_STATE_DEPTH} levels")
         for key in one if kind is dict else range(len(one)):
             if kind is dict and key not in other:
                 return False
             a, b = one[key], other[key]
-            if a is not b and not _same(a, b, room - 1):
+            if a is not b and not _same(a, b, max_depth - 1):
                 return False
         return True
     if kind is float and one == 0.0:

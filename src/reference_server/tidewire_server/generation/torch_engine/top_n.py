@@ -57,8 +57,7 @@ def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
     chosen = above | (level & (level.cumsum(-1) <= room))
     every = torch.arange(size, device=logits.device).expand_as(logits)
     ids = torch.where(chosen, every, size).topk(n, dim=-1, largest=False, sorted=True).values
-    ids = ids.clamp(
-        max=size - 1
-    )  # a row with NaN selects no token, and the resulting invalid id would make `gather` fail for the whole batch
+    # A row with NaN selects no token. Without this clamp its invalid ids would make `gather` fail for the whole batch.
+    ids = ids.clamp(max=size - 1)
     order = logits.gather(-1, ids).sort(dim=-1, descending=True, stable=True).indices
     return ids.gather(-1, order)
