@@ -99,8 +99,8 @@ def test_signatures_that_are_of_no_batch_are_told():
         (nothing, "needs a parameter for the list of inputs"),
         (stream, r"Yield \{row: Append"),
         (lists, r"must yield \{row: value\}, annotated Iterator\[dict\[int, …\]\], not list\[str\]"),
-        (returning(str), "the result of a batched function is a list"),
-        (returning(dict[int, str]), "the result of a batched function is a list"),
+        (returning(str), "the result of a batched function must be annotated"),
+        (returning(dict[int, str]), "the result of a batched function must be annotated"),
     ]:
         with pytest.raises(TypeError, match=said):
             batch_shapes_of(function, "f")
