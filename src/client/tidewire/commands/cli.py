@@ -346,7 +346,7 @@ def codegen(
             "--output",
             "-o",
             metavar="FILE",
-            help="File to write, instead of standard output. Untouched on errors.",
+            help="File to write instead of standard output. On errors the file is not changed.",
         ),
     ] = None,
     endpoint: Annotated[

@@ -232,7 +232,7 @@ def _no_constant(name: str) -> Any:
     raise StrictJsonError(f"{name} is not JSON")
 
 
-# Module-level because `json.loads` with hooks creates a decoder per call.
+# Defined at module level, because `json.loads` with hooks creates a decoder per call.
 _EXACT = json.JSONDecoder(
     object_pairs_hook=_unique_members,
     parse_int=_bounded_integer,

@@ -179,7 +179,7 @@ def _canonical_by_json_module(value: Any) -> bytes | None:
 
 
 _write = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
-"""Module-level because `json.dumps` with options creates an encoder per call."""
+"""Defined at module level, because `json.dumps` with options creates an encoder per call."""
 
 
 def _is_canonical_in_python(value: Any, max_depth: int) -> bool:

@@ -117,7 +117,7 @@ class Step:
     """
 
     LENGTH_BUCKET = 64
-    """Decoding rounds the number of positions it reads up to a multiple of this, which limits the number of shapes."""
+    """The number of positions that decoding reads is rounded up to a multiple of this, to limit the number of tensor shapes."""
 
     def __init__(
         self, cache: KVCache, decode_positions: list[int | None], chunks: list[PrefillChunk]
