@@ -178,7 +178,7 @@ async def test_a_model_whose_logits_are_no_distribution_fails_its_own_request_al
         return_exceptions=True,
     )
     assert isinstance(bad, EngineError)
-    assert "no probabilities" in str(bad)
+    assert "logits for the next token are invalid" in str(bad)
     assert isinstance(good, Delta)
     assert good.text[0] == "d"
 
@@ -250,5 +250,5 @@ def test_the_context_is_shortened_to_what_the_cache_may_take(
     assert "from 128 to 64 tokens" in caplog.text
     last = Generate(prompt="x" * 60, max_tokens=4)
     assert [len(d.text) for d in generate(engine, *[last] * 4)] == [4] * 4
-    with pytest.raises(LoadError, match="allow more, or fewer slots"):
+    with pytest.raises(LoadError, match="raise max_cache_bytes, or use fewer slots"):
         start(random_checkpoint, slots=4, max_cache_bytes=per_position * 16)

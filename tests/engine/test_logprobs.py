@@ -126,7 +126,7 @@ def test_what_was_not_asked_for_is_absent(engine: TorchEngine):
 
 
 def test_prompt_log_probabilities_are_refused_and_not_answered_with_silence(engine: TorchEngine):
-    with pytest.raises(InputError, match="prompt_logprobs is not served"):
+    with pytest.raises(InputError, match="prompt_logprobs is not supported"):
         generate_one(engine, prompt_logprobs=1)
 
 

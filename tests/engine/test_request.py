@@ -92,9 +92,9 @@ def test_stop_strings_are_taken_up_to_their_bounds():
 def test_prompt_and_messages_exclude_each_other():
     turn = {"role": "user", "content": "hi"}
     assert Generate(messages=[turn]).messages is not None
-    with pytest.raises(ValidationError, match="not both"):
+    with pytest.raises(ValidationError, match="cannot be used together"):
         Generate(prompt="x", messages=[turn])
-    with pytest.raises(ValidationError, match="echo needs prompt"):
+    with pytest.raises(ValidationError, match="echo requires prompt"):
         Generate(messages=[turn], echo=True)
 
 
@@ -153,7 +153,9 @@ def test_an_unserved_member_at_its_default_is_no_matter(engine: TorchEngine):
 
 def test_more_alternatives_than_the_cap_are_refused_by_name_and_number(engine: TorchEngine):
     check_members(Generate(top_logprobs=20), engine.caps)
-    with pytest.raises(InputError, match="top_logprobs is 21, more than the 20") as refusal:
+    with pytest.raises(
+        InputError, match="top_logprobs is 21, but the maximum of this server is 20"
+    ) as refusal:
         check(engine, Generate(top_logprobs=21))
     assert (refusal.value.member, refusal.value.code) == ("top_logprobs", "top_logprobs_too_large")
 
@@ -167,7 +169,7 @@ def test_an_empty_prompt_is_refused(engine: TorchEngine):
 def test_a_prompt_fills_the_context_to_the_last_token_and_not_beyond(engine: TorchEngine):
     context = engine.caps.context
     check(engine, Generate(prompt="x" * (context - 1), max_tokens=1))
-    with pytest.raises(InputError, match=f"prompt has {context} tokens.*context of {context}") as refusal:
+    with pytest.raises(InputError, match=f"prompt has {context} tokens.*limited to {context}") as refusal:
         check(engine, Generate(prompt="x" * context, max_tokens=1))
     assert (refusal.value.member, refusal.value.code) == ("prompt", "input_too_long")
 

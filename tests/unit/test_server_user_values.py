@@ -76,7 +76,7 @@ def test_what_is_no_json_number_or_text_is_refused_alike_however_deep_it_stands(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("where", DEEP)
 def test_two_members_of_one_name_are_refused_and_a_name_that_is_no_text_is_none(way, where):
-    with pytest.raises(InvalidValueError, match="1 and '1' are both the member '1'"):
+    with pytest.raises(InvalidValueError, match="1 and '1' both become the JSON member '1'"):
         way(DEEP[where]({"o": {1: 2, "1": 3}}))
     with pytest.raises(ValueError, match="lone surrogate"):
         strict_json.check(way(DEEP[where]({"\ud800": 1})))

@@ -77,7 +77,7 @@ async def test_a_string_is_not_appended_to_an_array(merge_window):
     """The writer encodes an append to the one column as a bare string, which a reader takes for a row."""
     job = Written([], merge_window=merge_window)
     for _ in range(3):
-        with pytest.raises(ValueError, match="an array grows by the elements of an array"):
+        with pytest.raises(ValueError, match="only an array can be appended to an array"):
             job.stream.append("x")
     job.stream.append(["y"])
     assert job.stream.value == await job.read() == ["y"]

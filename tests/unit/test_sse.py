@@ -246,8 +246,8 @@ def test_encode_writes_the_fewest_bytes_and_a_decoder_reads_the_same(arguments, 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"data": "a\rb"}, r"data cannot hold CR \(index 1\)"),
-        ({"data": "a\n\r\nb"}, r"data cannot hold CR \(index 2\)"),
+        ({"data": "a\rb"}, r"data cannot hold CR \(found at index 1\)"),
+        ({"data": "a\n\r\nb"}, r"data cannot hold CR \(found at index 2\)"),
         ({"data": "a", "id": "1\0"}, "id cannot hold NUL, CR or LF: '1"),
         ({"data": "a", "id": "1\r"}, "id cannot hold"),
         ({"data": "a", "id": "1\ndata: injected"}, "id cannot hold"),
