@@ -80,13 +80,13 @@ class ResultType(Generic[T]):
         # `list[int].__name__` is just "list", so only plain classes are shown by their name.
         self._name = returns.__name__ if isinstance(returns, type) else repr(returns)
 
-    def validate(self, value: JsonValue, *, where: Where = NOWHERE, midway: bool = False) -> T:
+    def validate(self, value: JsonValue, *, where: Where = NOWHERE, running: bool = False) -> T:
         """Validate a value in pydantic's JSON mode, which for example parses dates from strings.
 
         Args:
             value: The value to validate.
             where: Location for the error message.
-            midway: Whether the job is still running, which changes the error message.
+            running: Whether the job is still running, which changes the error message.
 
         Raises:
             InvalidValueError: The value does not match the type.
@@ -100,7 +100,7 @@ class ResultType(Generic[T]):
             return self._adapter.validate_json(written)
         except ValidationError as error:
             what = f"the value is not a valid {self._name}: {describe(error)}"
-            if midway:
+            if running:
                 what = f"at this point {what}"
                 advice = "The job is still running, so its value may be incomplete. Use update.value, or wait for result()."
             else:
@@ -218,7 +218,7 @@ class Update(Generic[T]):
                 the value is incomplete.
         """
         where = Where(last_event_id=self.id)
-        return self._change.shape.validate(self.value, where=where, midway=self.status not in ENDED)
+        return self._change.shape.validate(self.value, where=where, running=self.status not in ENDED)
 
     def __repr__(self) -> str:
         if self.text or self.deleted:
