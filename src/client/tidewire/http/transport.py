@@ -34,7 +34,7 @@ from tidewire.http.connection_diagnosis import (
     unreachable,
     unusable_environment,
 )
-from tidewire.http.httpx_fixes import Pool, repair
+from tidewire.http.httpx_fixes import Pool, clean_up_tls, repair
 from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response, cut
 from tidewire.options import CONNECT_TIMEOUT, overlaid
@@ -239,8 +239,12 @@ class Transport:
     async def _pool(self, url: str) -> httpx.AsyncClient:
         # All requests go to one origin, so its scheme tells whether certificates are needed. To load these takes as
         # long as a tenth of all imports; a context without any refuses every server.
-        secure = origin(url)[0] == "https"
-        verify = self._verify if secure or self._verify is not True else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        scheme, host, port = origin(url)
+        secure = scheme == "https"
+        proxied = self._proxy is not None or goes_through_a_proxy(host, port or 0)
+        verify = (
+            self._verify if secure or self._verify is not True else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        )
         make = partial(
             Pool,
             verify=verify,
@@ -248,7 +252,8 @@ class Transport:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE),
             follow_redirects=False,
             mounts=_MOUNTED,
-            event_hooks={"request": [repair]},
+            # A proxy may be one with TLS.
+            event_hooks={"request": [repair, clean_up_tls] if secure or proxied else [repair]},
         )
         try:
             if not secure and "httpcore" in sys.modules:

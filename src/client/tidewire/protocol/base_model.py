@@ -5,12 +5,10 @@
 - A member that may be left out may be null as well, which says the same.
 """
 
-import os
-import threading
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import VERSION, BaseModel, ConfigDict, Field, model_validator
 
 # Strict member by member: a model that is strict as a whole takes no JSON object for a model inside it.
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -19,31 +17,16 @@ Flag = Annotated[bool, Field(strict=True)]
 Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
-_BUILDING: Final = threading.RLock()
-# A process that forks while a thread builds a model would leave its copy with a lock that nobody releases.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_BUILDING.acquire, after_in_parent=_BUILDING.release, after_in_child=_BUILDING.release
-    )
+DEFERRED: Final = tuple(map(int, VERSION.split(".")[:2])) >= (2, 14)
+"""Whether a model's validator is built when it is first used: to build all of them takes a twentieth of the CPU up to the
+first response (`bench/start.py`). Before 2.14, pydantic let two threads build a model at once, and one of them could then
+validate as the base class."""
 
 
 class WireModel(BaseModel):
-    """A JSON object of the protocol.
+    """A JSON object of the protocol."""
 
-    The validator of a model is built when it is first used: to build all of them takes a tenth of the time in which a
-    fresh process gets its first response.
-    """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", defer_build=True)
-
-    @classmethod
-    def model_rebuild(cls, **options: Any) -> bool | None:  # type: ignore[override]
-        """Build the validator, one thread at a time.
-
-        pydantic before 2.13 lets two threads build a model at once; then one of them may validate as the base class.
-        """
-        with _BUILDING:
-            return super().model_rebuild(**options)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERRED)
 
     @model_validator(mode="before")
     @classmethod
