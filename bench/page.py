@@ -70,16 +70,21 @@ def main() -> None:
             "an application that takes each piece as it comes: ours, which merges what comes faster than one event in 5 ms;\n"
             "sse-starlette with httpx-sse and a pydantic model for each event; gradio with gradio_client.\n"
             "`python bench/end_to_end.py`. The bars, of streams of 20,000 tokens, are 10 × the tokens a second of the first and\n"
-            "30 × those of the second; of tokens one by one the first is met in CPU and missed in tokens a second, where making\n"
-            "a token is most of what is left. What a job costs beside its tokens is most of a short stream.",
+            "30 × those of the second; of tokens one by one the first is missed in tokens a second. The function that makes them,\n"
+            "one turn of the event loop for each, takes more than half of the server's CPU by itself (below the table), and of a\n"
+            "stream of 2,000 tokens the submit and the end of its job take most of the rest.",
             tables.end_to_end,
         ),
         section(
             "What a client costs",
             "One event per chunk, as fast as it is read, from a server that does nothing else; peers read the same events,\n"
             "openai its own shape of the same tokens. `python bench/client.py`. The bars: 0.9 × httpx-sse with `json.loads`,\n"
-            "async and blocking; a first value 2 ms after the raw one, wall time, which a busy machine spoils; memory at most 3 ×\n"
-            "the document.",
+            "async and blocking; a short job, submitted and read to its value, 2 × httpx that reads the same bytes; a first value\n"
+            "2 ms after the raw one, wall time, which a busy machine spoils; memory at most 3 × the document.\n\n"
+            "Both clients make their requests with `httpx.AsyncClient`, which takes longer than `httpx.Client` for the same bytes;\n"
+            "so a short job is within its bar of the first and not of the second. The rest is the five events of the job, which are\n"
+            "parsed, validated, applied and checked against the digest; opening and closing the stream; and in the blocking client\n"
+            "the way to the thread of the event loop and back.",
             tables.client,
         ),
         section(
@@ -111,9 +116,12 @@ def main() -> None:
         ),
         section(
             "Starting a process",
-            "CPU time of a fresh interpreter up to the first response of a local server, beside httpx doing the same request.\n"
-            "`python bench/start.py`. The bars are 1.4 × httpx, 0.3 s for `tidewire --version`, and 50 ms for the event loop;\n"
-            "the first and the last are not met yet.",
+            "CPU time of a fresh interpreter up to the first response of a local server, next to httpx making the same request.\n"
+            "`python bench/start.py`. The bars are 1.4 × httpx, 0.3 s for `tidewire --version`, and 50 ms for which a call holds\n"
+            "the event loop; an import is not a call, and holds the loop for as long as it takes.\n\n"
+            "The first bar is missed. `httpx.AsyncClient, pydantic` is a program of ten lines that makes the same request on\n"
+            "asyncio and validates it as a model of one member: importing asyncio and pydantic next to httpx alone takes more\n"
+            "than the bar. What this client adds to that is its own modules and models, and the thread of its event loop.",
             tables.start,
         ),
         section(

@@ -247,8 +247,10 @@ def end_to_end() -> str:
         ]
         for row in result["rows"]
     ]
+    source = ", ".join(f"{found:.2f} by {block}" for block, found in result["source_us"].items())
     return (
-        f"{table(head, rows)}\n\nMedians of {result['rounds']} rounds, Python {result['python']}, {result['cpus']} cores; "
+        f"{table(head, rows)}\n\nOf the server's CPU, the source takes µs a token: {source}. "
+        f"Medians of {result['rounds']} rounds, Python {result['python']}, {result['cpus']} cores; "
         f"{versions(result['versions'])}.\n"
     )
 
@@ -272,10 +274,23 @@ def client() -> str:
             for way, name in ways.items()
         ],
     )
+    short = result["short_job_ms"]
+    short_rows = [
+        [
+            kind,
+            f"{found:.2f}",
+            f"{found / short['httpx, blocking']:.2f}",
+            f"{found / short['httpx, async']:.2f}",
+        ]
+        for kind, found in short.items()
+    ]
+    short_head = ["a short job", "ms of processor time", "× httpx.Client", "× httpx.AsyncClient"]
     return (
-        f"{table(['client', 'µs of processor time an event', '× httpx-sse'], rows)}\n\n{memory}\n\n"
-        f"{result['n']:,} events, medians of {result['repetitions']}. From a submit to its first value: {first}. "
-        f"The second table is by how much the client's process grows at its peak. {result['crowd']['jobs']} jobs at once have "
+        f"{table(['client', 'µs of processor time an event', '× httpx-sse'], rows)}\n\n{table(short_head, short_rows)}\n\n"
+        f"{memory}\n\n"
+        f"{result['n']:,} events, medians of {result['repetitions']}; {result['short_jobs']:,} short jobs, medians of "
+        f"{result['short_rounds']}. From a submit to its first value: {first}. "
+        f"The last table is by how much the client's process grows at its peak. {result['crowd']['jobs']} jobs at once have "
         f"{result['crowd']['client_threads']} thread of the client's. "
         f"Python {result['python']}; {versions(result['versions'])}.\n"
     )
@@ -323,16 +338,29 @@ def log() -> str:
 
 def start() -> str:
     result = json.loads((HERE / "results/start.json").read_text())
-    base = result["cpu_seconds"]["httpx"]["median"]
-    head = ["a fresh process", "CPU, s", "of httpx"]
+    base = result["cpu_seconds"]["httpx"]
+    head = [
+        "a fresh process",
+        "CPU to the first response, s",
+        "of httpx",
+        "CPU of the whole process, s",
+        "of httpx",
+    ]
     rows = [
-        [f"`{name}`", f"{row['median']:.2f}", f"{row['median'] / base:.2f} ×"]
+        [
+            f"`{name}`",
+            f"{row['median']:.2f}",
+            f"{row['median'] / base['median']:.2f} ×",
+            f"{row['whole_process']:.2f}",
+            f"{row['whole_process'] / base['whole_process']:.2f} ×",
+        ]
         for name, row in result["cpu_seconds"].items()
     ]
-    return (
-        f"{table(head, rows)}\n\nMedians of {result['runs']} runs. The first call of an `AsyncClient`, imports included, holds the "
-        f"event loop for {result['loop_held_seconds'] * 1000:.0f} ms at most. Python {result['python']}.\n"
+    held = table(
+        ["an `AsyncClient` holds the event loop at most", "ms"],
+        [[name, f"{1000 * seconds:.0f}"] for name, seconds in result["loop_held_seconds"].items()],
     )
+    return f"{table(head, rows)}\n\n{held}\n\nMedians of {result['runs']} runs. Python {result['python']}.\n"
 
 
 def jobs() -> str:

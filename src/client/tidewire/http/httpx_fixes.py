@@ -75,7 +75,7 @@ class Pool(httpx.AsyncClient):
         self._own_cookies = _Cookies()
 
     @property
-    def cookies(self) -> httpx.Cookies:  # type: ignore[override]
+    def cookies(self) -> httpx.Cookies:  # type: ignore[misc] # the setter would make it a plain one
         return self._own_cookies
 
     def build_request(self, method: str, url: httpx.URL | str, **members: Any) -> httpx.Request:
