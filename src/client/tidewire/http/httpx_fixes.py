@@ -74,8 +74,8 @@ class Pool(httpx.AsyncClient):
         super().__init__(**members)
         self._own_cookies = _Cookies()
 
-    @property
-    def cookies(self) -> httpx.Cookies:  # type: ignore[misc] # the setter would make it a plain one
+    @property  # type: ignore[misc] # its setter would make them plain ones
+    def cookies(self) -> httpx.Cookies:
         return self._own_cookies
 
     def build_request(self, method: str, url: httpx.URL | str, **members: Any) -> httpx.Request:
