@@ -41,6 +41,7 @@ from measured import save
 TOKEN = " the"
 DOCUMENTS = (1_000_000, 4_000_000, 12_000_000)
 """Characters of the documents of which the memory is measured."""
+MEMORY_ROUNDS = 5
 APPEND = 1_000
 KINDS = ("httpx-sse + json", "openai", "tidewire, async", "tidewire, blocking")
 SHORT_JOB = ("httpx, blocking", "httpx, async", "tidewire, blocking", "tidewire, async")
@@ -358,6 +359,11 @@ def streaming(n: int) -> Iterator[str]:
             server.kill()
 
 
+def grown_by(url: str, way: str, characters: int) -> float:
+    """The median of several processes: what a process takes of the system at a time is coarse next to a small document."""
+    return statistics.median(run("memory", url, way, characters)["grown"] for _ in range(MEMORY_ROUNDS))
+
+
 def measure(arguments: argparse.Namespace) -> dict:
     from wire import serving
 
@@ -376,7 +382,9 @@ def measure(arguments: argparse.Namespace) -> dict:
             for kind in SHORT_JOB:
                 short[kind].append(run("short", kind, url, arguments.short_jobs))
         sizes = [
-            run("memory", url, way, characters) for way in ("value", "appends") for characters in DOCUMENTS
+            {"way": way, "document": characters, "grown": grown_by(url, way, characters)}
+            for way in ("value", "appends")
+            for characters in DOCUMENTS
         ]
         many = run("crowd", url, arguments.jobs)
     return {
