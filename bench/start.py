@@ -12,6 +12,9 @@ are compiled before, into a folder of this script's own. The server is a process
     AsyncClient                 the same, awaited
     tidewire --version          the command line
 
+Three of them are also run without trio and click: httpx imports its command line, with click and rich, and httpcore imports
+trio, wherever these are installed, as they are for development and seldom for users.
+
 A task that wakes all the time measures how long an AsyncClient holds the event loop: in its first calls (made,
 `discover`, `run`), in the first call to a server with TLS, and where the import is made while the loop runs. The longest
 time between two of its wakes is taken by the clock, and as CPU time of the process, all threads: that leaves out what other
@@ -82,6 +85,10 @@ sys.argv = ["tidewire", "--version"]
 main()
 """,
 }
+
+WITHOUT = "import sys; sys.modules.update(click=None, trio=None)\n"
+ALONE = ("httpx", "httpx.AsyncClient, pydantic", "Client")
+PROGRAMS |= {f"{name}, without trio and click": WITHOUT + PROGRAMS[name] for name in ALONE}
 
 SAY_CPU = "\nimport time; print(time.process_time())"
 
@@ -189,6 +196,11 @@ def measure(url: str, runs: int, environment: Mapping[str, str]) -> dict[str, An
     }
 
 
+def base_of(name: str) -> str:
+    """The row that a row is compared with."""
+    return "httpx, without trio and click" if "without" in name else "httpx"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -210,11 +222,11 @@ def main() -> None:
                 found = measure(server.stdout.readline().strip(), options.runs, environment)
             finally:
                 server.terminate()
-    base = found["cpu_seconds"]["httpx"]
     print()
     for name, row in found["cpu_seconds"].items():
+        base = found["cpu_seconds"][base_of(name)]
         print(
-            f"{name:28} {row['median']:.3f} s of CPU   {row['median'] / base['median']:5.2f} × httpx   "
+            f"{name:51} {row['median']:.3f} s of CPU   {row['median'] / base['median']:5.2f} × httpx   "
             f"({row['min']:.3f} … {row['max']:.3f}; the whole process {row['whole_process']:.3f}, "
             f"{row['whole_process'] / base['whole_process']:.2f} ×)"
         )

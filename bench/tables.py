@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from start import base_of
+
 HERE = Path(__file__).parent
 JUDGED = "tidewire, response"
 
@@ -338,7 +340,8 @@ def log() -> str:
 
 def start() -> str:
     result = json.loads((HERE / "results/start.json").read_text())
-    base = result["cpu_seconds"]["httpx"]
+    programs = result["cpu_seconds"]
+    base = {name: programs[base_of(name)] for name in programs}
     head = [
         "a fresh process",
         "CPU to the first response, s",
@@ -350,11 +353,11 @@ def start() -> str:
         [
             f"`{name}`",
             f"{row['median']:.2f}",
-            f"{row['median'] / base['median']:.2f} ×",
+            f"{row['median'] / base[name]['median']:.2f} ×",
             f"{row['whole_process']:.2f}",
-            f"{row['whole_process'] / base['whole_process']:.2f} ×",
+            f"{row['whole_process'] / base[name]['whole_process']:.2f} ×",
         ]
-        for name, row in result["cpu_seconds"].items()
+        for name, row in programs.items()
     ]
     held = table(
         ["an `AsyncClient` holds the event loop at most", "ms of CPU", "ms by the clock"],
