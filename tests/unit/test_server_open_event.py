@@ -1,4 +1,4 @@
-"""Appends to the open event: refused by the call that makes them, bounded, in order, also with reads in between."""
+"""Appends to the open event: validation at the call, size limits, and order, also with reads in between."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ def appends_until_refused(stream: Stream[Any], piece: str) -> int:
 
 
 @on_a_loop
-async def test_a_lone_surrogate_is_refused_by_the_append_that_brings_it():
+async def test_lone_surrogate_is_refused_by_the_append_call():
     job = Written("")
     job.stream.append("before")
     job.stream.append(" it")
@@ -36,7 +36,7 @@ async def test_a_lone_surrogate_is_refused_by_the_append_that_brings_it():
 
 
 @on_a_loop
-async def test_a_row_that_does_not_fit_is_refused_by_itself():
+async def test_invalid_row_is_refused_without_affecting_other_rows():
     job = Written({"text": "", "ids": []}, ("/text", "/ids"))
     job.stream.row("a", 1)
     job.stream.row("b", 2)
@@ -51,7 +51,7 @@ async def test_a_row_that_does_not_fit_is_refused_by_itself():
 
 
 @on_a_loop
-async def test_the_bound_of_the_state_is_met_by_the_same_append_whether_or_not_appends_are_merged():
+async def test_state_limit_refuses_the_same_append_with_and_without_merging():
     for piece in ("word ", "\x00", "é🎉"):
         taken = []
         for window in (0.0, 1.0):
@@ -65,7 +65,7 @@ async def test_the_bound_of_the_state_is_met_by_the_same_append_whether_or_not_a
 
 
 @on_a_loop
-async def test_no_event_passes_its_bound_however_much_is_appended():
+async def test_event_size_limit_holds_for_many_appends():
     job = Written("", max_event_bytes=KIB, merge_window=1.0)
     for number in range(3000):
         job.stream.append(f"{number}\x01 ")
@@ -83,7 +83,7 @@ async def test_no_event_passes_its_bound_however_much_is_appended():
 
 
 @on_a_loop
-async def test_an_open_event_takes_no_more_than_its_budget_before_it_is_closed():
+async def test_open_event_is_closed_once_its_budget_is_used():
     job = Written("", merge_window=1.0)
     job.stream.append("x")
     waiting = job.journal.backlog
@@ -94,7 +94,7 @@ async def test_an_open_event_takes_no_more_than_its_budget_before_it_is_closed()
 
 
 @on_a_loop
-async def test_nothing_follows_the_close_of_an_item_though_an_event_is_open():
+async def test_writes_after_the_item_was_closed_are_refused():
     job = Written({"text": "", "ids": []}, ("/text", "/ids"))
     job.stream.row("a", 1)
     job.stream.row("b", 2)
@@ -113,14 +113,14 @@ async def test_nothing_follows_the_close_of_an_item_though_an_event_is_open():
 
 
 @on_a_loop
-async def test_what_is_no_plain_json_is_made_json_also_where_it_is_found_only_in_the_end():
+async def test_values_outside_json_are_converted_even_after_a_fast_comparison():
     job = Written([{"n": n} for n in range(500)], ())
     live: list[Any] = [{"n": n} for n in range(500)]
     for _ in range(4):
         job.writer.replace(live)
     live[250] = {"n": ("a", "tuple")}
     live[251] = {"n": True}
-    # So soon after the last look, the middle is not looked at again.
+    # The last full comparison was too recent to compare the middle again.
     job.writer.replace(live)
     expected = [{"n": n} for n in range(500)]
     expected[250], expected[251] = {"n": ["a", "tuple"]}, {"n": True}
@@ -148,8 +148,8 @@ A, B, ROW, CHANGE, READ, COMMIT = "append to a", "append to b", "row", "change",
     ],
 )
 @on_a_loop
-async def test_which_calls_share_an_event(calls, events):
-    """The rows of the table at the top of `log_writer`; an append to an array comes before those to texts."""
+async def test_calls_share_an_event_as_documented(calls, events):
+    """Check the table in the docstring of `log_writer`. An append to an array precedes appends to texts."""
     job = Written({"a": "", "b": []}, ("/a", "/b"), merge_window=1.0)
     for call in calls:
         match call:
@@ -171,7 +171,7 @@ async def test_which_calls_share_an_event(calls, events):
 
 
 @on_a_loop
-async def test_without_merging_each_call_is_an_event_of_its_own():
+async def test_each_call_is_an_event_if_merging_is_off():
     job = Written({"a": "", "b": []}, ("/a", "/b"), merge_window=0.0)
     for _ in range(3):
         job.stream.append("x", at="/a")

@@ -1,4 +1,4 @@
-"""A `Stream` shows the members that its reference documents, and nothing that only the server may call."""
+"""Public members of `Stream`: exactly the members in the reference documentation."""
 
 import re
 from pathlib import Path
@@ -10,13 +10,13 @@ REFERENCE = Path(__file__).parents[2] / "docs/reference/server.md"
 
 
 def documented(page: str) -> set[str]:
-    """The names in the first column of the table of `stream`."""
+    """Names in the first column of the reference table of `Stream`."""
     table = page.partition("<!-- generated: stream -->")[2].partition("<!-- end -->")[0]
     return set(re.findall(r"^\| `(\w+)", table, re.MULTILINE))
 
 
 @on_a_loop
-async def test_a_stream_shows_what_the_reference_documents():
+async def test_public_members_of_a_stream_are_documented():
     stream = Written("").stream
     shown = {name for name in dir(stream) if not name.startswith("_")} - set(dir(Generic))
     assert shown == documented(REFERENCE.read_text())
@@ -24,6 +24,6 @@ async def test_a_stream_shows_what_the_reference_documents():
 
 
 @on_a_loop
-async def test_a_stream_takes_no_further_attributes():
+async def test_stream_has_no_instance_dictionary():
     stream = Written("").stream
     assert not hasattr(stream, "__dict__")
