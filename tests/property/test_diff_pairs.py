@@ -1,4 +1,4 @@
-"""apply(a, diff(a, b)) is b for any two JSON values, types included."""
+"""Round trip of diffs: `apply(a, diff(a, b))` equals `b` for any two JSON values, including types."""
 
 import random
 
@@ -12,7 +12,7 @@ from tidewire.protocol.document.json_pointer import build, parse
 
 PAIRS = 10_000
 SEEDS = [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 11))]
-"""100,000 pairs in all; two tenths of them in every run."""
+"""100,000 pairs in total. Runs without slow tests check a fifth of them."""
 
 EXAMPLES = 500
 
@@ -33,7 +33,7 @@ values = st.recursive(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_pairs_of_values(seed):
+def test_diff_of_random_values_is_applied_to_the_target(seed):
     draw = random.Random(seed)
     for n in range(PAIRS):
         old = a_value(draw)
@@ -45,7 +45,7 @@ def test_random_pairs_of_values(seed):
         assert (ops == []) == (before == target)
 
 
-def test_random_lists_with_many_equal_elements():
+def test_diff_of_lists_with_many_equal_elements_is_applied_to_the_target():
     draw = random.Random(3)
     for _ in range(3_000):
         old = [draw.choice([0, 0.0, "a", [1], [1.0], {"a": "text"}]) for _ in range(draw.randrange(60))]
@@ -59,11 +59,11 @@ def test_random_lists_with_many_equal_elements():
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(values, values)
-def test_any_pair_of_values(old, new):
+def test_diff_of_any_two_values_is_applied_to_the_target(old, new):
     assert spelling(apply(old, diff(old, new))) == spelling(new)
 
 
 @settings(max_examples=EXAMPLES // 5, deadline=None)
 @given(st.lists(texts, max_size=5))
-def test_any_tokens_go_into_a_pointer_and_out_again(tokens):
+def test_any_tokens_survive_a_round_trip_through_a_pointer(tokens):
     assert parse(build(tokens)) == tuple(tokens)

@@ -1,4 +1,4 @@
-"""Random appends, rows and replaced values on one stream: readers see what was written, in whatever order."""
+"""Random appends, rows and replacements on one stream: readers get the written value."""
 
 import json
 import random
@@ -13,7 +13,7 @@ KIB = 1024
 
 @pytest.mark.parametrize("seed", range(30))
 @on_a_loop
-async def test_whatever_is_written_in_whatever_order_is_what_readers_fold(seed):
+async def test_readers_get_the_written_value_for_any_order_of_writes(seed):
     draw = random.Random(seed)
     job = Written(
         {"text": "", "ids": [], "other": ""},

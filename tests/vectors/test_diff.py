@@ -1,4 +1,4 @@
-"""Merged diffs, and what an application is told. (Diffs that are applied or refused: `unit/test_diff`, `test_document`.)"""
+"""Merged diffs and text changes in the vectors; `unit/test_diff` and `test_document` cover other diffs."""
 
 from support.random_json import spelling
 from support.spec_vectors import each, whole
@@ -7,7 +7,7 @@ from tidewire.protocol.document.document import TextChange
 
 
 @each("diff/merged")
-def test_merged_diff_leads_where_the_single_ones_lead(vector):
+def test_merged_diff_has_the_result_of_the_single_diffs(vector):
     one_by_one, at_once = (Document(vector["before"], vector["columns"]) for _ in range(2))
     for event in vector["events"]:
         one_by_one.apply(event["diff"])
@@ -24,7 +24,7 @@ def checks_of(event):
 
 
 @each("diff/told")
-def test_application_is_told_what_is_void_and_handed_the_rest(vector):
+def test_text_changes_match_the_vector(vector):
     held = Document({"t": vector["old"]}, ["/t"])
     if "diff" in vector:
         held.apply(vector["diff"])
@@ -33,11 +33,11 @@ def test_application_is_told_what_is_void_and_handed_the_rest(vector):
         before, held = held, Document({"t": vector["new"]}, ["/t"])
         changes = held.changes_since(before)
     assert held.value("/t") == vector["new"]
-    told = (vector["void"], vector["text"])
-    assert changes == (() if told == (0, "") else (TextChange("/t", *told),))
+    expected = (vector["void"], vector["text"])
+    assert changes == (() if expected == (0, "") else (TextChange("/t", *expected),))
 
 
-def test_void_and_rest_lead_from_the_old_text_to_the_new_one():
+def test_deletion_and_addition_turn_the_old_text_into_the_new():
     for vector in whole("diff/told")["vectors"]:
         old = vector["old"]
         assert old[: len(old) - vector["void"]] + vector["text"] == vector["new"]
