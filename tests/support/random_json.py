@@ -27,7 +27,7 @@ PIECES = ["", "x", "yz", "🎉", " world", "\n"]
 
 
 def spelling(value):
-    """One text for all values that are the same JSON: 1, 1.0 and true differ, the order of members does not count."""
+    """Return a canonical text of a value: 1, 1.0 and true differ, and the order of members does not matter."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -41,7 +41,7 @@ def a_value(random, depth=4):
 
 
 def a_change_of(random, value):
-    """A value near another one, as a program would yield it next."""
+    """Return a small random change of a value, like the next value that a program might yield."""
     if random.random() < 0.1:
         return a_value(random, 2)
     if isinstance(value, str):

@@ -26,7 +26,7 @@ def log_writer(
     max_state_bytes: int = 100_000,
     reserve: int = 0,
 ) -> LogWriter:
-    """A log writer whose state is a value. Call on an event loop."""
+    """Return a log writer with `value` as its state. Requires a running event loop."""
     settings = Settings(
         merge_window=1.0 if merge else 0.0, max_event_bytes=max_event_bytes, max_state_bytes=max_state_bytes
     )
@@ -42,7 +42,7 @@ def log_writer(
 
 
 class Written:
-    """One job's journal over a real log, and a reader who folds the log from its first byte."""
+    """The stream and log writer of one job over a memory log, and a reader that applies the log from its start."""
 
     def __init__(self, value: Any, columns: tuple[str, ...] = ("",), **settings: Any) -> None:
         kept = Settings(**settings)
@@ -76,7 +76,7 @@ class Written:
         return [json.loads(event.data) for event in Decoder().feed(chunk.frames)]
 
     async def read(self) -> Any:
-        """The item's value as a reader has it, each check on the way held."""
+        """Return the item's value as a reader computes it, with all checks verified."""
         events = await self.events()
         first = await self.log.state(oldest=True)
         document = Document(first.view.value(), first.columns)

@@ -1,4 +1,4 @@
-# ruff: noqa: A002 - the names that SSE gives
+# ruff: noqa: A002 - field names of SSE such as `id` and `type` shadow built-ins
 """`Follower`: the outcome of each received event, job read, cut and resync."""
 
 import json

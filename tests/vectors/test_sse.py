@@ -1,4 +1,4 @@
-"""Event streams, wherever they are cut: what our decoder and our encoder make of each is what the vectors say."""
+"""Event streams: decoding at any cut, and encoding, as the vectors require."""
 
 import base64
 
@@ -19,7 +19,7 @@ def one_byte_each(stream):
 
 
 @each("sse/framing")
-def test_stream_is_decoded_wherever_it_is_cut(vector):
+def test_stream_is_decoded_at_any_cut(vector):
     stream, before = base64.b64decode(vector["stream"]), vector.get("initial_last_event_id", "")
     expected = (
         [Event(e["type"], e["data"], e["id"]) for e in vector["events"]],
@@ -35,7 +35,7 @@ def test_stream_is_decoded_wherever_it_is_cut(vector):
 
 
 @each("sse/encode")
-def test_event_is_written_or_refused(vector):
+def test_event_is_encoded_or_refused(vector):
     event = dict(vector["event"])
     arguments = {"data": event.pop("data"), "event": event.pop("type", None), **event}
     if vector["stream"] is None:
@@ -49,7 +49,7 @@ def test_event_is_written_or_refused(vector):
 
 
 @pytest.mark.parametrize("name", ["sse/framing", "sse/encode"])
-def test_vectors_show_the_bytes_that_they_hold(name):
+def test_readable_form_of_a_vector_matches_its_bytes(name):
     for vector in whole(name)["vectors"]:
         if vector["stream"] is not None:
             shown = base64.b64decode(vector["stream"]).decode("latin-1").encode("unicode_escape").decode()
