@@ -27,7 +27,7 @@ START_LIMIT = 30.0
 WORDS = ("stream", "of", "results", "né", "😀", "from", "a", "GPU", "server", "that", "nothing", "can", "cut")
 
 
-def said(words: int) -> str:
+def talk_text(words: int) -> str:
     """Return the text that the endpoint `talk` produces."""
     return " ".join(WORDS[at % len(WORDS)] for at in range(words))
 
@@ -167,7 +167,7 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
 
     @server.endpoint(concurrency_limit=None)
     async def talk(words: int, stream: Stream[str], pause: float = 0.002) -> None:
-        text = said(words)
+        text = talk_text(words)
         for at in range(0, len(text), 3):
             stream.append(text[at : at + 3])
             await asyncio.sleep(pause)
