@@ -75,7 +75,7 @@ JUDGED_BY_A_TEST = {
     "test_a_reader_that_takes_a_little_is_not_closed_for_being_slow": ["TW-DIF-068"],
     "test_a_stream_whose_log_cannot_be_read_sends_its_reader_away_and_is_logged_once": ["TW-DEP-005"],
     "test_vocabulary_hash_changes_with_the_vocabulary": ["TW-GEN-040"],
-    "test_a_page_closes_its_stream_at_done": ["TW-BRW-001", "TW-BRW-002", "TW-BRW-003", "TW-BRW-004"],
+    "test_page_closes_its_stream_at_done": ["TW-BRW-001", "TW-BRW-002", "TW-BRW-003", "TW-BRW-004"],
 }
 """Map tests to the requirements that README.md assigns to a test; the specification names no tests."""
 
