@@ -156,7 +156,7 @@ def test_page_reads_a_job_through_cuts_inside_events(results):
     assert all(sentence(120).startswith(value) for value in found["cuts"]["shown"])
     assert len(proxies["cuts"].cuts) == CUTS
     assert found["cuts"]["cursors"] == [""], (
-        "EventSource comes back by itself, with its last id in the header"
+        "EventSource must reconnect by itself, with its last id in the header"
     )
 
 
@@ -177,7 +177,7 @@ def test_page_renews_an_expired_stream_token_and_continues_at_its_cursor(results
     assert (found["token"]["status"], found["token"]["value"]) == ("succeeded", sentence(1000))
     assert len(proxies["token"].cuts) >= 1
     first, *later = found["token"]["cursors"]
-    assert first == "", "a page that holds no state names no cursor"
+    assert first == "", "without a state the page must send no cursor"
     assert later
     assert all(cursor.startswith("1-") for cursor in later)
 
@@ -189,8 +189,8 @@ def test_page_reports_the_code_of_a_fatal_problem_in_the_stream(results):
 
 def test_event_source_left_open_is_ended_by_204(results):
     found, _ = results
-    assert found["lingers"]["codes"] == ["job_not_found"], "told once, and not again and again"
-    assert found["lingers"]["errors"] == 2, "the end of the answer, then 204"
+    assert found["lingers"]["codes"] == ["job_not_found"], "the problem must be reported once"
+    assert found["lingers"]["errors"] == 2, "one error at the end of the response and one at 204"
 
 
 def test_page_of_a_forbidden_origin_reads_nothing(results):

@@ -95,6 +95,6 @@ def test_script_killed_at_any_update_stores_the_text_of_a_clean_run(url, endpoin
     kills = 0
     while killed(url, path, 1 + kills % 2, stored=kills % 3 != 0):
         kills += 1
-        assert kills <= 3 * updates, "it does not come forward"
+        assert kills <= 3 * updates, "the script makes no progress"
     assert kills >= updates // 2 > 5
     assert json.loads(path.read_text(encoding="utf-8"))["text"] == FINAL[endpoint]

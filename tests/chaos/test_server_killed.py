@@ -96,7 +96,7 @@ def check_reader(reader: Reader, server: Killed, job: str, text: str) -> None:
     """Assert that the reader has seen exactly the logged events, and that the value is complete."""
     reader.join(PATIENCE)
     assert not reader.faults, reader.faults
-    assert reader.done is not None, f"no end: {reader.at}"
+    assert reader.done is not None, f"no `done` event after {reader.at}"
     items = reader.document.value("/items")
     assert items == [{"status": "succeeded", "value": text}]
     assert digest(items) == reader.done["digest"]

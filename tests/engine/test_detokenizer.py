@@ -2,7 +2,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from support.model_checkpoints import END, letters, random_tokenizer
+from support.model_checkpoints import END, byte_level_tokens, random_tokenizer
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.vocabulary import Vocabulary
@@ -91,7 +91,7 @@ def test_vocabulary_has_raw_bytes_instead_of_the_byte_level_alphabet():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=random_tokenizer(), eos_token=END)
     vocabulary = vocabulary_of(tokenizer, 300)
     for byte in range(256):
-        token_id = tokenizer.convert_tokens_to_ids(letters(bytes([byte]))[0])
+        token_id = tokenizer.convert_tokens_to_ids(byte_level_tokens(bytes([byte]))[0])
         assert vocabulary.bytes_of(token_id) == bytes([byte])
     assert vocabulary.bytes_of(tokenizer.convert_tokens_to_ids("ĠĠĠĠ")) == b"    "
     assert vocabulary.special == {0}

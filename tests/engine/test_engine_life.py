@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from support.model_checkpoints import CONTEXT, collect, crafted, generate, generate_one
+from support.model_checkpoints import CONTEXT, collect, crafted_checkpoint, generate, generate_one
 from tidewire_server.generation.engine import (
     Delta,
     EngineClosedError,
@@ -168,7 +168,9 @@ async def test_failing_step_fails_its_requests_and_the_engine_continues(
 
 
 async def test_logits_without_probabilities_fail_only_their_own_request(start: Start, tmp_path: Path):
-    folder = crafted(tmp_path, list("abcdefghijklmno"), {"a": {"b": 1e39}, "c": {"d": 5.0}})  # overflows
+    folder = crafted_checkpoint(
+        tmp_path, list("abcdefghijklmno"), {"a": {"b": 1e39}, "c": {"d": 5.0}}
+    )  # overflows
     engine = start(folder)
     bad, good = await asyncio.gather(
         collect(engine, Generate(prompt="a", max_tokens=2, top_logprobs=2)),

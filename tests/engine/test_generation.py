@@ -19,11 +19,11 @@ from transformers import (
 from support.model_checkpoints import (
     CONTEXT,
     byte_alphabet,
+    byte_level_tokens,
     collect,
-    crafted,
+    crafted_checkpoint,
     generate,
     generate_one,
-    letters,
     random_llama,
     random_tokenizer,
     save,
@@ -208,29 +208,31 @@ def test_messages_are_rendered_by_the_chat_template(start: Start, tmp_path: Path
     template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
     engine = start(random_llama(tmp_path, chat_template=template))
     turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
-    said = generate_one(engine, messages=turns, max_tokens=12, temperature=0.0, logprobs=True)
+    rendered = generate_one(engine, messages=turns, max_tokens=12, temperature=0.0, logprobs=True)
     same = generate(engine, greedy("[user]hi[assistant]yo>", 12))[0]
-    assert (said.token_ids, said.prompt_tokens) == (same.token_ids, same.prompt_tokens)
+    assert (rendered.token_ids, rendered.prompt_tokens) == (same.token_ids, same.prompt_tokens)
 
 
 @contextlib.contextmanager
-def said(start: Start, folder: Path, text: str):
+def engine_generating(start: Start, folder: Path, text: str):
     """Yield an engine that generates `text` byte by byte after the prompt "a"; no byte may occur twice in `text`."""
-    tokens = ["a", *letters(text.encode())]
+    tokens = ["a", *byte_level_tokens(text.encode())]
     links = dict(zip(tokens, [*tokens[1:], "<|end|>"], strict=True))
-    crafted(folder, byte_alphabet(), {last: {following: 50.0} for last, following in links.items()})
+    crafted_checkpoint(
+        folder, byte_alphabet(), {last: {following: 50.0} for last, following in links.items()}
+    )
     yield start(folder)
 
 
 def test_end_token_ends_the_text_without_adding_to_it(start: Start, tmp_path: Path):
-    with said(start, tmp_path, "bc") as engine:
+    with engine_generating(start, tmp_path, "bc") as engine:
         delta = generate(engine, greedy("a", 20, token_text=True))[0]
     assert (delta.text, delta.finish_reason) == (["b", "c", ""], "stop")
     assert (delta.token_ids[-1], delta.token_text) == (0, ["b", "c", "<|end|>"])
 
 
 def test_split_characters_are_never_shown_as_replacement_characters(start: Start, tmp_path: Path):
-    with said(start, tmp_path, "é🙂!") as engine:
+    with engine_generating(start, tmp_path, "é🙂!") as engine:
         whole = generate(engine, greedy("a", 20))[0]
         cut = generate(engine, greedy("a", 5))[0]
     assert whole.text == ["", "é", "", "", "", "🙂", "!", ""]
@@ -238,7 +240,7 @@ def test_split_characters_are_never_shown_as_replacement_characters(start: Start
 
 
 def test_stop_string_over_several_tokens_ends_the_text_before_it(start: Start, tmp_path: Path):
-    with said(start, tmp_path, "bcdefgh") as engine:
+    with engine_generating(start, tmp_path, "bcdefgh") as engine:
         stopped = generate(engine, greedy("a", 20, stop=["ef", "xyz"]))[0]
         one = generate(engine, greedy("a", 20, stop="d"))[0]
         false_alarm = generate(engine, greedy("a", 20, stop="efx"))[0]

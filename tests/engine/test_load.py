@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel, MambaConf
 from support.model_checkpoints import (
     byte_alphabet,
     byte_level_tokenizer,
-    crafted,
+    crafted_checkpoint,
     random_llama,
     random_tokenizer,
     save,
@@ -44,7 +44,7 @@ def test_checkpoint_has_its_name_sizes_and_dtype(folder: Path):
 
 
 def test_end_tokens_of_the_generation_settings_take_precedence(tmp_path: Path):
-    crafted(tmp_path, list("abcdefghijklmno"), {})
+    crafted_checkpoint(tmp_path, list("abcdefghijklmno"), {})
     assert load(tmp_path, device="cpu").end_ids == {0}
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 5]}')
     assert load(tmp_path, device="cpu").end_ids == {3, 5}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.model_checkpoints import crafted, generate, generate_one, letters
+from support.model_checkpoints import byte_level_tokens, crafted_checkpoint, generate, generate_one
 from tidewire_server.generation.engine import InputError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
@@ -25,7 +25,7 @@ A, B, C, D, E = range(1, 6)
 @pytest.fixture
 def tied(start: Start, tmp_path: Path) -> TorchEngine:
     """After "a", tokens b and c tie at 2, d has 1, e has 0.5, and the other twelve tie at 0. After others, all tie."""
-    return start(crafted(tmp_path, LETTERS, {"a": {"b": 2.0, "c": 2.0, "d": 1.0, "e": 0.5}}))
+    return start(crafted_checkpoint(tmp_path, LETTERS, {"a": {"b": 2.0, "c": 2.0, "d": 1.0, "e": 0.5}}))
 
 
 def expected_log_probability(logit: float) -> float:
@@ -71,7 +71,9 @@ def test_temperature_and_filters_do_not_change_log_probabilities(tied: TorchEngi
 
 
 def test_masked_token_has_null_and_the_output_is_valid_json(start: Start, tmp_path: Path):
-    engine = start(crafted(tmp_path, LETTERS, {"a": {"b": 2.0, "c": 1.0}}, rest=-1e39))  # overflows to -inf
+    engine = start(
+        crafted_checkpoint(tmp_path, LETTERS, {"a": {"b": 2.0, "c": 1.0}}, rest=-1e39)
+    )  # overflows to -inf
     delta = generate_one(engine, prompt="a", max_tokens=1, top_logprobs=4)
     assert delta.top_ids == [[B, C, 0, A]]
     assert delta.top_logprobs[0][2:] == [None, None]
@@ -80,7 +82,7 @@ def test_masked_token_has_null_and_the_output_is_valid_json(start: Start, tmp_pa
 
 
 def test_log_probabilities_are_rounded_and_never_minus_zero(start: Start, tmp_path: Path):
-    engine = start(crafted(tmp_path, LETTERS, {"a": {"b": 40.0}, "b": {"c": 0.3}}))
+    engine = start(crafted_checkpoint(tmp_path, LETTERS, {"a": {"b": 40.0}, "b": {"c": 0.3}}))
     delta = generate_one(engine, prompt="a", max_tokens=2, temperature=0.0, logprobs=True, logprob_decimals=2)
     assert delta.logprobs == [0.0, round(delta.logprobs[1], 2)]
     assert math.copysign(1, delta.logprobs[0]) == 1
@@ -93,8 +95,10 @@ def test_each_alternative_has_its_text(tied: TorchEngine):
 
 
 def test_token_text_is_decoded_from_the_byte_level_alphabet(start: Start, tmp_path: Path):
-    tokens = ["a", *letters(b" \n\xc3")]
-    engine = start(crafted(tmp_path, tokens, {"a": dict(zip(tokens[1:], (3.0, 2.0, 1.0), strict=True))}))
+    tokens = ["a", *byte_level_tokens(b" \n\xc3")]
+    engine = start(
+        crafted_checkpoint(tmp_path, tokens, {"a": dict(zip(tokens[1:], (3.0, 2.0, 1.0), strict=True))})
+    )
     delta = generate_one(engine, prompt="a", max_tokens=1, temperature=0.0, top_logprobs=3, token_text=True)
     assert delta.top_text == [[" ", "\n", "\ufffd"]]
 
@@ -160,7 +164,7 @@ def test_tokenizer_is_not_called_for_generated_tokens(start: Start, random_check
 
 
 def test_ties_in_half_precision_are_ordered(start: Start, tmp_path: Path):
-    crafted(tmp_path, LETTERS, {"a": {"b": 2.0, "c": 2.0, "d": 2.0009765625}})
+    crafted_checkpoint(tmp_path, LETTERS, {"a": {"b": 2.0, "c": 2.0, "d": 2.0009765625}})
     engine = start(load(tmp_path, device="cpu", dtype="bfloat16"))
     delta = generate_one(engine, prompt="a", max_tokens=1, temperature=0.0, top_logprobs=3, ranks=True)
     assert (delta.token_ids, delta.top_ids, delta.ranks) == ([B], [[B, C, D]], [1])

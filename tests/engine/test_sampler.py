@@ -24,9 +24,7 @@ def test_samples_follow_the_softmax():
     expected = logits.softmax(-1) * times
     counts = draw(logits, times)
     chi_squared = ((counts - expected) ** 2 / expected).sum().item()
-    assert (
-        chi_squared < 23.5
-    )  # 4 degrees of freedom: exceeded by chance in one of 10,000 seeds
+    assert chi_squared < 23.5  # 4 degrees of freedom: exceeded by chance in one of 10,000 seeds
 
 
 def test_temperature_divides_the_logits():

@@ -20,7 +20,7 @@ def run_without_waiting(work):
         work.send(None)
     except StopIteration as ended:
         return ended.value
-    raise AssertionError("it waited")
+    raise AssertionError("the coroutine suspended")
 
 
 class Simulation:
@@ -74,7 +74,7 @@ class Simulation:
         while len(self.ends) < self.workers and self.batch_queue.due() <= self.now:
             draft = self.batch_queue.draft(self.now)
             entries = run_without_waiting(self.queue.take("e", limit=draft.room, fits=draft))
-            assert entries, "a batch was due, and there was none"
+            assert entries, "a batch was due, but no entry was taken"
             self.batch_queue.remove(entries)
             self.batches.append((self.now, entries))
             self.ran += entries

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.random_json import a_change_of, a_value, spelling
+from support.random_json import canonical_text, random_change_of, random_value
 from tidewire.protocol.diff import apply, diff
 from tidewire.protocol.document.json_pointer import build, parse
 
@@ -36,12 +36,12 @@ values = st.recursive(
 def test_diff_of_random_values_is_applied_to_the_target(seed):
     draw = random.Random(seed)
     for n in range(PAIRS):
-        old = a_value(draw)
-        new = a_value(draw) if n % 3 == 0 else a_change_of(draw, old)
-        before, target = spelling(old), spelling(new)
+        old = random_value(draw)
+        new = random_value(draw) if n % 3 == 0 else random_change_of(draw, old)
+        before, target = canonical_text(old), canonical_text(new)
         ops = diff(old, new)
-        assert spelling(apply(old, ops)) == target, (old, new, ops)
-        assert (spelling(old), spelling(new)) == (before, target)
+        assert canonical_text(apply(old, ops)) == target, (old, new, ops)
+        assert (canonical_text(old), canonical_text(new)) == (before, target)
         assert (ops == []) == (before == target)
 
 
@@ -54,13 +54,13 @@ def test_diff_of_lists_with_many_equal_elements_is_applied_to_the_target():
             new.insert(
                 draw.randrange(len(new) + 1), draw.choice([0, -0.0, "a", "ab", [1], {"a": "text more"}])
             )
-        assert spelling(apply(old, diff(old, new))) == spelling(new)
+        assert canonical_text(apply(old, diff(old, new))) == canonical_text(new)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(values, values)
 def test_diff_of_any_two_values_is_applied_to_the_target(old, new):
-    assert spelling(apply(old, diff(old, new))) == spelling(new)
+    assert canonical_text(apply(old, diff(old, new))) == canonical_text(new)
 
 
 @settings(max_examples=EXAMPLES // 5, deadline=None)

@@ -173,7 +173,7 @@ def test_list_that_changes_at_each_step_does_not_block_the_comparison_of_another
         value["moves"].append(value["moves"].pop(0))
         if ["s", f"/rows/{LONG}/content", "changed"] in shadow.step(value):
             return
-    raise AssertionError("the other list was never looked at")
+    raise AssertionError("the change in the other list was not found")
 
 
 def test_value_cleared_after_its_last_step_keeps_what_was_yielded():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.random_json import a_change_of, a_value, spelling
+from support.random_json import canonical_text, random_change_of, random_value
 from tidewire.protocol.diff import DiffError, IntegrityError, apply, diff
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.document import TextChange
@@ -22,10 +22,10 @@ EXAMPLES = 400
 def random_state(draw):
     return {
         "items": [
-            {"value": {"text": draw.choice(["", "Hel", "é🎉"]), "ids": [], "rest": a_value(draw, 2)}},
+            {"value": {"text": draw.choice(["", "Hel", "é🎉"]), "ids": [], "rest": random_value(draw, 2)}},
             {"value": draw.choice(["", "word"])},
         ],
-        "rest": a_value(draw, 3),
+        "rest": random_value(draw, 3),
     }
 
 
@@ -91,22 +91,22 @@ def random_op(draw, value):
     """Return a random op that is valid, or nearly valid."""
     kind = draw.random()
     if kind < 0.35:
-        return ["r", draw.choice(["a", " é🎉", ""]), a_value(draw, 1), draw.choice(["b", "c"])]
+        return ["r", draw.choice(["a", " é🎉", ""]), random_value(draw, 1), draw.choice(["b", "c"])]
     everywhere = list(locations(value))
     texts = [tokens for tokens, x in everywhere if isinstance(x, str)]
     arrays = [tokens for tokens, x in everywhere if isinstance(x, list)]
     if kind < 0.55 and texts:
         return ["a", build(draw.choice(texts)), draw.choice(["x", "yz", "🎉", ""])]
     if kind < 0.65 and arrays:
-        return ["a", build(draw.choice(arrays)), [a_value(draw, 1) for _ in range(draw.randrange(3))]]
+        return ["a", build(draw.choice(arrays)), [random_value(draw, 1) for _ in range(draw.randrange(3))]]
     if kind < 0.8 and texts + arrays:
         return ["t", build(draw.choice(texts + arrays)), draw.choice([0, 0, 1, 1, 2, 3])]
     tokens, _ = draw.choice(everywhere)
     if kind < 0.9:
-        return ["s", build(tokens), a_value(draw, 2)]
+        return ["s", build(tokens), random_value(draw, 2)]
     if kind < 0.95 and arrays:
         tokens = draw.choice(arrays)
-        return ["i", build((*tokens, draw.randrange(3))), a_value(draw, 1)]
+        return ["i", build((*tokens, draw.randrange(3))), random_value(draw, 1)]
     return ["d", build(tokens)]
 
 
@@ -119,7 +119,7 @@ def test_random_diffs_have_the_same_result_in_document_apply_and_model(seed):
     for _ in range(300):
         value = random_state(draw)
         document = Document(value, COLUMNS)
-        kept = [(document.view(), spelling(value))]
+        kept = [(document.view(), canonical_text(value))]
         for _ in range(STEPS):
             ops = [random_op(draw, value) for _ in range(draw.choice([1, 1, 1, 2, 5]))]
             texts = {path: text_at(value, path) for path in COLUMNS}
@@ -131,18 +131,18 @@ def test_random_diffs_have_the_same_result_in_document_apply_and_model(seed):
                     apply(value, ops, columns=COLUMNS)
                 with pytest.raises(DiffError):
                     document.apply(ops)
-                assert spelling(document.value()) == spelling(value), ops
+                assert canonical_text(document.value()) == canonical_text(value), ops
             else:
                 applied += 1
-                assert spelling(apply(value, ops, columns=COLUMNS)) == spelling(expected), ops
+                assert canonical_text(apply(value, ops, columns=COLUMNS)) == canonical_text(expected), ops
                 document.apply(ops)
-                assert spelling(document.value()) == spelling(expected), ops
+                assert canonical_text(document.value()) == canonical_text(expected), ops
                 assert document.text_changes == changes(texts, expected), ops
                 value = expected
             if draw.random() < 0.7:
-                kept.append((document.view(), spelling(value)))
+                kept.append((document.view(), canonical_text(value)))
         for view, expected in kept:
-            assert spelling(view.value()) == expected
+            assert canonical_text(view.value()) == expected
     assert applied > 2000
     assert refused > 200
 
@@ -169,13 +169,13 @@ def test_computed_diffs_lead_through_the_same_states(seed):
         document = Document(value, COLUMNS)
         kept = []
         for _ in range(STEPS):
-            target = a_change_of(draw, value)
+            target = random_change_of(draw, value)
             document.apply(diff(value, target))
-            assert spelling(document.value()) == spelling(target)
-            kept.append((document.view(), spelling(target)))
+            assert canonical_text(document.value()) == canonical_text(target)
+            kept.append((document.view(), canonical_text(target)))
             value = target
         for view, expected in kept:
-            assert spelling(view.value()) == expected
+            assert canonical_text(view.value()) == expected
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -186,18 +186,18 @@ def test_failure_at_the_end_of_a_diff_rolls_back_all_its_ops(seed):
         document = Document(value, COLUMNS)
         for _ in range(STEPS):
             ops = [random_op(draw, value) for _ in range(draw.randrange(4))]
-            before, kept = spelling(value), document.view()
+            before, kept = canonical_text(value), document.view()
             for bad in ([*ops, ["d", "/there/is/none"]], {"ops": ops, "check": [["/there/is/none", 0]]}):
                 with pytest.raises((DiffError, IntegrityError)):
                     document.apply(bad)
-                assert spelling(document.value()) == before
+                assert canonical_text(document.value()) == before
             try:
                 document.apply(ops)
             except DiffError:
-                assert spelling(document.value()) == before
+                assert canonical_text(document.value()) == before
             else:
                 value = document.value()
-            assert spelling(kept.value()) == before
+            assert canonical_text(kept.value()) == before
 
 
 pieces = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

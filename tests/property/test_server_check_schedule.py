@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from support.stream_harness import log_writer, on_a_loop
+from support.stream_harness import log_writer, on_event_loop
 from tidewire.protocol.document import Document
 from tidewire_server.log_writer.text_check_schedule import CHECK_EVERY
 
@@ -33,7 +33,7 @@ TEXT, IDS, OTHER = (f"/items/0/value/{name}" for name in ("text", "ids", "other"
 
 
 @pytest.mark.parametrize("merge", [False, True])
-@on_a_loop
+@on_event_loop
 async def test_event_for_each_append_has_a_check_at_the_configured_interval(merge):
     writer = writer_for([TEXT], merge=merge)
     for i in range(3 * CHECK_EVERY):
@@ -45,7 +45,7 @@ async def test_event_for_each_append_has_a_check_at_the_configured_interval(merg
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("merge", [False, True])
-@on_a_loop
+@on_event_loop
 async def test_readers_document_equals_the_writers_for_any_mixture_of_changes(seed, merge):
     rng = random.Random(seed)
     columns = [TEXT, IDS]

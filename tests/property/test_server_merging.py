@@ -5,7 +5,7 @@ import random
 import orjson
 import pytest
 
-from support.random_json import NAMES, PIECES, a_change_of, a_value, spelling
+from support.random_json import NAMES, PIECES, canonical_text, random_change_of, random_value
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import diff
 from tidewire.protocol.document import Document
@@ -70,7 +70,7 @@ class Writer:
             self.log([["a", path, random.choice(PIECES)]], *([path] if random.random() < 0.2 else []))
         elif kind < 0.5:
             self.log(
-                [["r", random.choice(PIECES), a_value(random, 1)] for _ in range(random.randrange(1, 3))]
+                [["r", random.choice(PIECES), random_value(random, 1)] for _ in range(random.randrange(1, 3))]
             )
         elif kind < 0.6:
             path = random.choice(texts)
@@ -87,9 +87,9 @@ class Writer:
             self.log([["d", "/list/0"]])
         elif kind < 0.9:
             name = escape(random.choice(NAMES))
-            self.log([["s", f"/value/{name}", a_value(random, 2)]])
+            self.log([["s", f"/value/{name}", random_value(random, 2)]])
         else:
-            new = a_change_of(random, value["value"])
+            new = random_change_of(random, value["value"])
             new = new if type(new) is dict else {"a": new}
             ops = [[op[0], f"/value{op[1]}", *op[2:]] for op in diff(value["value"], new)]
             self.log(ops)
@@ -123,7 +123,7 @@ def test_merged_events_lead_to_the_states_of_the_logged_events(seed):
     events = merged(writer.frames[after:], after + 1)
     for seq, on, content in events:
         reader.apply(content)  # raises on a wrong check
-        assert spelling(reader.value()) == spelling(writer.states[seq - 1])
+        assert canonical_text(reader.value()) == canonical_text(writer.states[seq - 1])
         for text in checked_texts(writer.frames[on - 1 : seq - 1]):
             if is_text(reader, text):
                 assert text in [check[0] for check in checks_of(content)]
@@ -143,7 +143,7 @@ def test_merged_event_is_within_the_size_limit_and_covers_several_events(limit):
     reader = Document(START, COLUMNS)
     for *_, content in events:
         reader.apply(content)
-    assert spelling(reader.value()) == spelling(writer.document.value())
+    assert canonical_text(reader.value()) == canonical_text(writer.document.value())
 
 
 def checked_texts(frames: list[bytes]) -> set[str]:

@@ -33,7 +33,7 @@ def test_memory_stays_near_the_size_limit_for_any_input(chunk):
             decoder.feed(chunk)
     except EventTooLargeError:
         assert not chunk.startswith(b":")
-        assert tracemalloc.get_traced_memory()[0] < limit // 2, "what was held is let go"
+        assert tracemalloc.get_traced_memory()[0] < limit // 2, "the decoder must release its buffers"
     finally:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()

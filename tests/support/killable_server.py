@@ -87,8 +87,8 @@ class Killed:
             code = _request("poll", self.pid)
             if code is not None:
                 self.pid = 0
-                raise ChildProcessError(f"it ended with {code}: {self.errors()}")
-            assert time.monotonic() < give_up, "it did not start"
+                raise ChildProcessError(f"the server exited with code {code}: {self.errors()}")
+            assert time.monotonic() < give_up, "the server did not start in time"
             time.sleep(0.005)
 
     def _spawn(self, settings: dict[str, Any]) -> Path:

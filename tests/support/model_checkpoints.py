@@ -82,7 +82,7 @@ def random_llama(folder: Path, *, seed: int = 0, chat_template: str | None = Non
     return save(folder, LlamaForCausalLM(config), tokenizer, chat_template=chat_template)
 
 
-def crafted(
+def crafted_checkpoint(
     folder: Path, tokens: list[str], logits: dict[str, dict[str, float]], *, rest: float = 0.0
 ) -> Path:
     """Save a model whose next-token logits depend only on the last token and have exactly the given values.
@@ -125,7 +125,7 @@ def crafted(
     return save(folder, model, tokenizer, end=END)
 
 
-def letters(data: bytes) -> list[str]:
+def byte_level_tokens(data: bytes) -> list[str]:
     """Return bytes as tokens of the byte-level alphabet, one token per byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -170,6 +170,6 @@ def eventually(what: Any, within: float = 10.0) -> Any:
     """Call a function until its result is true, and return the result."""
     deadline = time.monotonic() + within
     while not (found := what()):
-        assert time.monotonic() < deadline, "it never came true"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.005)
     return found

@@ -90,7 +90,7 @@ class ScriptedServer:
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 30) -> None:
         with self._changed:
-            assert self._changed.wait_for(condition, timeout), "the server waited in vain"
+            assert self._changed.wait_for(condition, timeout), "the condition did not become true in time"
 
     def wait_until_none_is_open(self) -> None:
         self.wait_until(lambda: self.open == 0)

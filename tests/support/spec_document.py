@@ -103,7 +103,7 @@ def exchanges(transcript: str) -> Iterator[Answer]:
     responses: dict[str, list[str]] = {"<": [], "<<": []}
     for line in [*fill(transcript).splitlines(), "> END", ">> END"]:
         mark = re.match(r">>|<<|>|<|#", line)
-        assert mark, f"a line of a transcript without a mark: {line!r}"
+        assert mark, f"a transcript line must begin with >, >>, <, << or #: {line!r}"
         text = line[mark.end() :].removeprefix(" ")
         if mark[0].startswith(">"):
             response = responses[mark[0].replace(">", "<")]

@@ -41,7 +41,7 @@ def log_writer(
     )
 
 
-class Written:
+class StreamHarness:
     """The stream and log writer of one job over a memory log, and a reader that applies the log from its start."""
 
     def __init__(self, value: Any, columns: tuple[str, ...] = ("",), **settings: Any) -> None:
@@ -50,7 +50,7 @@ class Written:
         state: Any = {"status": "running", "items": [item], "usage": {}, "notes": []}
         block, document, size = first_block(state, [f"/items/0/value{column}" for column in columns])
         self.log = MemoryLog(block, kept.max_log_bytes)
-        self.journal = LogWriter(
+        self.log_writer = LogWriter(
             self.log,
             document,
             kept,
@@ -59,7 +59,7 @@ class Written:
             commits=GroupCommit(lambda _events, _bytes: None, kept.merge_window),
         )
         self.writer = ItemWriter(
-            self.journal,
+            self.log_writer,
             0,
             columns=columns,
             rollback=True,
@@ -69,7 +69,7 @@ class Written:
         self.stream: Stream[Any] = Stream(self.writer)
 
     async def events(self) -> list[Any]:
-        await self.journal.commit()
+        await self.log_writer.commit()
         first = await self.log.state(oldest=True)
         chunk = await self.log.read(first.cursor, 2**30)
         assert chunk is not None
@@ -85,7 +85,9 @@ class Written:
         return document.value("/items/0/value")
 
 
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def on_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Decorate an async test so that it runs on a new event loop."""
+
     @functools.wraps(test)
     def run(**arguments: Any) -> None:
         asyncio.run(test(**arguments))

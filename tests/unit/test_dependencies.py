@@ -89,7 +89,7 @@ def test_uvicorn_has_an_upper_bound_above_the_pinned_version():
     low, tested, high = ([int(part) for part in each.split(".")] for each in (lower, pinned, upper))
     assert low <= tested < high
     assert high[:2] == [tested[0], tested[1] + 1], (
-        "the bound is the minor version after the one that is tested"
+        "the upper bound must be the minor version after the tested version"
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.random_json import spelling
+from support.random_json import canonical_text
 from tidewire.protocol.diff import DiffError, IntegrityError, UnknownOpError, apply, diff
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH
 
@@ -28,10 +28,10 @@ def nested(depth, inner=0):
 
 @pytest.mark.parametrize("vector", APPLIED, ids=lambda vector: vector["name"])
 def test_diff_of_each_vector_is_applied(vector):
-    before = spelling(vector["before"])
+    before = canonical_text(vector["before"])
     after = apply(vector["before"], vector["diff"], columns=vector.get("columns", ()))
-    assert spelling(after) == spelling(vector["after"])
-    assert spelling(vector["before"]) == before
+    assert canonical_text(after) == canonical_text(vector["after"])
+    assert canonical_text(vector["before"]) == before
 
 
 @pytest.mark.parametrize(
@@ -40,18 +40,18 @@ def test_diff_of_each_vector_is_applied(vector):
     ids=lambda vector: vector["name"],
 )
 def test_diff_of_each_refused_vector_is_refused(vector):
-    before = spelling(vector["before"])
+    before = canonical_text(vector["before"])
     kind = OUTCOMES[vector["outcome"]]
     with pytest.raises(kind) as refusal:
         apply(vector["before"], vector["diff"], columns=vector.get("columns", ()))
     assert type(refusal.value) is kind
-    assert spelling(vector["before"]) == before
+    assert canonical_text(vector["before"]) == before
 
 
 @pytest.mark.parametrize("vector", APPLIED, ids=lambda vector: vector["name"])
 def test_diff_is_computed_for_each_vector(vector):
     ops = diff(vector["before"], vector["after"])
-    assert spelling(apply(vector["before"], ops)) == spelling(vector["after"])
+    assert canonical_text(apply(vector["before"], ops)) == canonical_text(vector["after"])
 
 
 def test_every_vector_has_a_unique_name_and_a_known_outcome():
@@ -260,7 +260,7 @@ def test_list_that_occurs_twice_is_changed_in_one_place_only():
 )
 def test_diff_is_minimal_for_common_changes(old, new, ops):
     assert diff(old, new) == ops
-    assert spelling(apply(old, ops)) == spelling(new)
+    assert canonical_text(apply(old, ops)) == canonical_text(new)
 
 
 @pytest.mark.parametrize(
@@ -277,8 +277,8 @@ def test_values_of_different_types_differ(one, other):
         ([0, one, 9], [0, other, 9]),
     ):
         ops = diff(old, new)
-        assert (ops == []) == (spelling(old) == spelling(new))
-        assert spelling(apply(old, ops)) == spelling(new)
+        assert (ops == []) == (canonical_text(old) == canonical_text(new))
+        assert canonical_text(apply(old, ops)) == canonical_text(new)
 
 
 def history(rows):

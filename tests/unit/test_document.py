@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from support.random_json import a_value, spelling
+from support.random_json import canonical_text, random_value
 from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError
 from tidewire.protocol.document import Document
@@ -44,8 +44,8 @@ def test_diff_of_each_vector_is_applied(vector):
     document = Document(vector["before"], vector.get("columns", ()))
     kept = document.view()
     document.apply(vector["diff"])
-    assert spelling(document.value()) == spelling(vector["after"])
-    assert spelling(kept.value()) == spelling(vector["before"])
+    assert canonical_text(document.value()) == canonical_text(vector["after"])
+    assert canonical_text(kept.value()) == canonical_text(vector["before"])
 
 
 @pytest.mark.parametrize("vector", REFUSED, ids=lambda vector: vector["name"])
@@ -58,7 +58,11 @@ def test_refused_diff_leaves_the_document_unchanged(vector):
         with pytest.raises(kind) as refusal:
             document.apply(vector["diff"])
         assert type(refusal.value) is kind
-        assert spelling(document.value()) == spelling(kept.value()) == spelling(vector["before"])
+        assert (
+            canonical_text(document.value())
+            == canonical_text(kept.value())
+            == canonical_text(vector["before"])
+        )
         assert document.text_changes == ()
     for column in columns:
         text = vector["before"].get(column[1:])
@@ -194,10 +198,10 @@ def test_kept_view_is_unchanged_by_later_diffs():
         [["s", "", state("z")]],
         [["r", "!", 2, 3]],
     ):
-        seen.append((document.view(), spelling(document.value())))
+        seen.append((document.view(), canonical_text(document.value())))
         document.apply(diff)
     for view, expected in seen:
-        assert spelling(view.value()) == expected
+        assert canonical_text(view.value()) == expected
     assert document.value("/items/0/value") == {"text": "z!", "ids": [2], "top": [3]}
 
 
@@ -478,7 +482,7 @@ def test_stable_length_binds_texts_that_have_grown():
     assert kept.value(TEXT) == "Helped"
 
 
-def a_change_of_a_text(random, text):
+def random_change_of_text(random, text):
     """Return random ops on the text, and the text after these ops."""
     added = "".join(random.choice("ab") for _ in range(random.randrange(5)))
     kind = random.randrange(4)
@@ -497,7 +501,7 @@ def test_diff_is_refused_exactly_if_it_changes_the_stable_prefix():
             if step % 6 == 5:
                 stable = random.randrange(stable, max(stable, len(text)) + 1)
                 document.apply([["s", "/items/0/stable", {"/text": stable}]])
-            ops, after = a_change_of_a_text(random, text)
+            ops, after = random_change_of_text(random, text)
             outcomes.append(after.startswith(text[:stable]))
             if outcomes[-1]:
                 document.apply(ops)
@@ -525,9 +529,11 @@ def test_stable_has_no_effect_outside_of_items():
 def test_size_of_a_document_is_that_of_its_json():
     random = Random(4)
     for _ in range(300):
-        document = Document({"grown": "é\n", "list": [0.5], "value": a_value(random)}, ["/grown", "/list"])
+        document = Document(
+            {"grown": "é\n", "list": [0.5], "value": random_value(random)}, ["/grown", "/list"]
+        )
         document.apply(
-            [["r", 'a "b" \u2028\t', a_value(random)], ["a", "/grown", "🎉\x01" * random.randrange(3)]]
+            [["r", 'a "b" \u2028\t', random_value(random)], ["a", "/grown", "🎉\x01" * random.randrange(3)]]
         )
         assert document.json_bytes() == len(strict_json.dumps(document.value()).encode())
     document.apply([["s", "", [True, False, None, {}, [], 1e22, "x" * 70_000]]])

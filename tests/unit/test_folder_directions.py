@@ -99,7 +99,7 @@ def rank(package, module):
     for index, places in enumerate(ORDER[package]):
         if place(module) in places:
             return index
-    raise AssertionError(f"{module} has no place in ORDER: add it where its imports allow")
+    raise AssertionError(f"{module} is missing in ORDER; add it where its imports allow")
 
 
 @pytest.mark.parametrize("package", ROOTS)
@@ -121,7 +121,9 @@ def test_every_folder_and_root_module_has_a_place(package):
     for module in modules(package):
         rank(package, module)
     places = set().union(*ORDER[package])
-    assert places - {place(module) for module in modules(package)} == set(), "no longer there"
+    assert places - {place(module) for module in modules(package)} == set(), (
+        "ORDER lists places that no longer exist"
+    )
 
 
 @pytest.mark.parametrize("package", ROOTS)

@@ -3,7 +3,7 @@ from zlib import crc32
 
 import pytest
 
-from support.random_json import a_change_of, a_value
+from support.random_json import random_change_of, random_value
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.json_values import same
 from tidewire.protocol.document.versioned_text_and_arrays import (
@@ -118,13 +118,13 @@ def test_long_piece_is_kept_whole_until_it_is_truncated():
 def test_node_equals_its_own_json_and_no_other():
     random = Random(5)
     for _ in range(300):
-        value, other = a_value(random), a_value(random)
+        value, other = random_value(random), random_value(random)
         document = Document({"list": [0.5], "text": "é"}, ["/text", "/list"])
         document.apply([["r", "\n🎉", value], ["a", "/text", "x" * random.randrange(3)]])
         node, plain = document.view().node(()), document.value()
         assert holds(node, plain)
         for changed in (
-            a_change_of(random, plain),
+            random_change_of(random, plain),
             {**plain, "list": [0.5, other]},
             {**plain, "text": "é\n🎉y"},
         ):

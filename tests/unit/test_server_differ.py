@@ -9,7 +9,7 @@ from zlib import crc32
 import orjson
 import pytest
 
-from support.stream_harness import log_writer, on_a_loop
+from support.stream_harness import log_writer, on_event_loop
 from tidewire.protocol.diff import apply
 from tidewire.protocol.document import Document
 from tidewire.protocol.strict_json import StrictJsonError
@@ -147,7 +147,7 @@ def writer_for(value: Any, *columns: str, **settings: Any) -> LogWriter:
     return log_writer(value, columns, **settings)
 
 
-@on_a_loop
+@on_event_loop
 async def test_adjacent_appends_are_merged_into_one_event():
     writer = writer_for({"a": "", "b": "", "c": 0}, "/a")
     for text in ("x", "y", "é"):
@@ -163,7 +163,7 @@ async def test_adjacent_appends_are_merged_into_one_event():
     assert writer.take() == []
 
 
-@on_a_loop
+@on_event_loop
 async def test_new_array_is_logged_before_appends_to_it():
     writer = writer_for({"rows": []})
     writer.append([("/rows", [["a"]])])
@@ -174,7 +174,7 @@ async def test_new_array_is_logged_before_appends_to_it():
     assert document.value() == {"rows": [["a", "b"]]} == writer.document.value()
 
 
-@on_a_loop
+@on_event_loop
 async def test_each_call_is_an_event_if_merging_is_off():
     writer = writer_for({"a": ""}, "/a", merge=False)
     for text in "xyz":
@@ -182,7 +182,7 @@ async def test_each_call_is_an_event_if_merging_is_off():
     assert writer.take() == [b'"x"', b'"y"', b'"z"']
 
 
-@on_a_loop
+@on_event_loop
 async def test_change_above_the_state_limit_is_refused_as_a_whole():
     writer = writer_for({"a": "", "b": ""}, "/a", max_state_bytes=2000, reserve=500)
     writer.append([("/a", "x" * 1000)])
@@ -195,7 +195,7 @@ async def test_change_above_the_state_limit_is_refused_as_a_whole():
     assert [json.loads(diff) for diff in writer.take()] == ["x" * 1000, [["s", "/b", "y" * 600]]]
 
 
-@on_a_loop
+@on_event_loop
 async def test_replacing_a_value_repeatedly_does_not_count_as_growth():
     writer = writer_for({"a": ""}, max_state_bytes=2000)
     for number in range(100):
@@ -203,7 +203,7 @@ async def test_replacing_a_value_repeatedly_does_not_count_as_growth():
     assert writer.document.value("/a") == "99" * 500
 
 
-@on_a_loop
+@on_event_loop
 async def test_status_changes_next_to_a_long_text_are_kept_in_order():
     writer = writer_for({"status": "running", "text": ""}, "/text")
     writer.change([["s", "/status", "succeeded"], ["s", "/text", "x" * 9000], ["s", "/status", "succeeding"]])
@@ -213,7 +213,7 @@ async def test_status_changes_next_to_a_long_text_are_kept_in_order():
     assert writer.document.value() == {"status": "succeeding", "text": "x" * 9000}
 
 
-@on_a_loop
+@on_event_loop
 async def test_split_ops_of_a_change_apply_in_sequence():
     writer = writer_for({"rows": [1, 2, 3], "text": "abc"}, "/text")
     change = [
@@ -231,7 +231,7 @@ async def test_split_ops_of_a_change_apply_in_sequence():
     assert document.value() == wanted == writer.document.value()
 
 
-@on_a_loop
+@on_event_loop
 async def test_pending_check_follows_its_text_when_elements_move():
     writer = writer_for({"rows": ["a", "b", "c"]})
     writer.append([("/rows/2", "!")])

@@ -2,13 +2,13 @@
 
 import pytest
 
-from support.stream_harness import Written, on_a_loop
+from support.stream_harness import StreamHarness, on_event_loop
 from tidewire_server.errors import StreamClosedError
 
 
-@on_a_loop
+@on_event_loop
 async def test_stable_length_is_logged_and_never_decreases():
-    job = Written({"te/xt": "", "n": 1}, ("/te~1xt",))
+    job = StreamHarness({"te/xt": "", "n": 1}, ("/te~1xt",))
     job.stream.append("hello wörld 🎉")
     job.stream.stable(5)
     job.stream.stable(3)
@@ -22,9 +22,9 @@ async def test_stable_length_is_logged_and_never_decreases():
     assert await job.read() == {"te/xt": "hello wörld 🎉", "n": 1}
 
 
-@on_a_loop
+@on_event_loop
 async def test_changes_to_stable_text_are_refused():
-    job = Written({"text": "", "rows": [{"text": "first"}]}, ("/text",))
+    job = StreamHarness({"text": "", "rows": [{"text": "first"}]}, ("/text",))
     stream = job.stream
     stream.append("hello world")
     stream.stable(5)
@@ -50,9 +50,9 @@ async def test_changes_to_stable_text_are_refused():
     assert stream.value == await job.read() == {"text": "hello", "rows": [{"text": "first and more"}, 2]}
 
 
-@on_a_loop
+@on_event_loop
 async def test_stable_length_must_not_exceed_the_text():
-    job = Written({"text": "abc", "n": 1}, ("/text",))
+    job = StreamHarness({"text": "abc", "n": 1}, ("/text",))
     for n, at in ((4, None), (-1, None), (True, None), (1.0, None), (1, "/n"), (1, "/none"), (1, "")):
         with pytest.raises(ValueError, match="stable"):
             job.stream.stable(n, at=at)
@@ -62,9 +62,9 @@ async def test_stable_length_must_not_exceed_the_text():
     assert await job.events() == []
 
 
-@on_a_loop
+@on_event_loop
 async def test_replacing_a_long_text_keeps_its_stable_prefix_in_each_event():
-    job = Written({"text": ""}, ("/text",), max_event_bytes=1024)
+    job = StreamHarness({"text": ""}, ("/text",), max_event_bytes=1024)
     kept = "é🎉" * 1000
     job.stream.append(kept + "x" * 5000)
     job.stream.stable(len(kept))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tidewire.protocol.document
-from support.stream_harness import Written, on_a_loop
+from support.stream_harness import StreamHarness, on_event_loop
 
 MAX_CLASSES = 6
 """Stream, ItemWriter, LogWriter, Document, GroupCommit, and the log."""
@@ -49,9 +49,9 @@ async def classes_up_to_the_log(write: Callable[[], None]) -> set[str]:
 
 
 @pytest.mark.parametrize("merge_window", [0.0, 0.005])
-@on_a_loop
+@on_event_loop
 async def test_append_runs_methods_of_at_most_six_classes(merge_window):
-    job = Written("", merge_window=merge_window)
+    job = StreamHarness("", merge_window=merge_window)
     first = await classes_up_to_the_log(lambda: job.stream.append("x"))
     next_one = await classes_up_to_the_log(lambda: job.stream.append("y"))
     assert job.stream.value == "xy"
@@ -61,9 +61,9 @@ async def test_append_runs_methods_of_at_most_six_classes(merge_window):
         assert any(name.endswith(".MemoryLog") for name in passed)
 
 
-@on_a_loop
+@on_event_loop
 async def test_row_runs_methods_of_at_most_six_classes():
-    job = Written({"text": "", "ids": []}, ("/text", "/ids"))
+    job = StreamHarness({"text": "", "ids": []}, ("/text", "/ids"))
     first = await classes_up_to_the_log(lambda: job.stream.row("a", 1))
     next_one = await classes_up_to_the_log(lambda: job.stream.row("b", 2))
     assert job.stream.value == {"text": "ab", "ids": [1, 2]}
@@ -72,10 +72,10 @@ async def test_row_runs_methods_of_at_most_six_classes():
 
 
 @pytest.mark.parametrize("merge_window", [0.0, 1.0])
-@on_a_loop
+@on_event_loop
 async def test_string_append_to_an_array_is_refused(merge_window):
     """An append to the only column is encoded as a bare string, which a reader would apply as a row."""
-    job = Written([], merge_window=merge_window)
+    job = StreamHarness([], merge_window=merge_window)
     for _ in range(3):
         with pytest.raises(ValueError, match="an array grows by the elements of an array"):
             job.stream.append("x")

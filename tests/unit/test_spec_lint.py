@@ -67,7 +67,7 @@ def test_requirements_without_data_exist_and_have_one_reason():
     assert unseen.keys() | without.keys() <= {one.id for one in document.requirements}
     for heading in (extract.UNSEEN_HEADING, extract.WITHOUT_DATA_HEADING, extract.WATCHED_HEADING):
         listed = extract.identifiers(text.partition(f"## {heading}\n")[2].partition("\n## ")[0])
-        assert len(listed) == len(set(listed)), "one reason each"
+        assert len(listed) == len(set(listed)), "a requirement is listed twice"
 
 
 JUDGED_BY_A_TEST = {

@@ -149,7 +149,7 @@ def decode_until_refused(chunks):
             events += decoder.feed(chunk)
         except EventTooLargeError as error:
             return events + error.events, decoder.last_event_id, decoder.retry_ms
-    return pytest.fail(f"{sum(map(len, chunks))} bytes were taken")
+    return pytest.fail(f"{sum(map(len, chunks))} bytes were accepted without an error")
 
 
 @pytest.mark.parametrize("head", [b"", b"\n", b"id:7\nretry:5\ndata:before\n\n", b": c\n\n" * 50])

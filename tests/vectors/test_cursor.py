@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from support.spec_vectors import each, whole
+from support.spec_vectors import for_each_vector, load_vectors
 from tidewire.protocol.cursor import BEGINNING, Cursor, CursorError
 from tidewire.protocol.document.digests import digest
 from tidewire.protocol.follower import Advance, Cause, Follower, Ignored, Reconnect
@@ -15,7 +15,7 @@ from tidewire.protocol.sse import Decoder, Event
 STATE = {"status": "running", "items": [{"status": "running", "value": ""}], "usage": {}, "notes": []}
 
 
-@each("cursor/ids")
+@for_each_vector("cursor/ids")
 def test_id_is_parsed_or_refused(vector):
     if vector["id"] is None:
         with pytest.raises(CursorError):
@@ -25,7 +25,7 @@ def test_id_is_parsed_or_refused(vector):
         assert str(Cursor.parse(vector["text"])) == vector["text"]
 
 
-@each("cursor/order")
+@for_each_vector("cursor/order")
 def test_ids_are_ordered(vector):
     one, other = map(Cursor.parse, vector["ids"])
     below = vector["order"] == "below"
@@ -40,7 +40,7 @@ def data_of(vector):
     return {"ops": []} | ({"on": vector["on"]} if "on" in vector else {})
 
 
-@each("cursor/standing")
+@for_each_vector("cursor/standing")
 def test_reader_handles_an_id_as_the_vector_requires(vector):
     follower = Follower(job_id="j")
     if vector["mine"] is not None:
@@ -68,7 +68,7 @@ def before(cursor):
 
 
 ENDED_AND_WHOLE = {"first": "1-1", "head": "1-7", "ended": True}
-RESPONSES = whole("cursor/answers")["vectors"]
+RESPONSES = load_vectors("cursor/answers")["vectors"]
 
 
 def vectors_with_log(over_http):

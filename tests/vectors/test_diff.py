@@ -1,18 +1,22 @@
 """Merged diffs and text changes in the vectors; `unit/test_diff` and `test_document` cover other diffs."""
 
-from support.random_json import spelling
-from support.spec_vectors import each, whole
+from support.random_json import canonical_text
+from support.spec_vectors import for_each_vector, load_vectors
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.document import TextChange
 
 
-@each("diff/merged")
+@for_each_vector("diff/merged")
 def test_merged_diff_has_the_result_of_the_single_diffs(vector):
     one_by_one, at_once = (Document(vector["before"], vector["columns"]) for _ in range(2))
     for event in vector["events"]:
         one_by_one.apply(event["diff"])
     at_once.apply(vector["merged"]["diff"])
-    assert spelling(one_by_one.value()) == spelling(at_once.value()) == spelling(vector["after"])
+    assert (
+        canonical_text(one_by_one.value())
+        == canonical_text(at_once.value())
+        == canonical_text(vector["after"])
+    )
     assert vector["merged"]["id"] == vector["events"][-1]["id"]
     assert vector["merged"]["diff"]["on"] == int(vector["held"].partition("-")[2])
     checked = {check[0] for event in vector["events"] for check in checks_of(event)}
@@ -23,7 +27,7 @@ def checks_of(event):
     return event["diff"].get("check", []) if isinstance(event["diff"], dict) else []
 
 
-@each("diff/told")
+@for_each_vector("diff/told")
 def test_text_changes_match_the_vector(vector):
     held = Document({"t": vector["old"]}, ["/t"])
     if "diff" in vector:
@@ -38,6 +42,6 @@ def test_text_changes_match_the_vector(vector):
 
 
 def test_deletion_and_addition_turn_the_old_text_into_the_new():
-    for vector in whole("diff/told")["vectors"]:
+    for vector in load_vectors("diff/told")["vectors"]:
         old = vector["old"]
         assert old[: len(old) - vector["void"]] + vector["text"] == vector["new"]

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from support.spec_vectors import SPEC, each, whole
+from support.spec_vectors import SPEC, for_each_vector, load_vectors
 
 # ---- vectors against the definitions of the chapter
 
@@ -39,11 +39,11 @@ def close(expected, tolerance):
     ]
 
 
-TOLERANCE = whole("logprobs/top")["tolerance"]
+TOLERANCE = load_vectors("logprobs/top")["tolerance"]
 EXACT = 1e-9
 
 
-@each("logprobs/top")
+@for_each_vector("logprobs/top")
 def test_vector_of_candidates_agrees_with_the_specification(vector):
     logits = logits_of(vector)
     found = log_probabilities(logits)
@@ -55,7 +55,7 @@ def test_vector_of_candidates_agrees_with_the_specification(vector):
     assert math.fsum(map(math.exp, (found[token] for token in ids))) <= 1 + EXACT
 
 
-@each("logprobs/ties")
+@for_each_vector("logprobs/ties")
 def test_vector_of_ties_agrees_with_the_specification(vector):
     logits = logits_of(vector)
     found, order = log_probabilities(logits), sorted_by_probability(logits)
@@ -84,7 +84,7 @@ def processed_logits(logits, parameters):
     return [x if token in kept and found[token] >= least else -math.inf for token, x in enumerate(logits)]
 
 
-@each("logprobs/processed")
+@for_each_vector("logprobs/processed")
 def test_vector_of_a_processed_distribution_agrees_with_the_specification(vector):
     logits = processed_logits(logits_of(vector), vector["input"])
     found = log_probabilities(logits)
@@ -93,14 +93,14 @@ def test_vector_of_a_processed_distribution_agrees_with_the_specification(vector
     assert vector["ranks"] == [rank(logits, token) for token in vector["top_ids"]]
 
 
-@each("logprobs/rounding")
+@for_each_vector("logprobs/rounding")
 def test_vector_of_rounding_has_the_nearest_number(vector):
     exact, decimals, written = vector["logprob"], vector["decimals"], vector["written"]
     if exact is None:
         assert written is None
         return
     off = abs(Fraction(exact) - Fraction(str(written)))
-    assert off < Fraction(1, 2 * 10**decimals), "nearer than half a step, so that no other is as near"
+    assert off < Fraction(1, 2 * 10**decimals), "the nearest number is less than half a step away"
     assert round(written, decimals) == written
 
 
@@ -112,7 +112,7 @@ def torch():
     return pytest.importorskip("torch", reason="the engine needs torch")
 
 
-@each("logprobs/top")
+@for_each_vector("logprobs/top")
 def test_engine_returns_the_candidates_of_the_vector(vector, torch):
     from tidewire_server.generation.torch_engine.top_n import score
 
@@ -127,7 +127,7 @@ def test_engine_returns_the_candidates_of_the_vector(vector, torch):
 def test_engine_returns_the_candidates_of_several_vectors_in_one_batch(torch):
     from tidewire_server.generation.torch_engine.top_n import score
 
-    batch = [v for v in whole("logprobs/top")["vectors"] if len(v["logits"]) == 4]
+    batch = [v for v in load_vectors("logprobs/top")["vectors"] if len(v["logits"]) == 4]
     scores = score(
         torch.tensor([logits_of(v) for v in batch], dtype=torch.float32),
         torch.tensor([v["chosen"] for v in batch]),
@@ -141,7 +141,7 @@ def test_engine_returns_the_candidates_of_several_vectors_in_one_batch(torch):
 
 @pytest.mark.parametrize(
     "vector",
-    [v for v in whole("logprobs/ties")["vectors"] if v["ties"] == "cut"],
+    [v for v in load_vectors("logprobs/ties")["vectors"] if v["ties"] == "cut"],
     ids=lambda vector: vector["name"],
 )
 def test_engine_cuts_ties_as_the_vector_requires(vector, torch):
@@ -151,7 +151,7 @@ def test_engine_cuts_ties_as_the_vector_requires(vector, torch):
     assert top_ids(logits, min(vector["n"], logits.shape[1])).tolist() == [vector["top_ids"]]
 
 
-@each("logprobs/rounding")
+@for_each_vector("logprobs/rounding")
 def test_engine_rounds_as_the_vector_requires(vector, torch):
     from tidewire_server.generation.torch_engine.engine_loop import _rounded
 
@@ -166,7 +166,7 @@ def members_served():
     return CORE_MEMBERS | SERVED
 
 
-@each("logprobs/columns")
+@for_each_vector("logprobs/columns")
 def test_engine_returns_the_columns_of_the_vector_or_refuses_the_input(vector, torch):
     from tidewire_server.generation.engine import EngineCapabilities, InputError, check_members
     from tidewire_server.generation.generate_input_and_value import Generate
@@ -210,4 +210,4 @@ def test_vocabulary_hash_changes_with_the_vocabulary():
 
 def test_engine_serves_no_member_that_untested_vectors_cover(torch):
     unserved = {"ties", "logprobs_mode", "logit_bias", "logprob_token_ids", "prompt_logprobs"}
-    assert not unserved & members_served(), "hold the engine to the vectors of it as well"
+    assert not unserved & members_served(), "test the engine against the vectors of these members"

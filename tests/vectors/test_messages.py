@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from support.random_json import spelling
-from support.spec_vectors import each, octets, whole
+from support.random_json import canonical_text
+from support.spec_vectors import bytes_of, for_each_vector, load_vectors
 from tidewire.jobs.reconnecting_stream import _is_stream
 from tidewire.protocol import messages, resources, strict_json
 from tidewire.protocol.cursor import Cursor
@@ -30,9 +30,9 @@ from tidewire.protocol.status_table import RequestKind, action_for, retry_after
 # ---- JSON
 
 
-@each("messages/json")
+@for_each_vector("messages/json")
 def test_json_is_accepted_or_refused(vector):
-    body = octets(vector, "text", "bytes")
+    body = bytes_of(vector, "text", "bytes")
     texts = [body] if "bytes" in vector else [body, vector["text"]]
     for text in texts:
         if vector["outcome"] == "accept":
@@ -44,7 +44,7 @@ def test_json_is_accepted_or_refused(vector):
 
 # ---- events
 
-EVENTS = whole("messages/events")
+EVENTS = load_vectors("messages/events")
 
 
 def reader(held, *, resyncs=0):
@@ -83,19 +83,21 @@ def outcome_of(follower, vector, last_id):
             return "fatal"
 
 
-@each("messages/events")
+@for_each_vector("messages/events")
 def test_reader_handles_an_event_as_the_vector_requires(vector):
     held = EVENTS["held"][vector["held"]]
     follower = reader(held)
-    before = spelling(follower.document.value())
+    before = canonical_text(follower.document.value())
     outcome = outcome_of(follower, vector, held["id"])
     if outcome == "resync":
-        assert spelling(follower.document.value()) == before, "nothing of a malformed event is applied"
+        assert canonical_text(follower.document.value()) == before, (
+            "a malformed event must not change the state"
+        )
         # Only the fatal error after too many resyncs tells malformed from unknown events.
         outcome = outcome_of(reader(held, resyncs=MAX_RESYNCS), vector, held["id"])
     assert outcome == vector["outcome"]
     if "after" in vector:
-        assert spelling(follower.document.value()) == spelling(vector["after"])
+        assert canonical_text(follower.document.value()) == canonical_text(vector["after"])
 
 
 # ---- bodies
@@ -110,7 +112,7 @@ MODELS = {
 }
 
 
-@each("messages/bodies")
+@for_each_vector("messages/bodies")
 def test_response_body_is_accepted_or_refused(vector):
     model = MODELS[vector["body"]]
     if vector["outcome"] == "accept":
@@ -120,7 +122,7 @@ def test_response_body_is_accepted_or_refused(vector):
             messages.read(model, vector["data"], what="the body")
 
 
-@each("messages/requests")
+@for_each_vector("messages/requests")
 def test_request_body_is_accepted_or_refused(vector):
     pytest.importorskip("starlette", reason="the server is not installed")
     from tidewire_server.errors import ProblemError
@@ -163,7 +165,7 @@ def accept_cancel(body):
 REQUEST_KINDS = {"stream": RequestKind.STREAM, "submit": RequestKind.SUBMIT, "other": RequestKind.REQUEST}
 
 
-@each("messages/answers")
+@for_each_vector("messages/answers")
 def test_client_handles_a_status_as_the_vector_requires(vector):
     expected = vector["then"].replace("read", "read_job")
     if "headers" in vector:
@@ -174,6 +176,6 @@ def test_client_handles_a_status_as_the_vector_requires(vector):
     assert found == ("use" if "headers" in vector else expected)
 
 
-@each("messages/retry-after")
+@for_each_vector("messages/retry-after")
 def test_retry_after_is_parsed_as_the_vector_requires(vector):
     assert retry_after(vector["value"]) == vector["seconds"]
