@@ -231,7 +231,7 @@ def test_blocking_client_in_many_threads_equals_clean_runs(url, proxy):
 
 @pytest.mark.parametrize("fault", [name for name in WEIGHTS if name != "none"])
 def test_each_fault_of_the_proxy_occurs_and_is_survived(url, fault):
-    """Guard against faults that never occur, about which the other tests would prove nothing."""
+    """Check that every fault occurs at all; the other tests prove nothing about a fault that never occurs."""
     parts = urlsplit(url)
     weights = {"none": 1, fault: 1}
     with FaultyProxy((parts.hostname, parts.port), SEED, weights=weights, reach=600) as proxy:

@@ -29,7 +29,7 @@ SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 
 @pytest.fixture(scope="module")
 def url():
-    # Unmerged events, waits of milliseconds, and fast detection of silence.
+    # Settings for fast tests: unmerged events, waits of milliseconds, and fast detection of silence.
     with served(retry=0.002, merge_window=0, heartbeat=0.1) as url:
         yield url
 
@@ -46,7 +46,7 @@ def anyio_backend(request):
 
 @dataclass
 class CutPlan:
-    """Plan of the proxy: the requested cuts, one per connection in order, then none."""
+    """Cut plan for the proxy: one requested cut per connection, in order, and then no more cuts."""
 
     cuts: list[Cut] = field(default_factory=list)
 

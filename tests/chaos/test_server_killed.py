@@ -203,7 +203,7 @@ def test_trimmed_log_continues_after_two_kills_in_a_row():
         assert server.job(held)["attempt"] in {
             2,
             3,
-        }  # depends on whether the job started between the two kills
+        }  # the attempt number depends on whether the job started between the kills
         server.http.post(f"/v1/jobs/{held}/cancel")
         found = server.ended(held)
         assert (found["status"], talk_text(words)[: len(text := found["state"]["items"][0]["value"])]) == (

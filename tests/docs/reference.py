@@ -45,7 +45,7 @@ def statuses() -> str:
 
 
 def actions() -> str:
-    """Table of the actions, with the docstring of each."""
+    """Return a Markdown table of the actions and their docstrings."""
     import tidewire.protocol.status_table as module
 
     source = inspect.getsource(module.Action)
@@ -56,7 +56,7 @@ def actions() -> str:
 
 
 def faults() -> str:
-    """Table of the request faults, with the docstring of each."""
+    """Return a Markdown table of the request faults and their docstrings."""
     import tidewire.protocol.request_policy as module
 
     rows = ["| fault | at first contact | later |", "|---|---|---|"]
@@ -224,7 +224,7 @@ PARTS = {
 
 
 def with_parts(page: str) -> str:
-    """Return the text of a page with all generated parts regenerated."""
+    """Return the text of a page with its generated parts up to date."""
     text = (REFERENCE / page).read_text()
     for name, make in PARTS[page].items():
         before, begins, rest = text.partition(f"<!-- generated: {name} -->\n")

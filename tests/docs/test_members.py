@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 
 class OfGenerics(Generic[T]):
-    """Has the members of every generic class."""
+    """An empty generic class. Its members are those that Python adds to every generic class."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OfDataclasses:
-    """Has the members of every dataclass."""
+    """An empty dataclass. Its members are those that Python adds to every dataclass."""
 
 
 class OfNamedTuples(NamedTuple):
-    """Has the members of every named tuple."""
+    """An empty named tuple. Its members are those that Python adds to every named tuple."""
 
 
 def change():

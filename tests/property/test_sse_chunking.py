@@ -118,7 +118,7 @@ def read_stream(octets, last_event_id=""):
 def first_byte_over(octets, limit):
     """Return the index of the byte at which an event exceeds the limit, or None."""
     if b"\xef\xbb\xbf".startswith(octets):
-        return None  # possibly an incomplete byte order mark, which does not count
+        return None  # possibly an incomplete byte order mark, which does not count toward the limit
     ended = current = 0
     comment = False
     start = 3 if octets[:3] == b"\xef\xbb\xbf" else 0

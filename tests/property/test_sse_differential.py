@@ -29,22 +29,22 @@ KNOWN_DIFFERENCES = {
         b"id: 1\ndata: a\n\n: ping\n\n",
         [("message", "a", "1")],
         [("message", "a", "1"), ("message", "", "1")],
-        "a blank line dispatches once an id is set, even where no data line came",
+        "a blank line after an id dispatches an event, even without a data line",
     ),
     "extra blank line after an id": (
         b"id: 1\ndata: a\n\n\n",
         [("message", "a", "1")],
         [("message", "a", "1"), ("message", "", "1")],
-        "the same",
+        "as above",
     ),
-    "block with an id and no data": (b"id: 1\n\n", [], [("message", "", "1")], "the same"),
-    "block with a type and no data": (b"event: t\n\n", [], [("t", "", "")], "the same, for a type"),
-    "block with retry alone": (b"retry: 5\n\n", [], [("message", "", "")], "the same, for retry"),
+    "block with an id and no data": (b"id: 1\n\n", [], [("message", "", "1")], "as above"),
+    "block with a type and no data": (b"event: t\n\n", [], [("t", "", "")], "as above, for a type"),
+    "block with retry alone": (b"retry: 5\n\n", [], [("message", "", "")], "as above, for retry"),
     "byte order mark": (
         b"\xef\xbb\xbfdata: a\n\ndata: b\n\n",
         [("message", "a", ""), ("message", "b", "")],
         [("message", "b", "")],
-        "the mark stays on the first name, so that the first line is of an unknown field",
+        "the mark stays part of the first field name, which is therefore unknown",
     ),
 }
 

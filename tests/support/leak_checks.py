@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 PATIENCE = 10.0
-"""Seconds to wait for threads, sockets and tasks to end; the time is for the kernel and the scheduler."""
+"""Seconds to wait for threads, sockets and tasks to end; only the kernel and the scheduler need this time."""
 A_MOMENT = 0.005
 """Seconds after which the garbage collector runs. A collection takes longer than this wait."""
 OTHERS = ("Trio thread ", "tqdm_monitor")

@@ -1,4 +1,4 @@
-"""Wrong calls of the client's API. Both mypy and pyright report an `ignore` comment that suppresses nothing."""
+"""Wrong calls of the client's API. Type checkers report unused `ignore` comments, so each call must be an error."""
 
 from pydantic import BaseModel
 

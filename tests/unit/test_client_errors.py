@@ -46,12 +46,14 @@ def test_every_class_has_a_docstring_and_a_name_ending_in_error(kind):
 @pytest.mark.parametrize("kind", CLASSES)
 def test_error_message_and_attributes_survive_pickling(kind):
     where = Where("GET", "http://h/v1/jobs/j1/events", "j1", "1-17", 410, "r-9")
-    error = kind("it broke", where=where, problem=problem("job_expired"), advice="Mend it.")
+    error = kind(
+        "the stream ended early", where=where, problem=problem("job_expired"), advice="Open it again."
+    )
     again = pickle.loads(pickle.dumps(error))
     for one in (error, again):
         assert (
             str(one)
-            == "it broke (GET http://h/v1/jobs/j1/events → 410; last event 1-17; request r-9). Mend it."
+            == "the stream ended early (GET http://h/v1/jobs/j1/events → 410; last event 1-17; request r-9). Open it again."
         )
         assert (one.status_code, one.code, one.request_id) == (410, "job_expired", "r-9")
         assert (one.job_id, one.last_event_id, one.retryable) == ("j1", "1-17", False)
@@ -59,8 +61,8 @@ def test_error_message_and_attributes_survive_pickling(kind):
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_unknown_attributes_are_none(kind):
-    error = kind("it broke.")
-    assert str(error).startswith("it broke.")
+    error = kind("the stream ended early.")
+    assert str(error).startswith("the stream ended early.")
     assert (error.status_code, error.code, error.request_id, error.job_id, error.last_event_id) == (None,) * 5
     assert error.retryable is False
 

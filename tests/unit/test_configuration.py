@@ -127,7 +127,7 @@ colour = 1
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("heartbeat =", "some.toml: Invalid value"),
         ("endpoints = 5", "some.toml:1: must be a table in the file: [endpoints.NAME]"),
@@ -138,9 +138,9 @@ colour = 1
         ("retry = 1\nretry = 2", "some.toml: Cannot overwrite a value"),
     ],
 )
-def test_invalid_file_is_reported_with_its_line(file, text, said):
+def test_invalid_file_is_reported_with_its_line(file, text, message):
     (error,) = errors_of({}, file(text))
-    assert error.startswith(said)
+    assert error.startswith(message)
 
 
 def test_file_that_is_not_utf8_is_reported(file):

@@ -76,11 +76,12 @@ def test_continuity_of_a_snapshot(mine, event, rewound, continuity):
         (MINE, Cursor(1, 11), None, Continuity.REPEAT),
         (MINE, Cursor(2, 9), 8, Continuity.REPEAT),
         (MINE, Cursor(2, 11), None, Continuity.NEXT),
-        (MINE, Cursor(2, 12), None, Continuity.BROKEN),  # a gap
-        (MINE, Cursor(2, 15), 10, Continuity.NEXT),  # several events merged into one
-        (MINE, Cursor(2, 15), 9, Continuity.BROKEN),  # an overlap
+        # A gap, a merged event, two merged events with a wrong base, and a diff across epochs.
+        (MINE, Cursor(2, 12), None, Continuity.BROKEN),
+        (MINE, Cursor(2, 15), 10, Continuity.NEXT),
+        (MINE, Cursor(2, 15), 9, Continuity.BROKEN),
         (MINE, Cursor(2, 15), 12, Continuity.BROKEN),
-        (MINE, Cursor(3, 11), None, Continuity.BROKEN),  # a diff does not cross an epoch
+        (MINE, Cursor(3, 11), None, Continuity.BROKEN),
     ],
 )
 def test_continuity_of_a_diff_or_done(mine, event, on, continuity):

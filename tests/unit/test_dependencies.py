@@ -110,7 +110,7 @@ def test_installed_metadata_matches_the_declared_dependencies():
     for extra, wanted in installed.items():
         if "tidewire" not in wanted:
             assert wanted == declared[extra], (
-                "this environment is older than pyproject.toml: install it again"
+                "the installed package is older than pyproject.toml; install the package again"
             )
     assert set(installed) == set(declared)
     scripts = importlib.metadata.entry_points(group="console_scripts", name="tidewire")

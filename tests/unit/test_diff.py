@@ -65,7 +65,7 @@ def test_every_vector_has_a_unique_name_and_a_known_outcome():
 
 
 @pytest.mark.parametrize(
-    ("ops", "op", "path", "says"),
+    ("ops", "op", "path", "message"),
     [
         ([["a", "/t", "x"], ["d", "/q"]], 1, "/q", "op 1: at '/q': there is no member 'q'"),
         ([["t", "/t", 9]], 0, "/t", "op 0: at '/t': cannot drop 9 of 3"),
@@ -83,11 +83,11 @@ def test_every_vector_has_a_unique_name_and_a_known_outcome():
         ("x", None, None, "a bare string needs exactly one column, here are 2"),
     ],
 )
-def test_error_names_the_op_the_path_and_the_fault(ops, op, path, says):
+def test_error_names_the_op_the_path_and_the_fault(ops, op, path, message):
     with pytest.raises(DiffError) as refusal:
         apply({"t": "abc", "n": [1, 2]}, ops, columns=["/t", "/n"])
     error = refusal.value
-    assert (error.op, error.path, str(error)) == (op, path, says)
+    assert (error.op, error.path, str(error)) == (op, path, message)
 
 
 def test_error_truncates_a_long_path():

@@ -48,7 +48,7 @@ def test_empty_list_of_checks_passes():
 
 
 @pytest.mark.parametrize(
-    ("check", "says"),
+    ("check", "message"),
     [
         (["/t", 2, 0], "check of '/t': code points expected 2, here 3"),
         (["/t", 3, 1], "check of '/t': CRC-32 expected 1, here 891568578"),
@@ -58,10 +58,10 @@ def test_empty_list_of_checks_passes():
         (["/t", 3], "check of '/t': '/t' is a text, not an array"),
     ],
 )
-def test_failed_check_names_the_path_and_the_expected_and_actual_values(check, says):
+def test_failed_check_names_the_path_and_the_expected_and_actual_values(check, message):
     with pytest.raises(IntegrityError) as failure:
         verify(Document({"t": "abc", "n": [1, 2]}), [check])
-    assert str(failure.value) == says
+    assert str(failure.value) == message
 
 
 def test_malformed_check_raises_a_diff_error():

@@ -462,7 +462,7 @@ def test_many_checks_of_a_large_text_compute_its_crc_once():
     text = "x" * 4_000_000
     document = Document({"t": text})
     document.apply({"ops": [], "check": [["/t", len(text), crc32(text.encode())]] * 10_000})
-    # A `Rope` replaced the plain string; it caches the CRC.
+    # The first check replaced the plain string by a `Rope`, which caches the CRC.
     assert isinstance(document.view().node(("t",)), Rope)
 
 

@@ -95,7 +95,7 @@ def place(module):
 
 
 def rank(package, module):
-    """Index of the module's place in the order of its package."""
+    """Return the index of the module's place in the import order of its package."""
     for index, places in enumerate(ORDER[package]):
         if place(module) in places:
             return index

@@ -13,12 +13,12 @@ def make_server(**settings) -> Server:
 
     @server.endpoint(concurrency_group="gpu", concurrency_limit=2)
     def draw(prompt: str) -> str:
-        """Draw."""
+        """Draw an image."""
         return prompt
 
     @server.endpoint(concurrency_group="gpu", batch=True, max_batch_size=8)
     def caption(image: list[str]) -> list[str]:
-        """Say what is there."""
+        """Describe an image."""
         return image
 
     @server.endpoint(concurrency_limit=None)
@@ -31,8 +31,8 @@ def make_server(**settings) -> Server:
 def test_each_endpoint_shows_its_concurrency_and_its_group():
     lines = startup_banner(make_server(), URL).splitlines()
     assert lines[3:6] == [
-        "    draw     2 at a time, group gpu                Draw.",
-        "    caption  2 at a time, batches of 8, group gpu  Say what is there.",
+        "    draw     2 at a time, group gpu                Draw an image.",
+        "    caption  2 at a time, batches of 8, group gpu  Describe an image.",
         "    count    any number at a time",
     ]
     assert "  group        gpu: draw and caption share 2 at a time" in lines

@@ -13,7 +13,7 @@ from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.errors import ProblemError
 
 
-class Colour(Enum):
+class Color(Enum):
     RED = "red"
 
 
@@ -65,16 +65,16 @@ def test_empty_input_is_valid_if_all_parameters_have_defaults():
 
 
 def test_enums_and_unions_are_read_from_json():
-    def paint(colour: Colour, shape: Square | Circle, at: tuple[int, int] = (0, 0)) -> str: ...
+    def paint(color: Color, shape: Square | Circle, at: tuple[int, int] = (0, 0)) -> str: ...
 
     found = endpoint(paint)
     value = found.input.read(
-        {"colour": "red", "shape": {"kind": "circle", "radius": 1}, "at": [1, 2]}, "/input"
+        {"color": "red", "shape": {"kind": "circle", "radius": 1}, "at": [1, 2]}, "/input"
     )
     given = found.input.arguments(value, None)
-    assert given == {"colour": Colour.RED, "shape": Circle(kind="circle", radius=1), "at": (1, 2)}
+    assert given == {"color": Color.RED, "shape": Circle(kind="circle", radius=1), "at": (1, 2)}
     with pytest.raises(ProblemError) as refused:
-        found.input.read({"colour": "red", "shape": {"kind": "circle", "radius": "x"}}, "/input")
+        found.input.read({"color": "red", "shape": {"kind": "circle", "radius": "x"}}, "/input")
     assert refused.value.problem.pointer.startswith("/input/shape")
 
 
@@ -111,9 +111,9 @@ def test_stream_parameter_determines_the_initial_value_and_the_columns():
     async def table(s: Stream[dict[str, int]]) -> None: ...
     async def model(s: Stream[Square]) -> None: ...
     async def free(s: Stream) -> None: ...
-    async def said() -> str: ...
+    async def returned() -> str: ...
 
-    found = [endpoint(each) for each in (text, array, table, model, free, said)]
+    found = [endpoint(each) for each in (text, array, table, model, free, returned)]
     assert [each.initial(each.input.read({}, "")) for each in found] == ["", [], {}, None, None, None]
     assert [each.columns(each.input.read({}, "")) for each in found] == [[""], [], [], [], [], [""]]
     assert [each.streams for each in found] == [True] * 5 + [False]
@@ -151,7 +151,7 @@ def test_async_functions_and_generators_are_detected():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"name": "two words"}, "cannot name an endpoint"),
         ({"name": ""}, "'' cannot name an endpoint"),
@@ -172,10 +172,10 @@ def test_async_functions_and_generators_are_detected():
         ({"links": {"a/b": b""}}, "cannot be called 'a/b'"),
     ],
 )
-def test_invalid_option_is_refused_at_registration(options, said):
+def test_invalid_option_is_refused_at_registration(options, message):
     def function(n: int = 1) -> int: ...
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         endpoint(function, **options)
 
 

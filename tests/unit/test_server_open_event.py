@@ -1,4 +1,4 @@
-"""Appends to the open event: validation at the call, size limits, and order, also with reads in between."""
+"""Appends that the log writer merges into one open event: validation at the call, size limits and order."""
 
 import json
 from typing import Any
@@ -120,7 +120,7 @@ async def test_values_outside_json_are_converted_even_after_a_fast_comparison():
         job.writer.replace(live)
     live[250] = {"n": ("a", "tuple")}
     live[251] = {"n": True}
-    # The last full comparison was too recent to compare the middle again.
+    # A full comparison is not due yet, so this call compares only the ends of the list.
     job.writer.replace(live)
     expected = [{"n": n} for n in range(500)]
     expected[250], expected[251] = {"n": ["a", "tuple"]}, {"n": True}

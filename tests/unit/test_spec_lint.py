@@ -164,8 +164,8 @@ def test_unknown_references_in_fences_appendix_and_readme_are_reported(tmp_path)
     )
     (tmp_path / "A-appendix.md").write_text("As TW-FRM-773 says.\n", encoding="utf-8")
     (tmp_path / "README.md").write_text("| TW-FRM-774 | why |\n", encoding="utf-8")
-    told = [error.split()[1] for error in extract.read(tmp_path).errors]
-    assert told == ["TW-FRM-771", "TW-FRM-772", "TW-FRM-773", "TW-FRM-774"]
+    identifiers = [error.split()[1] for error in extract.read(tmp_path).errors]
+    assert identifiers == ["TW-FRM-771", "TW-FRM-772", "TW-FRM-773", "TW-FRM-774"]
 
 
 def test_gap_in_the_identifiers_is_reported(tmp_path):

@@ -35,10 +35,11 @@ MODELS = {
     "stream-token": resources.StreamToken,
 }
 
+# The protocol's code validates the first seven; a `job` is a `job-entry` with a state; the server has the other models.
 NO_MODEL = {
-    "event-id", "job-id", "pointer", "columns", "op", "check", "diff",  # judged by the protocol's own code
-    "job",  # a job-entry with a state
-    "generate-input", "generate-value", "vocabulary",  # models of the server
+    "event-id", "job-id", "pointer", "columns", "op", "check", "diff",
+    "job",
+    "generate-input", "generate-value", "vocabulary",
 }  # fmt: skip
 
 READ_WITHOUT = {

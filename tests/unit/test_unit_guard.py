@@ -1,4 +1,4 @@
-"""Guard of the unit tests: forbidden calls fail, and event loops work."""
+"""Tests of the guard for unit tests: connections and threads are refused, and event loops work."""
 
 import asyncio
 import concurrent.futures

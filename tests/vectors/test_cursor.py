@@ -1,4 +1,4 @@
-"""Event ids and cursors: client and server behave as the vectors require."""
+"""Test vectors for event ids and cursors, run against client and server."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Merged diffs and text changes in the vectors; `unit/test_diff` and `test_document` cover other diffs."""
+"""Test vectors for merged diffs and text changes; `unit/test_diff` and `unit/test_document` run the other vectors."""
 
 from support.random_json import canonical_text
 from support.spec_vectors import for_each_vector, load_vectors

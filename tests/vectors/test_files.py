@@ -1,4 +1,4 @@
-"""Files of vectors: valid schema, unique names, and requirements of the tested role."""
+"""Files of test vectors: each file is valid for its schema, has unique names, and refers to existing requirements."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Log-probabilities: the vectors agree with the specification, and the engine agrees with the vectors."""
+"""Test vectors for log-probabilities, checked against the specification and run against the engine."""
 
 import json
 import math

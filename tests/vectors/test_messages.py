@@ -1,4 +1,4 @@
-"""JSON, events, bodies and statuses: client and server behave as the vectors require."""
+"""Test vectors for JSON, events, bodies and statuses, run against client and server."""
 
 import json
 from types import SimpleNamespace
@@ -93,7 +93,7 @@ def test_reader_handles_an_event_as_the_vector_requires(vector):
         assert canonical_text(follower.document.value()) == before, (
             "a malformed event must not change the state"
         )
-        # Only the fatal error after too many resyncs tells malformed from unknown events.
+        # Malformed and unknown events differ only in the fatal error after too many resyncs.
         outcome = outcome_of(reader(held, resyncs=MAX_RESYNCS), vector, held["id"])
     assert outcome == vector["outcome"]
     if "after" in vector:

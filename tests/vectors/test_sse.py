@@ -1,4 +1,4 @@
-"""Event streams: decoding at any cut, and encoding, as the vectors require."""
+"""Test vectors for SSE: decoding of streams cut at any byte, and encoding."""
 
 import base64
 
