@@ -178,7 +178,7 @@ async def test_logits_without_probabilities_fail_only_their_own_request(start: S
         return_exceptions=True,
     )
     assert isinstance(bad, EngineError)
-    assert "no probabilities" in str(bad)
+    assert "logits for the next token are invalid" in str(bad)
     assert isinstance(good, Delta)
     assert good.text[0] == "d"
 
@@ -246,5 +246,5 @@ def test_context_is_shortened_to_fit_the_cache_limit(
     assert "from 128 to 64 tokens" in caplog.text
     last = Generate(prompt="x" * 60, max_tokens=4)
     assert [len(d.text) for d in generate(engine, *[last] * 4)] == [4] * 4
-    with pytest.raises(LoadError, match="allow more, or fewer slots"):
+    with pytest.raises(LoadError, match="raise max_cache_bytes, or use fewer slots"):
         start(random_checkpoint, slots=4, max_cache_bytes=per_position * 16)

@@ -132,7 +132,7 @@ def test_columns_that_were_not_requested_are_empty(engine: TorchEngine):
 
 
 def test_prompt_logprobs_are_refused_instead_of_ignored(engine: TorchEngine):
-    with pytest.raises(InputError, match="prompt_logprobs is not served"):
+    with pytest.raises(InputError, match="prompt_logprobs is not supported"):
         generate_one(engine, prompt_logprobs=1)
 
 

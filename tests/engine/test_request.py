@@ -92,9 +92,9 @@ def test_stop_strings_are_accepted_up_to_their_limits():
 def test_prompt_and_messages_exclude_each_other():
     turn = {"role": "user", "content": "hi"}
     assert Generate(messages=[turn]).messages is not None
-    with pytest.raises(ValidationError, match="not both"):
+    with pytest.raises(ValidationError, match="cannot be used together"):
         Generate(prompt="x", messages=[turn])
-    with pytest.raises(ValidationError, match="echo needs prompt"):
+    with pytest.raises(ValidationError, match="echo requires prompt"):
         Generate(messages=[turn], echo=True)
 
 
@@ -151,7 +151,9 @@ def test_unserved_member_with_its_default_is_accepted(engine: TorchEngine):
 
 def test_too_many_alternatives_are_refused_with_the_limit(engine: TorchEngine):
     check_members(Generate(top_logprobs=20), engine.caps)
-    with pytest.raises(InputError, match="top_logprobs is 21, more than the 20") as refusal:
+    with pytest.raises(
+        InputError, match="top_logprobs is 21, but the maximum of this server is 20"
+    ) as refusal:
         check(engine, Generate(top_logprobs=21))
     assert (refusal.value.member, refusal.value.code) == ("top_logprobs", "top_logprobs_too_large")
 
@@ -165,7 +167,7 @@ def test_empty_prompt_is_refused(engine: TorchEngine):
 def test_prompt_may_fill_the_context_except_for_one_token(engine: TorchEngine):
     context = engine.caps.context
     check(engine, Generate(prompt="x" * (context - 1), max_tokens=1))
-    with pytest.raises(InputError, match=f"prompt has {context} tokens.*context of {context}") as refusal:
+    with pytest.raises(InputError, match=f"prompt has {context} tokens.*limited to {context}") as refusal:
         check(engine, Generate(prompt="x" * context, max_tokens=1))
     assert (refusal.value.member, refusal.value.code) == ("prompt", "input_too_long")
 

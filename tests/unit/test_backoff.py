@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tidewire.protocol.backoff import LEAST_WAIT, Backoff, RetryPolicy
+from tidewire.protocol.backoff import MIN_WAIT, Backoff, RetryPolicy
 
 
 def steady(**policy: float) -> Backoff:
@@ -53,7 +53,7 @@ def test_wait_is_never_shorter_than_the_server_requested():
 
 def test_reconnect_delay_below_the_minimum_is_raised_to_it():
     backoff = Backoff(RetryPolicy(), random.Random(7))
-    assert all(backoff.invited(0) >= LEAST_WAIT for _ in range(100))
+    assert all(backoff.invited(0) >= MIN_WAIT for _ in range(100))
 
 
 def test_many_failures_do_not_overflow():

@@ -103,13 +103,16 @@ def test_valid_proxy_url_is_accepted(proxy):
     [
         (lambda client: client.job(5), "a job's id is a text, not 5"),
         (lambda client: client.job(""), "a job's id is empty"),
-        (lambda client: client.job("j1", returns=5), "returns is a type .* not 5"),
-        (lambda client: client.job("j1", returns="int"), "returns is a type, not its name 'int'"),
+        (lambda client: client.job("j1", returns=5), "returns must be a type .* not 5"),
+        (
+            lambda client: client.job("j1", returns="int"),
+            "returns must be a type, not the name of a type: 'int'",
+        ),
         (lambda client: client.map("count", "abc"), "inputs are a list, .* not str"),
         (lambda client: client.map("count", {"a": 1}), "inputs are a list, .* not dict"),
-        (lambda _: RetryPolicy(max_attempts="3"), "max_attempts is a whole number, not '3'"),
-        (lambda _: RetryPolicy(max_seconds=None), "max_seconds is a number, not None"),
-        (lambda _: Hooks(on_end=5), "on_end is a function of one event, not 5"),
+        (lambda _: RetryPolicy(max_attempts="3"), "max_attempts must be an integer, not '3'"),
+        (lambda _: RetryPolicy(max_seconds=None), "max_seconds must be a number, not None"),
+        (lambda _: Hooks(on_end=5), "on_end must be a function with one argument, not 5"),
     ],
 )
 @pytest.mark.parametrize("client", [Client, AsyncClient])

@@ -68,19 +68,19 @@ def test_every_vector_has_a_unique_name_and_a_known_outcome():
     ("ops", "op", "path", "message"),
     [
         ([["a", "/t", "x"], ["d", "/q"]], 1, "/q", "op 1: at '/q': there is no member 'q'"),
-        ([["t", "/t", 9]], 0, "/t", "op 0: at '/t': cannot drop 9 of 3"),
-        ([["a", "/t", 1]], 0, "/t", "op 0: at '/t': a text grows by a string, not by a number"),
+        ([["t", "/t", 9]], 0, "/t", "op 0: at '/t': cannot drop 9 from a length of 3"),
+        ([["a", "/t", 1]], 0, "/t", "op 0: at '/t': only a string can be appended to a text, not a number"),
         ([["i", "/n/5", 0]], 0, "/n/5", "op 0: at '/n/5': index 5 is beyond the end of an array of 2"),
-        ([["s", "n", 0]], 0, "n", "op 0: at 'n': a JSON Pointer is empty or begins with '/'"),
-        ([["r", "x"]], 0, None, "op 0: a row of 1 members for 2 columns"),
+        ([["s", "n", 0]], 0, "n", "op 0: at 'n': a JSON Pointer must be empty or begin with '/'"),
+        ([["r", "x"]], 0, None, "op 0: a row has 1 members, but there are 2 columns"),
         (
             [["r", "x", 1], ["r", 5, 1]],
             1,
             None,
-            "op 1: column 0 ('/t'): a text grows by a string, not by a number",
+            "op 1: column 0 ('/t'): only a string can be appended to a text, not a number",
         ),
         ([["s", "/x", {"y": float("nan")}]], 0, "/x", "op 0: at '/x': at '/y': nan is not a JSON number"),
-        ("x", None, None, "a bare string needs exactly one column, here are 2"),
+        ("x", None, None, "a bare string needs exactly one column, but there are 2"),
     ],
 )
 def test_error_names_the_op_the_path_and_the_fault(ops, op, path, message):

@@ -61,10 +61,14 @@ def make_endpoint():
             "/input/numbers/1: Input should be a valid integer (and 999 more)",
             None,
         ),
-        ({"numbers": ["x"] * 1001}, "/input: 1001 places do not fit the endpoint's schema", "/input"),
+        (
+            {"numbers": ["x"] * 1001},
+            "/input: the input violates the endpoint's schema in 1001 places",
+            "/input",
+        ),
         (
             {"n" * 201: 1, "numbers": []},
-            f"/input: there is no member '{'n' * 200}'; there are numbers",
+            f"/input: unknown member '{'n' * 200}'; known members: numbers",
             "/input",
         ),
     ],

@@ -146,7 +146,7 @@ def test_violation_of_a_writing_rule_is_reported(line, complaint):
 
 
 def test_duplicate_identifier_is_reported():
-    assert "stands for another sentence already" in parse_chapter(REQUIREMENT, REQUIREMENT).errors[0]
+    assert "is already used by another requirement" in parse_chapter(REQUIREMENT, REQUIREMENT).errors[0]
 
 
 def test_key_words_in_code_quotes_and_fences_are_not_normative():

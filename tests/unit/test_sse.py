@@ -246,8 +246,8 @@ def test_encoded_event_is_minimal_and_decodes_to_the_same_event(arguments, frame
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"data": "a\rb"}, r"data cannot hold CR \(index 1\)"),
-        ({"data": "a\n\r\nb"}, r"data cannot hold CR \(index 2\)"),
+        ({"data": "a\rb"}, r"data cannot hold CR \(found at index 1\)"),
+        ({"data": "a\n\r\nb"}, r"data cannot hold CR \(found at index 2\)"),
         ({"data": "a", "id": "1\0"}, "id cannot hold NUL, CR or LF: '1"),
         ({"data": "a", "id": "1\r"}, "id cannot hold"),
         ({"data": "a", "id": "1\ndata: injected"}, "id cannot hold"),

@@ -161,9 +161,9 @@ def test_engine_rounds_as_the_vector_requires(vector, torch):
 
 def members_served():
     from tidewire_server.generation.engine import CORE_MEMBERS
-    from tidewire_server.generation.torch_engine.engine_loop import SERVED
+    from tidewire_server.generation.torch_engine.engine_loop import SUPPORTED_MEMBERS
 
-    return CORE_MEMBERS | SERVED
+    return CORE_MEMBERS | SUPPORTED_MEMBERS
 
 
 @for_each_vector("logprobs/columns")
@@ -178,7 +178,7 @@ def test_engine_returns_the_columns_of_the_vector_or_refuses_the_input(vector, t
         assert request.columns[0] == "text"
         assert sorted(request.columns) == sorted(vector["columns"])
     else:
-        with pytest.raises(InputError, match="is not served"):
+        with pytest.raises(InputError, match="is not supported"):
             check_members(request, caps)
 
 
