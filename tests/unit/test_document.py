@@ -295,7 +295,7 @@ def test_each_bare_string_is_a_separate_change():
 
 
 @pytest.mark.parametrize("truncated_before", [False, True], ids=["first", "again"])
-def test_truncation_costs_no_more_memory_than_the_dropped_text(truncated_before):
+def test_truncation_does_not_copy_the_text(truncated_before):
     document = Document({"t": ""}, ["/t"])
     for _ in range(20_000):
         document.apply("x" * 100)
