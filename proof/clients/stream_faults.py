@@ -345,7 +345,7 @@ class DoesNotTellWhatIsVoid(FaultyClient):
 
 
 class VoidsWhatATruncationTouches(FaultyClient):
-    scenario, kind = "rollback-to-the-same-text", "void"
+    scenario, kind = "rollback-to-the-same-text", "retracted"
 
     def difference(self, old, new):
         return (0, new[len(old) :]) if new.startswith(old) and len(new) - len(old) != 2 else (len(old), new)

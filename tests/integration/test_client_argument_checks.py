@@ -10,19 +10,35 @@ NOWHERE = "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("url", "variable", "value", "said"),
     [
-        ("HTTP_PROXY", "ftp://proxy.example", "cannot use the proxy in the environment .* pass proxy="),
-        ("ALL_PROXY", "http://[::1", "cannot use the proxy in the environment .* pass proxy="),
-        ("SSL_CERT_FILE", "/nowhere", "cannot read the certificates in SSL_CERT_FILE .* pass verify="),
+        (
+            NOWHERE,
+            "HTTP_PROXY",
+            "ftp://proxy.example",
+            "cannot use the proxy in the environment .* pass proxy=",
+        ),
+        (NOWHERE, "ALL_PROXY", "http://[::1", "cannot use the proxy in the environment .* pass proxy="),
+        (
+            "https://127.0.0.1:1",
+            "SSL_CERT_FILE",
+            "/nowhere",
+            "cannot read the certificates in SSL_CERT_FILE .* pass verify=",
+        ),
     ],
 )
 def test_an_environment_that_cannot_be_used_is_told_with_the_first_request(
-    variable, value, said, monkeypatch
+    url, variable, value, said, monkeypatch
 ):
     monkeypatch.setenv(variable, value)
-    with Client(NOWHERE) as client, pytest.raises(TidewireError, match=said):
+    with Client(url) as client, pytest.raises(TidewireError, match=said):
         client.discover()
+
+
+def test_certificates_are_not_read_for_a_server_without_tls(monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
+    with ScriptedServer(lambda _: [answer(200, discovery("count"))]) as server, Client(server.url) as client:
+        assert client.discover().endpoints
 
 
 @pytest.mark.parametrize(

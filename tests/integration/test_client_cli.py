@@ -128,8 +128,8 @@ def test_describe_says_what_there_is(url):
         (["call", "URL"], 2, "endpoints: count, talk"),
         (["call", "URL", "point", "x=far"], 2, "/input/x"),
         (["call", "URL", "point", "x"], 2, "'x' is not of the form KEY=VALUE"),
-        (["call", "URL", "point", "x=1", "x=2"], 2, "'x' is given twice"),
-        (["call", "URL", "point", "x=1", "--input", "{}"], 2, "not both"),
+        (["call", "URL", "point", "x=1", "x=2"], 2, "'x' was passed twice"),
+        (["call", "URL", "point", "x=1", "--input", "{}"], 2, "use either --input or KEY=VALUE"),
         (["call", "URL", "point", "--input", "{"], 2, "--input: not JSON"),
         (["call", "URL", "point", "--input", "@/no/such/file"], 2, "No such file"),
         (["call", "URL", "point", "x=1", "--header", "nonsense"], 2, "NAME: VALUE"),
@@ -172,7 +172,7 @@ def test_an_interrupt_leaves_the_job_and_says_how_to_see_it_again(url):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    told = re.search(rf"the job goes on: tidewire attach {url} (\S+)", errors)
+    told = re.search(rf"the job keeps running. Attach to it with: tidewire attach {url} (\S+)", errors)
     assert told is not None, errors
     assert run("cancel", url, told[1]).exit_code == 0
 
@@ -207,7 +207,7 @@ def test_on_a_terminal_the_text_comes_live_and_whole(url):
 def test_a_command_whose_package_is_not_there_prints_the_line_that_installs_it(monkeypatch):
     monkeypatch.setattr(
         plugins,
-        "_others",
+        "_plugins",
         lambda: {"judge": EntryPoint("judge", "tidewire_conformance_missing.cli:app", "tidewire.commands")},
     )
     result = run("judge", "--all", "http://127.0.0.1:8000")
@@ -293,7 +293,7 @@ def test_on_a_terminal_a_generation_is_followed_by_what_else_could_have_come(mon
         shown = run("call", server.url, "generate", "top_logprobs=2", "ranks=true").stdout
         assert shown.startswith("Hello\n")
         assert [line.split() for line in shown.splitlines()[1:]] == [
-            ["token", "probability", "rank", "or"],
+            ["token", "probability", "rank", "alternatives"],
             ["'Hel'", "50.0%", "1", "'[J]el'", "25.0%"],
             ["'lo'", "0.0%", "1"],
         ]

@@ -141,7 +141,9 @@ async def test_parse_validates_and_says_midway_that_the_value_may_not_be_whole()
     async with Opened(replying(*EVENTS)) as (client, _):
         updates = [update async for update in await client.submit("reply", returns=Reply)]
     assert updates[-1].parse() == Reply(**REPLY)
-    with pytest.raises(InvalidValueError, match=r"no valid Reply: /reason: Field required.*may not be whole"):
+    with pytest.raises(
+        InvalidValueError, match=r"not a valid Reply: /reason: Field required.*may be incomplete"
+    ):
         updates[0].parse()
 
 
@@ -244,7 +246,7 @@ async def test_a_result_is_validated(returns):
 async def test_a_result_that_is_not_of_the_type_is_an_error_that_says_where():
     async with Opened(replying(*EVENTS)) as (client, _):
         with pytest.raises(
-            InvalidValueError, match=r"no valid dict\[str, int\]: /text: Input should be a valid integer"
+            InvalidValueError, match=r"not a valid dict\[str, int\]: /text: Input should be a valid integer"
         ):
             await client.run("reply", returns=dict[str, int])
 
@@ -580,7 +582,7 @@ async def test_a_checkpoint_that_was_not_read_back_says_how_to(given):
         ('{"job":"j1","cursor":"1-1"}', "state and cursor must both"),
         (
             '{"job":"j1","cursor":"0-0","state":{"status":"running","items":[{"status":"running"}]}}',
-            "is no event id",
+            "is not an event id",
         ),
         ('{"job":"j1","cursor":"1-1","state":{}}', "Field required"),
         ('{"job":"j1","protocol":"tidewire/2"}', "tidewire/1"),

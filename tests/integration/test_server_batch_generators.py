@@ -101,7 +101,9 @@ def test_newcomers_join_a_running_batch_between_two_steps(kind):
         assert ended[2]["batch"] | {"wait_ms": 0} == {"size": 2, "row": 1, "wait_ms": 0}
 
 
-@pytest.mark.parametrize(("yielded", "said"), [([1], "yields {row: value}"), ({5: 1}, "it yielded row 5")])
+@pytest.mark.parametrize(
+    ("yielded", "said"), [([1], "must yield {row: value}"), ({5: 1}, "the generator yielded row 5")]
+)
 def test_what_a_generator_may_not_yield_is_told(yielded, said):
     server = Server(**QUICK)
 

@@ -121,7 +121,9 @@ def test_what_is_annotated_as_a_generator_of_rows_and_is_none_is_told():
     def lists(n: list[int]) -> Iterator[dict[int, int]]:
         return [{0: 1}]
 
-    with pytest.raises(InvalidValueError, match="it returned a list, and its annotation says a generator"):
+    with pytest.raises(
+        InvalidValueError, match="the function returned a list, but its annotation declares a generator"
+    ):
         server.call("lists", n=1)
 
 
@@ -151,9 +153,9 @@ def not_a_number() -> list[float]:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (returns_a_generator_and_does_not_say_so, "annotate the function `-> Iterator[T]`"),
-        (returns_one_of_the_loop_and_does_not_say_so, "annotate the function `-> AsyncIterator[T]`"),
-        (forgot_to_be_async, "make the function `async def` and await it"),
+        (returns_a_generator_and_does_not_say_so, "annotate it `-> Iterator[T]`"),
+        (returns_one_of_the_loop_and_does_not_say_so, "annotate it `-> AsyncIterator[T]`"),
+        (forgot_to_be_async, "declare it `async def` and await the coroutine"),
         (picture, "pydantic.Base64Bytes"),
         (not_a_number, "/1: nan"),
     ],
@@ -199,9 +201,9 @@ def test_what_wraps_a_function_goes_by_its_name_and_its_words():
     ("function", "said"),
     [
         (Model, "Model is a class"),
-        (Model.predict, "'predict' is a method without its object"),
-        (lambda x=1: x, "a lambda has no name: give it one, name="),
-        (functools.partial(lambda x=1: x), "a lambda has no name: give it one, name="),
+        (Model.predict, "'predict' is an unbound method"),
+        (lambda x=1: x, "a lambda has no name: pass one with name="),
+        (functools.partial(lambda x=1: x), "a lambda has no name: pass one with name="),
     ],
 )
 def test_what_is_no_function_by_itself_is_refused_with_what_to_do(function, said):
@@ -234,7 +236,7 @@ def test_an_annotation_without_a_schema_is_told_in_one_line(function: Callable[.
     with pytest.raises(TypeError) as refused:
         Server().endpoint(function)
     assert "numpy.ndarray" in str(refused.value)
-    assert "say what it is as JSON: an array or a tensor is list[float]" in str(refused.value)
+    assert "annotate its JSON form instead: list[float]" in str(refused.value)
     assert "arbitrary_types_allowed" not in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -246,7 +248,7 @@ def test_a_generator_that_yields_nothing_says_so():
     def silent() -> Iterator[int]:
         yield from ()
 
-    with pytest.raises(InvalidValueError, match="it yielded nothing"):
+    with pytest.raises(InvalidValueError, match="the function yielded nothing"):
         server.call("silent")
 
 

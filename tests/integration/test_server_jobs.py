@@ -271,7 +271,7 @@ def test_a_function_stays_what_it_was_and_can_be_sampled_without_a_socket():
     assert server.call("history", turns=1) == [["question 0", "so it is"]]
     assert server.call("edit")["text"] == "Hello 🎉"
     for bad, said in (
-        ({1: 2, "1": 3}, "are both the member '1'"),
+        ({1: 2, "1": 3}, "both become the JSON member '1'"),
         (float("nan"), "nan is not a JSON number"),
     ):
         with pytest.raises(ProblemError, match=said):

@@ -135,7 +135,7 @@ def test_places_in_the_queue_and_progress_are_told(server, client):
 
 def test_an_endpoint_without_an_answer_says_so(server, client):
     server.endpoint("ask")
-    with pytest.raises(AssertionError, match="no answer: script one"):
+    with pytest.raises(AssertionError, match="has no answer: add one"):
         client.run("ask")
 
 
@@ -159,7 +159,7 @@ def test_a_restart_makes_void_what_came(server, client):
 
 
 def test_faults_need_the_value_first(server):
-    with pytest.raises(ValueError, match="has 0: give it the value first"):
+    with pytest.raises(ValueError, match="has only 0 changes, not 1: add its values first"):
         server.endpoint("talk").fails().cuts_after(1)
 
 

@@ -29,7 +29,7 @@ def test_the_appendix_says_of_bytes_what_was_measured():
     servers = {
         "Gradio 6.31, diffs in an envelope": "gradio",
         "this protocol, each step an event with its id, checks included": "ours, one event per step",
-        "this protocol, merged as section 5.5 has it": "ours, merged",
+        "this protocol, merged as in section 5.5": "ours, merged",
     }
     said = dict(re.findall(r"^\| ([^|]+) \| ([\d.]+) \| bench \|$", TEXT, re.MULTILINE))
     assert said.keys() == servers.keys()

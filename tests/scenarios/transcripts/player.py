@@ -369,7 +369,7 @@ def every_item_has_a_value(player: Player) -> None:
 
 CUES: Mapping[str, Callable[[Player], None]] = {
     "The job ends.": job_ends,
-    "The first text is there.": every_item_has_a_value,
-    "Both items run, and have given their first text.": every_item_has_a_value,
+    "The first text has arrived.": every_item_has_a_value,
+    "Both items run and have produced their first text.": every_item_has_a_value,
 }
 """Remarks that any player acts upon. What else a remark says is for people."""

@@ -253,7 +253,7 @@ SCENES: Mapping[str, Scene] = {
         settings={"queue_interval": 0},
         concurrency_limit=1,
         before=one_runs_and_one_waits,
-        cues={"The job that runs ends.": cancel("first"), "So does the next one.": cancel("second")},
+        cues={"The running job ends.": cancel("first"), "The next job ends as well.": cancel("second")},
     ),
     "resume-after-trimming": Scene(settings={"log_ttl": 0}, before=its_log_is_trimmed),
     "purge": Scene(before=a_job_has_ended({"append": "x"})),
@@ -262,13 +262,15 @@ SCENES: Mapping[str, Scene] = {
     "vocabulary": Scene(endpoints=generate),
     "behind-a-proxy": Scene(settings={"root_path": "/ai"}),
     "stopping": Scene(
-        settings={"shutdown_timeout": PATIENCE}, cues={"The server is told to stop.": it_is_told_to_stop}
+        settings={"shutdown_timeout": PATIENCE}, cues={"The server is asked to stop.": it_is_told_to_stop}
     ),
     "grace-while-stopping": Scene(
         settings={"shutdown_timeout": PATIENCE, "min_grace": 0.2},
         cues={
-            "The server is told to stop.": it_is_told_to_stop,
-            "Three times that long nobody can come back, and the job runs on.": lambda player: passes(0.6),
+            "The server is asked to stop.": it_is_told_to_stop,
+            "For three times that long no reader can reconnect, and the job continues.": lambda player: (
+                passes(0.6)
+            ),
         },
     ),
     "two-principals": Scene(settings={"tokens": TOKENS}, names=PRINCIPALS),
@@ -288,24 +290,26 @@ SCENES: Mapping[str, Scene] = {
     "tombstone": Scene(
         settings={"log_ttl": 0, "state_ttl": 0.2, "tombstone_ttl": 0.5},
         before=a_job_has_ended({"append": "x"}),
-        cues={"Its state is gone, and then its tombstone.": its_state_goes_and_its_tombstone},
+        cues={"Its state expires, and then its tombstone.": its_state_goes_and_its_tombstone},
     ),
     "key-in-flight": Scene(
         endpoints=JUDGE.endpoint,
         cues={
-            "The first submit is being judged.": lambda player: _set(JUDGE.asked),
-            "The first submit is let go.": lambda player: JUDGE.gate.set(),
+            "The server is validating the first submit.": lambda player: _set(JUDGE.asked),
+            "The validation of the first submit ends.": lambda player: JUDGE.gate.set(),
         },
     ),
     "nobody-reads": Scene(
         settings={"min_grace": 0.2},
         cues={
-            "The job is read, again and again, until it has ended: such a read is no reader.": it_has_ended_unread
+            "The job is polled until it has ended: a poll does not count as a reader.": it_has_ended_unread
         },
     ),
     "snapshots-apart": Scene(
         settings={"min_snapshot_interval": 0.02},
-        cues={'The value is "abc". No snapshot tells, since an hour is not over.': the_value_is_abc},
+        cues={
+            'The value is "abc". No snapshot reports it, because less than an hour has passed.': the_value_is_abc
+        },
     ),
     "endpoints-of-several-kinds": Scene(endpoints=several_kinds),
     "what-stays": Scene(endpoints=drafts),
@@ -313,18 +317,18 @@ SCENES: Mapping[str, Scene] = {
     "restart-with-a-new-attempt": Scene(
         server=RESTARTED.serve,
         cues={
-            "One item has given its value.": one_item_has_ended,
-            "The server is killed and started again. Work on the job begins anew.": RESTARTED.dies_and_comes_back,
+            "One item has produced its value.": one_item_has_ended,
+            "The server is killed and restarted. Work on the job starts again.": RESTARTED.dies_and_comes_back,
         },
     ),
     "hole-in-the-log": Scene(
         server=HOLLOW.serve,
         cues={
-            "The server is killed, the event 1-4 is lost from its log, and the server is started again.": HOLLOW.loses
+            "The server is killed, event 1-4 is lost from its log, and the server is restarted.": HOLLOW.loses
         },
     ),
     "worker-lost": Scene(
-        server=PRINTER.serve, cues={"The server is killed and started again.": PRINTER.dies_and_comes_back}
+        server=PRINTER.serve, cues={"The server is killed and restarted.": PRINTER.dies_and_comes_back}
     ),
     "without-capabilities": Scene(server=server_of_the_appendix),
     "pages-of-another-origin": Scene(settings={"cors_origins": ("https://page.example",)}),
@@ -332,7 +336,7 @@ SCENES: Mapping[str, Scene] = {
         settings={"tokens": TOKENS, "stream_token_ttl": 1},
         names=PRINCIPALS,
         cues={
-            "The token expires: a new stream is refused in-band, and the one that is open stays.": its_token_expires
+            "The token expires: a new stream is refused in-band, and the open stream stays open.": its_token_expires
         },
     ),
 }

@@ -6,7 +6,7 @@ JSON.
 
 from typing import Any, Final, Literal, get_args
 
-from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.base_model import Count, Number, Positive, WireModel
@@ -141,8 +141,6 @@ EPHEMERAL: Final[dict[str, type[BaseModel]]] = {
 }
 """Models of the events without an id, which may be lost."""
 
-_STATE = TypeAdapter(State)
-
 
 def read(model: type[BaseModel], data: str | bytes, *, what: str) -> Any:
     """Parse the JSON of an event or body and validate it as a model.
@@ -170,7 +168,7 @@ def check_state(state: JsonValue, *, what: str) -> State:
         MessageError: The state does not match the protocol's schema.
     """
     try:
-        return _STATE.validate_python(state)
+        return State.model_validate(state)
     except ValidationError as error:
         raise MessageError(f"{what}: {describe(error)}") from None
 
