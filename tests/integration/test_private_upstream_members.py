@@ -279,13 +279,13 @@ def test_the_server_writes_events_of_a_stream_directly_to_the_transport(answerin
 
 
 def test_the_client_reads_chunks_of_a_stream_directly_from_the_socket(answering, monkeypatch):
-    decoded, plain = [], FastBody._plain
+    decoded, plain = [], FastBody._decode_chunks
 
     def counted(body, chunks):
         decoded.append(plain(body, chunks))
         return decoded[-1]
 
-    monkeypatch.setattr(FastBody, "_plain", counted)
+    monkeypatch.setattr(FastBody, "_decode_chunks", counted)
     assert follow(answering, 200) == "word " * 200
     assert b"event:done" in b"".join(decoded), (
         "no chunk was read directly: httpx's layers are no longer recognized"

@@ -593,7 +593,7 @@ class AsyncClient:
                 found += page.jobs
                 # Stop at a page without jobs even if it links to a next page: a faulty server could send such
                 # pages forever.
-                url = session.here(answer.url, page.next, "") if page.next and page.jobs else ""
+                url = session.same_origin_link(answer.url, page.next, "") if page.next and page.jobs else ""
             return found[:limit]
         raise TotalTimeoutError(f"the timeout of {options.timeout:g} s passed", where=Where("GET", url))
 

@@ -62,21 +62,21 @@ class LoopThread:
 
     def call(self, work: Callable[..., Awaitable[X]], *args: Any) -> X:
         """Run a coroutine function on the thread, wait for it and return its result."""
-        crossing = _Crossing(work, args)
+        pending = _Call(work, args)
         try:
-            return self._state.start(self._state.portal(), crossing.run).result()
+            return self._state.start(self._state.portal(), pending.run).result()
         except ClientClosedError:
             raise
         except CancelledError:
             raise ClientClosedError("the client was closed during the call") from None
         except BaseException:
             with suppress(RuntimeError):
-                crossing.give_up(self._state.portal())
+                pending.cancel(self._state.portal())
             raise
 
-    def pump(self, reading: UpdateIterator[X]) -> Iterator[X]:
+    def pump(self, iterator: UpdateIterator[X]) -> Iterator[X]:
         """Iterate over an async iterator of a job, which a task on the thread reads ahead."""
-        ahead = ReadAhead(reading)
+        ahead = ReadAhead(iterator)
         try:
             while (block := ahead.next(self._state.portal)) is not None:
                 items = block.items
@@ -108,7 +108,7 @@ class LoopThread:
                 self.call(work)
 
 
-class _Crossing(Generic[X]):
+class _Call(Generic[X]):
     """The coroutine of one blocking call, which a KeyboardInterrupt on the caller's thread must be able to cancel.
 
     The interrupt may arrive before the coroutine starts, while it runs, or after its end.
@@ -117,26 +117,26 @@ class _Crossing(Generic[X]):
     def __init__(self, work: Callable[..., Awaitable[X]], args: tuple[Any, ...]) -> None:
         self._work = work
         self._args = args
-        self._unwanted = False
+        self._cancelled = False
         self._scope: anyio.CancelScope | None = None
-        self._over = threading.Event()
+        self._ended = threading.Event()
 
     async def run(self) -> X:
         with anyio.CancelScope() as self._scope:
             try:
-                if not self._unwanted:
+                if not self._cancelled:
                     return await self._work(*self._args)
             finally:
-                self._over.set()
+                self._ended.set()
         raise CancelledError
 
-    def give_up(self, portal: anyio.from_thread.BlockingPortal) -> None:
+    def cancel(self, portal: anyio.from_thread.BlockingPortal) -> None:
         """Cancel the coroutine and wait until it has ended: until then it may still change the job's state."""
-        self._unwanted = True
-        # If there is no scope yet, the coroutine has not started. It will see `_unwanted` and return at once.
-        if self._scope is not None and not self._over.is_set():
+        self._cancelled = True
+        # If there is no scope yet, the coroutine has not started. It will see `_cancelled` and not do its work.
+        if self._scope is not None and not self._ended.is_set():
             portal.start_task_soon(self._scope.cancel)
-            self._over.wait(INTERRUPT_TIMEOUT)
+            self._ended.wait(INTERRUPT_TIMEOUT)
 
 
 class _State:
@@ -178,7 +178,7 @@ class _State:
             if self._closed:
                 raise ClientClosedError("the client was closed")
             if self._running is None or self._running.cancelled():
-                self._tell()
+                self._warn_in_event_loop()
                 self._process = os.getpid()
                 running: Future[_Running] = Future()
                 thread = threading.Thread(
@@ -194,7 +194,7 @@ class _State:
             running = self._running
         return running.result().portal
 
-    def _tell(self) -> None:
+    def _warn_in_event_loop(self) -> None:
         try:
             anyio.get_current_task()
         except RuntimeError:
@@ -275,14 +275,14 @@ def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]])
     alive = threading.Lock()
     running: _Running | None = None
 
-    async def live() -> None:
+    async def run_loop() -> None:
         nonlocal running
-        over = asyncio.Event()
-        end = partial(asyncio.get_running_loop().call_soon_threadsafe, over.set)
+        closing = asyncio.Event()
+        end = partial(asyncio.get_running_loop().call_soon_threadsafe, closing.set)
         async with anyio.from_thread.BlockingPortal() as portal:
             running = _Running(portal, end, alive)
             started.set_result(running)
-            await over.wait()
+            await closing.wait()
             try:
                 await at_close()
             finally:
@@ -293,7 +293,7 @@ def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]])
     try:
         with alive:
             try:
-                anyio.run(live, backend="asyncio")
+                anyio.run(run_loop, backend="asyncio")
             finally:
                 if running is not None:
                     running.ended = True

@@ -27,10 +27,10 @@ from tidewire.errors import (
 from tidewire.hooks import Hooks, watched
 from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
-from tidewire.http.connection_diagnosis import fault_of, no_http
+from tidewire.http.connection_diagnosis import fault_of, not_http
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import ANSWER_TIMEOUT, WHOLE_ANSWER_TIMEOUT, Transport, origin
-from tidewire.http.urls import apart, resolve, same_origin
+from tidewire.http.urls import resolve, same_origin, split_credentials
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
 from tidewire.protocol.backoff import Backoff
@@ -62,7 +62,7 @@ class _Request:
 
     method: str
     url: str
-    asked: RequestKind
+    kind: RequestKind
     headers: Mapping[str, str] | None
     body: bytes | None
     job_id: str | None
@@ -88,7 +88,7 @@ class ApiSession:
         if not isinstance(hooks, Hooks | None):
             raise TypeError(f"hooks must be a Hooks object, not {hooks!r}")
         self.base: str
-        self.base, self._of_url = apart(url)
+        self.base, self._url_credentials = split_credentials(url)
         self.transport = transport
         self.timing = timing
         self.hooks: Hooks = hooks or Hooks()
@@ -105,7 +105,7 @@ class ApiSession:
         url: str,
         options: Options,
         *,
-        asked: RequestKind = RequestKind.REQUEST,
+        kind: RequestKind = RequestKind.REQUEST,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         job_id: str | None = None,
@@ -117,7 +117,7 @@ class ApiSession:
             method: HTTP method. The request must be safe to repeat; an idempotency key makes a submit so.
             url: Absolute URL on the server's origin.
             options: Options of the call: retry policy, timeouts, headers.
-            asked: Kind of the request, which selects the column of the status table.
+            kind: Kind of the request, which selects the column of the status table.
             headers: Headers in addition to those of the options.
             body: JSON body.
             job_id: Id of the job, for error messages.
@@ -127,7 +127,7 @@ class ApiSession:
             TidewireError: The server refused the request or could not be reached within the retry policy.
             TotalTimeoutError: The timeout of the options passed.
         """
-        request = _Request(method, url, asked, headers, body, job_id)
+        request = _Request(method, url, kind, headers, body, job_id)
         return cast("Response", await self._bounded(request, options, since))
 
     async def submit(
@@ -167,13 +167,13 @@ class ApiSession:
         with anyio.CancelScope(deadline=(anyio.current_time() if since is None else since) + options.timeout):
             return await self._ask(request, options)
         what = f"the timeout of {options.timeout:g} s passed"
-        advice = MAY_RUN if request.asked is RequestKind.SUBMIT else None
+        advice = MAY_RUN if request.kind is RequestKind.SUBMIT else None
         where = Where(request.method, request.url, request.job_id)
         raise TotalTimeoutError(what, where=where, advice=advice)
 
     async def _ask(self, request: "_Request", options: Options) -> Response | Connection:
         backoff = Backoff(options.retry, self.timing.rng)
-        policy = RequestPolicy(request.asked, backoff, is_get=request.method == "GET")
+        policy = RequestPolicy(request.kind, backoff, is_get=request.method == "GET")
         while True:
             at_least: float | None = None
             try:
@@ -182,9 +182,9 @@ class ApiSession:
                 fault: TidewireError = error
                 fatal = policy.fault(fault_of(error), contacted=self.contacted) is Action.FATAL
                 sent = isinstance(error, TransportError) and error.sent
-                if not fatal and request.asked is RequestKind.SUBMIT and sent:
-                    fatal = not await self._keeps_keys(options)
-                    error.advice = _UNKEPT if fatal else error.advice
+                if not fatal and request.kind is RequestKind.SUBMIT and sent:
+                    fatal = not await self._can_retry_submit(options)
+                    error.advice = _NOT_RETRIED if fatal else error.advice
                 if fatal:
                     await self.raise_fault(error)
             else:
@@ -204,9 +204,9 @@ class ApiSession:
                     continue
                 # A 5xx without problem details comes from a gateway. The server behind it may have started the job.
                 # [TW-JOB-037]
-                unknown = request.asked is RequestKind.SUBMIT and action is Action.CUT and fault.code is None
-                if unknown and not await self._keeps_keys(options):
-                    fault.advice = _UNKEPT
+                unknown = request.kind is RequestKind.SUBMIT and action is Action.CUT and fault.code is None
+                if unknown and not await self._can_retry_submit(options):
+                    fault.advice = _NOT_RETRIED
                     raise fault
                 at_least = retry_after(answer.headers.get("retry-after"))
             pause = policy.wait(at_least=at_least)
@@ -218,7 +218,7 @@ class ApiSession:
     async def _once(self, request: "_Request", options: Options) -> Response | Connection:
         method, url, body, timing = request.method, request.url, request.body, self.timing
         headers = await self.headers(options, request.headers, body)
-        request.credentials = self.credentials.now
+        request.credentials = self.credentials.current
         limits: dict[str, Any] = {
             "connect_timeout": options.connect_timeout,
             "max_state_bytes": options.max_state_bytes,
@@ -239,7 +239,7 @@ class ApiSession:
         self.transport.loop.check()
         content = {"Content-Type": "application/json"} if body is not None else {}
         own = {"Accept": "application/json", **content}
-        return overlaid(own, self._of_url, options.headers, await self.credentials.given(), more or {})
+        return overlaid(own, self._url_credentials, options.headers, await self.credentials.get(), more or {})
 
     def redirected(self, answer: Any) -> str:
         """Return the absolute URL of a redirect's target.
@@ -256,7 +256,7 @@ class ApiSession:
             )
         return place
 
-    def here(self, base: str, reference: str, otherwise: str) -> str:
+    def same_origin_link(self, base: str, reference: str, otherwise: str) -> str:
         """Resolve a link in a response, if it stays on the server's origin.
 
         Args:
@@ -296,7 +296,7 @@ class ApiSession:
         problem = status_errors.problem_in(answer)
         if problem is not None:
             self.contacted = True
-        elif not self.contacted and not status_errors.may_be_of_a_gateway(answer):
+        elif not self.contacted and not status_errors.may_be_from_gateway(answer):
             # At first contact, a response without problem details that no gateway sends comes from another server.
             return self.not_tidewire(answer)
         return status_errors.refused(
@@ -319,7 +319,7 @@ class ApiSession:
             if said[:5] != b"HTTP/"[: len(said)]:
                 _, host, port = origin(self.base)
                 instead = f"it sent {said.decode('utf-8', 'replace')!r}"
-                raise no_http(f"{host}:{port}", instead, error.where) from error
+                raise not_http(f"{host}:{port}", instead, error.where) from error
         raise error
 
     # ---- discovery ---------------------------------------------------------------------------------------------
@@ -350,12 +350,12 @@ class ApiSession:
     def job_url(self, job_id: str) -> str:
         return f"{self.base}{API_ROOT}/jobs/{quote(job_id, safe='')}"
 
-    async def _keeps_keys(self, options: Options) -> bool:
+    async def _can_retry_submit(self, options: Options) -> bool:
         """Whether a submit whose response was lost may be retried.
 
         A server may ignore idempotency keys of requests without credentials, unless it has the `idempotency` capability.
         """
-        if self.credentials.now or self._of_url or _names_credentials(options.headers):
+        if self.credentials.current or self._url_credentials or _names_credentials(options.headers):
             return True
         try:
             return "idempotency" in (await self.discover(options)).capabilities
@@ -366,7 +366,7 @@ class ApiSession:
 
 
 MAY_RUN: Final = "The job may or may not have started. Submit again with the same idempotency_key, or look for it in client.jobs()."
-_UNKEPT = (
+_NOT_RETRIED = (
     "The job may or may not have started. The client did not retry, because this server keeps no idempotency keys of "
     "requests without credentials. Look for the job in client.jobs(), if the server can list jobs."
 )

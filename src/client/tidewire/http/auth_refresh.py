@@ -18,7 +18,7 @@ class Credentials:
     """Fetches and caches the headers that the `auth` callback returns.
 
     Attributes:
-        now: The headers that the callback returned last; None before its first call.
+        current: The headers that the callback returned last; None before its first call.
 
     Raises:
         TypeError: `auth` is not callable.
@@ -28,17 +28,17 @@ class Credentials:
         if auth is not None and not callable(auth):
             what = f"auth must be a function that returns headers, not {type(auth).__name__}"
             raise TypeError(f"{what}: for constant credentials use headers={{…}}")
-        self.now: Mapping[str, str] | None = None
+        self.current: Mapping[str, str] | None = None
         self._auth = auth
         self._lock: anyio.Lock | None = None
 
-    async def given(self) -> Mapping[str, str]:
+    async def get(self) -> Mapping[str, str]:
         """Return the headers with the current credentials. The first call calls the callback."""
         if self._auth is None:
             return _NONE
-        if self.now is None:
+        if self.current is None:
             await self.renew(None)
-        return self.now or _NONE
+        return self.current or _NONE
 
     async def renew(self, refused: Mapping[str, str] | None) -> bool:
         """Call the callback again after a rejection, unless another request has already done so.
@@ -54,11 +54,11 @@ class Credentials:
         # Create the lock here and not in the constructor: it belongs to the running event loop.
         self._lock = self._lock or anyio.Lock()
         async with self._lock:
-            if self.now is refused:
-                given: Any = self._auth()
-                if inspect.isawaitable(given):
-                    given = await given
-                check_headers("the result of auth", given)
+            if self.current is refused:
+                headers: Any = self._auth()
+                if inspect.isawaitable(headers):
+                    headers = await headers
+                check_headers("the result of auth", headers)
                 # Copy the mapping: `renew` distinguishes new credentials from rejected ones by identity.
-                self.now = dict(given)
+                self.current = dict(headers)
         return True

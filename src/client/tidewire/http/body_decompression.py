@@ -22,30 +22,30 @@ class BoundedDecompressor:
 
     Args:
         coding: Content-Encoding of the response.
-        most: Maximum size of the decompressed body in bytes.
+        limit: Maximum size of the decompressed body in bytes.
 
     Attributes:
-        body: The decompressed bytes so far, at most one more than `most`.
+        body: The decompressed bytes so far, at most one more than `limit`.
 
     Raises:
         DecompressionError: The client did not request this coding.
     """
 
-    def __init__(self, coding: str, most: int) -> None:
+    def __init__(self, coding: str, limit: int) -> None:
         coding = coding.strip().lower()
         if coding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
             raise DecompressionError(
                 f"the response has the content coding {coding[:80]!r}, which the client did not request"
             )
         self.body: bytearray = bytearray()
-        self._most = most
-        self._came = False
-        self._packed = None if coding in {"", "identity"} else zlib.decompressobj(_GZIP_OR_ZLIB)
+        self._limit = limit
+        self._fed = False
+        self._decompressor = None if coding in {"", "identity"} else zlib.decompressobj(_GZIP_OR_ZLIB)
 
     @property
-    def too_long(self) -> bool:
+    def too_large(self) -> bool:
         """Whether the decompressed body exceeds the maximum size."""
-        return len(self.body) > self._most
+        return len(self.body) > self._limit
 
     def feed(self, data: bytes) -> None:
         """Decompress the next bytes of the body.
@@ -53,16 +53,16 @@ class BoundedDecompressor:
         Raises:
             DecompressionError: The bytes do not match the content coding.
         """
-        self._came = True
-        if self._packed is None:
+        self._fed = True
+        if self._decompressor is None:
             self.body += data
             return
         try:
-            self.body += self._packed.decompress(data, self._most + 1 - len(self.body))
+            self.body += self._decompressor.decompress(data, self._limit + 1 - len(self.body))
         except zlib.error as error:
             raise DecompressionError(f"the body does not match its content coding: {error}") from None
         # Refuse bytes after the end of the compressed data: `unused_data` would keep them without any limit.
-        if self._packed.unused_data:
+        if self._decompressor.unused_data:
             raise DecompressionError(
                 "the body does not match its content coding: there are bytes after the end of the data"
             )
@@ -74,6 +74,6 @@ class BoundedDecompressor:
             DecompressionError: The compressed data is truncated.
         """
         # A response without a body may still have a Content-Encoding header.
-        if self._packed is not None and self._came and not self._packed.eof:
+        if self._decompressor is not None and self._fed and not self._decompressor.eof:
             raise DecompressionError("the body does not match its content coding: the data is truncated")
         return bytes(self.body)

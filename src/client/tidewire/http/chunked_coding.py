@@ -12,7 +12,7 @@ from typing import Final
 SIZE_DIGITS: Final = 8
 """Maximum number of hexadecimal digits of a chunk's size: up to 4 GiB."""
 
-_PLAIN: Final = re.compile(rb"[0-9A-Fa-f]{1,%d}" % SIZE_DIGITS)
+_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,%d}" % SIZE_DIGITS)
 
 
 class ChunkedDecoder:
@@ -28,25 +28,25 @@ class ChunkedDecoder:
         self.broken: bool = False
         self._missing = 0
         """Number of missing bytes of an incomplete chunk, including its line end."""
-        self._begun = b""
+        self._partial_header = b""
         """Start of an incomplete chunk header."""
 
     @property
     def between(self) -> bool:
         """Whether the bytes so far end at a chunk boundary."""
-        return not self._missing and not self._begun and not self.broken
+        return not self._missing and not self._partial_header and not self.broken
 
     def feed(self, data: bytes) -> bytes:
         """Decode the next bytes and return their chunk data. Must not be called once `rest` is set."""
         parts: list[bytes] = []
         at = 0
         if self._missing:
-            at = self._go_on(data, parts)
+            at = self._finish_chunk(data, parts)
             if self._missing or self.broken:
                 return b"".join(parts)
-        elif self._begun:
-            data = self._begun + data
-        self._begun = b""
+        elif self._partial_header:
+            data = self._partial_header + data
+        self._partial_header = b""
         end = len(data)
         find, append = data.find, parts.append
         while at < end:
@@ -64,7 +64,7 @@ class ChunkedDecoder:
                 break
         return b"".join(parts)
 
-    def _go_on(self, data: bytes, parts: list[bytes]) -> int:
+    def _finish_chunk(self, data: bytes, parts: list[bytes]) -> int:
         """Decode the remainder of an incomplete chunk and return the index of its end in `data`."""
         missing = self._missing
         if missing > 2:
@@ -78,8 +78,8 @@ class ChunkedDecoder:
     def _stop(self, rest: bytes) -> None:
         """Keep an incomplete chunk header for the next `feed`, and leave anything else to a complete parser."""
         digits = rest[:-1] if rest[-1:] == b"\r" else rest
-        if len(digits) <= SIZE_DIGITS and _PLAIN.fullmatch(digits) and b"\n" not in rest:
-            self._begun = rest
+        if len(digits) <= SIZE_DIGITS and _SIZE.fullmatch(digits) and b"\n" not in rest:
+            self._partial_header = rest
         else:
             self.rest = rest
 
@@ -87,4 +87,4 @@ class ChunkedDecoder:
 @lru_cache(maxsize=256)
 def _size(line: bytes) -> int:
     """Parse the header of a simple chunk and return its size; 0 for the last chunk and for any other line."""
-    return int(line, 16) if _PLAIN.fullmatch(line) else 0
+    return int(line, 16) if _SIZE.fullmatch(line) else 0

@@ -12,7 +12,7 @@ import anyio
 from tidewire.errors import NotATidewireServerError, TidewireError, TransportError, Where
 from tidewire.protocol.request_policy import RequestFault
 
-OVERHEAR_TIMEOUT: Final = 1.0
+SNIFF_TIMEOUT: Final = 1.0
 """Seconds to wait for the first bytes of a server that does not speak HTTP."""
 
 UNREACHABLE: Final = (
@@ -33,7 +33,7 @@ async def sniff(host: str, port: int) -> bytes:
     An HTTP parser cannot do this: it waits for the end of the headers and does not return bytes that it cannot parse.
     """
     with (
-        anyio.move_on_after(OVERHEAR_TIMEOUT),
+        anyio.move_on_after(SNIFF_TIMEOUT),
         contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.EndOfStream),
     ):
         async with await anyio.connect_tcp(host, port) as stream:
@@ -86,7 +86,7 @@ def unusable_environment(error: Exception) -> TidewireError:
     return TidewireError(f"cannot use the proxy in the environment variables: {error}", advice=advice)
 
 
-def no_http(address: str, instead: str, where: Where) -> NotATidewireServerError:
+def not_http(address: str, instead: str, where: Where) -> NotATidewireServerError:
     """Create the error for a server that does not speak HTTP."""
     return NotATidewireServerError(f"the server at {address} does not speak HTTP: {instead}", where=where)
 

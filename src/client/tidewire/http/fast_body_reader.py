@@ -32,10 +32,10 @@ class FastBody:
     def __init__(self, http: h11.Connection, socket: httpcore.AsyncNetworkStream, *, chunked: bool) -> None:
         self._http = http
         self._socket = socket
-        self._over = False
+        self._ended = False
         # Bytes of the body that arrived together with the headers. h11 has not parsed them yet.
         self._chunks = ChunkedDecoder() if chunked else None
-        self._came = self._with_head = http.trailing_data[0] if chunked else b""
+        self._buffer = self._first_bytes = http.trailing_data[0] if chunked else b""
 
     async def read(self, limit: float) -> bytes | None:
         """Wait for the next bytes of the body and return all that have arrived; None at the end of the body.
@@ -48,43 +48,43 @@ class FastBody:
             ConnectionError: The connection broke, or the bytes are not valid HTTP.
         """
         try:
-            while not self._over:
-                segment = self._whole_chunks() if self._chunks is None else self._plain(self._chunks)
+            while not self._ended:
+                segment = self._h11_data() if self._chunks is None else self._decode_chunks(self._chunks)
                 if segment:
                     return segment
-                if not self._over:
-                    self._take(await self._socket.read(SEGMENT_BYTES, timeout=limit))
+                if not self._ended:
+                    self._receive(await self._socket.read(SEGMENT_BYTES, timeout=limit))
         except httpcore.ReadTimeout as error:
             raise TimeoutError from error
         except (httpcore.NetworkError, h11.RemoteProtocolError) as error:
             raise ConnectionError(str(error) or type(error).__name__) from error
         return None
 
-    def _take(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         if self._chunks is None:
             self._http.receive_data(data)
         elif data:
-            self._came = data
+            self._buffer = data
         else:
             raise ConnectionError("the connection was closed within a chunked body")
 
-    def _plain(self, chunks: ChunkedDecoder) -> bytes:
+    def _decode_chunks(self, chunks: ChunkedDecoder) -> bytes:
         if chunks.broken:
             raise ConnectionError("a chunk is longer than its size")
-        came, self._came = self._came, b""
-        segment = chunks.feed(came)
+        data, self._buffer = self._buffer, b""
+        segment = chunks.feed(data)
         if chunks.rest == _LAST_CHUNK:
-            self._over = True
-            self._end_under_httpx()
+            self._ended = True
+            self._end_h11_under_httpx()
         elif chunks.rest is not None:
-            self._chunks, self._http = None, _at_a_body_in_chunks()
+            self._chunks, self._http = None, _h11_in_chunked_body()
             self._http.receive_data(chunks.rest)
         return segment
 
-    def _end_under_httpx(self) -> None:
+    def _end_h11_under_httpx(self) -> None:
         """Make the h11 connection under httpx parse the end of the body, so that httpx can reuse the connection."""
         chunks = ChunkedDecoder()
-        chunks.feed(self._with_head)
+        chunks.feed(self._first_bytes)
         if chunks.rest is None and chunks.between:
             self._http.receive_data(_LAST_CHUNK)
         elif chunks.rest != _LAST_CHUNK:
@@ -92,7 +92,7 @@ class FastBody:
         while type(self._http.next_event()) is h11.Data:
             pass
 
-    def _whole_chunks(self) -> bytes:
+    def _h11_data(self) -> bytes:
         next_event, parts = self._http.next_event, []
         try:
             while type(event := next_event()) is h11.Data:
@@ -102,14 +102,14 @@ class FastBody:
             if not parts:
                 raise
         else:
-            self._over = event is not h11.NEED_DATA
+            self._ended = event is not h11.NEED_DATA
         return b"".join(parts)
 
     async def unwind(self) -> None:
         """Do nothing: there are no open generators."""
 
 
-def _at_a_body_in_chunks() -> h11.Connection:
+def _h11_in_chunked_body() -> h11.Connection:
     """Create an h11 connection that has just parsed the headers of a response with a chunked body.
 
     The h11 connection under httpx cannot be used: it still holds bytes that were already returned from here.

@@ -64,7 +64,7 @@ class OwningLoop:
             await asyncio.wait(tasks, timeout=seconds)
 
     def _start_on_asyncio(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = self._loop.create_task(_quietly(work))
+        task = self._loop.create_task(_ignore_errors(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -72,10 +72,10 @@ class OwningLoop:
 def _start_on_trio(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     # trio refuses new tasks at the end of its run.
     with suppress(RuntimeError):
-        sys.modules["trio"].lowlevel.spawn_system_task(_quietly, work)
+        sys.modules["trio"].lowlevel.spawn_system_task(_ignore_errors, work)
 
 
-async def _quietly(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _ignore_errors(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     # No caller waits for the coroutine: asyncio would only print an exception, and trio would crash.
     with suppress(Exception):
         await work()

@@ -69,7 +69,7 @@ class Connection:
         status: HTTP status of the response.
         headers: Response headers, with names in lower case.
         resumable: Whether `read` may be called again after a cancelled `read`.
-        waited_for: Whether a task is waiting in `read`.
+        being_read: Whether a task is waiting in `read`.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Connection:
         self.headers: Mapping[str, str]
         self.method, self.url, self.status, self.headers = answer
         self.resumable: bool = body.resumable
-        self.waited_for: bool = False
+        self.being_read: bool = False
         self._body = body
         self._raw = raw
         self._owner = owner
@@ -116,7 +116,7 @@ class Connection:
             TransportError: The connection broke.
         """
         self._count_as_read()
-        self.waited_for = True
+        self.being_read = True
         try:
             return await self._body.read(limit)
         except TimeoutError as error:
@@ -124,9 +124,9 @@ class Connection:
                 f"no byte for {max(limit, 0):.3g} s", where=Where(self.method, self.url)
             ) from error
         except ConnectionError as error:
-            raise TransportError(cut(error), where=Where(self.method, self.url)) from error
+            raise TransportError(broken_connection(error), where=Where(self.method, self.url)) from error
         finally:
-            self.waited_for = False
+            self.being_read = False
 
     def _count_as_read(self) -> None:
         self._owner.unread -= self._unread
@@ -159,7 +159,7 @@ class Connection:
         """
         # A forked process shares the socket: a shutdown in the child would end the connection of the parent.
         if not self._owner.loop.forked:
-            hang_up(self._raw)
+            shutdown_socket(self._raw)
         self._owner.loop.start_soon(self.aclose)
 
 
@@ -171,19 +171,19 @@ class Owner(Protocol):
     unread: int
 
 
-def cut(error: Exception) -> str:
+def broken_connection(error: Exception) -> str:
     """Write the error message for a broken connection."""
     return f"the connection broke: {str(error) or type(error).__name__}"
 
 
-def hang_up(raw: Any) -> None:
+def shutdown_socket(raw: Any) -> None:
     """Shut down a TCP connection in both directions. May be called on any thread, with a socket of any event loop."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        twin = socket.fromfd(raw.fileno(), raw.family, raw.type)
+        duplicate = socket.fromfd(raw.fileno(), raw.family, raw.type)
         try:
-            twin.shutdown(socket.SHUT_RDWR)
+            duplicate.shutdown(socket.SHUT_RDWR)
         finally:
-            twin.close()
+            duplicate.close()
 
 
 def _where(answer: Response | Connection, **members: Any) -> Where:

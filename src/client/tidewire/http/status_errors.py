@@ -34,7 +34,7 @@ def refused(answer: Response, problem: Problem | None, where: Where) -> Tidewire
     return kind(f"the request was refused with {_kind(answer)}", where=where, retryable=answer.status >= 500)
 
 
-def may_be_of_a_gateway(answer: Response) -> bool:
+def may_be_from_gateway(answer: Response) -> bool:
     """Whether a gateway in front of the server may have sent this response instead of the server."""
     # 501 comes from a server that does not implement the method, not from a gateway.
     return (answer.status >= 500 and answer.status != 501) or answer.status in OF_GATEWAYS

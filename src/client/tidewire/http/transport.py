@@ -29,14 +29,14 @@ from tidewire.http.body_decompression import CODING, BoundedDecompressor, Decomp
 from tidewire.http.connection_diagnosis import (
     UNREACHABLE,
     goes_through_a_proxy,
-    no_http,
+    not_http,
     sniff,
     unreachable,
     unusable_environment,
 )
 from tidewire.http.httpx_fixes import Pool, clean_up_tls, repair
 from tidewire.http.owning_loop import OwningLoop
-from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response, cut
+from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response, broken_connection
 from tidewire.options import CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.status_table import is_event_stream
@@ -70,8 +70,8 @@ class Transport:
         self._verify = verify
         self._proxy = proxy
         self._client: httpx.AsyncClient | None = None
-        self._making: anyio.Lock | None = None
-        """Held while the pool is made. Made on the event loop that uses it: a lock belongs to one kind of these."""
+        self._pool_lock: anyio.Lock | None = None
+        """Held while the pool is created. The lock itself is created on first use because it belongs to an event loop."""
         self._closed = False
 
     async def request(
@@ -105,12 +105,12 @@ class Transport:
         """
         client = await self._ready(url)
         timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
-        with self._errors(method, url, connect_timeout), _in_all(whole_timeout, method, url):
+        with self._errors(method, url, connect_timeout), _total_timeout(whole_timeout, method, url):
             request = client.build_request(
                 method, url, headers=_headers(headers), content=body, timeout=timeout
             )
             async with contextlib.aclosing(await client.send(request, stream=True)) as response:
-                answer = await _whole(method, response, max_state_bytes)
+                answer = await _read_response(method, response, max_state_bytes)
         return answer
 
     async def open_stream(
@@ -139,7 +139,11 @@ class Transport:
             async with contextlib.AsyncExitStack() as stack:
                 with anyio.move_on_after(max(connect_timeout, answer_timeout)):
                     opening = httpx_sse.aconnect_sse(
-                        client, "GET", url, headers=_of_stream(headers) | _LAST, timeout=timeout
+                        client,
+                        "GET",
+                        url,
+                        headers=_stream_headers(headers) | _CLOSE_AFTERWARDS,
+                        timeout=timeout,
                     )
                     source = await stack.enter_async_context(opening)
                     return self._connection("GET", source.response, stack.pop_all())
@@ -162,10 +166,10 @@ class Transport:
         """
         client = await self._ready(url)
         timeout = httpx.Timeout(answer_timeout, connect=connect_timeout, pool=None)
-        with self._errors("POST", url, connect_timeout), _in_all(whole_timeout, "POST", url):
+        with self._errors("POST", url, connect_timeout), _total_timeout(whole_timeout, "POST", url):
             async with contextlib.AsyncExitStack() as stack:
                 opening = httpx_sse.aconnect_sse(
-                    client, "POST", url, headers=_of_stream(headers), content=body, timeout=timeout
+                    client, "POST", url, headers=_stream_headers(headers), content=body, timeout=timeout
                 )
                 response = (await stack.enter_async_context(opening)).response
                 if response.status_code == httpx.codes.OK and is_event_stream(
@@ -173,7 +177,7 @@ class Transport:
                 ):
                     answer: Response | Connection = self._connection("POST", response, stack.pop_all())
                 else:
-                    answer = await _whole("POST", response, max_state_bytes)
+                    answer = await _read_response("POST", response, max_state_bytes)
         return answer
 
     def _connection(
@@ -217,7 +221,7 @@ class Transport:
             await self.loop.finish(CLOSE_TIMEOUT)
             # Close them concurrently, because each may take `CLOSE_TIMEOUT` seconds.
             async with anyio.create_task_group() as tasks:
-                for connection in [one for one in self.open if not one.waited_for]:
+                for connection in [one for one in self.open if not one.being_read]:
                     tasks.start_soon(connection.aclose)
         finally:
             if self._client is not None:
@@ -227,9 +231,9 @@ class Transport:
         self._check_open()
         self.loop.check()
         if self._client is None:
-            self._making = self._making or anyio.Lock()
-            async with self._making:
-                # Closed or made while this waited.
+            self._pool_lock = self._pool_lock or anyio.Lock()
+            async with self._pool_lock:
+                # Check again: another task may have closed the transport or created the pool during the wait.
                 self._check_open()
                 if self._client is None:
                     self._client = await self._pool(url)
@@ -237,11 +241,11 @@ class Transport:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError("this client was closed")
+            raise ClientClosedError("the client was closed")
 
     async def _pool(self, url: str) -> httpx.AsyncClient:
-        # All requests go to one origin, so its scheme tells whether certificates are needed. To load these takes as
-        # long as a tenth of all imports; a context without any refuses every server.
+        # All requests go to one origin. For http:// skip loading the certificates, which takes a tenth of the time of
+        # all imports. A TLS context without certificates is safe, because it rejects every server.
         scheme, host, port = origin(url)
         secure = scheme == "https"
         proxied = self._proxy is not None or goes_through_a_proxy(host, port or 0)
@@ -255,18 +259,18 @@ class Transport:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE),
             follow_redirects=False,
             mounts=_MOUNTED,
-            # A proxy may be one with TLS.
+            # A proxy may use TLS even if the server does not.
             event_hooks={"request": [repair, clean_up_tls] if secure or proxied else [repair]},
         )
         try:
             if not secure and "httpcore" in sys.modules:
                 return make()
-            # httpx imports httpcore, and that every event loop that it finds, when it makes the first pool; that and the
-            # certificates would hold the event loop for a tenth of a second. Do not use the common limiter: its threads
-            # may all wait for this request.
+            # Create the first pool on a thread: importing httpcore, which imports every installed event loop library,
+            # and loading certificates would block the event loop for a tenth of a second. Do not use anyio's default
+            # limiter, because all of its threads may be waiting for this request.
             client = await to_thread.run_sync(make, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
         except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:
-            # What the caller gave was looked at when it was given.
+            # The constructor has checked the caller's arguments, so the fault is in the environment variables.
             raise unusable_environment(error) from error
         self._check_open()
         return client
@@ -293,10 +297,10 @@ class Transport:
             raise SilenceTimeoutError("no response in time", where=where) from error
         except httpx.RemoteProtocolError as error:
             if _is_cut(error):
-                raise TransportError(cut(error), where=where) from error
-            raise no_http(_address(url), str(error), where) from error
+                raise TransportError(broken_connection(error), where=where) from error
+            raise not_http(_address(url), str(error), where) from error
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise TransportError(cut(error), where=where) from error
+            raise TransportError(broken_connection(error), where=where) from error
         except (httpx.InvalidURL, httpx.CookieConflict) as error:
             # The invalid URL is in the response's Location header, which httpx parses even if it does not follow
             # redirects. The request's own URL was parsed before.
@@ -347,17 +351,17 @@ def _body_of(response: httpx.Response) -> Body:
     return fast_body_of(response.stream, response.headers, response.extensions) or _Chunks(response)
 
 
-async def _whole(method: str, response: httpx.Response, max_state_bytes: int) -> Response:
+async def _read_response(method: str, response: httpx.Response, max_state_bytes: int) -> Response:
     where = Where(method, str(response.url), status_code=response.status_code)
-    most = max(LEAST_BODY_BYTES, max_state_bytes)
+    limit = max(LEAST_BODY_BYTES, max_state_bytes)
     try:
-        unpacking = BoundedDecompressor(response.headers.get("content-encoding", ""), most)
+        decompressor = BoundedDecompressor(response.headers.get("content-encoding", ""), limit)
         async for chunk in response.aiter_raw():
-            unpacking.feed(chunk)
-            if unpacking.too_long:
+            decompressor.feed(chunk)
+            if decompressor.too_large:
                 advice = "If this size is expected, raise the limit with max_state_bytes=…."
-                raise ProtocolError(f"the response has more than {most} bytes", where=where, advice=advice)
-        body = unpacking.end()
+                raise ProtocolError(f"the response has more than {limit} bytes", where=where, advice=advice)
+        body = decompressor.end()
     except DecompressionError as error:
         raise TransportError(str(error), where=where) from error
     return Response(method, str(response.url), response.status_code, response.headers, body)
@@ -382,7 +386,7 @@ def origin(url: str) -> tuple[str, str, int | None]:
     return parsed.scheme, parsed.host, port
 
 
-def joined(base: str, reference: str) -> str:
+def join_url(base: str, reference: str) -> str:
     """Resolve a URI reference against a base URL.
 
     Raises:
@@ -418,7 +422,7 @@ _MOUNTED: Final[dict[str, httpx.AsyncBaseTransport]] = {}
 
 
 @contextlib.contextmanager
-def _in_all(seconds: float, method: str, url: str) -> Iterator[None]:
+def _total_timeout(seconds: float, method: str, url: str) -> Iterator[None]:
     with anyio.move_on_after(seconds) as scope:
         yield
     if scope.cancelled_caught:
@@ -429,11 +433,11 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     return overlaid({"User-Agent": _USER_AGENT, "Accept-Encoding": CODING}, headers)
 
 
-def _of_stream(headers: Mapping[str, str]) -> dict[str, str]:
+def _stream_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return _headers(headers) | {"Accept-Encoding": "identity"}
 
 
-_LAST: Final = {"Connection": "close"}
+_CLOSE_AFTERWARDS: Final = {"Connection": "close"}
 """Header for stream requests: no request follows on the connection, because the server may close it after the stream.
 
 A submit does not send the header: a server that refuses a long body would close the connection while the client is still

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tidewire.errors import ProtocolError, Where
-from tidewire.http.transport import joined, origin
+from tidewire.http.transport import join_url, origin
 from tidewire.protocol.resources import API_ROOT
 
 _ROOT: Final = re.compile(r"https?://[a-z0-9.-]+(?::[1-9][0-9]{0,4})?(?=/|\Z)")
@@ -19,17 +19,17 @@ _PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9_-][A-Za-z0-9_/-]*")
 """Absolute paths that can be appended to scheme, host and port unchanged: no host, no dot segments, nothing to quote."""
 
 
-def same_origin(one: str, other: str) -> bool:
+def same_origin(first: str, second: str) -> bool:
     """Whether two URLs have the same scheme, host and port.
 
     Raises:
         ValueError: One of them is not a valid URL.
     """
-    roots = _ROOT.match(one), _ROOT.match(other)
+    roots = _ROOT.match(first), _ROOT.match(second)
     # Fast path: origins with the same usual spelling need no parsing, which dominates the cost of handling a link.
     if roots[0] is not None and roots[1] is not None and roots[0][0] == roots[1][0]:
         return True
-    return origin(one) == origin(other)
+    return origin(first) == origin(second)
 
 
 def resolve(base: str, reference: str) -> str:
@@ -42,7 +42,7 @@ def resolve(base: str, reference: str) -> str:
     if root is not None and _PLAIN_PATH.fullmatch(reference):
         return root[0] + reference
     try:
-        return joined(base, reference)
+        return join_url(base, reference)
     except ValueError as error:
         raise ProtocolError(
             f"the response contains the invalid link {reference[:200]!r}: {error}", where=Where(url=base)
@@ -54,13 +54,13 @@ def last_segment(url: str) -> str:
     return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
-def shown(address: str) -> str:
+def without_credentials(address: str) -> str:
     """Remove user and password from a URL, for messages."""
     scheme, separator, rest = address.rpartition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
-def apart(url: str) -> tuple[str, dict[str, str]]:
+def split_credentials(url: str) -> tuple[str, dict[str, str]]:
     """Split a server's URL into the base URL without credentials, and the Authorization header for the credentials.
 
     Raises:
@@ -75,7 +75,9 @@ def apart(url: str) -> tuple[str, dict[str, str]]:
     except ValueError:
         parts = "", "", None
     if parts[0] not in {"http", "https"} or not parts[1] or not 0 < (parts[2] or 0) < 2**16:
-        raise ValueError(f"{shown(url)!r} is not a valid server URL: write it like http://127.0.0.1:8000")
+        raise ValueError(
+            f"{without_credentials(url)!r} is not a valid server URL: write it like http://127.0.0.1:8000"
+        )
     base = base.partition("?")[0].partition("#")[0].rstrip("/").removesuffix(API_ROOT)
     if not at:
         return base, {}

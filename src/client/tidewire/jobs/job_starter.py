@@ -152,7 +152,7 @@ class JobStarter:
                 "POST",
                 self._jobs_url(name),
                 self.options,
-                asked=RequestKind.SUBMIT,
+                kind=RequestKind.SUBMIT,
                 headers=_key_header(key),
                 body=body,
                 since=since,
@@ -319,7 +319,9 @@ class JobStarter:
             job_id=job_id,
             max_state_bytes=self.options.max_state_bytes,
         )
-        events_url = f"{job_url}/events" if events is None else session.here(*events, f"{job_url}/events")
+        events_url = (
+            f"{job_url}/events" if events is None else session.same_origin_link(*events, f"{job_url}/events")
+        )
         return JobStream(session, follower, self.options, job_url=job_url, events_url=events_url)
 
 

@@ -254,7 +254,7 @@ class JobStream:
         url = self._next_url()
         while True:
             headers = await self._session.headers(self._options)
-            credentials = self._session.credentials.now
+            credentials = self._session.credentials.current
             headers.pop("Accept")
             if cursor:
                 headers["Last-Event-ID"] = cursor

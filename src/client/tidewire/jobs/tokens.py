@@ -252,7 +252,7 @@ class Vocabularies:
         if link is None:
             return None
         at = session.endpoint_url(endpoint.name)
-        url = session.here(at, link, f"{at}/vocabulary")
+        url = session.same_origin_link(at, link, f"{at}/vocabulary")
         known = self._read.get(endpoint.name)
         headers = {} if known is None else {"If-None-Match": f'"{known.hash}"'}
         answer = await session.ask("GET", url, options, headers=headers)

@@ -18,9 +18,9 @@ Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True
 
 
 DEFERRED: Final = tuple(map(int, VERSION.split(".")[:2])) >= (2, 14)
-"""Whether a model's validator is built when it is first used: to build all of them takes a twentieth of the CPU up to the
-first response (`bench/start.py`). Before 2.14, pydantic let two threads build a model at once, and one of them could then
-validate as the base class."""
+"""Whether pydantic builds a model's validator on first use. Building all of them at import takes a twentieth of the CPU
+time up to the first response (`bench/start.py`). Before pydantic 2.14, two threads could build the same model at once,
+and one of them could then validate as the base class."""
 
 
 class WireModel(BaseModel):
@@ -30,11 +30,11 @@ class WireModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_absence(cls, given: Any) -> Any:
-        if type(given) is not dict or None not in given.values():
-            return given
+    def _drop_nulls(cls, members: Any) -> Any:
+        if type(members) is not dict or None not in members.values():
+            return members
         optional = _optional(cls)
-        return {name: value for name, value in given.items() if value is not None or name not in optional}
+        return {name: value for name, value in members.items() if value is not None or name not in optional}
 
 
 @cache
