@@ -16,7 +16,7 @@ CLOSE_TIMEOUT: Final = 2.0
 REFUSAL_BYTES: Final = 64 * 2**10
 """Maximum number of bytes read from the body of a response that is not the requested stream."""
 UNREAD_STREAMS: Final = 8
-"""Maximum number of open streams in response to submits that nobody has read. Beyond it, submits ask for JSON."""
+"""Maximum number of unread streams in response to submits. While that many are open, further submits ask for JSON."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """`JobReader`: reads the event stream of one job and keeps the position up to which updates were delivered.
 
-Every job object has a reader: `SingleJobReader` for one input, `BatchJobReader` for many. There is no background task:
-whoever waits for the job reads the stream, which is a loop over the job, a `result()`, or both in turn. Changes that a
-`result()` receives are kept for the next loop. They are merged into one change per item, so that memory does not grow
-with their number.
+Every job object has a reader: `SingleJobReader` for one input, `BatchJobReader` for many. There is no background task.
+The stream is read by the call that waits for the job: a loop, a `result()`, or both in turn. Changes that a `result()`
+receives are kept for the next loop. They are merged into one change per item, so that memory does not grow with their
+number.
 """
 
 import logging
