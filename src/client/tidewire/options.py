@@ -49,7 +49,7 @@ class Options:
     """What the server does with a job whose stream has had no reader for `grace` seconds: run it to its end
     (`"continue"`) or cancel it (`"cancel"`)."""
     grace: float | None = None
-    """Seconds without a reader before `on_disconnect` applies. The server raises a value below 60 to 60. None: 60."""
+    """Seconds without a reader before `on_disconnect` applies. Servers treat values below 60 as 60. None: 60."""
     deadline: float | None = None
     """Seconds after the submit at which the server ends an unfinished job as failed. None: no deadline."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)

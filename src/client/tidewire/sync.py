@@ -153,8 +153,8 @@ class Client:
                 raises QueueTimeoutError, and the job stays in the queue. None: no limit.
             on_disconnect: What the server does with a job whose stream has had no reader for `grace` seconds: run it
                 to its end (`"continue"`) or cancel it (`"cancel"`).
-            grace: Seconds without a reader before `on_disconnect` applies. The server raises a value below 60 to 60.
-                None: 60.
+            grace: Seconds without a reader before `on_disconnect` applies. Servers treat values below 60 as 60. None:
+                60.
             deadline: Seconds after the submit at which the server ends an unfinished job as failed. None: no
                 deadline.
             retry: Limits for retries of failed requests and reconnects of broken streams: attempts, waits, total

@@ -109,8 +109,8 @@ class ReadAhead(Generic[X]):
                 while not self._abandoned and self._add_block(await self._iterator.fetch()):
                     if self._is_behind():
                         self._space = anyio.Event()
-                        # Check again after the event is visible to the caller's thread: it may have consumed blocks
-                        # just before, and would not set the event.
+                        # Check again now that the caller's thread can see the event: it may have consumed blocks just
+                        # before that, without setting the event.
                         if self._is_behind():
                             await self._space.wait()
                         self._space = None

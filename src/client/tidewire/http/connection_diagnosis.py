@@ -64,7 +64,7 @@ def unreachable(address: str, url: str, error: Exception, where: Where) -> Trans
     advice = UNREACHABLE
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         what = f"TLS with {address} failed: {text}"
-        advice = "Check the scheme (a server without TLS is http://…) and the certificate (verify=…)."
+        advice = "Check the scheme (http:// for a server without TLS) and the certificate (verify=…)."
     elif any(isinstance(cause, socket.gaierror) for cause in causes):
         what = f"the host name of {url} cannot be resolved: {text}"
         advice = "Check the spelling of the host name."

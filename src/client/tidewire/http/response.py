@@ -16,7 +16,7 @@ CLOSE_TIMEOUT: Final = 2.0
 REFUSAL_BYTES: Final = 64 * 2**10
 """Maximum number of bytes read from the body of a response that is not the requested stream."""
 UNREAD_STREAMS: Final = 8
-"""Maximum number of unread streams in response to submits. While that many are open, further submits ask for JSON."""
+"""Maximum number of open event streams that answered submits and were not read yet. Beyond it, submits ask for JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Connection:
             return await self._body.read(limit)
         except TimeoutError as error:
             raise SilenceTimeoutError(
-                f"no byte for {max(limit, 0):.3g} s", where=Where(self.method, self.url)
+                f"no data for {max(limit, 0):.3g} s", where=Where(self.method, self.url)
             ) from error
         except ConnectionError as error:
             raise TransportError(broken_connection(error), where=Where(self.method, self.url)) from error

@@ -26,7 +26,7 @@ def same_origin(first: str, second: str) -> bool:
         ValueError: One of them is not a valid URL.
     """
     roots = _ROOT.match(first), _ROOT.match(second)
-    # Fast path: origins with the same usual spelling need no parsing, which dominates the cost of handling a link.
+    # Fast path: equal origins in their usual spelling are not parsed. Parsing dominates the cost of handling a link.
     if roots[0] is not None and roots[1] is not None and roots[0][0] == roots[1][0]:
         return True
     return origin(first) == origin(second)

@@ -249,7 +249,7 @@ class JobStarter:
         if job_id is not None and checkpoint.job != job_id:
             raise CheckpointError(f"the checkpoint belongs to job {checkpoint.job}, not to {job_id}")
         if checkpoint.url is not None and checkpoint.url != self.session.base:
-            advice = "If both URLs are the same server, pass dataclasses.replace(checkpoint, url=None)."
+            advice = "If both URLs lead to the same server, pass dataclasses.replace(checkpoint, url=None)."
             raise CheckpointError(
                 f"the checkpoint belongs to {checkpoint.url}, not to {self.session.base}", advice=advice
             )

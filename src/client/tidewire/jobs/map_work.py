@@ -91,7 +91,7 @@ class _Part:
     first: int
     """Number of the first input."""
     inputs: dict[int, bytes] = field(default_factory=dict)
-    """Number of the input → its JSON. Inputs that the server refused are removed."""
+    """JSON of each input, by the input's number. Inputs that the server refused are removed."""
     size: int = 0
     """Total size of the inputs in bytes."""
     outcomes: dict[int, Any] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class MapWork(Generic[T]):
         """The inputs of the next job to submit."""
         self._full = False
         self._next: tuple[int, bytes] | None = None
-        """The first input of the job after the next, if it did not fit into the next one."""
+        """Number and JSON of an input that did not fit into the next job, and starts the one after it."""
         self._under_way: deque[_Part] = deque()
         self._values: deque[Any] = deque()
 
@@ -412,7 +412,7 @@ class MapWork(Generic[T]):
         while True:
             await self._sleep(self._poll_interval)
             for job in [other.job for other in others if other.job is not None]:
-                # Ignore errors here: reading the job in its turn raises them.
+                # Ignore errors here. They are raised when the job is read in its turn.
                 with suppress(TidewireError):
                     if not job.ended and (await job.read()).done is not None:
                         await job.wait()

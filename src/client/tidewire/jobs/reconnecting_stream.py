@@ -220,7 +220,7 @@ class JobStream:
         )
         log.log(
             level,
-            "%s: %s (%s); again in %.2f s",
+            "%s: %s (%s); reconnecting in %.2f s",
             self._label,
             reconnect.why,
             reconnect.cause.value,
