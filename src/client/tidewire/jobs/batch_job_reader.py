@@ -156,7 +156,7 @@ class _EndedItems(Generic[T]):
 
 
 def _ended_in(view: View) -> frozenset[int]:
-    """Return the indices of the items that have ended in a state."""
+    """Return the indices of the items whose status is final in a state."""
     return frozenset(
         index for index in range(view.length("/items")) if view.value(f"/items/{index}/status") in ENDED
     )

@@ -314,7 +314,7 @@ class JobReader(ABC):
         """Convert an applied event to changes of this job's items."""
 
     def _items(self) -> list[Any]:
-        """Return the items of the current state."""
+        """Return the items of the job's current state."""
         document = self._stream.follower.document
         items: Any = [] if document is None else document.value("/items")
         return items  # type: ignore[no-any-return]

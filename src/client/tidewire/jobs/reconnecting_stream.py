@@ -90,7 +90,9 @@ class JobStream:
         return self.follower.done is not None
 
     async def next_outcomes(self, limit: int) -> list[Applied | Notice]:
-        """Read until there is an outcome for the caller, and return all outcomes that need no further waiting.
+        """Wait for events and return their outcomes: changes of the job's state, and notices such as queue positions.
+
+        Reconnects as often as necessary and allowed.
 
         Args:
             limit: Maximum number of outcomes to return.

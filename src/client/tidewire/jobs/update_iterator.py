@@ -115,7 +115,7 @@ class UpdateBatch(Generic[X]):
         *,
         changes: Sequence[Change] = (),
     ) -> None:
-        """Create a block.
+        """Create a block of items that are delivered one after the other.
 
         Args:
             items: The items to yield.
