@@ -283,13 +283,13 @@ def test_sentences_of_unusual_servers_are_about_clients():
 @pytest.mark.parametrize(
     ("variant", "wrong"),
     [
-        ("bytes", "DecodesChunksApart"),
-        ("comments", "DispatchesAnEventAfterAComment"),
-        ("members", "DiesOfAnUnknownMember"),
-        ("weather", "DiesOfAnUnknownEvent"),
-        ("mark", "LosesTheEventAfterAByteOrderMark"),
-        ("merged", "IgnoresTheBaseThatADiffNames"),
-        ("busy", "GivesUpOnTheFirst503"),
+        ("bytes", "DecodesChunksSeparately"),
+        ("comments", "DispatchesEventAfterComment"),
+        ("members", "GivesUpOnUnknownMember"),
+        ("weather", "GivesUpOnUnknownEvent"),
+        ("mark", "LosesEventAfterByteOrderMark"),
+        ("merged", "IgnoresBaseOfMergedDiff"),
+        ("busy", "GivesUpOnFirst503"),
     ],
 )
 def test_an_unusual_server_notices_a_client_that_is_not_ready_for_it(variant, wrong):

@@ -41,7 +41,7 @@ which checks can run. An endpoint `tidewire.script`, described in spec/README.md
 \b
   tidewire conformance http://127.0.0.1:8000                    all checks
   tidewire conformance URL --only resume --only TW-FRM-015      one area and one requirement
-  tidewire conformance URL --only resume.a_cursor_that_is_no_id_is_refused
+  tidewire conformance URL --only resume.malformed_cursor_returns_400
   tidewire conformance URL --header 'Authorization: Bearer a' --second-header 'Authorization: Bearer b'
   tidewire conformance URL --profile core --skip TW-FRM-068     a profile without one requirement
   tidewire conformance URL --json report.json --page report.html --junit report.xml --badge grade.svg

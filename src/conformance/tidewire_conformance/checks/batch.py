@@ -29,7 +29,7 @@ def script_input(text: str, *more: dict[str, Any]) -> dict[str, Any]:
 
 
 @check("TW-BAT-001", "TW-BAT-007", "TW-DIF-002", needs=BATCHES)
-async def each_input_becomes_an_item_in_its_place(s: Session) -> None:
+async def items_follow_input_order(s: Session) -> None:
     """Items are in the order of their inputs. A job with `inputs` has `"batch": true`, even with one input."""
     # Use more than ten inputs, because `10` sorts before `2` as a string.
     count = max(2, min(11, s.server.limits_of_batch(s.batching())))
@@ -56,7 +56,7 @@ async def each_input_becomes_an_item_in_its_place(s: Session) -> None:
 
 
 @check("TW-BAT-004", "TW-OVR-020", "TW-DIF-005", needs=BATCHES)
-async def an_item_fails_alone(s: Session) -> None:
+async def failed_item_does_not_affect_others(s: Session) -> None:
     """If one item fails, the other items succeed, and the job is `partially_failed`."""
     if not s.server.has_script:
         s.untested("needs the endpoint tidewire.script")
@@ -95,7 +95,7 @@ async def an_item_fails_alone(s: Session) -> None:
 
 
 @check("TW-BAT-005", needs=BATCHES, slow=True)
-async def items_end_one_by_one(s: Session) -> None:
+async def items_end_independently(s: Session) -> None:
     """An item ends as soon as it is complete, while other items still run."""
     work = s.server.uneven() or s.untested(
         "needs the endpoint tidewire.script, or an endpoint with log-probabilities and `batch`"
@@ -114,7 +114,7 @@ async def items_end_one_by_one(s: Session) -> None:
 
 
 @check("TW-BAT-003", "TW-DSC-012", needs=BATCHES)
-async def too_many_inputs_are_refused(s: Session) -> None:
+async def too_many_inputs_return_422(s: Session) -> None:
     """One input above the limit gets 422 `batch_too_large` at `/inputs`. Two inputs are accepted."""
     work = s.batching()
     limit = s.server.limits_of_batch(work)
@@ -136,7 +136,7 @@ async def too_many_inputs_are_refused(s: Session) -> None:
 
 
 @check("TW-JOB-016", "TW-JOB-015", needs=BATCHES)
-async def a_wrong_input_is_named_by_its_place(s: Session) -> None:
+async def invalid_input_is_reported_with_pointer(s: Session) -> None:
     """If one input violates the schema, the submit is rejected as a whole with a pointer to that input."""
     work = s.batching()
     bad = next(iter(unfit(s, work)), s)
@@ -150,7 +150,7 @@ async def a_wrong_input_is_named_by_its_place(s: Session) -> None:
 
 
 @check("TW-BAT-002", needs=BATCHES)
-async def an_endpoint_without_batches_takes_none(s: Session) -> None:
+async def inputs_return_422_without_batch_support(s: Session) -> None:
     """`inputs` for an endpoint without `batch` gets 422 `invalid_input` at `/inputs`."""
     plain = next((each for each in s.server.endpoints.values() if not each.capability("batch")), None)
     if plain is None:
@@ -167,7 +167,7 @@ async def an_endpoint_without_batches_takes_none(s: Session) -> None:
 
 
 @check("TW-BAT-008", "TW-BAT-009", "TW-JOB-014", needs=BATCHES)
-async def shared_members_complete_each_input(s: Session) -> None:
+async def shared_members_fill_in_missing_members(s: Session) -> None:
     """`shared` supplies the members that an input lacks. An invalid member is reported with a pointer into `shared`."""
     work = s.batching()
     example = work.inputs[0]
@@ -216,7 +216,7 @@ async def shared_members_complete_each_input(s: Session) -> None:
 
 
 @check("TW-JOB-052", "TW-JOB-056", "TW-JOB-057", "TW-JOB-054", "TW-JOB-082", needs=BATCHES, slow=True)
-async def a_cancel_of_one_item_leaves_the_others(s: Session) -> None:
+async def item_cancel_does_not_affect_others(s: Session) -> None:
     """A cancelled item ends as cancelled and keeps its value. The other item succeeds."""
     if not s.server.has_script:
         await _cancel_generation_item(s)
@@ -278,7 +278,7 @@ async def _cancel_generation_item(s: Session) -> None:
 
 
 @check("TW-BAT-012", "TW-BAT-014", slow=True)
-async def the_company_of_an_item_changes_nothing(s: Session) -> None:
+async def results_do_not_depend_on_batching(s: Session) -> None:
     """An input has the same result alone and in a batch, if its endpoint is deterministic."""
     if not any(endpoint.capability("batch") for endpoint in s.server.endpoints.values()):
         s.no_occasion("no endpoint declares `batch`")
@@ -336,7 +336,7 @@ def _deterministic_part(value: Any, text_only: bool) -> Any:
 
 
 @check("TW-BAT-017", whole_run=True)
-async def the_size_of_a_batch_counts_its_rows(s: Session) -> None:
+async def row_is_less_than_batch_size(s: Session) -> None:
     """The `row` in an item's `batch` member is below its `size`."""
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
@@ -353,7 +353,7 @@ async def the_size_of_a_batch_counts_its_rows(s: Session) -> None:
 
 
 @check("TW-FRM-066", "TW-FRM-067", needs=["batches"])
-async def progress_of_each_item_is_told(s: Session) -> None:
+async def progress_is_sent_for_each_running_item(s: Session) -> None:
     """`progress` of a batch names its item, and a new connection gets the latest one of each running item."""
     steps = [
         [{"append": "x"}, {"progress": {"current": n + 1, "total": 7}}, {"sleep_ms": 20_000}]

@@ -73,7 +73,7 @@ The values are sent in an unknown member of a submit, so only the rules for JSON
 
 
 @check("TW-OVR-008", "TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-SEC-016")
-async def a_body_that_breaks_json_is_refused(s: Session) -> None:
+async def invalid_json_is_rejected(s: Session) -> None:
     """A body that violates section 1.4 gets 400 `malformed_body`, or 422 if the fault lies inside the input."""
     work = s.some_work()
     limit = s.server.limits.get("max_body_bytes", 0)
@@ -91,7 +91,7 @@ async def a_body_that_breaks_json_is_refused(s: Session) -> None:
 
 
 @check("TW-JOB-009", "TW-JOB-010", "TW-JOB-080")
-async def a_body_of_another_media_type_is_refused(s: Session) -> None:
+async def unsupported_media_type_returns_415(s: Session) -> None:
     """A body that is not JSON in UTF-8 without content coding gets 415. Equivalent spellings of the media type are accepted."""
     work = s.some_work()
     body = compact(work.body)
@@ -124,7 +124,7 @@ async def a_body_of_another_media_type_is_refused(s: Session) -> None:
 
 
 @check("TW-JOB-008")
-async def both_framings_of_a_body_are_taken(s: Session) -> None:
+async def chunked_bodies_are_accepted(s: Session) -> None:
     """A body in chunked transfer coding is accepted like one with Content-Length."""
     work = s.some_work()
     body = compact(work.body)
@@ -135,7 +135,7 @@ async def both_framings_of_a_body_are_taken(s: Session) -> None:
 
 
 @check("TW-SEC-018", "TW-SEC-019")
-async def what_a_client_sends_stays_data(s: Session) -> None:
+async def markup_and_line_ends_are_returned_unchanged(s: Session) -> None:
     """Line ends, markup and `__proto__` in a value are returned unchanged, inside JSON."""
     text = "a\r\nid:9-9\n\ndata:x\r\u2028<script>\u0000"
     work = s.scripted(
@@ -170,7 +170,7 @@ async def what_a_client_sends_stays_data(s: Session) -> None:
     "TW-DSC-004",
     "TW-DSC-012",
 )
-async def the_rules_of_json_hold_up_to_their_bounds(s: Session) -> None:
+async def json_limits_are_exact(s: Session) -> None:
     """JSON values at the bounds of section 1.4 are accepted. Values beyond them get 400 `malformed_body`."""
     work = s.some_work()
     whole = compact(work.body)
@@ -200,7 +200,7 @@ async def the_rules_of_json_hold_up_to_their_bounds(s: Session) -> None:
 
 
 @check("TW-DSC-004")
-async def a_limit_is_reached_before_it_is_passed(s: Session) -> None:
+async def requests_at_the_limits_are_accepted(s: Session) -> None:
     """A body of exactly `max_body_bytes` and a job with exactly the maximum number of inputs are accepted."""
     work = s.some_work()
     limit = s.server.limits.get("max_body_bytes", LARGEST_BODY + 1)
@@ -225,7 +225,7 @@ async def a_limit_is_reached_before_it_is_passed(s: Session) -> None:
 
 
 @check("TW-JOB-077", "TW-JOB-079", "TW-JOB-009", "TW-JOB-010", "TW-OVR-008", slow=True)
-async def a_cancel_of_another_shape_cancels_nothing(s: Session) -> None:
+async def invalid_cancel_is_rejected(s: Session) -> None:
     """A cancel with an invalid body, media type or coding is rejected, and the job continues."""
     work = s.lasting(1.0)
     job = await s.submit(work)

@@ -20,7 +20,7 @@ TOKEN_SECONDS = 300
 
 
 @check("TW-ERR-014", "TW-ERR-015", "TW-ERR-017", "TW-ERR-018", "TW-FRM-007", needs=INBAND)
-async def a_problem_comes_in_band_where_the_url_says_so(s: Session) -> None:
+async def errors_inband_returns_problem_events(s: Session) -> None:
     """With `errors=inband`, an error gets 200, `retry` and a `problem` with the id `0-1`, after which the response ends."""
     job, _ = await s.ended(s.some_work())
     asked = [
@@ -79,7 +79,7 @@ async def a_problem_comes_in_band_where_the_url_says_so(s: Session) -> None:
 
 
 @check("TW-ERR-017", needs=INBAND)
-async def the_cursor_0_1_is_answered_with_204(s: Session) -> None:
+async def cursor_0_1_returns_204(s: Session) -> None:
     """The cursor `0-1` gets 204 for any job, with and without `errors=inband`, and without credentials."""
     for place in (f"/v1/jobs/{UNKNOWN_JOB}/events?errors=inband", f"/v1/jobs/{UNKNOWN_JOB}/events"):
         answer = await s.wire.ask(
@@ -89,7 +89,7 @@ async def the_cursor_0_1_is_answered_with_204(s: Session) -> None:
 
 
 @check("TW-ERR-019", whole_run=True)
-async def problems_come_in_band_only_where_asked_for(s: Session) -> None:
+async def problem_events_are_sent_only_on_request(s: Session) -> None:
     """A `problem` event occurs only in streams whose URL has `errors=inband` or a token."""
     for each in (each for each in s.wire.record if each.is_stream):
         asked = each.query.get("errors") == ["inband"] or "token" in each.query
@@ -106,7 +106,7 @@ async def _token(s: Session, job: Job) -> tuple[RecordedExchange, str]:
 
 
 @check("TW-BRW-012", "TW-BRW-014", "TW-BRW-017", "TW-BRW-020", "TW-BRW-015", needs=TOKENS)
-async def a_stream_token_opens_its_stream(s: Session) -> None:
+async def stream_token_opens_its_stream(s: Session) -> None:
     """The URL of a stream token opens the stream without credentials, with in-band problems and no referrer."""
     job, history = await s.ended(s.some_work())
     answer = await s.wire.ask("POST", f"{job.path}/stream-token")
@@ -173,7 +173,7 @@ def _judge_lifetime(s: Session, answer: RecordedExchange, later: list[RecordedEx
 
 
 @check("TW-BRW-013", "TW-BRW-018", needs=TOKENS)
-async def a_stream_token_opens_nothing_else(s: Session) -> None:
+async def stream_token_is_limited_to_its_stream(s: Session) -> None:
     """A stream token does not open another job or resource. A modified token gets `unauthorized`, in-band."""
     work = s.some_work()
     (job, _), (other, _) = await s.ended(work), await s.ended(work)
@@ -217,7 +217,7 @@ async def a_stream_token_opens_nothing_else(s: Session) -> None:
 
 
 @check("TW-BRW-005", "TW-BRW-009", "TW-BRW-011", "TW-BRW-007")
-async def pages_of_an_allowed_origin_may_read_every_answer(s: Session) -> None:
+async def allowed_origins_can_read_every_response(s: Session) -> None:
     """Each response to an allowed origin names it, varies by it, and exposes the headers that a page needs."""
     origin = s.hooks.origin or s.no_occasion("no allowed origin; pass one with --origin")
     job, _ = await s.ended(s.some_work())
@@ -279,7 +279,7 @@ async def pages_of_an_allowed_origin_may_read_every_answer(s: Session) -> None:
 
 
 @check("TW-BRW-006")
-async def pages_of_other_origins_may_not(s: Session) -> None:
+async def other_origins_cannot_read_responses(s: Session) -> None:
     """A response to a page of a disallowed origin has no `Access-Control-Allow-Origin` for that origin."""
     for origin in (
         "https://other.invalid",
@@ -295,7 +295,7 @@ async def pages_of_other_origins_may_not(s: Session) -> None:
 
 
 @check("TW-BRW-005", "TW-BRW-007", "TW-BRW-008", "TW-BRW-010")
-async def a_preflight_allows_what_a_page_needs(s: Session) -> None:
+async def preflight_allows_protocol_headers(s: Session) -> None:
     """A preflight response allows the protocol's request headers, and may be cached for at least ten minutes."""
     origin = s.hooks.origin or s.no_occasion("no allowed origin; pass one with --origin")
     header = {

@@ -7,7 +7,7 @@ from tidewire_conformance.session import Session
 
 
 @check("TW-JOB-050", "TW-JOB-051", "TW-JOB-057", "TW-JOB-055", "TW-JOB-001")
-async def a_cancel_ends_the_job(s: Session) -> None:
+async def cancel_ends_the_job(s: Session) -> None:
     """A cancel gets 202 with the job. The job then ends as cancelled and keeps its value. A second cancel gets 200."""
     work = s.lasting(30)
     job = await s.submit(work)
@@ -44,7 +44,7 @@ async def a_cancel_ends_the_job(s: Session) -> None:
 
 
 @check("TW-JOB-055", "TW-JOB-051")
-async def a_cancel_after_the_end_changes_nothing(s: Session) -> None:
+async def cancel_of_ended_job_has_no_effect(s: Session) -> None:
     """A cancel of an ended job gets 200, and the job is unchanged."""
     job, history = await s.ended(s.some_work())
     answer = await s.wire.ask("POST", f"{job.path}/cancel")
@@ -54,7 +54,7 @@ async def a_cancel_after_the_end_changes_nothing(s: Session) -> None:
 
 
 @check("TW-JOB-053", "TW-JOB-054", "TW-JOB-016", slow=True)
-async def a_cancel_that_names_no_item_cancels_none(s: Session) -> None:
+async def cancel_with_empty_or_invalid_items_has_no_effect(s: Session) -> None:
     """A cancel with an empty `items` cancels nothing. An invalid index gets 422 and cancels nothing."""
     work = s.lasting(1.5)
     job = await s.submit(work)

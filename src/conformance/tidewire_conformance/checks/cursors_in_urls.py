@@ -7,7 +7,7 @@ from tidewire_conformance.session import Session
 
 
 @check("TW-RES-009", "TW-RES-012")
-async def a_cursor_in_the_url_is_as_good_as_a_header(s: Session) -> None:
+async def after_works_like_last_event_id(s: Session) -> None:
     """`after` in the URL is percent-decoded and handled like the header, for ids, `0-0` and `0-1`."""
     work = s.some_work()
     job, history = await s.ended(work)
@@ -28,7 +28,7 @@ async def a_cursor_in_the_url_is_as_good_as_a_header(s: Session) -> None:
 
 
 @check("TW-RES-047", "TW-RES-012", slow=True)
-async def a_job_that_runs_does_not_wait_for_a_cursor_to_come_true(s: Session) -> None:
+async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> None:
     """For a running job, a cursor past the head or of an unknown epoch gets a `rewound` snapshot and the following events."""
     work = s.lasting(0.8)
     job = await s.submit(work)

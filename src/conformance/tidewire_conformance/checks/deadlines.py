@@ -5,7 +5,7 @@ from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 
 @check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], serial=True)
-async def a_deadline_leaves_what_has_ended(s: Session) -> None:
+async def deadline_keeps_ended_items(s: Session) -> None:
     """At the deadline, ended items stay unchanged, the others fail, and the job is `partially_failed`."""
     if not s.server.has_script:
         s.untested("needs the endpoint tidewire.script")
@@ -33,7 +33,7 @@ async def a_deadline_leaves_what_has_ended(s: Session) -> None:
 
 
 @check("TW-JOB-065", "TW-JOB-063", slow=True)
-async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
+async def job_runs_60_s_without_a_reader(s: Session) -> None:
     """Even with `on_disconnect: cancel` and `grace_ms: 0`, a job without a reader runs on for at least 60 s."""
     work = s.lasting(1.0)
     body = work.body | {"on_disconnect": "cancel", "grace_ms": 0}
@@ -48,7 +48,7 @@ async def a_reader_may_be_away_for_a_minute(s: Session) -> None:
 
 
 @check("TW-JOB-069", "TW-JOB-070", slow=True)
-async def a_deadline_fails_what_has_not_ended(s: Session) -> None:
+async def deadline_fails_unfinished_items(s: Session) -> None:
     """At the deadline, an unfinished item fails with `deadline_exceeded`, and its job fails. A job that ends earlier succeeds."""
     work = s.lasting(30)
     deadline = 300 if work.seconds >= 1 else 1

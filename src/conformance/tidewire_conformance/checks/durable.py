@@ -67,7 +67,7 @@ async def _judge_token(s: Session, token: RecordedExchange) -> None:
     "TW-BRW-014",
     serial=True,
 )
-async def what_was_sent_survives_a_restart(s: Session) -> None:
+async def sent_events_survive_a_restart(s: Session) -> None:
     """A server with a `durability` above `process` keeps what it sent across a restart and ends each job."""
     if s.server.discovery_body.get("durability") == "process":
         s.not_declared("`durability` is process, so the server promises nothing across a restart")
@@ -165,7 +165,7 @@ async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> N
 
 
 @check("TW-OVR-024", "TW-OVR-019", "TW-RES-036", "TW-JOB-062", serial=True)
-async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
+async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     """After a restart, an idempotency key finds its job, a purged job stays gone, and an ended item keeps its value."""
     if s.server.discovery_body.get("durability") == "process":
         s.not_declared("`durability` is process, so the server promises nothing across a restart")
@@ -224,7 +224,7 @@ async def what_had_ended_stays_so_after_a_restart(s: Session) -> None:
 
 
 @check("TW-RES-028", "TW-JOB-033", serial=True)
-async def an_expired_job_is_gone(s: Session) -> None:
+async def expired_job_returns_410(s: Session) -> None:
     """An expired job gets 410 `job_expired` while its tombstone is kept."""
     command = s.hooks.expire or s.untested("needs --expire-cmd")
     work = s.some_work()
@@ -246,7 +246,7 @@ async def an_expired_job_is_gone(s: Session) -> None:
 
 
 @check("TW-DEP-006", "TW-RES-007", "TW-RES-045", "TW-JOB-028", "TW-BRW-014", "TW-JOB-062")
-async def any_replica_answers_for_any_job(s: Session) -> None:
+async def any_replica_serves_any_job(s: Session) -> None:
     """Another replica reads, streams, resumes, lists, cancels and purges a job, and recognizes its idempotency key."""
     if s.hooks.replica is None:
         s.no_occasion("no replica; pass one with --replica-url")
@@ -332,7 +332,7 @@ async def _judge_replica_lag(s: Session, other: Wire) -> None:
 
 
 @check("TW-RES-034", "TW-RES-038", whole_run=True)
-async def epochs_are_opened_by_a_snapshot(s: Session) -> None:
+async def new_epoch_begins_with_a_snapshot(s: Session) -> None:
     """The first event of a new epoch on a connection is a snapshot, and no epoch follows `done`."""
     ends: dict[str, int] = {}
     for each in s.wire.record:

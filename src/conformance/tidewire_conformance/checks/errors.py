@@ -17,7 +17,7 @@ UNKNOWN_JOB = "A" * 22
 
 
 @check("TW-ERR-001", "TW-ERR-002", "TW-ERR-003", "TW-ERR-004", "TW-ERR-020", whole_run=True)
-async def errors_are_problems_of_the_registry(s: Session) -> None:
+async def errors_are_valid_problem_documents(s: Session) -> None:
     """Each error is a valid problem document with the right media type, its status, and a registered code."""
     codes = specification.problem_codes()
     for each in s.wire.record:
@@ -68,7 +68,7 @@ def _items(each: RecordedExchange) -> list[dict[str, Any]]:
 
 
 @check("TW-JOB-005", whole_run=True)
-async def json_is_called_json(s: Session) -> None:
+async def successful_responses_are_application_json(s: Session) -> None:
     """Each successful response with a body, other than a stream, is `application/json`."""
     for each in s.wire.record:
         if each.is_whole and 200 <= each.status < 300 and each.body and not each.is_stream:
@@ -77,7 +77,7 @@ async def json_is_called_json(s: Session) -> None:
 
 
 @check("TW-ERR-006", "TW-ERR-007", whole_run=True)
-async def who_has_to_wait_is_told_how_long(s: Session) -> None:
+async def retryable_errors_have_retry_after(s: Session) -> None:
     """409, 429 and 503 carry `Retry-After` in whole seconds and a `retry_after_ms` that does not exceed it."""
     waits = [each for each in s.wire.record if each.status in {409, 429, 503} and each.is_whole]
     if not waits:
@@ -92,7 +92,7 @@ async def who_has_to_wait_is_told_how_long(s: Session) -> None:
 
 
 @check("TW-ERR-008", whole_run=True)
-async def nothing_of_the_insides_gets_out(s: Session) -> None:
+async def errors_do_not_leak_internals(s: Session) -> None:
     """Error responses contain no stack trace and no file system path of the server."""
     for each in s.wire.record:
         texts = [block.data for block in each.of_type("problem")] + [
@@ -107,7 +107,7 @@ async def nothing_of_the_insides_gets_out(s: Session) -> None:
 
 
 @check("TW-JOB-002", "TW-JOB-003", "TW-JOB-013", "TW-JOB-043", "TW-DSC-016", "TW-RES-029")
-async def what_there_is_not_is_refused(s: Session) -> None:
+async def unknown_resources_return_404(s: Session) -> None:
     """Unknown URLs, endpoints and jobs get 404 with distinct codes. A wrong method gets 405 with `Allow`."""
     s.expect_refused("TW-JOB-002", await s.wire.ask("GET", "/v1/nothing"), 404, "not_found")
     s.expect_refused(

@@ -20,7 +20,7 @@ _STRICT_BLOCK = re.compile(
 
 
 @check("TW-FRM-001", "TW-FRM-002", "TW-FRM-003", whole_run=True)
-async def streams_have_their_header(s: Session) -> None:
+async def streams_have_required_headers(s: Session) -> None:
     """Each event stream has the required media type, cache directives and `X-Accel-Buffering` field."""
     for each in s.streams():
         media = each.response_header("content-type").lower().replace(" ", "").replace('"', "")
@@ -34,7 +34,7 @@ async def streams_have_their_header(s: Session) -> None:
 
 
 @check("TW-FRM-001")
-async def an_answer_to_a_stream_request_is_an_event_stream(s: Session) -> None:
+async def stream_request_returns_an_event_stream(s: Session) -> None:
     """The server answers a stream request with status 200 and an event stream."""
     work = s.some_work()
     job = await s.submit(work)
@@ -44,7 +44,7 @@ async def an_answer_to_a_stream_request_is_an_event_stream(s: Session) -> None:
 
 
 @check("TW-FRM-004")
-async def a_stream_has_no_coding_whatever_is_accepted(s: Session) -> None:
+async def streams_have_no_content_coding(s: Session) -> None:
     """A stream has no content coding, even if the request accepts one."""
     work = s.some_work()
     job = await s.submit(work)
@@ -56,7 +56,7 @@ async def a_stream_has_no_coding_whatever_is_accepted(s: Session) -> None:
 
 
 @check("TW-FRM-009", "TW-FRM-010", "TW-FRM-011", "TW-FRM-012", "TW-FRM-013", "TW-FRM-016", whole_run=True)
-async def streams_are_framed_as_the_grammar_says(s: Session) -> None:
+async def streams_follow_the_grammar(s: Session) -> None:
     """Streams are UTF-8, with one line of JSON per event, an empty line after each event, and no empty id."""
     for each in s.streams():
         _judge_text(s, each)
@@ -97,7 +97,7 @@ def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
 
 
 @check("TW-FRM-014", "TW-FRM-015", "TW-FRM-043", "TW-FRM-044", "TW-RES-001", "TW-RES-008", whole_run=True)
-async def events_are_those_of_the_table(s: Session) -> None:
+async def events_match_their_schemas(s: Session) -> None:
     """The data of each event fits the schema of its type. Logged events have an id, ephemeral events have none."""
     tables = {"snapshot": "snapshot", "message": "diff", "done": "done", "hello": "hello", "queue": "queue",
               "progress": "progress", "ping": "ping", "goaway": "goaway", "problem": "problem"}  # fmt: skip
@@ -228,7 +228,7 @@ class _ReceivedIds:
 
 
 @check("TW-FRM-018", "TW-FRM-062", whole_run=True)
-async def retry_is_short_and_drawn_anew(s: Session) -> None:
+async def retry_is_jittered(s: Session) -> None:
     """`retry` is at most 30 s, and its value differs between connections."""
     found = []
     for each in s.streams():
@@ -244,7 +244,7 @@ async def retry_is_short_and_drawn_anew(s: Session) -> None:
 
 
 @check("TW-FRM-054", "TW-FRM-007", whole_run=True)
-async def nothing_follows_the_end(s: Session) -> None:
+async def closing_event_is_last(s: Session) -> None:
     """No event follows `done`, `goaway` or `problem` in a stream."""
     for each in s.streams():
         kinds = [block.type for block in each.events]
@@ -262,7 +262,7 @@ async def nothing_follows_the_end(s: Session) -> None:
 
 
 @check("TW-FRM-007", "TW-FRM-013")
-async def a_stream_is_closed_after_done(s: Session) -> None:
+async def stream_closes_after_done(s: Session) -> None:
     """The server ends the response after `done`, within one and a half heartbeats plus one second."""
     work = s.some_work()
     job = await s.submit(work)
@@ -278,7 +278,7 @@ async def a_stream_is_closed_after_done(s: Session) -> None:
 
 
 @check("TW-FRM-005")
-async def hello_comes_within_a_second(s: Session) -> None:
+async def hello_arrives_within_one_second(s: Session) -> None:
     """`hello` arrives within one second of a request. The fastest of three attempts counts."""
     work = s.server.lasting() or s.some_work()
     job = await s.submit(work)
@@ -303,7 +303,7 @@ async def hello_comes_within_a_second(s: Session) -> None:
 
 
 @check("TW-FRM-006", serial=True)
-async def events_are_sent_when_they_are_due(s: Session) -> None:
+async def events_are_sent_without_delay(s: Session) -> None:
     """The server sends an event without waiting for the next one. The best of three jobs counts."""
     work = s.lasting(1.5)
     for _ in range(3):
@@ -324,7 +324,7 @@ async def events_are_sent_when_they_are_due(s: Session) -> None:
 
 
 @check("TW-FRM-008")
-async def a_stream_that_is_not_accepted_is_refused(s: Session) -> None:
+async def unacceptable_stream_request_returns_406(s: Session) -> None:
     """An `Accept` header that excludes event streams gets 406. Others, and no header, get the stream."""
     work = s.some_work()
     job = await s.submit(work)
@@ -346,7 +346,7 @@ async def a_stream_that_is_not_accepted_is_refused(s: Session) -> None:
 
 
 @check("TW-FRM-051", "TW-FRM-053", "TW-OVR-018", "TW-OVR-022")
-async def a_job_ends_by_one_done(s: Session) -> None:
+async def log_ends_with_exactly_one_done(s: Session) -> None:
     """The log of an ended job holds exactly one `done`, as its last event, with `error` if the job failed."""
     works = [work for work in (s.server.any_work(), s.server.failing()) if work]
     if not works:
@@ -383,7 +383,7 @@ async def a_job_ends_by_one_done(s: Session) -> None:
 
 
 @check("TW-DEP-001")
-async def what_is_asked_by_http_1_0_is_answered(s: Session) -> None:
+async def http_1_0_requests_are_served(s: Session) -> None:
     """HTTP/1.0 requests for a submit, a read and a stream get complete responses without chunked coding."""
     work = s.some_work()
     submit = await s.wire.ask("POST", work.submit_to, json=work.body, old=True)

@@ -65,7 +65,7 @@ def max_top(s: Session) -> int:
 
 
 @check("TW-GEN-002", "TW-GEN-001", "TW-GEN-003", "TW-GEN-004", "TW-GEN-008", needs=LOGPROBS)
-async def what_cannot_be_served_is_refused(s: Session) -> None:
+async def unsupported_input_returns_422(s: Session) -> None:
     """Candidates above `max_top`, prompt with messages, and unknown members get 422 with a pointer."""
     work, most = generation(s), max_top(s)
     example = work.inputs[0]
@@ -112,7 +112,7 @@ async def what_cannot_be_served_is_refused(s: Session) -> None:
 
 
 @check("TW-GEN-001", needs=LOGPROBS)
-async def what_is_taken_is_served(s: Session) -> None:
+async def accepted_members_take_effect(s: Session) -> None:
     """The endpoint either rejects an input member with a pointer to it or applies it."""
     prompt = "it was a long day"
     for members, shown in EFFECTS:
@@ -146,7 +146,7 @@ def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> 
 
 
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
-async def an_end_has_its_reason_and_its_count(s: Session) -> None:
+async def finish_reason_and_usage_are_reported(s: Session) -> None:
     """`finish_reason` is `length` at `max_tokens` tokens, and `usage` counts prompt and completion tokens."""
     value, history = await generated(s, logprobs=True)
     count, reason = len(value["token_ids"]), value.get("finish_reason")
@@ -213,7 +213,7 @@ async def usage_counts_all_items(s: Session) -> None:
 
 
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
-async def a_generation_that_is_cancelled_says_so(s: Session) -> None:
+async def cancelled_generation_reports_reason_and_usage(s: Session) -> None:
     """A cancelled generation has the `finish_reason` `cancelled`, and `usage` counts its tokens."""
     work = generation(s, logprobs=True, temperature=0, max_tokens=LONG_TOKENS)
     job = await s.submit(work)
@@ -242,7 +242,7 @@ async def a_generation_that_is_cancelled_says_so(s: Session) -> None:
 
 
 @check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS)
-async def a_stop_string_ends_the_text_before_it(s: Session) -> None:
+async def stop_string_is_never_streamed(s: Session) -> None:
     """No event shows a part of the stop string. The check repeats a seeded generation with a stop string."""
     whole, _ = await generated(s, temperature=0.9)
     text, middle = whole["text"], len(whole["text"]) // 2
@@ -274,7 +274,7 @@ async def a_stop_string_ends_the_text_before_it(s: Session) -> None:
 
 
 @check("TW-GEN-008", "TW-GEN-009", needs=LOGPROBS)
-async def samples_are_items(s: Session) -> None:
+async def samples_become_items(s: Session) -> None:
     """`n` samples of one input become `n` items of a job with `"batch": true`."""
     job = await generate(s, n=3)
     await s.history(job)
@@ -290,7 +290,7 @@ async def samples_are_items(s: Session) -> None:
 
 
 @check("TW-GEN-007", "TW-BAT-012", needs=LOGPROBS)
-async def a_seed_gives_the_same_tokens_again(s: Session) -> None:
+async def seeded_generation_is_reproducible(s: Session) -> None:
     """The same input and seed give the same tokens, alone and in a batch."""
     one, _ = await generated(s, logprobs=True, temperature=0.9)
     two, history = await generated(s, logprobs=True, temperature=0.9)

@@ -31,7 +31,7 @@ async def _submit(
 
 
 @check("TW-JOB-024", "TW-JOB-028", "TW-JOB-029", "TW-JOB-035")
-async def a_repeated_submit_finds_its_job(s: Session) -> None:
+async def repeated_submit_returns_the_same_job(s: Session) -> None:
     """The same key and bytes return the same job, `Location` and `Idempotency-Replayed`. Another key starts a new job."""
     work = _keyed(s)
     key = _key()
@@ -58,7 +58,7 @@ async def a_repeated_submit_finds_its_job(s: Session) -> None:
 
 
 @check("TW-JOB-019", "TW-JOB-028", "TW-JOB-030", "TW-JOB-029")
-async def a_repeated_submit_finds_its_job_once_it_has_ended(s: Session) -> None:
+async def repeated_submit_returns_the_ended_job(s: Session) -> None:
     """A repeated submit finds its job after the job has ended. As a stream, the response begins with a snapshot."""
     work = _keyed(s)
     key = _key()
@@ -79,7 +79,7 @@ async def a_repeated_submit_finds_its_job_once_it_has_ended(s: Session) -> None:
 
 
 @check("TW-JOB-031")
-async def a_key_with_another_body_is_refused(s: Session) -> None:
+async def key_reuse_with_another_body_returns_422(s: Session) -> None:
     """The same key with a body that differs by one byte gets 422 `idempotency_key_reused`."""
     work = _keyed(s)
     key = _key()
@@ -89,7 +89,7 @@ async def a_key_with_another_body_is_refused(s: Session) -> None:
 
 
 @check("TW-JOB-026")
-async def a_key_belongs_to_its_endpoint_byte_by_byte(s: Session) -> None:
+async def keys_are_case_sensitive_and_scoped_to_the_endpoint(s: Session) -> None:
     """The same key at another endpoint, and the key in another letter case, each start a new job."""
     work = _keyed(s)
     key = "Key-" + _key()
@@ -104,7 +104,7 @@ async def a_key_belongs_to_its_endpoint_byte_by_byte(s: Session) -> None:
 
 
 @check("TW-JOB-025")
-async def a_key_has_visible_characters(s: Session) -> None:
+async def invalid_key_returns_400(s: Session) -> None:
     """A key has 1 to 255 visible ASCII characters. Any other key gets 400 `bad_parameter`."""
     work = _keyed(s)
     for key in ("with a space", "x" * 256, ""):
@@ -127,7 +127,7 @@ async def a_key_has_visible_characters(s: Session) -> None:
 
 
 @check("TW-JOB-034")
-async def a_refused_submit_leaves_its_key_free(s: Session) -> None:
+async def rejected_submit_does_not_use_up_its_key(s: Session) -> None:
     """A key used in a rejected submit is free: a valid submit with the same key starts a new job."""
     work = _keyed(s)
     wrong: list[tuple[int, bytes | None, Header]] = [
@@ -153,7 +153,7 @@ async def a_refused_submit_leaves_its_key_free(s: Session) -> None:
 
 
 @check("TW-JOB-033", needs=["delete"])
-async def the_key_of_a_purged_job_is_not_free(s: Session) -> None:
+async def key_of_purged_job_returns_410(s: Session) -> None:
     """A submit with the key of a purged job gets 410 `job_expired`."""
     work = _keyed(s)
     key = _key()
@@ -163,7 +163,7 @@ async def the_key_of_a_purged_job_is_not_free(s: Session) -> None:
 
 
 @check("TW-JOB-028", "TW-JOB-032")
-async def submits_at_once_start_one_job(s: Session) -> None:
+async def concurrent_submits_start_one_job(s: Session) -> None:
     """Concurrent submits with one key start one job. Each gets that job, or 409 while it is not yet committed."""
     work = _keyed(s)
     key = _key()

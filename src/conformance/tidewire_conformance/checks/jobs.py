@@ -38,7 +38,7 @@ def first_has_ended(answer: RecordedExchange) -> bool:
 
 
 @check("TW-JOB-018", "TW-JOB-038", "TW-OVR-015", "TW-JOB-001")
-async def a_submit_is_answered_with_the_job(s: Session) -> None:
+async def submit_returns_the_job(s: Session) -> None:
     """A submit gets 201 with `Location` and a valid job. A GET of the job's URL gets 200 with the same job."""
     work = s.some_work()
     answer = await s.wire.ask("POST", work.submit_to, json=work.body)
@@ -77,7 +77,7 @@ async def a_submit_is_answered_with_the_job(s: Session) -> None:
 
 
 @check("TW-JOB-023", whole_run=True)
-async def ids_of_jobs_show_no_order(s: Session) -> None:
+async def job_ids_are_unpredictable(s: Session) -> None:
     """Job ids have room for 128 bits after their common prefix, and no two of them begin alike as with a counter or clock."""
     found = sorted(
         {body["id"] for each in s.wire.record for body in job_bodies(each) if isinstance(body["id"], str)}
@@ -108,7 +108,7 @@ def _common_length(one: str, other: str) -> int:
 
 
 @check("TW-JOB-019", "TW-JOB-020", "TW-JOB-001")
-async def a_submit_may_be_answered_by_the_stream(s: Session) -> None:
+async def submit_can_return_the_stream(s: Session) -> None:
     """A submit that accepts a stream gets 200, `Location` and `Content-Location`. A snapshot follows `hello`."""
     work = s.some_work()
     header = EVENT_STREAM | {"Last-Event-ID": "1-3"}
@@ -130,7 +130,7 @@ async def a_submit_may_be_answered_by_the_stream(s: Session) -> None:
 
 
 @check("TW-JOB-004", "TW-FRM-002", whole_run=True)
-async def no_answer_about_jobs_may_be_stored(s: Session) -> None:
+async def job_responses_are_not_cacheable(s: Session) -> None:
     """Each response under `/v1/jobs` and to a submit has `no-store`, including errors."""
     for each in s.wire.record:
         submit = each.method == "POST" and each.path.endswith("/jobs")
@@ -146,7 +146,7 @@ async def no_answer_about_jobs_may_be_stored(s: Session) -> None:
 
 
 @check("TW-OVR-013", whole_run=True)
-async def links_lead_to_what_they_name(s: Session) -> None:
+async def links_resolve_to_their_resources(s: Session) -> None:
     """Each link is a URI reference to the same origin, below the same `/v1`, and leads to the named resource."""
     for each in s.wire.record:
         links = [
@@ -182,7 +182,7 @@ async def links_lead_to_what_they_name(s: Session) -> None:
 
 
 @check("TW-JOB-041", "TW-JOB-042", "TW-JOB-001")
-async def a_job_that_has_ended_tells_its_end(s: Session) -> None:
+async def ended_job_includes_done(s: Session) -> None:
     """For an ended job, `cursor` is the id of `done`, and the member `done` has that event's data."""
     job, history = await s.ended(s.some_work())
     done = history.of_type("done")[0]
@@ -213,7 +213,7 @@ async def a_job_that_has_ended_tells_its_end(s: Session) -> None:
 
 
 @check("TW-JOB-040", "TW-JOB-039", slow=True)
-async def a_read_can_be_followed_from_its_cursor(s: Session) -> None:
+async def stream_continues_from_a_read(s: Session) -> None:
     """A stream opened with the `cursor` of a read continues from the `state` of that read."""
     work = s.lasting()
     job = await s.submit(work)

@@ -58,7 +58,7 @@ async def _submit(wire: Wire, work: Work) -> RecordedExchange:
 
 
 @check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", serial=True)
-async def a_stream_too_many_is_refused(s: Session) -> None:
+async def stream_above_the_limit_returns_429(s: Session) -> None:
     """A stream above the limit gets 429 `too_many_streams`, in-band without an id. Open streams and other callers continue."""
     limit = _limit(s, "max_streams_per_principal")
     work = s.lasting(20)
@@ -100,7 +100,7 @@ async def _cancel(s: Session, jobs: list[str]) -> None:
 
 
 @check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-068", "TW-BRW-005", serial=True)
-async def a_job_too_many_is_refused(s: Session) -> None:
+async def job_above_the_limit_returns_429(s: Session) -> None:
     """A job above the limit gets 429 `too_many_jobs`. Other callers are served, and waiting jobs get pings."""
     limit = _limit(s, "max_jobs_per_principal")
     work = s.scripted({"sleep_ms": 20_000})

@@ -26,7 +26,7 @@ TOP = 5
 
 
 @check("TW-GEN-011", "TW-GEN-013", "TW-GEN-029", "TW-GEN-030", needs=LOGPROBS, whole_run=True)
-async def columns_fit_each_other_at_every_event(s: Session) -> None:
+async def token_columns_stay_aligned(s: Session) -> None:
     """After each event, token columns have equal lengths. Candidates are in order, with probabilities summing to at most 1."""
     for step in s.histories().steps:
         if step.after is None:
@@ -68,7 +68,7 @@ def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at:
 
 
 @check("TW-GEN-010", "TW-GEN-006", "TW-GEN-012", needs=LOGPROBS)
-async def what_was_not_asked_for_is_not_there(s: Session) -> None:
+async def logprobs_are_sent_only_on_request(s: Session) -> None:
     """Columns of log-probabilities exist only on request. With them, `text` comes first in `columns`."""
     members = {"logprobs": False, "top_logprobs": 0}
     plain, history = await generated(s, **members)
@@ -109,7 +109,7 @@ async def what_was_not_asked_for_is_not_there(s: Session) -> None:
     "TW-GEN-001",
     needs=LOGPROBS,
 )
-async def candidates_and_ranks_agree(s: Session) -> None:
+async def candidates_match_chosen_tokens(s: Session) -> None:
     """Each position has `top_logprobs` ordered candidates. The chosen token's rank and log-probability match its candidate."""
     decimals = 6
     all_numbers: list[float] = []
@@ -201,7 +201,7 @@ async def candidates_and_ranks_agree(s: Session) -> None:
 
 
 @check("TW-GEN-033", needs=LOGPROBS)
-async def ranks_are_places_among_all_candidates(s: Session) -> None:
+async def ranks_match_candidate_positions(s: Session) -> None:
     """With `max_top` candidates and a high temperature, each chosen token has the rank of its candidate."""
     top = min(max_top(s), 20)
     value, history = await generated(s, top_logprobs=top, ranks=True, temperature=3.0, max_tokens=4 * TOKENS)
@@ -219,7 +219,7 @@ async def ranks_are_places_among_all_candidates(s: Session) -> None:
 
 
 @check("TW-GEN-022", "TW-GEN-029", "TW-GEN-031", needs=LOGPROBS)
-async def the_distribution_is_that_of_the_whole_vocabulary(s: Session) -> None:
+async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
     """The candidates' probabilities sum to at most 1, and do not depend on the number of candidates requested."""
     top = min(max_top(s), 20)
     if top < 2:
@@ -236,7 +236,7 @@ async def the_distribution_is_that_of_the_whole_vocabulary(s: Session) -> None:
 
 
 @check("TW-GEN-025", "TW-GEN-026", needs=LOGPROBS)
-async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> None:
+async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None:
     """Temperature and other processing change the `processed` distribution of the first token but not the `raw` one."""
     found: dict[tuple[str, float], Any] = {}
     for mode in ("raw", "processed"):
@@ -271,7 +271,7 @@ async def raw_is_before_and_processed_after_what_was_asked_for(s: Session) -> No
 
 
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
-async def the_first_token_of_the_prompt_has_no_logprob(s: Session) -> None:
+async def first_prompt_token_has_no_logprob(s: Session) -> None:
     """`prompt_logprobs` begins with null and its candidates with `[]`. Temperature does not change them."""
     found = []
     for temperature in (0.3, 1.7):
@@ -302,7 +302,7 @@ async def the_first_token_of_the_prompt_has_no_logprob(s: Session) -> None:
 
 
 @check("TW-GEN-037", "TW-GEN-038", "TW-GEN-041", needs=LOGPROBS)
-async def the_vocabulary_spells_the_tokens(s: Session) -> None:
+async def vocabulary_decodes_the_tokens(s: Session) -> None:
     """The linked vocabulary fits its schema, has a strong ETag, and its bytes spell the generated text."""
     work = generation(s, logprobs=True)
     endpoint = s.server.endpoints[work.endpoint]

@@ -37,7 +37,7 @@ def _comparable(answer: RecordedExchange) -> tuple[int, object]:
 
 
 @check("TW-JOB-044", "TW-SEC-001", "TW-RES-014", "TW-SEC-002", "TW-JOB-026")
-async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
+async def other_principals_jobs_look_unknown(s: Session) -> None:
     """Requests for another principal's job get the same response as requests for an unknown job."""
     other = other_principal(s)
     work = s.server.lasting() or s.some_work()
@@ -76,7 +76,7 @@ async def a_job_of_another_principal_is_an_unknown_one(s: Session) -> None:
 
 
 @check("TW-SEC-008")
-async def a_job_of_another_principal_takes_no_longer(s: Session) -> None:
+async def response_time_does_not_reveal_other_jobs(s: Session) -> None:
     """Responses for another principal's job take about as long as those for an unknown job."""
     other = other_principal(s)
     job = await s.submit(s.some_work())
@@ -94,7 +94,7 @@ async def a_job_of_another_principal_takes_no_longer(s: Session) -> None:
 
 
 @check("TW-JOB-046", needs=["list"])
-async def a_list_has_the_callers_jobs_alone(s: Session) -> None:
+async def list_contains_only_the_callers_jobs(s: Session) -> None:
     """A list contains the caller's jobs and no job of another principal."""
     other = other_principal(s)
     job = await s.submit(s.some_work())
@@ -108,7 +108,7 @@ async def a_list_has_the_callers_jobs_alone(s: Session) -> None:
 
 
 @check("TW-SEC-003", "TW-SEC-002")
-async def wrong_credentials_are_refused(s: Session) -> None:
+async def invalid_credentials_return_401(s: Session) -> None:
     """Missing and wrong credentials get 401 `unauthorized` with `WWW-Authenticate`. Valid ones are accepted."""
     if not s.wire.header:
         s.no_occasion(
@@ -148,7 +148,7 @@ async def wrong_credentials_are_refused(s: Session) -> None:
 
 
 @check("TW-SEC-011")
-async def a_credential_in_the_url_opens_nothing(s: Session) -> None:
+async def credentials_in_the_url_are_not_accepted(s: Session) -> None:
     """The caller's bearer token is not accepted in the URL."""
     authorization = dict(s.wire.header).get("Authorization", "")
     if not authorization.startswith("Bearer "):

@@ -5,7 +5,7 @@ from tidewire_conformance.session import Session
 
 
 @check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078")
-async def what_means_the_same_as_nothing_is_taken(s: Session) -> None:
+async def default_parameter_values_are_accepted(s: Session) -> None:
     """`diffs=1` and `errors=http` equal their defaults. Parameters of other URLs are ignored."""
     job, _ = await s.ended(s.some_work())
     for query in ("?diffs=1", "?errors=http", "?diffs=1&errors=http&after=&token=&min_interval_ms="):
@@ -34,7 +34,7 @@ async def what_means_the_same_as_nothing_is_taken(s: Session) -> None:
 
 
 @check("TW-JOB-007", "TW-JOB-078", needs=["list"])
-async def a_limit_is_a_number_from_1_to_1000(s: Session) -> None:
+async def limit_outside_1_to_1000_returns_400(s: Session) -> None:
     """A `limit` outside 1 to 1000 gets 400 `bad_parameter`. An empty `limit` counts as absent."""
     for value in ("0", "1001", "-1", "+1", "x", "1.0", "1&limit=1", "9" * 400):
         answer = await s.wire.ask("GET", f"/v1/jobs?limit={value}")
@@ -46,7 +46,7 @@ async def a_limit_is_a_number_from_1_to_1000(s: Session) -> None:
 
 
 @check("TW-JOB-007", needs=["snapshots_only"])
-async def an_interval_is_a_number_without_a_sign(s: Session) -> None:
+async def invalid_min_interval_ms_returns_400(s: Session) -> None:
     """A `min_interval_ms` that is not a non-negative integer within bounds gets 400 `bad_parameter`."""
     job, _ = await s.ended(s.some_work())
     for value in ("-1", "+1", "1.5", "1e3", "2147483649", "9" * 400):
@@ -59,7 +59,7 @@ async def an_interval_is_a_number_without_a_sign(s: Session) -> None:
 
 
 @check("TW-JOB-006", "TW-JOB-007", "TW-JOB-078", "TW-OVR-009")
-async def parameters_and_members_are_read_as_said(s: Session) -> None:
+async def invalid_parameters_return_400(s: Session) -> None:
     """Unknown parameters are ignored, empty ones count as absent, repeated and invalid ones get 400 `bad_parameter`."""
     work = s.some_work()
     job, history = await s.ended(work)

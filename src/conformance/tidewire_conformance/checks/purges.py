@@ -5,7 +5,7 @@ from tidewire_conformance.session import Session
 
 
 @check("TW-JOB-059", "TW-JOB-062", "TW-RES-028", needs=["delete"])
-async def a_purged_job_is_gone(s: Session) -> None:
+async def purged_job_returns_410(s: Session) -> None:
     """`DELETE` answers 204. After it, each request for the job gets 410 `job_expired`."""
     job, history = await s.ended(s.some_work())
     answer = await s.wire.ask("DELETE", job.path)
@@ -24,7 +24,7 @@ async def a_purged_job_is_gone(s: Session) -> None:
 
 
 @check("TW-JOB-060", "TW-JOB-059", needs=["delete"])
-async def a_purge_ends_the_streams_of_the_job(s: Session) -> None:
+async def purge_sends_done_to_readers(s: Session) -> None:
     """A purge of a running job sends `done` to the attached readers."""
     work = s.lasting(30)
     job = await s.submit(work)

@@ -16,7 +16,7 @@ PINGS = 2
 
 
 @check("TW-FRM-064", "TW-FRM-065", "TW-FRM-063", whole_run=True)
-async def places_are_counted_from_1(s: Session) -> None:
+async def queue_positions_start_at_1(s: Session) -> None:
     """`position` of a waiting job is at least 1 and sent only when it changes. Members with an unknown value are left out."""
     seen = [(each, block) for each in s.wire.record if each.is_stream for block in each.of_type("queue")]
     if not seen:
@@ -56,7 +56,7 @@ def _shows_running(block: Block) -> bool:
 
 
 @check("TW-FRM-067", "TW-FRM-065")
-async def progress_is_told_again_on_each_connection(s: Session) -> None:
+async def progress_is_repeated_on_each_connection(s: Session) -> None:
     """On a new connection, the latest `progress` of a running item follows `hello`."""
     work = s.scripted(
         {"append": "x"}, {"progress": {"current": 3, "total": 7, "unit": "step"}}, {"sleep_ms": 20_000}
@@ -84,7 +84,7 @@ async def progress_is_told_again_on_each_connection(s: Session) -> None:
 
 
 @check("TW-FRM-066", whole_run=True)
-async def progress_of_a_batch_names_its_item(s: Session) -> None:
+async def batch_progress_names_its_item(s: Session) -> None:
     """`progress` of a job with several inputs has the member `item`."""
     batches = {body["id"] for each in s.wire.record for body in job_bodies(each) if body.get("batch") is True}
     for each in (each for each in s.streams() if job_of(each) in batches):
@@ -94,7 +94,7 @@ async def progress_of_a_batch_names_its_item(s: Session) -> None:
 
 
 @check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071", slow=True)
-async def a_silent_stream_is_pinged(s: Session) -> None:
+async def idle_stream_receives_pings(s: Session) -> None:
     """A silent stream gets a `ping` per heartbeat, with a head that the reader already has, however it was opened."""
     heartbeat = s.server.heartbeat
     s.expect(
@@ -149,7 +149,7 @@ async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
 
 
 @check("TW-FRM-073", whole_run=True)
-async def goaway_says_its_wait_twice(s: Session) -> None:
+async def goaway_retry_equals_retry_ms(s: Session) -> None:
     """`retry_ms` of `goaway` equals its `retry` field."""
     seen = [(each, block) for each in s.streams() for block in each.of_type("goaway")]
     if not seen:
@@ -160,7 +160,7 @@ async def goaway_says_its_wait_twice(s: Session) -> None:
 
 
 @check("TW-FRM-072", whole_run=True)
-async def no_stream_is_closed_without_a_word(s: Session) -> None:
+async def stream_ends_with_a_closing_event(s: Session) -> None:
     """A stream that the server ends contains `done`, `goaway` or `problem`."""
     for each in (each for each in s.streams() if each.is_whole and not each.check.startswith("durable.")):
         kinds = [block.type for block in each.events]
@@ -174,7 +174,7 @@ async def no_stream_is_closed_without_a_word(s: Session) -> None:
 
 
 @check("TW-DIF-004", whole_run=True)
-async def ephemeral_events_hold_nothing_of_a_result(s: Session) -> None:
+async def ephemeral_events_carry_no_results(s: Session) -> None:
     """Ephemeral events carry no part of a result: no unlisted member has `value` or `text` in its name."""
     tables = {
         "queue": {"position", "eta_ms"}, "progress": {"current", "total", "unit", "phase", "item"},

@@ -11,7 +11,7 @@ UNKNOWN_MEMBER = "no/such~member"
 
 
 @check("TW-JOB-011", "TW-JOB-077", "TW-JOB-016", "TW-JOB-079", "TW-JOB-012", "TW-JOB-083")
-async def a_submit_of_another_shape_is_refused(s: Session) -> None:
+async def invalid_submit_body_returns_422(s: Session) -> None:
     """A submit body of the wrong shape or with an invalid member gets 422 with a pointer into the body."""
     work = s.some_work()
     example = work.inputs[0]
@@ -62,7 +62,7 @@ def _points_into(body: Any, pointer: str) -> bool:
 
 
 @check("TW-JOB-014", "TW-JOB-015", "TW-JOB-021", "TW-JOB-016")
-async def an_input_that_does_not_fit_is_refused(s: Session) -> None:
+async def input_violating_its_schema_returns_422(s: Session) -> None:
     """An input that violates the endpoint's schema gets 422 before anything runs, also if a stream was requested."""
     found = [(work, bad) for work in _candidates(s) for bad in unfit(s, work)]
     if not found:
@@ -108,7 +108,7 @@ def unfit(s: Session, work: Work) -> list[Any]:
 
 
 @check("TW-JOB-017", "TW-JOB-005")
-async def accept_decides_the_form_of_the_answer(s: Session) -> None:
+async def accept_header_selects_json_or_stream(s: Session) -> None:
     """A submit gets JSON unless `Accept` names event streams with a weight above 0. An `Accept` without either gets 406."""
     work = s.some_work()
     forms = [

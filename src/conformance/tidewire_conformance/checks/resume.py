@@ -54,7 +54,7 @@ def differing(history: RecordedExchange, other: RecordedExchange) -> list[str]:
 
 
 @check("TW-RES-003", "TW-RES-004", "TW-RES-006", "TW-RES-043", "TW-DIF-009", whole_run=True)
-async def ids_go_up_without_a_gap(s: Session) -> None:
+async def ids_are_consecutive(s: Session) -> None:
     """Within an epoch, ids increase by one or continue from a merged diff's base. Only snapshots may skip ids."""
     for each in (each for each in s.wire.record if each.is_stream and each.logged):
         last = key(each.cursor) if each.cursor not in {"", "0-0"} else None
@@ -97,7 +97,7 @@ def _base(block: Block, seq: int) -> int:
 
 
 @check("TW-RES-005", "TW-RES-003", "TW-DIF-007", "TW-RES-017", "TW-DIF-045")
-async def a_history_begins_at_1_1_and_has_no_gap(s: Session) -> None:
+async def log_begins_at_1_1_without_gaps(s: Session) -> None:
     """The cursor `0-0` returns the original log: `1-1`, a `start` snapshot, then consecutive ids, each time the same."""
     _, history = await s.ended(s.growing())
     ids = [block.id for block in history.logged]
@@ -120,7 +120,7 @@ def _job(history: RecordedExchange) -> str:
 
 
 @check("TW-RES-009", "TW-RES-012", "TW-RES-019", "TW-RES-020", "TW-RES-021", "TW-FRM-056")
-async def every_cut_point_of_a_job_that_has_ended_resumes(s: Session) -> None:
+async def ended_job_resumes_from_every_id(s: Session) -> None:
     """For each id of an ended job, the cursor returns exactly the events after it, up to `done`."""
     job, history = await s.ended(s.growing())
     whole = history.logged
@@ -170,7 +170,7 @@ def _sample(rng: random.Random, count: int) -> list[int]:
 
 
 @check("TW-RES-019", "TW-RES-020", "TW-RES-007")
-async def a_running_job_resumes_after_each_cut(s: Session) -> None:
+async def running_job_resumes_after_each_disconnect(s: Session) -> None:
     """After repeated cuts of a running job's stream, the pieces together are the history, with each event once."""
     steps = [step for n in range(12) for step in ({"append": f"né 😀 {n} "}, {"sleep_ms": 20})]
     work = s.server.script(*steps) or s.growing()
@@ -218,7 +218,7 @@ def _bridged(seen: Sequence[Block], wanted: Sequence[str | None]) -> bool:
 
 
 @check("TW-RES-009")
-async def the_header_is_younger_than_the_url(s: Session) -> None:
+async def last_event_id_takes_precedence_over_after(s: Session) -> None:
     """`Last-Event-ID`, in any letter case, takes precedence over `after`. Without the header, `after` is the cursor."""
     job, history = await s.ended(s.growing())
     ids = [block.id or "" for block in history.logged]
@@ -236,7 +236,7 @@ async def the_header_is_younger_than_the_url(s: Session) -> None:
 
 
 @check("TW-RES-010", "TW-RES-022", "TW-RES-023", "TW-RES-016", "TW-RES-015", "TW-DIF-010", "TW-FRM-055")
-async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) -> None:
+async def ended_job_without_cursor_returns_snapshot_and_done(s: Session) -> None:
     """Without a cursor, the stream of an ended job is a snapshot with the id before `done` and a non-final status, then `done`."""
     job, history = await s.ended(s.growing())
     whole = history.logged
@@ -267,7 +267,7 @@ async def without_a_cursor_an_ended_job_gives_a_snapshot_and_done(s: Session) ->
 
 
 @check("TW-RES-011", "TW-RES-012")
-async def a_cursor_that_is_no_id_is_refused(s: Session) -> None:
+async def malformed_cursor_returns_400(s: Session) -> None:
     """A cursor that does not match the grammar of ids gets 400 `bad_cursor`. A valid id gets the stream."""
     job, history = await s.ended(s.server.any_work() or s.growing())
     for cursor in INVALID_IDS:
@@ -281,7 +281,7 @@ async def a_cursor_that_is_no_id_is_refused(s: Session) -> None:
 
 
 @check("TW-RES-012")
-async def the_cursor_of_done_has_nothing_after_it(s: Session) -> None:
+async def cursor_of_done_returns_204(s: Session) -> None:
     """The id of `done` and the cursor `0-1` get 204."""
     job, history = await s.ended(s.server.any_work() or s.growing())
     for cursor in (history.logged[-1].id or "", "0-1"):
@@ -292,7 +292,7 @@ async def the_cursor_of_done_has_nothing_after_it(s: Session) -> None:
 
 
 @check("TW-RES-012", "TW-RES-047", "TW-RES-016")
-async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> None:
+async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
     """A cursor past the head or of an unknown epoch gets a `rewound` snapshot at the head, then the following events."""
     job, history = await s.ended(s.growing())
     head = key(history.logged[-1].id) or (1, 1)
@@ -320,7 +320,7 @@ async def a_cursor_that_no_epoch_holds_gets_a_rewound_snapshot(s: Session) -> No
 
 
 @check("TW-RES-018", "TW-RES-020", "TW-RES-024", "TW-RES-015", "TW-RES-012", "TW-RES-025", serial=True)
-async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
+async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
     """After trimming, an old cursor gets a snapshot at the head and `0-0` gets one at the oldest id. Later events apply to both."""
     limit = s.server.limits.get("max_log_bytes", 2**30)
     if limit > LARGEST_LOG or limit * 1.7 > s.server.limits.get("max_state_bytes", 0):
@@ -368,7 +368,7 @@ async def a_trimmed_log_is_bridged_by_a_snapshot(s: Session) -> None:
 
 
 @check("TW-OVR-025", "TW-JOB-063", slow=True)
-async def a_closed_connection_leaves_the_job_alone(s: Session) -> None:
+async def disconnect_does_not_affect_the_job(s: Session) -> None:
     """A job continues after all its readers disconnect, and ends with the usual status."""
     work = s.lasting()
     header = {"Accept": "text/event-stream"}
@@ -384,7 +384,7 @@ async def a_closed_connection_leaves_the_job_alone(s: Session) -> None:
 
 
 @check("TW-DIF-066", "TW-RES-007", slow=True)
-async def two_readers_see_the_same_history(s: Session) -> None:
+async def concurrent_readers_see_the_same_states(s: Session) -> None:
     """Two concurrent readers reach the same end and hold equal states at each id that both received."""
     work = s.server.lasting() or s.growing()
     job = await s.submit(work)

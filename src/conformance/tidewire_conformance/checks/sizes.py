@@ -8,7 +8,7 @@ LARGEST_STATE = 16 * 2**20
 
 
 @check("TW-FRM-047", "TW-FRM-048", whole_run=True)
-async def events_are_no_longer_than_discovery_says(s: Session) -> None:
+async def events_stay_within_size_limits(s: Session) -> None:
     """A snapshot has at most `max_state_bytes` of data, any other event at most `max_event_bytes`."""
     limits = s.server.limits
     for each in s.streams():
@@ -23,7 +23,7 @@ async def events_are_no_longer_than_discovery_says(s: Session) -> None:
 
 
 @check("TW-FRM-050", serial=True)
-async def a_state_that_grows_too_large_fails_the_job(s: Session) -> None:
+async def oversized_state_fails_the_job(s: Session) -> None:
     """A job whose snapshot would exceed `max_state_bytes` fails with `state_too_large`."""
     limit = s.server.limits.get("max_state_bytes", 0)
     if limit > LARGEST_STATE:
@@ -41,7 +41,7 @@ async def a_state_that_grows_too_large_fails_the_job(s: Session) -> None:
 
 
 @check("TW-FRM-049", "TW-FRM-047")
-async def a_change_that_is_too_long_for_an_event_comes_in_several(s: Session) -> None:
+async def long_text_is_split_over_several_events(s: Session) -> None:
     """Text longer than `max_event_bytes` is split over several events and is complete at the end."""
     limits = s.server.limits
     size = limits.get("max_event_bytes", 0) + 1000

@@ -9,7 +9,7 @@ from tidewire_conformance.session import Session
 
 
 @check("TW-DIF-044", whole_run=True)
-async def a_merged_diff_proves_what_its_parts_proved(s: Session) -> None:
+async def merged_diffs_keep_text_checks(s: Session) -> None:
     """A merged diff has a check for each text that any of the events it replaces has a check for."""
     parts: dict[tuple[str, object], set[str]] = {}
     for exchange in s.wire.record:
@@ -46,7 +46,7 @@ def _checked_texts(data: Any) -> set[str]:
 
 
 @check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", serial=True)
-async def a_slow_reader_delays_nobody(s: Session) -> None:
+async def slow_reader_does_not_delay_others(s: Session) -> None:
     """A reader that stops reading delays neither the job nor other readers, and is not disconnected."""
     piece = min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024)
     count = min(2 * 2**20 // piece, s.server.limits.get("max_state_bytes", 0) // piece - 2)

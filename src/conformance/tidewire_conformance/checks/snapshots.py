@@ -6,7 +6,7 @@ from tidewire_conformance.session import Session
 
 
 @check("TW-RES-007", "TW-RES-016")
-async def a_snapshot_holds_all_that_the_diffs_gave(s: Session) -> None:
+async def snapshots_match_the_history(s: Session) -> None:
     """For each endpoint, a snapshot holds the same errors, notes, usage, `stable` and `batch` as the history."""
     fails = {
         "script": [{"append": "so far"}, {"note": "a note"}, {"usage": {"steps": 2}}, {"fail": "no further"}]

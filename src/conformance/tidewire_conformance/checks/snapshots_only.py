@@ -9,7 +9,7 @@ from tidewire_conformance.session import Session
 @check(
     "TW-JOB-072", "TW-JOB-073", "TW-JOB-074", "TW-JOB-075", "TW-JOB-084", needs=["snapshots_only"], slow=True
 )
-async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
+async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
     """`?diffs=0` returns snapshots, `done` and ephemeral events. Snapshots are `min_interval_ms` apart."""
     steps = [step for n in range(30) for step in ({"append": f"{n} "}, {"sleep_ms": 25})]
     work = s.server.script(*steps) or s.server.lasting() or s.some_work()
@@ -40,7 +40,7 @@ async def a_stream_without_diffs_has_snapshots_and_done(s: Session) -> None:
 
 
 @check("TW-JOB-081", needs=["snapshots_only"])
-async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
+async def diffs_0_validates_the_cursor(s: Session) -> None:
     """With `?diffs=0`, the id of `done` gets 204, an invalid id 400, and an unknown id a `rewound` snapshot."""
     job, history = await s.ended(s.some_work())
     done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
@@ -70,7 +70,7 @@ async def a_stream_without_diffs_judges_its_cursor(s: Session) -> None:
 
 
 @check("TW-JOB-074", needs=["snapshots_only"], slow=True)
-async def an_interval_below_that_of_discovery_is_raised(s: Session) -> None:
+async def min_interval_ms_is_raised_to_the_minimum(s: Session) -> None:
     """`min_interval_ms=0` returns no more snapshots than the interval in the discovery document allows."""
     least = s.server.discovery_body.get("min_interval_ms")
     if not s.expect(

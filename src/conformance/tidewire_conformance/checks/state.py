@@ -34,7 +34,7 @@ _BY_OP = {
     "TW-DIF-039", "TW-DIF-046", "TW-DIF-047", "TW-DIF-048", "TW-DIF-049", "TW-DIF-050", "TW-DIF-055", "TW-RES-030",
     "TW-RES-040", whole_run=True,
 )  # fmt: skip
-async def histories_fold(s: Session) -> None:
+async def diffs_apply_and_checks_hold(s: Session) -> None:
     """Each diff applies to the state before it, and each check and digest holds."""
     for step in s.histories().steps:
         if step.refused is not None:
@@ -69,7 +69,7 @@ def _satisfied(step: Step) -> Iterator[str]:
 
 
 @check("TW-DIF-001", "TW-DIF-002", "TW-DIF-003", "TW-DIF-005", "TW-OVR-007", whole_run=True)
-async def each_state_is_one(s: Session) -> None:
+async def states_are_valid(s: Session) -> None:
     """After each logged event the state fits its schema, keeps its number of items, and has errors in failed items only."""
     counts: dict[str, int] = {}
     judged: dict[tuple[str, str | None, str], Any] = {}
@@ -113,7 +113,7 @@ async def each_state_is_one(s: Session) -> None:
 
 
 @check("TW-RES-007", "TW-DIF-043", "TW-DIF-042", "TW-JOB-039", whole_run=True)
-async def an_id_has_one_state(s: Session) -> None:
+async def each_id_has_one_state(s: Session) -> None:
     """Diffs, merged diffs, snapshots and reads of the job all lead to the same state at an id."""
     found: dict[tuple[str, str], Any] = {}
     for step in s.histories().steps:
@@ -133,7 +133,7 @@ async def an_id_has_one_state(s: Session) -> None:
 
 
 @check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", whole_run=True)
-async def items_move_by_the_table(s: Session) -> None:
+async def item_status_transitions_are_valid(s: Session) -> None:
     """Item statuses change only as in section 1.6, ended items never change, and the job's final status follows from them."""
     for step in s.histories().steps:
         if step.before is None or step.after is None:
@@ -168,7 +168,7 @@ async def items_move_by_the_table(s: Session) -> None:
 
 
 @check("TW-DIF-034", "TW-DIF-035", whole_run=True)
-async def columns_stay_within_an_epoch(s: Session) -> None:
+async def columns_are_constant_within_an_epoch(s: Session) -> None:
     """Each snapshot and each read of a job names the columns, which stay the same within an epoch."""
     known: dict[tuple[str, int], Any] = {}
 
@@ -196,7 +196,7 @@ async def columns_stay_within_an_epoch(s: Session) -> None:
 
 
 @check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", whole_run=True)
-async def stable_text_stays(s: Session) -> None:
+async def stable_text_does_not_change(s: Session) -> None:
     """Text covered by `stable` never changes within an epoch. The lengths in `stable` never decrease or exceed their texts."""
     seen = False
     for step in s.histories().steps:
@@ -239,7 +239,7 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
 
 
 @check("TW-DIF-031", "TW-DIF-030", "TW-DIF-032", "TW-OVR-005")
-async def texts_are_counted_in_code_points(s: Session) -> None:
+async def text_lengths_count_code_points(s: Session) -> None:
     """Truncation by one removes one code point, also outside the BMP, and never splits a surrogate pair."""
     kept = "e\u0301🎉👩\u200d"
     steps: list[dict[str, Any]] = [
@@ -270,7 +270,7 @@ async def texts_are_counted_in_code_points(s: Session) -> None:
 
 
 @check("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020", "TW-DIF-055")
-async def diffs_rebuild_the_value(s: Session) -> None:
+async def diffs_reconstruct_the_value(s: Session) -> None:
     """Diffs between whole values of every JSON type lead to the value that the job emitted last."""
     # The edited members stand next to a long unchanged text, so that the server sends edits. A whole-value replacement would
     # hide earlier errors.
