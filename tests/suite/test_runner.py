@@ -178,7 +178,7 @@ def test_a_server_of_another_kind_is_named_as_such(tmp_path):
 
 def test_a_check_that_asserts_nothing_is_an_error(url):
     async def silent(session):
-        await session.wire.ask("GET", "/v1")
+        await session.wire.request("GET", "/v1")
 
     found, report = verdicts(url, check_of(silent))
     assert found.verdicts[0].outcome is Outcome.ERROR
@@ -224,7 +224,7 @@ def test_an_interrupt_leaves_the_report_so_far(url):
 
     async def interrupted(session):
         os.kill(os.getpid(), signal.SIGINT)
-        await session.wire.ask("GET", "/v1")
+        await session.wire.request("GET", "/v1")
         await asyncio.Event().wait()
 
     checks = [check_of(sound), check_of(interrupted, "own.late", requirements=("TW-DSC-005",), serial=True)]
@@ -261,7 +261,7 @@ def test_a_server_that_is_gone_is_said_to_be_and_not_asked_on_and_on():
     async def last(session):
         server.shutdown()
         server.server_close()
-        await session.wire.ask("GET", "/v1/jobs")
+        await session.wire.request("GET", "/v1/jobs")
 
     async def later(session):
         asked.append(session)
@@ -310,10 +310,10 @@ def test_what_is_no_server_of_this_protocol_is_told_what_it_is(answer, told):
 
 def test_what_is_not_declared_does_not_count_and_what_is_untested_does(url):
     async def untested(session):
-        session.untested("needs more")
+        session.skip_untested("needs more")
 
     async def absent(session):
-        session.not_declared("has none")
+        session.skip_not_declared("has none")
 
     found, report = verdicts(
         url, check_of(untested), check_of(absent, "own.absent", requirements=("TW-DSC-014",))

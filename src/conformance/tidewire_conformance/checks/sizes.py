@@ -3,7 +3,7 @@
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
-LARGEST_STATE = 16 * 2**20
+MAX_TESTED_STATE = 16 * 2**20
 """Largest state, in bytes, that the suite lets grow beyond its limit."""
 
 
@@ -26,10 +26,12 @@ async def events_stay_within_size_limits(s: Session) -> None:
 async def oversized_state_fails_the_job(s: Session) -> None:
     """A job whose snapshot would exceed `max_state_bytes` fails with `state_too_large`."""
     limit = s.server.limits.get("max_state_bytes", 0)
-    if limit > LARGEST_STATE:
-        s.untested(f"max_state_bytes is {limit}, but the suite tests limits of at most {LARGEST_STATE}")
-    work = s.scripted({"bytes": limit + 1})
-    _, history = await s.ended(work)
+    if limit > MAX_TESTED_STATE:
+        s.skip_untested(
+            f"max_state_bytes is {limit}, but the suite tests limits of at most {MAX_TESTED_STATE}"
+        )
+    sample = s.script_sample({"bytes": limit + 1})
+    _, history = await s.run_to_end(sample)
     done = history.of_type("done")[0].json
     s.expect(
         "TW-FRM-050",
@@ -46,11 +48,11 @@ async def long_text_is_split_over_several_events(s: Session) -> None:
     limits = s.server.limits
     size = limits.get("max_event_bytes", 0) + 1000
     if size > 2 * 2**20 or size + 2000 > limits.get("max_state_bytes", 0):
-        s.untested(
+        s.skip_untested(
             f"max_event_bytes is {size - 1000}, too large to be tested or too close to max_state_bytes"
         )
-    work = s.scripted({"bytes": size})
-    job, history = await s.ended(work)
+    sample = s.script_sample({"bytes": size})
+    job, history = await s.run_to_end(sample)
     longest = max((len(block.data) for block in history.of_type("message")), default=0)
     s.expect("TW-FRM-047", longest < size, f"at most {size - 1000} bytes of data", longest, at=history)
     value = (await s.read(job)).json["state"]["items"][0]["value"]

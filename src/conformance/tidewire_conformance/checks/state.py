@@ -15,7 +15,7 @@ TRANSITIONS = {
     ("running", "succeeded"), ("running", "failed"), ("running", "cancelled"),
 }  # fmt: skip
 """Transitions in the table of section 1.6. A snapshot may combine several."""
-DEEPEST_VALUE = 56
+MAX_VALUE_DEPTH = 56
 
 # Requirements that an op satisfies if it applies to the state.
 _BY_OP = {
@@ -37,10 +37,10 @@ _BY_OP = {
 async def diffs_apply_and_checks_hold(s: Session) -> None:
     """Each diff applies to the state before it, and each check and digest holds."""
     for step in s.histories().steps:
-        if step.refused is not None:
-            s.expect(step.refused.requirement, False, "an event that applies to the state before it", str(step.refused),
+        if step.error is not None:
+            s.expect(step.error.requirement, False, "an event that applies to the state before it", str(step.error),
                      at=step.exchange, block=step.block)  # fmt: skip
-            s.expect("TW-DIF-012", step.refused.requirement not in _op_requirements(), "a diff that applies", str(step.refused),
+            s.expect("TW-DIF-012", step.error.requirement not in _op_requirements(), "a diff that applies", str(step.error),
                      at=step.exchange, block=step.block)  # fmt: skip
         elif step.after is not None and step.before is not None:
             for requirement in _satisfied(step):
@@ -108,7 +108,7 @@ async def states_are_valid(s: Session) -> None:
             s.expect("TW-DIF-005", (item["status"] == "failed") == ("error" in item), "the member error in failed items only",
                      item, at=step.exchange, block=step.block)  # fmt: skip
             deep = strict_json.depth(item["value"])
-            s.expect("TW-OVR-007", deep <= DEEPEST_VALUE, f"a value nested at most {DEEPEST_VALUE} deep", deep, at=step.exchange,
+            s.expect("TW-OVR-007", deep <= MAX_VALUE_DEPTH, f"a value nested at most {MAX_VALUE_DEPTH} deep", deep, at=step.exchange,
                      block=step.block)  # fmt: skip
 
 
@@ -210,7 +210,7 @@ async def stable_text_does_not_change(s: Session) -> None:
             seen = seen or bool(new.get("stable") or old.get("stable"))
             _judge_stable(s, step, old, new)
     if not seen:
-        s.no_occasion("no item in this run had `stable`")
+        s.skip_no_occasion("no item in this run had `stable`")
 
 
 def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -248,8 +248,8 @@ async def text_lengths_count_code_points(s: Session) -> None:
         {"append": "é🎉"},
         {"truncate": 1},
     ]
-    work = s.scripted(*steps)
-    job, history = await s.ended(work)
+    sample = s.script_sample(*steps)
+    job, history = await s.run_to_end(sample)
     wanted = kept + "é"
     body = (await s.read(job)).json
     got = body["state"]["items"][0]["value"]
@@ -295,13 +295,13 @@ async def diffs_reconstruct_the_value(s: Session) -> None:
         },
     ]
     steps = [step for value in values for step in ({"emit": value}, {"sleep_ms": 15})]
-    work = s.scripted(*steps, initial={}, columns=[])
-    job, history = await s.ended(work)
+    sample = s.script_sample(*steps, initial={}, columns=[])
+    job, history = await s.run_to_end(sample)
     folded = Histories([history]).streams[0][1][-1]
     got = (
         folded.after.value["items"][0]["value"]
         if folded.after
-        else f"a diff that does not apply: {folded.refused}"
+        else f"a diff that does not apply: {folded.error}"
     )
     for requirement in ("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020"):
         s.expect(requirement, got == values[-1], f"{values[-1]!r}", got, at=history)

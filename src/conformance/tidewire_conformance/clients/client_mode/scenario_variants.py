@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tidewire_conformance.clients.player.render_stream_steps import hello_data
 from tidewire_conformance.clients.player.scenario import Members, Scenario
-from tidewire_conformance.judging.apply_diffs import Refused, State, apply
+from tidewire_conformance.judging.apply_diffs import InvalidDiffError, State, apply
 
 Step = Members
 _STEPS = {"data", "hello", "pause_ms", "until_saw", "until_asked"}
@@ -330,7 +330,7 @@ def _can_vary(scenario: Scenario) -> bool:
 def _variant_scenario(scenario: Scenario, name: str, variant: Variant) -> Scenario | None:
     try:
         changed = variant.change(scenario)
-    except (ValueError, Refused):
+    except (ValueError, InvalidDiffError):
         return None
     if (changed.scripts, changed.discovery, changed.late) == (
         scenario.scripts,
