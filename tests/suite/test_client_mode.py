@@ -147,7 +147,7 @@ def test_the_scenarios_can_be_listed_by_area_sentence_and_name():
     assert listed.exit_code == 0
     assert "framing.byte-order-mark" in listed.output
     assert "resync.gap" in listed.output
-    assert "mark.rollback" in listed.output
+    assert "byte-order-mark.rollback" in listed.output
 
 
 # ---- what it says ------------------------------------------------------------------------------------------------
@@ -283,11 +283,11 @@ def test_sentences_of_unusual_servers_are_about_clients():
 @pytest.mark.parametrize(
     ("variant", "wrong"),
     [
-        ("bytes", "DecodesChunksSeparately"),
+        ("one-byte-chunks", "DecodesChunksSeparately"),
         ("comments", "DispatchesEventAfterComment"),
-        ("members", "GivesUpOnUnknownMember"),
-        ("weather", "GivesUpOnUnknownEvent"),
-        ("mark", "LosesEventAfterByteOrderMark"),
+        ("unknown-members", "GivesUpOnUnknownMember"),
+        ("unknown-events", "GivesUpOnUnknownEvent"),
+        ("byte-order-mark", "LosesEventAfterByteOrderMark"),
         ("merged", "IgnoresBaseOfMergedDiff"),
         ("busy", "GivesUpOnFirst503"),
     ],

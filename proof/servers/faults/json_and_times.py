@@ -4,13 +4,13 @@ from proof.servers.fault_helpers import rewrite_body, rewrite_events
 from proof.servers.faults import faulty_server
 
 
-@faulty_server("TW-OVR-002", "json_and_times.json_follows_section_1_4")
+@faulty_server("TW-OVR-002", "json_and_times.all_json_is_valid")
 def nan_in_an_event(hooks):
     """An event contains NaN."""
     rewrite_events(hooks, b'"heartbeat_ms":400', b'"heartbeat_ms":NaN')
 
 
-@faulty_server("TW-OVR-004", "json_and_times.json_follows_section_1_4")
+@faulty_server("TW-OVR-004", "json_and_times.all_json_is_valid")
 def duplicate_member_in_an_event(hooks):
     """An event contains a duplicate member."""
     rewrite_events(hooks, b'{"protocol"', b'{"job":"x","protocol"')

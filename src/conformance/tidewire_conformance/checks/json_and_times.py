@@ -27,7 +27,7 @@ _ENDPOINT_MEMBERS = {"value", "input_schema", "value_schema", "examples", "token
 
 
 @check("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", whole_run=True)
-async def json_follows_section_1_4(s: Session) -> None:
+async def all_json_is_valid(s: Session) -> None:
     """All JSON has finite numbers, exact integers, unique members, valid Unicode and bounded depth."""
     rules = ("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006")
     for exchange in s.wire.record:
