@@ -239,7 +239,7 @@ def conformance(
             endpoint=endpoint or (), restart=restart_cmd, expire=expire_cmd, replica_url=replica_url, origin=origin,
             patience=patience, seed=seed, repeat=repeat, budget=budget, lanes=lanes or DEFAULT_CONCURRENCY,
         )  # fmt: skip
-    except parse_option_values.NothingNamedError as error:
+    except parse_option_values.EmptySelectionError as error:
         _fail(str(error), NOTHING_RAN)
     except parse_option_values.UsageError as error:
         _fail(str(error), USAGE)
