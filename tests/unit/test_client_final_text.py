@@ -33,8 +33,8 @@ def item_change(document, seq, ops):
     document.apply(ops)
     changes = document.text_changes
     deleted, text = changes[0][1:] if changes else (0, "")
-    place = Position(document.view(), (TEXT,), Cursor(1, seq))
-    return ItemChange(place, ResultType(None), seq, deleted=deleted, text=text)
+    position = Position(document.view(), (TEXT,), Cursor(1, seq))
+    return ItemChange(position, ResultType(None), seq, deleted=deleted, text=text)
 
 
 @pytest.mark.parametrize("with_rollbacks", [False, True], ids=["appends", "rollbacks"])
@@ -68,7 +68,7 @@ def test_stable_text_is_released_after_buffered_updates_were_merged(final, docum
         # A merged update may reach beyond the stable length; the reader then releases less text.
         if seq % (MANY // 3) == 0:
             assert stable - len(document.value(TEXT)) // (MAX_HELD // 8) <= len(released) <= stable
-            assert final.final.place.text(TEXT) == released
+            assert final.final.position.text(TEXT) == released
     assert document.value(TEXT).startswith(released)
     assert released + "".join(final.finish()) == document.value(TEXT)
     assert final.settled(None)[-1].cursor.seq == MANY - 1

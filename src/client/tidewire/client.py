@@ -588,12 +588,12 @@ class AsyncClient:
         url = f"{self.url}{API_ROOT}/jobs"
         with anyio.move_on_after(options.timeout):
             while url and len(found) < limit:
-                answer = await session.ask("GET", url, options)
-                page = session.read(JobList, answer, what="jobs")
+                response = await session.request("GET", url, options)
+                page = session.read(JobList, response, what="jobs")
                 found += page.jobs
                 # Stop at a page without jobs even if it links to a next page: a faulty server could send such
                 # pages forever.
-                url = session.same_origin_link(answer.url, page.next, "") if page.next and page.jobs else ""
+                url = session.same_origin_link(response.url, page.next, "") if page.next and page.jobs else ""
             return found[:limit]
         raise TotalTimeoutError(f"the timeout of {options.timeout:g} s passed", where=Where("GET", url))
 

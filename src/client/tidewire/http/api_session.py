@@ -99,7 +99,7 @@ class ApiSession:
 
     # ---- requests ----------------------------------------------------------------------------------------------
 
-    async def ask(
+    async def request(
         self,
         method: str,
         url: str,
@@ -163,21 +163,21 @@ class ApiSession:
         self, request: "_Request", options: Options, since: float | None
     ) -> Response | Connection:
         if options.timeout is None:
-            return await self._ask(request, options)
+            return await self._request(request, options)
         with anyio.CancelScope(deadline=(anyio.current_time() if since is None else since) + options.timeout):
-            return await self._ask(request, options)
+            return await self._request(request, options)
         what = f"the timeout of {options.timeout:g} s passed"
         advice = MAY_RUN if request.kind is RequestKind.SUBMIT else None
         where = Where(request.method, request.url, request.job_id)
         raise TotalTimeoutError(what, where=where, advice=advice)
 
-    async def _ask(self, request: "_Request", options: Options) -> Response | Connection:
+    async def _request(self, request: "_Request", options: Options) -> Response | Connection:
         backoff = Backoff(options.retry, self.timing.rng)
         policy = RequestPolicy(request.kind, backoff, is_get=request.method == "GET")
         while True:
             at_least: float | None = None
             try:
-                answer = await self._once(request, options)
+                response = await self._attempt(request, options)
             except (TransportError, NotATidewireServerError) as error:
                 fault: TidewireError = error
                 fatal = policy.fault(fault_of(error), contacted=self.contacted) is Action.FATAL
@@ -188,15 +188,15 @@ class ApiSession:
                 if fatal:
                     await self.raise_fault(error)
             else:
-                action = policy.action(answer.status)
-                if action is Action.USE or isinstance(answer, Connection):
-                    return answer
+                action = policy.action(response.status)
+                if action is Action.USE or isinstance(response, Connection):
+                    return response
                 if action is Action.REFRESH and await self.credentials.renew(request.credentials):
                     continue
                 if action is Action.REDIRECT:
-                    request.url = self.redirected(answer)
+                    request.url = self.redirected(response)
                     continue
-                fault = self.refused(answer, request.job_id)
+                fault = self.refused(response, request.job_id)
                 if action not in {Action.WAIT, Action.CUT} or isinstance(fault, NotATidewireServerError):
                     raise fault
                 if request.stream and fault.code == "too_many_streams":
@@ -208,14 +208,14 @@ class ApiSession:
                 if unknown and not await self._can_retry_submit(options):
                     fault.advice = _NOT_RETRIED
                     raise fault
-                at_least = retry_after(answer.headers.get("retry-after"))
+                at_least = retry_after(response.headers.get("retry-after"))
             pause = policy.wait(at_least=at_least)
             if pause is None:
                 raise fault.placed(job_id=request.job_id)
             log.info("%s %s: %s; retrying in %.2f s", request.method, request.url, fault.what, pause)
             await self.timing.sleep(pause)
 
-    async def _once(self, request: "_Request", options: Options) -> Response | Connection:
+    async def _attempt(self, request: "_Request", options: Options) -> Response | Connection:
         method, url, body, timing = request.method, request.url, request.body, self.timing
         headers = await self.headers(options, request.headers, body)
         request.credentials = self.credentials.current
@@ -241,20 +241,20 @@ class ApiSession:
         own = {"Accept": "application/json", **content}
         return overlaid(own, self._url_credentials, options.headers, await self.credentials.get(), more or {})
 
-    def redirected(self, answer: Any) -> str:
+    def redirected(self, response: Any) -> str:
         """Return the absolute URL of a redirect's target.
 
         Raises:
             ProtocolError: The target is on another origin or missing.
         """
-        place = resolve(answer.url, answer.headers.get("location", ""))
-        if not same_origin(place, self.base) or "location" not in answer.headers:
-            where = Where("GET", answer.url, status_code=answer.status)
+        target = resolve(response.url, response.headers.get("location", ""))
+        if not same_origin(target, self.base) or "location" not in response.headers:
+            where = Where("GET", response.url, status_code=response.status)
             advice = "The client sends credentials to one origin only. Create a client with the new URL."
             raise ProtocolError(
-                f"the server redirects to {place!r} on another origin", where=where, advice=advice
+                f"the server redirects to {target!r} on another origin", where=where, advice=advice
             )
-        return place
+        return target
 
     def same_origin_link(self, base: str, reference: str, otherwise: str) -> str:
         """Resolve a link in a response, if it stays on the server's origin.
@@ -272,7 +272,7 @@ class ApiSession:
 
     # ---- responses ---------------------------------------------------------------------------------------------
 
-    def read(self, model: type[M], answer: Response, *, what: str, job_id: str | None = None) -> M:
+    def read(self, model: type[M], response: Response, *, what: str, job_id: str | None = None) -> M:
         """Parse and validate a response's body as a model.
 
         Raises:
@@ -280,32 +280,32 @@ class ApiSession:
             ProtocolError: The body is not valid.
         """
         try:
-            body: M = messages.read(model, answer.body, what=what)
+            body: M = messages.read(model, response.body, what=what)
         except messages.MessageError as error:
-            where = answer.where(job_id=job_id)
+            where = response.where(job_id=job_id)
             if self.contacted:
                 raise ProtocolError(f"the response is not valid: {error}", where=where) from None
-            raise self.not_tidewire(answer) from None
+            raise self.not_tidewire(response) from None
         self.contacted = True
         return body
 
     def refused(
-        self, answer: Response, job_id: str | None = None, last_event_id: str | None = None
+        self, response: Response, job_id: str | None = None, last_event_id: str | None = None
     ) -> TidewireError:
         """Create the error for a response that is not a success, and note first contact if it has problem details."""
-        problem = status_errors.problem_in(answer)
+        problem = status_errors.problem_in(response)
         if problem is not None:
             self.contacted = True
-        elif not self.contacted and not status_errors.may_be_from_gateway(answer):
+        elif not self.contacted and not status_errors.may_be_from_gateway(response):
             # At first contact, a response without problem details that no gateway sends comes from another server.
-            return self.not_tidewire(answer)
+            return self.not_tidewire(response)
         return status_errors.refused(
-            answer, problem, answer.where(job_id=job_id, last_event_id=last_event_id)
+            response, problem, response.where(job_id=job_id, last_event_id=last_event_id)
         )
 
-    def not_tidewire(self, answer: Response) -> NotATidewireServerError:
+    def not_tidewire(self, response: Response) -> NotATidewireServerError:
         """Create the error for a response that no Tidewire server sends."""
-        return status_errors.not_tidewire(self.base, answer)
+        return status_errors.not_tidewire(self.base, response)
 
     async def raise_fault(self, error: TransportError | NotATidewireServerError) -> NoReturn:
         """Raise the fault of a request that is not retried. At first contact, check whether the server speaks HTTP.
@@ -327,11 +327,11 @@ class ApiSession:
     async def discover(self, options: Options, since: float | None = None) -> Discovery:
         """Return the discovery document. Requested once and cached."""
         if self._discovery is None:
-            answer = await self.ask("GET", self.base + API_ROOT, options, since=since)
-            discovery = self.read(Discovery, answer, what="discovery")
+            response = await self.request("GET", self.base + API_ROOT, options, since=since)
+            discovery = self.read(Discovery, response, what="discovery")
             if discovery.protocol != PROTOCOL:
                 what = f"the server speaks {discovery.protocol!r}, but this client speaks {PROTOCOL!r}"
-                raise UnsupportedProtocolError(what, where=Where("GET", answer.url))
+                raise UnsupportedProtocolError(what, where=Where("GET", response.url))
             self._discovery = discovery
         return self._discovery
 
@@ -340,8 +340,8 @@ class ApiSession:
     ) -> EndpointDescription:
         """Return an endpoint's description. Requested once and cached."""
         if endpoint not in self._descriptions:
-            answer = await self.ask("GET", self.endpoint_url(endpoint), options, since=since)
-            self._descriptions[endpoint] = self.read(EndpointDescription, answer, what="endpoint")
+            response = await self.request("GET", self.endpoint_url(endpoint), options, since=since)
+            self._descriptions[endpoint] = self.read(EndpointDescription, response, what="endpoint")
         return self._descriptions[endpoint]
 
     def endpoint_url(self, endpoint: str) -> str:

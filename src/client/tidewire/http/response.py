@@ -74,7 +74,7 @@ class Connection:
 
     def __init__(
         self,
-        answer: tuple[str, str, int, Mapping[str, str]],
+        response: tuple[str, str, int, Mapping[str, str]],
         body: Body,
         *,
         raw: Any,
@@ -84,7 +84,7 @@ class Connection:
         """Register an open response with its owner.
 
         Args:
-            answer: Method, URL, status and headers.
+            response: Method, URL, status and headers.
             body: The body to read.
             raw: The socket, or None if it is unknown.
             owner: The transport, which keeps a set of its open connections.
@@ -94,7 +94,7 @@ class Connection:
         self.url: str
         self.status: int
         self.headers: Mapping[str, str]
-        self.method, self.url, self.status, self.headers = answer
+        self.method, self.url, self.status, self.headers = response
         self.resumable: bool = body.resumable
         self.being_read: bool = False
         self._body = body
@@ -132,7 +132,7 @@ class Connection:
         self._owner.unread -= self._unread
         self._unread = False
 
-    async def answer(self) -> Response:
+    async def read_response(self) -> Response:
         """Read the body of a response that is not a stream, up to `REFUSAL_BYTES`, for an error message."""
         body = bytearray()
         with anyio.move_on_after(CLOSE_TIMEOUT):
@@ -186,6 +186,6 @@ def shutdown_socket(raw: Any) -> None:
             duplicate.close()
 
 
-def _where(answer: Response | Connection, **members: Any) -> Where:
-    request_id = answer.headers.get("x-request-id")
-    return Where(answer.method, answer.url, status_code=answer.status, request_id=request_id, **members)
+def _where(response: Response | Connection, **members: Any) -> Where:
+    request_id = response.headers.get("x-request-id")
+    return Where(response.method, response.url, status_code=response.status, request_id=request_id, **members)

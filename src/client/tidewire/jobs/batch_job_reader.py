@@ -71,13 +71,13 @@ class BatchJobReader(JobReader, Generic[T]):
         """Do nothing: a loop over a batch job does not raise, because items fail independently of each other."""
 
     def _updates(self, applied: Applied) -> Iterator[ItemChange[T]]:
-        place = self._place(applied)
+        position = self._position(applied)
         diff = applied.diff
-        changed = self._changed(place) if diff is None else sorted(_items_in_diff(diff, place))
+        changed = self._changed(position) if diff is None else sorted(_items_in_diff(diff, position))
         for index in changed:
-            deleted, text = self._texts.change(index, place, applied.texts)
+            deleted, text = self._texts.change(index, position, applied.texts)
             yield ItemChange(
-                place,
+                position,
                 self._shape,
                 applied.first_seq,
                 deleted=deleted,
@@ -87,10 +87,10 @@ class BatchJobReader(JobReader, Generic[T]):
                 settles=index == changed[-1],
             )
 
-    def _changed(self, place: Position) -> list[int]:
+    def _changed(self, position: Position) -> list[int]:
         """Return the indices of the items that differ between the previous state and a snapshot."""
         before: Any = [] if self._latest is None else self._latest.view.value("/items")
-        now: Any = place.view.value("/items")
+        now: Any = position.view.value("/items")
         return [
             index for index, item in enumerate(now) if index >= len(before) or not same(item, before[index])
         ]
@@ -131,7 +131,7 @@ class _EndedItems(Generic[T]):
         return () if update is None else (update,)
 
     def project(self, update: ItemChange[T]) -> Iterator[tuple[int, T | ItemFailedError]]:
-        view = update.place.view
+        view = update.position.view
         if self._started:
             yield from self._ended(update.index, view)
             return
@@ -162,14 +162,14 @@ def _ended_in(view: View) -> frozenset[int]:
     )
 
 
-def _items_in_diff(diff: JsonValue, place: Position) -> set[int]:
+def _items_in_diff(diff: JsonValue, position: Position) -> set[int]:
     """Return the indices of the items that a diff changes."""
-    columns = place.columns
+    columns = position.columns
     if isinstance(diff, str):
         return _items_at(columns)
     ops: Any = diff["ops"] if isinstance(diff, dict) else diff
     if any(op[1] in ("", "/items") for op in ops if op[0] != "r"):
-        return {*range(place.view.length("/items"))}
+        return {*range(position.view.length("/items"))}
     return set().union(*(_items_at(columns) if op[0] == "r" else _items_at(op[1:2]) for op in ops))
 
 

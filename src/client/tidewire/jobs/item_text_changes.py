@@ -21,21 +21,21 @@ class TextColumns:
         """Return the JSON Pointer of an item's text column, as found last; None if the item had no text yet."""
         return self._columns.get(index)
 
-    def column(self, index: int, place: Position) -> str | None:
+    def column(self, index: int, position: Position) -> str | None:
         """Return the JSON Pointer of an item's text column at a position; None if the item has no text yet."""
         known = self._columns.get(index)
-        if known is None or known not in place.columns:
-            known = _first_text(index, place) or known
+        if known is None or known not in position.columns:
+            known = _first_text(index, position) or known
             if known is not None:
                 self._columns[index] = known
         return known
 
-    def change(self, index: int, place: Position, changes: Sequence[TextChange]) -> tuple[int, str]:
+    def change(self, index: int, position: Position, changes: Sequence[TextChange]) -> tuple[int, str]:
         """Return how an event changed an item's text.
 
         Args:
             index: Index of the item.
-            place: Position of the event.
+            position: Position of the event.
             changes: The event's changes of all text columns.
 
         Returns:
@@ -44,10 +44,10 @@ class TextColumns:
         if not changes:
             return 0, ""
         before = self._columns.get(index)
-        if len(changes) == 1 and changes[0][0] == before and place.columns == (before,):
+        if len(changes) == 1 and changes[0][0] == before and position.columns == (before,):
             return changes[0][1:]
         # A new epoch may move the text to another column: the old text is deleted, the new one appended.
-        now = self.column(index, place)
+        now = self.column(index, position)
         deleted, text = 0, ""
         for change in changes:
             if change.pointer == before:
@@ -56,34 +56,34 @@ class TextColumns:
                 text = change.text
         return deleted, text
 
-    def between(self, index: int, base: Position | None, place: Position) -> tuple[int, str]:
+    def between(self, index: int, base: Position | None, position: Position) -> tuple[int, str]:
         """Return how an item's text changed between two positions, by comparing the two texts.
 
         Returns:
             The number of code points deleted at the end of the text, and the text appended afterwards.
         """
-        before, now = (None if one is None else _first_text(index, one) for one in (base, place))
+        before, now = (None if one is None else _first_text(index, one) for one in (base, position))
         old = (base.text(before) if base is not None and before is not None else None) or ""
-        new = (place.text(now) if now is not None else None) or ""
+        new = (position.text(now) if now is not None else None) or ""
         if before is not None and now is not None and before != now:
             return len(old), new
         change = TextChange.between("", old, new)
         return change.deleted, change.text
 
 
-def _text_columns(place: Position) -> dict[int, str]:
+def _text_columns(position: Position) -> dict[int, str]:
     """Map the index of each item to its first text column."""
     found: dict[int, str] = {}
-    for pointer in place.columns:
+    for pointer in position.columns:
         _, items, index, *_ = f"{pointer}///".split("/")
-        if items == "items" and index.isdigit() and place.text(pointer) is not None:
+        if items == "items" and index.isdigit() and position.text(pointer) is not None:
             found.setdefault(int(index), pointer)
     return found
 
 
-def _first_text(index: int, place: Position) -> str | None:
+def _first_text(index: int, position: Position) -> str | None:
     root = f"/items/{index}/value"
-    for pointer in place.columns:
-        if pointer.startswith(root) and place.text(pointer) is not None:
+    for pointer in position.columns:
+        if pointer.startswith(root) and position.text(pointer) is not None:
             return pointer
     return None

@@ -173,10 +173,10 @@ class JobReader(ABC):
 
     async def cancel(self, body: bytes) -> JobStatus:
         with self.bounded(self.deadline()):
-            answer = await self._session.ask(
+            response = await self._session.request(
                 "POST", self._cancel_url, self._options, body=body, job_id=self.id
             )
-        return self._session.read(JobResource, answer, what="job", job_id=self.id).status
+        return self._session.read(JobResource, response, what="job", job_id=self.id).status
 
     # ---- called by iterators -----------------------------------------------------------------------------------
 
@@ -213,9 +213,9 @@ class JobReader(ABC):
             self._ready.clear()
             return updates
 
-    def commit(self, place: Position) -> None:
+    def commit(self, position: Position) -> None:
         """Advance the checkpoint: the caller has received all updates up to a position."""
-        self._delivered = place
+        self._delivered = position
 
     def requeue(self, updates: Sequence[ItemChange[Any]]) -> None:
         """Keep updates that an iterator did not deliver for the next iterator."""
@@ -272,9 +272,9 @@ class JobReader(ABC):
         if isinstance(outcome, Notice):
             self._notify(outcome.message)
             return
-        place: Position | None = None
+        position: Position | None = None
         for update in self._updates(outcome):
-            place = update.place
+            position = update.position
             if not update.visible and (merge or not silent):
                 continue
             if update.visible:
@@ -288,7 +288,7 @@ class JobReader(ABC):
                 self._merged[update.index] = _MergedChange(first_seq, base, update)
             else:
                 self._ready.append(update)
-        self._latest = place or self._place(outcome)
+        self._latest = position or self._position(outcome)
 
     def _take_merged(self) -> list[ItemChange[Any]]:
         """Return the merged changes as one update per item, ordered by position, and forget them."""
@@ -296,7 +296,7 @@ class JobReader(ABC):
         self._merged.clear()
         for first_seq, base, update in merged:
             update.first_seq = min(first_seq, update.cursor.seq)
-            update.deleted, update.text = self._texts.between(update.index, base, update.place)
+            update.deleted, update.text = self._texts.between(update.index, base, update.position)
             # The checkpoint may advance only with the last update, which has the latest position.
             update.settles = update is merged[-1].latest
         return [each.latest for each in merged]
@@ -319,7 +319,7 @@ class JobReader(ABC):
         items: Any = [] if document is None else document.value("/items")
         return items  # type: ignore[no-any-return]
 
-    def _place(self, applied: Applied) -> Position:
+    def _position(self, applied: Applied) -> Position:
         return Position(applied.view, applied.columns, applied.cursor)
 
     # ---- timeouts ----------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ class JobStarter:
             raise
         content = encoded(members | options_on_the_wire(self.options))
         try:
-            answer = await self.session.submit(
+            response = await self.session.submit(
                 self._jobs_url(name), self.options, headers=_key_header(key), body=content, since=since
             )
         except EndpointNotFoundError as error:
@@ -125,12 +125,12 @@ class JobStarter:
                 error.advice or f"See the schema of its input: client.describe({name!r}).input_schema."
             )
             raise
-        if isinstance(answer, Connection):
-            stream, initial = await self._streamed(answer), None
+        if isinstance(response, Connection):
+            stream, initial = await self._streamed(response), None
         else:
-            job = self.session.read(JobResource, answer, what="submitted job")
+            job = self.session.read(JobResource, response, what="submitted job")
             name = job.endpoint
-            stream, initial = self._stream(job, answer.url)
+            stream, initial = self._stream(job, response.url)
         return self._single(stream, None, shape, initial=initial, endpoint=name)
 
     async def submit_batch(
@@ -148,7 +148,7 @@ class JobStarter:
         """Submit the serialized body of a job with many inputs."""
         since = anyio.current_time() if since is None else since
         try:
-            answer = await self.session.ask(
+            response = await self.session.request(
                 "POST",
                 self._jobs_url(name),
                 self.options,
@@ -165,8 +165,8 @@ class JobStarter:
                 error.advice or f"See the schema of its input: client.describe({name!r}).input_schema."
             )
             raise
-        job = self.session.read(JobResource, answer, what="submitted job")
-        stream, initial = self._stream(job, answer.url)
+        job = self.session.read(JobResource, response, what="submitted job")
+        stream, initial = self._stream(job, response.url)
         return AsyncBatchJob(self._batch(stream, None, shape, initial=initial))
 
     def map_work(

@@ -276,7 +276,7 @@ class JobStream:
                 self._connect(connection, cursor, url)
                 return None
             try:
-                answer = await connection.answer()
+                response = await connection.read_response()
             except TransportError as error:
                 return self._cut(error)
             finally:
@@ -284,8 +284,8 @@ class JobStream:
             if what is Action.REFRESH and await self._session.credentials.renew(credentials):
                 continue
             if what is not Action.REDIRECT:
-                return await self._handle_response(what, answer)
-            url = self._session.redirected(answer)
+                return await self._handle_response(what, response)
+            url = self._session.redirected(response)
 
     def _next_url(self) -> str:
         """Return the stream's URL from the last `hello` event, if it is on the server's origin.
@@ -318,11 +318,11 @@ class JobStream:
             await self._session.raise_fault(error)
         return self._cut(error) if contacted else Reconnect(self._policy.first_wait(), Cause.CUT, error.what)
 
-    async def _handle_response(self, what: Action, answer: Response) -> Outcome:
+    async def _handle_response(self, what: Action, response: Response) -> Outcome:
         """Handle a response that is not an event stream."""
         if self._policy.redirects > MAX_REDIRECTS:
             raise ProtocolError(f"the server sent more than {MAX_REDIRECTS} redirects", where=self._where)
-        refused = self._session.refused(answer, self.follower.job_id, self._last_event_id)
+        refused = self._session.refused(response, self.follower.job_id, self._last_event_id)
         self._last_fault = refused
         match what:
             case Action.READ_JOB:
@@ -331,11 +331,11 @@ class JobStream:
                 return self.follower.malformed(refused.what)
             case Action.WAIT:
                 return self.follower.lost(
-                    refused.what, at_least=retry_after(answer.headers.get("retry-after")) or 0.0
+                    refused.what, at_least=retry_after(response.headers.get("retry-after")) or 0.0
                 )
             case Action.CUT:
-                if answer.status == HTTPStatus.OK and not self._session.contacted:
-                    raise self._session.not_tidewire(answer)
+                if response.status == HTTPStatus.OK and not self._session.contacted:
+                    raise self._session.not_tidewire(response)
                 if isinstance(refused, NotATidewireServerError):
                     raise refused
                 return self.follower.lost(refused.what)
@@ -347,11 +347,11 @@ class JobStream:
     async def read_job(self) -> JobResource:
         """Request the job."""
         job_id = self.follower.job_id
-        answer = await self._session.ask("GET", self.job_url, self._options, job_id=job_id)
-        job = self._session.read(JobResource, answer, what="job", job_id=job_id)
+        response = await self._session.request("GET", self.job_url, self._options, job_id=job_id)
+        job = self._session.read(JobResource, response, what="job", job_id=job_id)
         if job_id is not None and job.id != job_id:
             raise ProtocolError(
-                f"requested job {job_id}, but the response is job {job.id}", where=answer.where()
+                f"requested job {job_id}, but the response is job {job.id}", where=response.where()
             )
         return job
 

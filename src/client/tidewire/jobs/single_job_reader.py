@@ -112,11 +112,11 @@ class SingleJobReader(JobReader, Generic[T]):
         raise error
 
     def _updates(self, applied: Applied) -> Iterable[ItemChange[T]]:
-        place = self._place(applied)
-        deleted, text = self._texts.change(0, place, applied.texts)
+        position = self._position(applied)
+        deleted, text = self._texts.change(0, position, applied.texts)
         last = applied.done is not None and not self._has_updates and applied.done.status == "succeeded"
         change = ItemChange(
-            place,
+            position,
             self._shape,
             applied.first_seq,
             deleted=deleted,

@@ -126,7 +126,7 @@ class TokenRows:
 
     def project(self, update: ItemChange[Any]) -> Iterable[Token]:
         self._text.project(update)
-        view = update.place.view
+        view = update.position.view
         if view.length(f"{_VALUE}/token_ids") < self._delivered:
             raise self._text.retraction_error("tokens", update)
         if update.text and not _has_tokens(view):
@@ -137,7 +137,7 @@ class TokenRows:
         self._text.finish()
         last = self._text.final
         # For a job that failed, the iterator raises the job's own error next.
-        if last is not None and last.member("status") == "succeeded" and not _has_tokens(last.place.view):
+        if last is not None and last.member("status") == "succeeded" and not _has_tokens(last.position.view):
             raise self._no_tokens()
         return self._new_tokens()
 
@@ -151,7 +151,7 @@ class TokenRows:
         final = self._text.final
         if final is None:
             return ()
-        start, view = self._delivered, final.place.view
+        start, view = self._delivered, final.position.view
         self._delivered = max(start, view.length(f"{_VALUE}/token_ids"))
         try:
             return tuple(self._tokens(view, start)) if self._delivered > start else ()
@@ -255,7 +255,7 @@ class Vocabularies:
         url = session.same_origin_link(at, link, f"{at}/vocabulary")
         known = self._read.get(endpoint.name)
         headers = {} if known is None else {"If-None-Match": f'"{known.hash}"'}
-        answer = await session.ask("GET", url, options, headers=headers)
-        if known is None or answer.status != HTTPStatus.NOT_MODIFIED:
-            known = self._read[endpoint.name] = read_vocabulary(answer.body, answer.where())
+        response = await session.request("GET", url, options, headers=headers)
+        if known is None or response.status != HTTPStatus.NOT_MODIFIED:
+            known = self._read[endpoint.name] = read_vocabulary(response.body, response.where())
         return known

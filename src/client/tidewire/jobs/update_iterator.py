@@ -129,13 +129,13 @@ class UpdateBatch(Generic[X]):
         self._covered = covered
         self._changes = changes
 
-    def place(self) -> Position | None:
+    def position(self) -> Position | None:
         """Return the position that the delivered items reach; None if they do not advance it."""
         for at in range(self.at, -1, -1):
             covered = self._changes[max(at - 1, 0) : at] if self._covered is None else self._covered[at]
             for update in reversed(covered):
                 if update.settles:
-                    return update.place
+                    return update.position
         return None
 
     def undelivered(self, *, entered: bool) -> list[Change]:
@@ -309,9 +309,9 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
     def settle(self) -> None:
         """Commit the position of the delivered items to the job."""
-        place = self.block.place()
-        if place is not None:
-            self._job.commit(place)
+        position = self.block.position()
+        if position is not None:
+            self._job.commit(position)
 
     # ---- closing -----------------------------------------------------------------------------------------------
 
