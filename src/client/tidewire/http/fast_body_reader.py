@@ -25,7 +25,7 @@ _LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11
 
 
 class FastBody:
-    """A streamed body read directly from the socket under httpx. A cancelled `read` may be repeated."""
+    """A streamed response body, read directly from httpx's socket. A cancelled `read` may be repeated."""
 
     resumable = True
 

@@ -61,7 +61,7 @@ class Opening(contextlib.AbstractAsyncContextManager[httpx.Response]):
 
 
 class _Cookies(httpx.Cookies):
-    """Cookie jar that skips responses without Set-Cookie. httpx's own parses the request's URL twice for each response."""
+    """Cookie jar that skips responses without Set-Cookie. For these, httpx's own jar would parse the request URL twice."""
 
     def extract_cookies(self, response: httpx.Response) -> None:
         if "set-cookie" in response.headers:

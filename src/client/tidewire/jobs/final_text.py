@@ -32,9 +32,9 @@ class FinalTextReader:
     """Projection for `iter_text`: holds back the end of a job's text while the server may still retract it.
 
     Args:
-        rollback: Requests whether the endpoint has the rollback capability.
+        rollback: Coroutine function that returns whether the endpoint has the rollback capability.
         delivered: Length of the text that was delivered before, in code points.
-        column: Returns the JSON Pointer of the text column, or None while there is none.
+        column: Function that returns the JSON Pointer of the text column, or None while there is none.
         job_id: Id of the job, for error messages.
         wait_for_next: Whether to hold back an update until text after it is stable. The token columns need this: a
             rollback may retract the elements that arrived with the last stable code point.

@@ -97,7 +97,8 @@ class TokenRows:
     Args:
         text: Decides which updates are final.
         delivered: Number of tokens that were delivered before.
-        vocabulary: Requests the endpoint's vocabulary. Returns None if it has none or the job does not need it.
+        vocabulary: Coroutine function that returns the endpoint's vocabulary, or None if there is none or the job does
+            not need it.
         where: Context for error messages.
     """
 

@@ -308,7 +308,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             self.block = block
 
     def settle(self) -> None:
-        """Commit the position of the delivered items to the job."""
+        """Advance the job's delivered position to that of the items that the caller has received."""
         position = self.block.position()
         if position is not None:
             self._job.commit(position)
